@@ -1,0 +1,60 @@
+"""Environment switches for looking inside.
+
+``QUANTGLOW_DEBUG=1``    timings of the stages and memory figures, on stderr
+``QUANTGLOW_DEBUG=2``    also the IR after each pass that changed it
+``QUANTGLOW_DEBUG=3``    also the LLVM IR of every kernel
+``QUANTGLOW_DEBUG=4``    also the assembly
+``QUANTGLOW_VERIFY=1``   verify types and names after every pass
+``QUANTGLOW_DUMP_DIR``   write ``07-fold-batch-norm.ir`` for each pass that changed the graph
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_counter = itertools.count()
+
+
+def level() -> int:
+    """The value of ``QUANTGLOW_DEBUG``, 0 when unset or not a number."""
+    value = os.environ.get("QUANTGLOW_DEBUG", "0")
+    return int(value) if value.isdigit() else 0
+
+
+def verifying() -> bool:
+    return os.environ.get("QUANTGLOW_VERIFY", "0") not in ("", "0")
+
+
+def log(at_level: int, text: str) -> None:
+    """Write ``text`` to stderr if the debug level is at least ``at_level``."""
+    if level() >= at_level:
+        print(text, file=sys.stderr)
+
+
+def dump_ir(stage: str, ir: object) -> None:
+    """Print or write the IR after ``stage``, as the environment asks."""
+    folder = os.environ.get("QUANTGLOW_DUMP_DIR")
+    if not folder and level() < 2:
+        return
+    text = str(ir)
+    log(2, f"=== {stage}\n{text}")
+    if folder:
+        path = Path(folder)
+        path.mkdir(parents=True, exist_ok=True)
+        safe = re.sub(r"[^\w.-]+", "-", stage)
+        (path / f"{next(_counter):02d}-{safe}.ir").write_text(text)
+
+
+@contextmanager
+def timed(stage: str) -> Iterator[None]:
+    """Log the time of a stage at debug level 1."""
+    start = time.perf_counter()
+    yield
+    log(1, f"{stage}: {(time.perf_counter() - start) * 1e3:.1f} ms")

@@ -1,0 +1,76 @@
+"""Every error quantglow raises on purpose.
+
+::
+
+    QuantglowError
+    ├── ModelError                a model that is corrupt, unsafe or ill-typed
+    │   └── UnsupportedOpError    valid ONNX that quantglow does not compile; lists every node at once
+    ├── TypeRuleError             an operator applied to operands it does not accept
+    ├── CalibrationError          calibration data that cannot be used
+    │   └── ProfileMismatchError  a profile recorded on another model
+    ├── IgnoredScopeError         an ignored_scope or nodes_to_exclude entry that matches nothing
+    ├── AccuracyDropError         the accuracy contract could not be met
+    ├── InputError                arguments of ``run`` that do not fit the model
+    ├── FileFormatError           a saved file that is truncated, altered or of another version
+    └── BackendError              a target or code-generation problem
+
+Each message names the node or tensor, the cause and the remedy.
+"""
+
+from __future__ import annotations
+
+
+class QuantglowError(Exception):
+    """Root of the tree: ``except QuantglowError`` catches every deliberate error."""
+
+
+class ModelError(QuantglowError):
+    """The model is corrupt, refers to files outside its folder, or is ill-typed."""
+
+
+class UnsupportedOpError(ModelError):
+    """Valid ONNX that quantglow does not compile; ``problems`` has one line for each node."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        lines = "\n".join(f"  {line}" for line in problems)
+        super().__init__(
+            f"{len(problems)} node(s) are not supported:\n{lines}\n"
+            "Remedy: rewrite these nodes in the exporter, or cut the model before them."
+        )
+
+
+class TypeRuleError(QuantglowError):
+    """An operator's type rule refused its operands."""
+
+
+class CalibrationError(QuantglowError):
+    """Calibration data is missing, misnamed, misshapen, or holds NaN or Inf."""
+
+
+class ProfileMismatchError(CalibrationError):
+    """The profile was recorded on another model, or lacks a tensor."""
+
+
+class IgnoredScopeError(QuantglowError):
+    """An entry of ``ignored_scope`` or ``nodes_to_exclude`` matches no node."""
+
+
+class AccuracyDropError(QuantglowError):
+    """The accuracy contract could not be met; ``best`` holds the best compiled model."""
+
+    def __init__(self, message: str, best: object = None) -> None:
+        self.best = best
+        super().__init__(message)
+
+
+class InputError(QuantglowError):
+    """The feeds of a run do not fit the model's inputs."""
+
+
+class FileFormatError(QuantglowError):
+    """A saved file is truncated, altered, or written by an unknown version."""
+
+
+class BackendError(QuantglowError):
+    """The target is unknown, or code for it could not be generated."""

@@ -1,0 +1,111 @@
+"""Graph: named inputs, named outputs, and everything reachable between them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from quantglow.errors import ModelError
+from quantglow.graph.node import Constant, Input, Node
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A dataflow graph.  Immutable: passes build new graphs.
+
+    ``outputs`` pairs the names the user knows with the nodes that compute them.
+    ``source_hash`` binds profiles to the ONNX model the graph came from.
+    """
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[tuple[str, Node], ...]
+    source_hash: str = ""
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Inputs first, then every node an output needs, operands before users."""
+        return topological_order([*self.inputs, *(node for _, node in self.outputs)])
+
+    @cached_property
+    def users(self) -> Mapping[Node, tuple[Node, ...]]:
+        """For each node the nodes that read it, once for each operand position."""
+        users: dict[Node, list[Node]] = {node: [] for node in self.nodes}
+        for node in self.nodes:
+            for operand in node.operands:
+                users[operand].append(node)
+        return {node: tuple(found) for node, found in users.items()}
+
+    @cached_property
+    def use_counts(self) -> Mapping[Node, int]:
+        """Readers of each node; being a graph output counts as one reader."""
+        counts: Counter[Node] = Counter({node: len(users) for node, users in self.users.items()})
+        counts.update(node for _, node in self.outputs)
+        return counts
+
+    def by_name(self, name: str) -> Node:
+        """The node that computes the value ``name``.  Raises ``KeyError``."""
+        return self._by_name[name]
+
+    @cached_property
+    def _by_name(self) -> dict[str, Node]:
+        return {node.name: node for node in self.nodes}
+
+    def compute_nodes(self) -> tuple[Node, ...]:
+        """Nodes that are neither inputs nor constants."""
+        return tuple(n for n in self.nodes if not isinstance(n, Input | Constant))
+
+    def with_outputs(self, nodes: Iterable[Node]) -> Graph:
+        """The same names on other nodes; ``self`` if they are the same objects."""
+        new = tuple((name, node) for (name, _), node in zip(self.outputs, nodes, strict=True))
+        if all(a is b for (_, a), (_, b) in zip(self.outputs, new, strict=True)):
+            return self
+        return replace(self, outputs=new)
+
+    def rebuild(self, rule: Callable[[Node], Node]) -> Graph:
+        """Map every node, operands first; ``rule`` sees nodes whose operands are mapped."""
+        new: dict[Node, Node] = {}
+        for node in self.nodes:
+            new[node] = rule(node.with_operands(tuple(new[o] for o in node.operands)))
+        inputs = tuple(new[i] for i in self.inputs)
+        if not all(isinstance(i, Input) for i in inputs):
+            raise ModelError("a pass replaced a graph input by something else")
+        outputs = self.with_outputs(new[node] for _, node in self.outputs)
+        if outputs is self and all(a is b for a, b in zip(inputs, self.inputs, strict=True)):
+            return self
+        return replace(outputs, inputs=inputs)  # type: ignore[arg-type]
+
+    def verify(self) -> None:
+        """Raise ``ModelError`` if a name is used twice or a reachable input is not declared."""
+        declared = set(self.inputs)
+        seen: set[str] = set()
+        for node in self.nodes:
+            if node.name in seen:
+                raise ModelError(f"two nodes are called {node.name!r}")
+            seen.add(node.name)
+            if isinstance(node, Input) and node not in declared:
+                raise ModelError(f"input {node.name!r} is used but not declared")
+            if node.infer() != node.type:
+                raise ModelError(f"{node!r} does not have the type its operands imply")
+
+    def __str__(self) -> str:
+        from quantglow.graph.text import print_graph
+
+        return print_graph(self)
+
+
+def topological_order(roots: Iterable[Node]) -> tuple[Node, ...]:
+    """Operands before users, depth first, without recursion (models are thousands deep)."""
+    order: dict[Node, None] = {}
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        node, expanded = stack.pop()
+        if node in order:
+            continue
+        if expanded:
+            order[node] = None
+            continue
+        stack.append((node, True))
+        stack.extend((o, False) for o in reversed(node.operands) if o not in order)
+    return tuple(order)

@@ -1,0 +1,146 @@
+"""Nodes: one immutable class for each operator.
+
+A node names the value it computes.  Names are ONNX value names wherever the node computes an
+ONNX value; they key the profile, survive rewriting and are unique in a graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar, dataclass_transform
+
+from quantglow.errors import TypeRuleError
+from quantglow.types import Array, DType, ElementType, TensorType
+
+OPS: dict[str, type[Node]] = {}
+"""Every operator by its class name."""
+
+NodeClass = TypeVar("NodeClass", bound="type[Node]")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Node:
+    """An operator applied to operands.  ``infer`` runs at construction: a node is well typed."""
+
+    name: str
+    type: TensorType = field(init=False)
+
+    def infer(self) -> TensorType:
+        """The type of the result.  Raises ``TypeRuleError`` on operands the op refuses."""
+        raise NotImplementedError
+
+    def reference(self, *arrays: Any) -> Array:
+        """The meaning of the op on NumPy arrays, in the order of ``operands``."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", self.infer())
+
+    @property
+    def op(self) -> str:
+        return type(self).__name__
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        """Operand nodes in declaration order; absent optional operands are left out."""
+        found: list[Node] = []
+        for name in operand_fields(type(self)):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                found.extend(value)
+            elif value is not None:
+                found.append(value)
+        return tuple(found)
+
+    def evaluate(self, *arrays: Array) -> Array:
+        """``reference`` with absent optional operands passed as None, tuples kept together."""
+        supply: Iterator[Array] = iter(arrays)
+        arguments: list[Any] = []
+        for name in operand_fields(type(self)):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                arguments.append(tuple(next(supply) for _ in value))
+            else:
+                arguments.append(None if value is None else next(supply))
+        return self.reference(*arguments)
+
+    def with_operands(self, operands: tuple[Node, ...]) -> Node:
+        """The same operator on other operands; ``self`` if they are the same objects."""
+        if all(a is b for a, b in zip(self.operands, operands, strict=True)):
+            return self
+        supply = iter(operands)
+        changes: dict[str, Any] = {}
+        for name in operand_fields(type(self)):
+            value = getattr(self, name)
+            if isinstance(value, tuple):
+                changes[name] = tuple(next(supply) for _ in value)
+            elif value is not None:
+                changes[name] = next(supply)
+        return dataclasses.replace(self, **changes)
+
+    def attributes(self) -> dict[str, Any]:
+        """Fields that are neither operands nor the name nor the type."""
+        skip = {"name", "type", *operand_fields(type(self))}
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
+
+    def refuse(self, cause: str) -> TypeRuleError:
+        """The error of a type rule; the caller raises it."""
+        operands = ", ".join(f"{o.name}: {getattr(o, 'type', '?')}" for o in self.operands)
+        return TypeRuleError(f"{self.op} {self.name!r}: {cause}; operands ({operands})")
+
+    def __repr__(self) -> str:
+        return f"<{self.op} {self.name}: {getattr(self, 'type', '?')}>"
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
+def op(cls: NodeClass) -> NodeClass:
+    """Make an operator: a frozen keyword-only dataclass, registered under its class name."""
+    made = dataclass(frozen=True, eq=False, kw_only=True, repr=False)(cls)
+    OPS[made.__name__] = made
+    return made
+
+
+@cache
+def operand_fields(cls: type[Node]) -> tuple[str, ...]:
+    """Names of the fields that hold operands, in declaration order."""
+    kinds = {"Node", "Node | None", "tuple[Node, ...]", "Constant", "Constant | None"}
+    return tuple(f.name for f in dataclasses.fields(cls) if str(f.type) in kinds)
+
+
+@op
+class Input(Node):
+    """A tensor that the caller supplies."""
+
+    tensor: TensorType
+
+    def infer(self) -> TensorType:
+        return self.tensor
+
+
+@op
+class Constant(Node):
+    """A tensor known at compile time.  ``element`` gives its quantization, if any."""
+
+    value: Array
+    element: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        from_array = TensorType(_dtype_of(self), self.value.shape)
+        return from_array if self.element is None else from_array.with_element(self.element)
+
+    def reference(self) -> Array:
+        return self.value
+
+
+def _dtype_of(node: Constant) -> DType:
+    try:
+        dtype = DType.of(node.value)
+    except TypeError as error:
+        raise node.refuse(str(error)) from None
+    if node.element is not None and node.element.dtype is not dtype:
+        raise node.refuse(f"the array is {dtype} but the element type {node.element.dtype}")
+    return dtype
+

@@ -1,0 +1,92 @@
+"""Passes.  A local rule sees one node at a time and returns its replacement, or None.
+
+A rule gets nodes whose operands are already rewritten, and ``uses`` to ask how many readers a
+node has.  Rules share one loop that runs until nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from quantglow import debug
+from quantglow.errors import QuantglowError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+
+ROUNDS = 64
+"""A local pass that has not settled after so many rounds is ping-ponging."""
+
+
+@dataclass
+class Uses:
+    """Reader counts while a pass rewrites; nodes a rule made itself count as read once."""
+
+    counts: dict[Node, int] = field(default_factory=dict)
+
+    def single(self, node: Node) -> bool:
+        """Whether ``node`` has only one reader, so that it may be absorbed."""
+        return self.counts.get(node, 1) == 1
+
+
+LocalRule = Callable[[Node, Uses], Node | None]
+Pass = Callable[[Graph], Graph]
+
+
+@dataclass(frozen=True)
+class RewritePass:
+    """A local rule as a pass over the graph, run until nothing changes."""
+
+    name: str
+    rule: LocalRule
+    doc: str = ""
+
+    def __call__(self, graph: Graph) -> Graph:
+        for _ in range(ROUNDS):
+            new = self._once(graph)
+            if new is graph:
+                return graph
+            graph = new
+        raise QuantglowError(f"pass {self.name!r} did not settle in {ROUNDS} rounds")
+
+    def _once(self, graph: Graph) -> Graph:
+        uses = Uses()
+        originals = iter(graph.nodes)
+
+        def apply(node: Node) -> Node:
+            count = graph.use_counts[next(originals)]
+            uses.counts[node] = count
+            replacement = self.rule(node, uses)
+            if replacement is None:
+                return node
+            # A replacement that already has readers (an operand passed through) keeps them.
+            uses.counts[replacement] = max(count, uses.counts.get(replacement, 0) - 1 + count)
+            return replacement
+
+        return graph.rebuild(apply)
+
+
+def rewrite_pass(name: str) -> Callable[[LocalRule], RewritePass]:
+    """Make a pass of a local rule.  Its docstring is the equation."""
+    return lambda rule: RewritePass(name, rule, rule.__doc__ or "")
+
+
+def pass_name(step: Pass) -> str:
+    name = getattr(step, "name", None) or type(step).__name__
+    return str(name)
+
+
+def run_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:
+    """Run passes in order; a failing pass is named in the error."""
+    for step in passes:
+        try:
+            new = step(graph)
+            if new is not graph and debug.verifying():
+                new.verify()
+        except QuantglowError as error:
+            error.add_note(f"in pass {pass_name(step)!r}")
+            raise
+        if new is not graph:
+            debug.dump_ir(pass_name(step), new)
+        graph = new
+    return graph

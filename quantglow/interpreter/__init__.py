@@ -1,0 +1,66 @@
+"""The reference interpreter: runs any graph, float or int8, by each operator's ``reference``.
+
+Its result is the meaning of the graph.  Listeners see every value; the profiler is one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from quantglow.errors import InputError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.types import Array
+
+Listener = Callable[[Node, Array], None]
+"""Called with every node and its value, in the order of execution."""
+
+
+def interpret(
+    graph: Graph, feeds: Mapping[str, Array], listeners: Sequence[Listener] = ()
+) -> list[Array]:
+    """Outputs of the graph on ``feeds`` (input name -> array), in the order of its outputs.
+
+    Raises ``InputError`` when a feed is missing, unknown, or of another shape or dtype.
+    """
+    check_feeds(graph, feeds)
+    waiting = Counter(graph.use_counts)
+    values: dict[Node, Array] = {}
+    for node in graph.nodes:
+        value = evaluate(node, values, feeds)
+        for listener in listeners:
+            listener(node, value)
+        values[node] = value
+        for operand in node.operands:
+            waiting[operand] -= 1
+            if not waiting[operand]:
+                del values[operand]
+    return [values[node] for _, node in graph.outputs]
+
+
+def evaluate(node: Node, values: Mapping[Node, Array], feeds: Mapping[str, Array]) -> Array:
+    """The value of one node from those of its operands."""
+    if isinstance(node, Input):
+        return np.asarray(feeds[node.name])
+    if isinstance(node, Constant):
+        return node.value
+    return node.evaluate(*(values[operand] for operand in node.operands))
+
+
+def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
+    """Raise ``InputError`` unless ``feeds`` has exactly the graph's inputs, well typed."""
+    expected = {node.name: node.type for node in graph.inputs}
+    if missing := sorted(expected.keys() - feeds.keys()):
+        raise InputError(f"missing input(s) {missing}; the model takes {sorted(expected)}")
+    if unknown := sorted(feeds.keys() - expected.keys()):
+        raise InputError(f"unknown input(s) {unknown}; the model takes {sorted(expected)}")
+    for name, kind in expected.items():
+        array = np.asarray(feeds[name])
+        if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
+            raise InputError(
+                f"input {name!r} must be {kind.dtype.numpy} of shape {kind.shape}, "
+                f"got {array.dtype} of shape {array.shape}"
+            )

@@ -1,0 +1,103 @@
+"""The integer arithmetic of quantized operators, in NumPy.  One definition for every stage.
+
+All real-valued steps are single float32 operations in a fixed order, so that any IEEE machine
+gives the same integers.  Rounding is half to even; the zero point is added after rounding
+(the ONNX order); the last step saturates.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+
+F32 = np.float32
+
+
+def multiplier(*factors: npt.ArrayLike, divisor: float = 1.0) -> Array:
+    """Product of the factors over ``divisor``, computed in float64, rounded once to float32."""
+    product = np.ones((), np.float64)
+    for factor in factors:
+        product = product * np.asarray(factor, np.float64)
+    return (product / divisor).astype(np.float32)
+
+
+def integer_bounds(element: ElementType, low: float, high: float) -> tuple[int, int]:
+    """The integers to which ``[low, high]``, in real units, and the type limit a result."""
+    params = quant_of(element)
+    floor, ceiling = element.dtype.limits
+
+    def to_integer(real: float) -> int:
+        if math.isinf(real):
+            return floor if real < 0 else ceiling
+        steps = float(np.rint(F32(real) / F32(params.scale)))
+        return int(min(max(steps + params.zero_point, floor), ceiling))
+
+    return to_integer(low), to_integer(high)
+
+
+def quant_of(element: ElementType | TensorType) -> QuantParams:
+    """The quantization parameters of a quantized element type.  Raises ``ValueError``."""
+    if element.quant is None:
+        raise ValueError(f"{element} is not quantized")
+    return element.quant
+
+
+def saturate(steps: Array, element: ElementType, low: int, high: int) -> Array:
+    """``clip(rint(steps), low - zp, high - zp) + zp`` as integers; NaN becomes ``low``."""
+    zero_point = quant_of(element).zero_point
+    rounded = np.rint(steps.astype(np.float32, copy=False))
+    clipped = np.fmin(np.fmax(rounded, F32(low - zero_point)), F32(high - zero_point))
+    return (clipped.astype(np.int32) + np.int32(zero_point)).astype(element.dtype.numpy)
+
+
+def requantize(
+    accumulator: Array, scale: Array, element: ElementType, bounds: tuple[int, int]
+) -> Array:
+    """``saturate(float32(accumulator) * scale)``: int32 sums to integers of ``element``."""
+    return saturate(accumulator.astype(np.float32) * scale, element, *bounds)
+
+
+def quantize(x: Array, element: ElementType) -> Array:
+    """``saturate(rint(x / scale) + zero_point)``, the ONNX QuantizeLinear."""
+    params = quant_of(element)
+    scale = np.asarray(params.scales, np.float32)
+    if params.axis is None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            return saturate(x.astype(np.float32) / scale[0], element, *element.dtype.limits)
+    shape = [1] * x.ndim
+    shape[params.axis] = -1
+    steps = np.rint(x.astype(np.float32) / scale.reshape(shape))
+    limits = element.dtype.limits
+    zero_points = np.asarray(params.zero_points, np.int64).reshape(shape)
+    return np.clip(steps.astype(np.int64) + zero_points, *limits).astype(element.dtype.numpy)
+
+
+def dequantize(q: Array, params: QuantParams) -> Array:
+    """``float32(q - zero_point) * scale``."""
+    shape = [1] * q.ndim
+    if params.axis is not None:
+        shape[params.axis] = -1
+    else:
+        shape = []
+    zero_points = np.asarray(params.zero_points, np.int32).reshape(shape)
+    scales = np.asarray(params.scales, np.float32).reshape(shape)
+    return (q.astype(np.int32) - zero_points).astype(np.float32) * scales
+
+
+def centred(q: Array, kind: TensorType) -> Array:
+    """``q - zero_point`` as int32."""
+    return q.astype(np.int32) - np.int32(kind.params.zero_point)
+
+
+def representable(kind: TensorType, real: float) -> int:
+    """The integer of a per-tensor type nearest to ``real``."""
+    return int(quantize(np.asarray(real, np.float32), kind.element))
+
+
+def is_integer(kind: TensorType) -> bool:
+    """Whether tensors of the type carry quantized integers."""
+    return kind.quant is not None and kind.dtype is not DType.F32

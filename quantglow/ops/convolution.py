@@ -1,0 +1,306 @@
+"""Convolutions and matrix products.  Activations are NHWC, weights HWIO (Gemm: KN).
+
+Quantized forms: x is int8 per tensor, w an int8 Constant, symmetric and per output channel (the
+last axis), b an int32 Constant of scale ``x.scale * w.scale``.  The sum is exact in int32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from quantglow.graph.node import Node, op
+from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
+from quantglow.types import Array, DType, ElementType, TensorType
+
+Pair = tuple[int, int]
+Pads = tuple[int, int, int, int]
+"""Top, left, bottom, right."""
+
+
+def window_count(size: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> int:
+    """Windows along one axis: ``floor((size + pads - dilated kernel) / stride) + 1``."""
+    return (size + before + after - (dilation * (kernel - 1) + 1)) // stride + 1
+
+
+class Contraction(Node):
+    """What Conv, ConvTranspose and Gemm share: ``clip(product(x, w) + b + residual)``."""
+
+    x: Node
+    w: Node
+    b: Node | None
+    low: float
+    high: float
+    out: ElementType | None
+
+    def typed(self, shape: tuple[int, ...], channels: int) -> TensorType:
+        """The result type, after checking element types and the bias."""
+        if self.b is not None and self.b.type.shape != (channels,):
+            raise self.refuse(f"b must have shape ({channels},)")
+        if any(d < 0 for d in shape):
+            raise self.refuse(f"the result would have shape {shape}")
+        if is_integer(self.x.type):
+            weights = self.w.type
+            if weights.quant is None or any(weights.quant.zero_points):
+                raise self.refuse("x is quantized, so w must be quantized symmetrically")
+            if weights.quant.axis not in (None, weights.rank - 1):
+                raise self.refuse("w must be quantized along its last axis")
+            if self.b is not None and self.b.type.dtype is not DType.I32:
+                raise self.refuse("x is quantized, so b must be int32")
+        elif not (self.x.type.dtype.is_float and self.w.type.dtype.is_float):
+            raise self.refuse("x and w must both be float or both quantized")
+        elif self.out is not None:
+            raise self.refuse("`out` needs quantized operands")
+        if self.out is None:
+            return TensorType(DType.F32, shape)
+        return TensorType(self.out.dtype, shape, self.out.quant)
+
+    def finish(self, sums: Array, b: Array | None, residual: Array | None) -> Array:
+        """Bias, residual, bounds and the one rounding of the quantized form."""
+        if not is_integer(self.x.type):
+            result = sums if b is None else sums + b
+            if residual is not None:
+                result = result + residual
+            return np.clip(result, np.float32(self.low), np.float32(self.high))
+        accumulator = sums.astype(np.int64) + (0 if b is None else b)
+        values = accumulator.astype(np.int32).astype(np.float32) * self.accumulator_scale()
+        if residual is not None:
+            values = values + self.residual_steps(residual)
+        if self.out is None:
+            return np.clip(values, np.float32(self.low), np.float32(self.high))
+        return saturate(values, self.out, *integer_bounds(self.out, self.low, self.high))
+
+    def accumulator_scale(self) -> Array:
+        """float32 multipliers from the int32 sum to output steps (or to reals, float output)."""
+        scales = self.w.type.params.scales
+        divisor = 1.0 if self.out is None else self.type.params.scale
+        return multiplier(scales, self.x.type.params.scale, divisor=divisor)
+
+    def residual_steps(self, residual: Array) -> Array:
+        """The residual operand in output steps (or reals)."""
+        raise NotImplementedError
+
+
+@op
+class Conv(Contraction):
+    """``clip(conv2d(x, w) + b + residual, low, high)``, rounded once when quantized.
+
+    x [N, H, W, C]; w [KH, KW, C/group, O]; b [O]; residual has the result's shape.
+    A quantized Conv without ``out`` gives float32: the int32 sum times its scale.
+    """
+
+    x: Node
+    w: Node
+    b: Node | None = None
+    residual: Node | None = None
+    strides: Pair = (1, 1)
+    pads: Pads = (0, 0, 0, 0)
+    dilations: Pair = (1, 1)
+    group: int = 1
+    low: float = -math.inf
+    high: float = math.inf
+    out: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        if self.x.type.rank != 4 or self.w.type.rank != 4:
+            raise self.refuse("x and w must have 4 dimensions")
+        n, h, w, c = self.x.type.shape
+        kh, kw, c_group, o = self.w.type.shape
+        if c_group * self.group != c or o % self.group:
+            raise self.refuse(f"{self.group} groups do not fit {c} channels to {o}")
+        top, left, bottom, right = self.pads
+        oh = window_count(h, kh, self.strides[0], self.dilations[0], top, bottom)
+        ow = window_count(w, kw, self.strides[1], self.dilations[1], left, right)
+        result = self.typed((n, oh, ow, o), o)
+        if self.residual is not None and self.residual.type.shape != result.shape:
+            raise self.refuse("residual must have the shape of the result")
+        if self.residual is not None and self.residual.type.quant and self.out is None:
+            raise self.refuse("a quantized residual needs a quantized result")
+        return result
+
+    @property
+    def depthwise(self) -> bool:
+        """One input channel for each output channel."""
+        return self.group == self.x.type.shape[3] == self.w.type.shape[3] and self.group > 1
+
+    def reference(self, x: Array, w: Array, b: Array | None, residual: Array | None) -> Array:
+        values, weights = exact_operands(self.x.type, x, w)
+        top, left, bottom, right = self.pads
+        padded = np.pad(values, ((0, 0), (top, bottom), (left, right), (0, 0)))
+        sums = conv2d(padded, weights, self.strides, self.dilations, self.group)
+        return self.finish(sums, b, residual)
+
+    def residual_steps(self, residual: Array) -> Array:
+        assert self.residual is not None
+        if not is_integer(self.residual.type):
+            return residual if self.out is None else multiplier(residual, divisor=self.type.params.scale)
+        ratio = multiplier(self.residual.type.params.scale, divisor=self.type.params.scale)
+        return centred(residual, self.residual.type).astype(np.float32) * ratio
+
+
+def exact_operands(kind: TensorType, x: Array, w: Array) -> tuple[Array, Array]:
+    """Operands ready for BLAS: float64 carries integer sums exactly below 2**53."""
+    if not is_integer(kind):
+        return x, w
+    return centred(x, kind).astype(np.float64), w.astype(np.float64)
+
+
+def conv2d(x: Array, w: Array, strides: Pair, dilations: Pair, group: int) -> Array:
+    """Convolution of padded NHWC ``x`` with HWIO ``w``, in the operands' precision."""
+    kh, kw, c_group, o = w.shape
+    span = (dilations[0] * (kh - 1) + 1, dilations[1] * (kw - 1) + 1)
+    windows = sliding_window_view(x, span, axis=(1, 2))
+    # [N, OH, OW, C, KH, KW]
+    windows = windows[:, :: strides[0], :: strides[1], :, :: dilations[0], :: dilations[1]]
+    n, oh, ow, c = windows.shape[:4]
+    if group == c == o:
+        result = np.zeros((n, oh, ow, c), x.dtype)
+        for i in range(kh):
+            for j in range(kw):
+                result += windows[..., i, j] * w[i, j, 0]
+        return result
+    result = np.empty((n * oh * ow, o), x.dtype)
+    o_group = o // group
+    for g in range(group):
+        part = windows[..., g * c_group : (g + 1) * c_group, :, :]
+        columns = part.transpose(0, 1, 2, 4, 5, 3).reshape(n * oh * ow, kh * kw * c_group)
+        kernel = w[..., g * o_group : (g + 1) * o_group].reshape(kh * kw * c_group, o_group)
+        np.matmul(columns, kernel, out=result[:, g * o_group : (g + 1) * o_group])
+    return result.reshape(n, oh, ow, o)
+
+
+@op
+class ConvTranspose(Contraction):
+    """``clip(conv2d_transpose(x, w) + b)``: each x element adds its scaled kernel to the result.
+
+    x [N, H, W, C]; w [KH, KW, C/group, O] with O output channels in all.
+    """
+
+    x: Node
+    w: Node
+    b: Node | None = None
+    strides: Pair = (1, 1)
+    pads: Pads = (0, 0, 0, 0)
+    dilations: Pair = (1, 1)
+    output_padding: Pair = (0, 0)
+    group: int = 1
+    low: float = -math.inf
+    high: float = math.inf
+    out: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        if self.x.type.rank != 4 or self.w.type.rank != 4:
+            raise self.refuse("x and w must have 4 dimensions")
+        n, h, w, c = self.x.type.shape
+        kh, kw, c_group, o = self.w.type.shape
+        if c_group * self.group != c or o % self.group:
+            raise self.refuse(f"{self.group} groups do not fit {c} channels to {o}")
+        top, left, bottom, right = self.pads
+        oh = (h - 1) * self.strides[0] + self.dilations[0] * (kh - 1) + 1 - top - bottom
+        ow = (w - 1) * self.strides[1] + self.dilations[1] * (kw - 1) + 1 - left - right
+        return self.typed((n, oh + self.output_padding[0], ow + self.output_padding[1], o), o)
+
+    def reference(self, x: Array, w: Array, b: Array | None) -> Array:
+        values, weights = exact_operands(self.x.type, x, w)
+        spread = spread_out(values, self.strides)
+        before, after = self.equivalent_pads()
+        padded = pad_or_crop(spread, before, after)
+        flipped = weights[::-1, ::-1]
+        return self.finish(conv2d(padded, flipped, (1, 1), self.dilations, self.group), b, None)
+
+    def equivalent_pads(self) -> tuple[Pair, Pair]:
+        """(top, left), (bottom, right) pads of the equal Conv on the spread-out x; may be < 0."""
+        kh, kw = self.w.type.shape[:2]
+        reach = (self.dilations[0] * (kh - 1), self.dilations[1] * (kw - 1))
+        top, left, bottom, right = self.pads
+        before = (reach[0] - top, reach[1] - left)
+        after = (
+            reach[0] - bottom + self.output_padding[0],
+            reach[1] - right + self.output_padding[1],
+        )
+        return before, after
+
+
+def spread_out(x: Array, strides: Pair) -> Array:
+    """Insert ``stride - 1`` zeros between neighbours along H and W."""
+    n, h, w, c = x.shape
+    spread = np.zeros((n, (h - 1) * strides[0] + 1, (w - 1) * strides[1] + 1, c), x.dtype)
+    spread[:, :: strides[0], :: strides[1]] = x
+    return spread
+
+
+def pad_or_crop(x: Array, before: Pair, after: Pair) -> Array:
+    """Zero-pad H and W; negative pads cut."""
+    widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
+    x = np.pad(x, ((0, 0), *widths, (0, 0)))
+    (top, left), (bottom, right) = ((max(-v, 0) for v in pair) for pair in (before, after))
+    return x[:, top : x.shape[1] - bottom, left : x.shape[2] - right]
+
+
+@op
+class Gemm(Contraction):
+    """``clip(x @ w + b, low, high)`` for 2-D x [M, K] and w [K, N].  Transposes already folded."""
+
+    x: Node
+    w: Node
+    b: Node | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    out: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        if self.x.type.rank != 2 or self.w.type.rank != 2:
+            raise self.refuse("x and w must have 2 dimensions")
+        (rows, k), (k2, columns) = self.x.type.shape, self.w.type.shape
+        if k != k2:
+            raise self.refuse(f"x has {k} columns but w has {k2} rows")
+        return self.typed((rows, columns), columns)
+
+    def reference(self, x: Array, w: Array, b: Array | None) -> Array:
+        values, weights = exact_operands(self.x.type, x, w)
+        return self.finish(values @ weights, b, None)
+
+
+@op
+class MatMul(Node):
+    """``x @ y`` with NumPy batch broadcasting; both operands computed.
+
+    Quantized: both int8 per tensor, exact int32 sums, one rounding.
+    """
+
+    x: Node
+    y: Node
+    out: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        x, y = self.x.type, self.y.type
+        if x.rank < 2 or y.rank < 2 or x.shape[-1] != y.shape[-2]:
+            raise self.refuse("the last axis of x must match the second last of y")
+        try:
+            batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+        except ValueError:
+            raise self.refuse("batch axes do not broadcast") from None
+        if is_integer(x) != is_integer(y):
+            raise self.refuse("both operands must be float or both quantized")
+        shape = (*(int(d) for d in batch), x.shape[-2], y.shape[-1])
+        if self.out is None:
+            return TensorType(DType.F32, shape)
+        return TensorType(self.out.dtype, shape, self.out.quant)
+
+    def reference(self, x: Array, y: Array) -> Array:
+        if not is_integer(self.x.type):
+            return np.asarray(x @ y)
+        sums = centred(x, self.x.type).astype(np.float64) @ centred(y, self.y.type)
+        values = sums.astype(np.int64).astype(np.int32).astype(np.float32) * self.accumulator_scale()
+        if self.out is None:
+            return values
+        return saturate(values, self.out, *self.out.dtype.limits)
+
+    def accumulator_scale(self) -> Any:
+        """The float32 multiplier from the int32 sum to output steps (or reals)."""
+        divisor = 1.0 if self.out is None else self.type.params.scale
+        scales = (self.x.type.params.scale, self.y.type.params.scale)
+        return multiplier(*scales, divisor=divisor)

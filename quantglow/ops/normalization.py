@@ -1,0 +1,114 @@
+"""Normalizations over channels or rows.  Channels are the last axis."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.node import Node, op
+from quantglow.ops.arithmetic import is_integer, multiplier, saturate
+from quantglow.types import Array, ElementType, TensorType
+
+
+@op
+class BatchNormalization(Node):
+    """``(x - mean) / sqrt(var + epsilon) * gamma + beta`` per channel (last axis); float."""
+
+    x: Node
+    gamma: Node
+    beta: Node
+    mean: Node
+    var: Node
+    epsilon: float = 1e-5
+
+    def infer(self) -> TensorType:
+        channels = (self.x.type.shape[-1],)
+        if any(p.type.shape != channels for p in (self.gamma, self.beta, self.mean, self.var)):
+            raise self.refuse(f"every parameter must have shape {channels}")
+        if not self.x.type.dtype.is_float:
+            raise self.refuse("x must be float")
+        return self.x.type
+
+    def reference(self, x: Array, gamma: Array, beta: Array, mean: Array, var: Array) -> Array:
+        scale = gamma / np.sqrt(var + np.float32(self.epsilon))
+        return np.asarray((x - mean) * scale + beta)
+
+
+@op
+class LRN(Node):
+    """``x / (bias + alpha/size * sum of squares over size neighbouring channels) ** beta``."""
+
+    x: Node
+    size: int
+    alpha: float = 1e-4
+    beta: float = 0.75
+    bias: float = 1.0
+
+    def infer(self) -> TensorType:
+        if not self.x.type.dtype.is_float:
+            raise self.refuse("x must be float")
+        return self.x.type
+
+    def reference(self, x: Array) -> Array:
+        before = (self.size - 1) // 2
+        widths = [(0, 0)] * (x.ndim - 1) + [(before, self.size - 1 - before)]
+        squares = np.pad(x * x, widths)
+        windows = np.lib.stride_tricks.sliding_window_view(squares, self.size, axis=-1)
+        sums = windows.sum(axis=-1, dtype=np.float32)
+        base = np.float32(self.bias) + np.float32(self.alpha / self.size) * sums
+        return np.asarray(x / base ** np.float32(self.beta))
+
+
+@op
+class Softmax(Node):
+    """``exp(x - max) / sum`` along the last axis.
+
+    Quantized: ``exp`` is a table of 256 integers with as many bits as keep the sum of a row
+    within int32; the sum is exact, the quotient and its rounding are single float32 steps.
+    """
+
+    x: Node
+    out: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        if self.x.type.rank < 1 or self.x.type.shape[-1] < 1:
+            raise self.refuse("the last axis must not be empty")
+        if (self.out is None) == is_integer(self.x.type):
+            raise self.refuse("`out` must be given exactly when x is quantized")
+        return self.x.type if self.out is None else self.x.type.with_element(self.out)
+
+    def table(self) -> Array:
+        """int32 [256]: ``exp(-scale * d)`` in fixed point for d = max - x."""
+        one = 2 ** (31 - self.x.type.shape[-1].bit_length()) - 1
+        d = np.arange(256, dtype=np.float64)
+        return np.rint(one * np.exp(-self.x.type.params.scale * d)).astype(np.int32)
+
+    def inverse_step(self) -> np.float32:
+        return np.float32(multiplier(1.0, divisor=self.type.params.scale))
+
+    def reference(self, x: Array) -> Array:
+        if self.out is None:
+            shifted = np.exp(x - x.max(axis=-1, keepdims=True))
+            return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True, dtype=np.float32))
+        values = x.astype(np.int32)
+        powers = self.table()[values.max(axis=-1, keepdims=True) - values]
+        sums = powers.sum(axis=-1, keepdims=True, dtype=np.int32)
+        shares = powers.astype(np.float32) / sums.astype(np.float32)
+        return saturate(shares * self.inverse_step(), self.out, *self.out.dtype.limits)
+
+
+@op
+class LogSoftmax(Node):
+    """``x - max - log(sum(exp(x - max)))`` along the last axis; float."""
+
+    x: Node
+
+    def infer(self) -> TensorType:
+        if not self.x.type.dtype.is_float or self.x.type.rank < 1:
+            raise self.refuse("x must be float and have an axis")
+        return self.x.type
+
+    def reference(self, x: Array) -> Array:
+        shifted = x - x.max(axis=-1, keepdims=True)
+        return np.asarray(
+            shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float32))
+        )

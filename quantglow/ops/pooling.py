@@ -1,0 +1,225 @@
+"""Pooling and reductions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from quantglow.graph.node import Node, op
+from quantglow.ops.arithmetic import is_integer, multiplier, saturate
+from quantglow.ops.convolution import Pads, Pair
+from quantglow.types import Array, DType, ElementType, TensorType
+
+
+class Pool(Node):
+    """Windows over H and W of NHWC x.  Attributes as ONNX has them."""
+
+    x: Node
+    kernel: Pair
+    strides: Pair
+    pads: Pads
+    dilations: Pair
+    ceil_mode: bool
+
+    def result_shape(self) -> tuple[int, ...]:
+        if self.x.type.rank != 4:
+            raise self.refuse("x must have 4 dimensions")
+        n, h, w, c = self.x.type.shape
+        sizes = tuple(self.count(axis, size) for axis, size in enumerate((h, w)))
+        if min(sizes) < 1:
+            raise self.refuse("the window is larger than the padded input")
+        return (n, *sizes, c)
+
+    def count(self, axis: int, size: int) -> int:
+        """Windows along H (0) or W (1); the last must start inside the input or left padding."""
+        before, after = self.pads[axis], self.pads[axis + 2]
+        stride = self.strides[axis]
+        reach = self.dilations[axis] * (self.kernel[axis] - 1) + 1
+        room = size + before + after - reach
+        if not self.ceil_mode:
+            return room // stride + 1
+        windows = -(-room // stride) + 1
+        return windows - 1 if (windows - 1) * stride >= size + before else windows
+
+    def windows(self, x: Array, fill: Any) -> Array:
+        """[N, OH, OW, C, KH, KW] views of x, with ``fill`` outside."""
+        _, oh, ow, _ = self.type.shape
+        spans = [self.dilations[i] * (self.kernel[i] - 1) + 1 for i in (0, 1)]
+        widths = [(0, 0)]
+        for i, count in enumerate((oh, ow)):
+            needed = (count - 1) * self.strides[i] + spans[i] - x.shape[i + 1] - self.pads[i]
+            widths.append((self.pads[i], max(needed, 0)))
+        padded = np.pad(x, [*widths, (0, 0)], constant_values=fill)
+        views = sliding_window_view(padded, spans, axis=(1, 2))
+        views = views[:, :: self.strides[0], :: self.strides[1]][:, :oh, :ow]
+        return views[..., :: self.dilations[0], :: self.dilations[1]]
+
+
+@op
+class MaxPool(Pool):
+    """The largest value of each window; quantization parameters pass through."""
+
+    x: Node
+    kernel: Pair
+    strides: Pair = (1, 1)
+    pads: Pads = (0, 0, 0, 0)
+    dilations: Pair = (1, 1)
+    ceil_mode: bool = False
+
+    def infer(self) -> TensorType:
+        return self.x.type.with_shape(self.result_shape())
+
+    def reference(self, x: Array) -> Array:
+        lowest = -np.inf if self.x.type.dtype.is_float else self.x.type.dtype.limits[0]
+        return np.asarray(self.windows(x, lowest).max(axis=(4, 5)))
+
+
+@op
+class AveragePool(Pool):
+    """The mean of each window; quantized: the exact integer sum, one multiplier, one rounding.
+
+    Padding counts as zeros when ``count_include_pad``, else not at all.
+    """
+
+    x: Node
+    kernel: Pair
+    strides: Pair = (1, 1)
+    pads: Pads = (0, 0, 0, 0)
+    dilations: Pair = (1, 1)
+    ceil_mode: bool = False
+    count_include_pad: bool = False
+    out: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        if (self.out is None) == is_integer(self.x.type):
+            raise self.refuse("`out` must be given exactly when x is quantized")
+        shaped = self.x.type.with_shape(self.result_shape())
+        return shaped if self.out is None else shaped.with_element(self.out)
+
+    def divisors(self) -> Array:
+        """Elements that count in each window, float64 [OH, OW, 1]."""
+        counts = []
+        for i in (0, 1):
+            size = self.x.type.shape[i + 1]
+            before, after = (self.pads[i], self.pads[i + 2]) if self.count_include_pad else (0, 0)
+            starts = np.arange(self.type.shape[i + 1]) * self.strides[i] - self.pads[i]
+            taps = starts[:, None] + np.arange(self.kernel[i]) * self.dilations[i]
+            counts.append(((taps >= -before) & (taps < size + after)).sum(axis=1))
+        return np.maximum(np.outer(*counts), 1).astype(np.float64)[..., None]
+
+    def reference(self, x: Array) -> Array:
+        if self.out is None:
+            sums = self.windows(x, np.float32(0)).sum(axis=(4, 5), dtype=np.float32)
+            return np.asarray(sums / self.divisors().astype(np.float32))
+        params = self.x.type.params
+        sums = self.windows(x, params.zero_point).sum(axis=(4, 5), dtype=np.int32)
+        taps = self.kernel[0] * self.kernel[1]
+        centred = sums - np.int32(taps * params.zero_point)
+        return saturate(
+            centred.astype(np.float32) * self.output_scale(), self.out, *self.out.dtype.limits
+        )
+
+    def output_scale(self) -> Array:
+        """float32 [OH, OW, 1]: multiplier from the centred integer sum to output steps."""
+        ratio = self.x.type.params.scale / self.type.params.scale
+        return multiplier(ratio, 1.0 / self.divisors())
+
+
+class Reduce(Node):
+    """Reduce ``axes`` (sorted, not negative)."""
+
+    x: Node
+    axes: tuple[int, ...]
+    keepdims: bool
+
+    def result_shape(self) -> tuple[int, ...]:
+        if list(self.axes) != sorted(set(self.axes)) or any(
+            not 0 <= a < self.x.type.rank for a in self.axes
+        ):
+            raise self.refuse(f"axes {self.axes} must be sorted and within the rank of x")
+        kept = enumerate(self.x.type.shape)
+        if self.keepdims:
+            return tuple(1 if i in self.axes else d for i, d in kept)
+        return tuple(d for i, d in kept if i not in self.axes)
+
+    def infer(self) -> TensorType:
+        if not self.x.type.dtype.is_float:
+            raise self.refuse("x must be float")
+        return TensorType(DType.F32, self.result_shape())
+
+
+@op
+class ReduceMean(Reduce):
+    """The mean; quantized: the exact integer sum, one multiplier, one rounding."""
+
+    x: Node
+    axes: tuple[int, ...]
+    keepdims: bool = True
+    out: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        if (self.out is None) == is_integer(self.x.type):
+            raise self.refuse("`out` must be given exactly when x is quantized")
+        shaped = self.x.type.with_shape(self.result_shape())
+        return shaped if self.out is None else shaped.with_element(self.out)
+
+    @property
+    def count(self) -> int:
+        """Elements averaged into one."""
+        return int(np.prod([self.x.type.shape[a] for a in self.axes], dtype=np.int64))
+
+    def reference(self, x: Array) -> Array:
+        if self.out is None:
+            return np.asarray(x.mean(axis=self.axes, keepdims=self.keepdims, dtype=np.float32))
+        total = x.sum(axis=self.axes, keepdims=self.keepdims, dtype=np.int64)
+        centred = (total - self.count * self.x.type.params.zero_point).astype(np.int32)
+        steps = centred.astype(np.float32) * self.output_scale()
+        return saturate(steps, self.out, *self.out.dtype.limits)
+
+    def output_scale(self) -> Array:
+        """float32 multiplier from the centred integer sum to output steps."""
+        return multiplier(self.x.type.params.scale, divisor=self.type.params.scale * self.count)
+
+
+@op
+class ReduceSum(Reduce):
+    """The sum; float only."""
+
+    x: Node
+    axes: tuple[int, ...]
+    keepdims: bool = True
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(x.sum(axis=self.axes, keepdims=self.keepdims, dtype=np.float32))
+
+
+@op
+class ReduceMax(Reduce):
+    """The maximum; quantization parameters pass through."""
+
+    x: Node
+    axes: tuple[int, ...]
+    keepdims: bool = True
+
+    def infer(self) -> TensorType:
+        return self.x.type.with_shape(self.result_shape())
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(x.max(axis=self.axes, keepdims=self.keepdims))
+
+
+@op
+class ReduceMin(Reduce):
+    """The minimum; quantization parameters pass through."""
+
+    x: Node
+    axes: tuple[int, ...]
+    keepdims: bool = True
+
+    def infer(self) -> TensorType:
+        return self.x.type.with_shape(self.result_shape())
+
+    def reference(self, x: Array) -> Array:
+        return np.asarray(x.min(axis=self.axes, keepdims=self.keepdims))

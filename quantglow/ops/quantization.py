@@ -1,0 +1,81 @@
+"""Operators that change the element type of a tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.node import Node, op
+from quantglow.ops.arithmetic import centred, dequantize, is_integer, multiplier, quantize, saturate
+from quantglow.types import Array, DType, ElementType, TensorType
+
+
+@op
+class Quantize(Node):
+    """``saturate(rint(x / scale) + zero_point)``"""
+
+    x: Node
+    out: ElementType
+
+    def infer(self) -> TensorType:
+        if not self.x.type.dtype.is_float or self.out.quant is None:
+            raise self.refuse("x must be float and `out` quantized")
+        return self.x.type.with_element(self.out)
+
+    def reference(self, x: Array) -> Array:
+        return quantize(x, self.out)
+
+
+@op
+class Dequantize(Node):
+    """``(x - zero_point) * scale``"""
+
+    x: Node
+
+    def infer(self) -> TensorType:
+        if self.x.type.quant is None:
+            raise self.refuse("x must be quantized")
+        return TensorType(DType.F32, self.x.type.shape)
+
+    def reference(self, x: Array) -> Array:
+        return dequantize(x, self.x.type.params)
+
+
+@op
+class Rescale(Node):
+    """The same reals in other quantization parameters: ``saturate((x - zp) * (s_x / s_out))``."""
+
+    x: Node
+    out: ElementType
+
+    def infer(self) -> TensorType:
+        if not is_integer(self.x.type) or self.out.quant is None:
+            raise self.refuse("x and `out` must be quantized")
+        return self.x.type.with_element(self.out)
+
+    def reference(self, x: Array) -> Array:
+        ratio = multiplier(self.x.type.params.scale, divisor=self.type.params.scale)
+        steps = centred(x, self.x.type).astype(np.float32) * ratio
+        return saturate(steps, self.out, *self.out.dtype.limits)
+
+
+@op
+class Table(Node):
+    """``table[x - lowest(x.dtype)]``: any function of an 8-bit tensor.
+
+    ``function`` names what the table computes, for people.
+    """
+
+    x: Node
+    table: Node
+    out: ElementType
+    function: str = ""
+
+    def infer(self) -> TensorType:
+        if self.x.type.dtype not in (DType.I8, DType.U8):
+            raise self.refuse("x must be an 8-bit tensor")
+        if self.table.type.shape != (256,) or self.table.type.dtype is not self.out.dtype:
+            raise self.refuse(f"the table must hold 256 entries of {self.out.dtype}")
+        return self.x.type.with_element(self.out)
+
+    def reference(self, x: Array, table: Array) -> Array:
+        return np.asarray(table[x.astype(np.int32) - self.x.type.dtype.limits[0]])

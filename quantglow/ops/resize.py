@@ -1,0 +1,115 @@
+"""Resize of NHWC images, as ONNX defines it, reduced to taps: every result row (column) is a
+weighted sum of two source rows (columns)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.graph.node import Node, op
+from quantglow.ops.arithmetic import centred, is_integer, saturate
+from quantglow.types import Array, TensorType
+
+
+@dataclass(frozen=True)
+class Taps:
+    """For each result index: two source indices and the float32 weight of the second."""
+
+    first: Array
+    second: Array
+    weight: Array
+
+
+@op
+class Resize(Node):
+    """x [N, H, W, C] to [N, *sizes, C] by nearest or (bi)linear interpolation.
+
+    ``scales`` are the ONNX scales (they differ from sizes ratios when rounding matters).
+    Quantization parameters pass through; linear interpolation of integers rounds once.
+    """
+
+    x: Node
+    sizes: tuple[int, int]
+    scales: tuple[float, float]
+    mode: str = "nearest"
+    coordinates: str = "half_pixel"
+    rounding: str = "round_prefer_floor"
+
+    def infer(self) -> TensorType:
+        if self.x.type.rank != 4:
+            raise self.refuse("x must have 4 dimensions")
+        if self.mode not in ("nearest", "linear"):
+            raise self.refuse(f"mode {self.mode!r} is neither nearest nor linear")
+        if self.coordinates not in _COORDINATES:
+            raise self.refuse(f"unknown coordinate transformation {self.coordinates!r}")
+        n, _, _, c = self.x.type.shape
+        return self.x.type.with_shape((n, *self.sizes, c))
+
+    def taps(self, axis: int) -> Taps:
+        """The taps along H (axis 0) or W (axis 1)."""
+        length, resized = self.x.type.shape[axis + 1], self.sizes[axis]
+        index = np.arange(resized, dtype=np.float64)
+        source = _COORDINATES[self.coordinates](index, length, resized, self.scales[axis])
+        if self.mode == "nearest":
+            nearest = np.clip(_ROUNDINGS[self.rounding](source), 0, length - 1).astype(np.int32)
+            return Taps(nearest, nearest, np.zeros(resized, np.float32))
+        source = np.clip(source, 0, length - 1)
+        first = np.floor(source).astype(np.int32)
+        weight = (source - first).astype(np.float32)
+        return Taps(first, np.minimum(first + 1, length - 1).astype(np.int32), weight)
+
+    def reference(self, x: Array) -> Array:
+        rows, columns = self.taps(0), self.taps(1)
+        if self.mode == "nearest":
+            return x[:, rows.first][:, :, columns.first]
+        values = centred(x, self.x.type).astype(np.float32) if is_integer(self.x.type) else x
+        v, u = rows.weight[:, None, None], columns.weight[:, None]
+        upper, lower = values[:, rows.first], values[:, rows.second]
+        one = np.float32(1)
+        top = upper[:, :, columns.first] * (one - u) + upper[:, :, columns.second] * u
+        bottom = lower[:, :, columns.first] * (one - u) + lower[:, :, columns.second] * u
+        result = top * (one - v) + bottom * v
+        if not is_integer(self.x.type):
+            return np.asarray(result, np.float32)
+        return saturate(result, self.type.element, *self.type.dtype.limits)
+
+
+def _half_pixel(i: Array, length: int, resized: int, scale: float) -> Array:
+    return (i + 0.5) / scale - 0.5
+
+
+def _pytorch_half_pixel(i: Array, length: int, resized: int, scale: float) -> Array:
+    return _half_pixel(i, length, resized, scale) if resized > 1 else np.zeros_like(i)
+
+
+def _align_corners(i: Array, length: int, resized: int, scale: float) -> Array:
+    return i * (length - 1) / (resized - 1) if resized > 1 else np.zeros_like(i)
+
+
+def _asymmetric(i: Array, length: int, resized: int, scale: float) -> Array:
+    return i / scale
+
+
+def _half_pixel_symmetric(i: Array, length: int, resized: int, scale: float) -> Array:
+    adjustment = resized / (scale * length)
+    offset = length / 2 * (1 - adjustment)
+    return offset + (i + 0.5) / scale - 0.5
+
+
+_COORDINATES = {
+    "half_pixel": _half_pixel,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+}
+
+_ROUNDINGS = {
+    "round_prefer_floor": lambda v: np.ceil(v - 0.5),
+    "round_prefer_ceil": lambda v: np.floor(v + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+    "": lambda v: np.ceil(v - 0.5),
+}
+

@@ -1,0 +1,172 @@
+"""Tensor types.  The quantization parameters are part of the type.
+
+``real = scale * (q - zero_point)``
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+
+
+class DType(StrEnum):
+    """Element types."""
+
+    F32 = "f32"
+    I8 = "i8"
+    U8 = "u8"
+    I16 = "i16"
+    I32 = "i32"
+    I64 = "i64"
+    BOOL = "bool"
+
+    @property
+    def numpy(self) -> np.dtype[Any]:
+        return np.dtype(_NUMPY[self])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one element."""
+        return self.numpy.itemsize
+
+    @property
+    def is_float(self) -> bool:
+        return self is DType.F32
+
+    @property
+    def limits(self) -> tuple[int, int]:
+        """Smallest and largest integer of the type."""
+        info = np.iinfo(self.numpy)
+        return int(info.min), int(info.max)
+
+    @staticmethod
+    def of(array: Array) -> DType:
+        """The element type of a NumPy array.  Raises ``TypeError`` for others."""
+        for dtype, numpy_type in _NUMPY.items():
+            if array.dtype == numpy_type:
+                return dtype
+        raise TypeError(f"no element type for arrays of {array.dtype}")
+
+
+_NUMPY: dict[DType, type] = {
+    DType.F32: np.float32,
+    DType.I8: np.int8,
+    DType.U8: np.uint8,
+    DType.I16: np.int16,
+    DType.I32: np.int32,
+    DType.I64: np.int64,
+    DType.BOOL: np.bool_,
+}
+
+
+@dataclass(frozen=True)
+class QuantParams:
+    """``scales`` and ``zero_points`` hold one entry per tensor, or one per index of ``axis``.
+
+    Scales are kept as Python floats that are exactly representable in float32.
+    """
+
+    scales: tuple[float, ...]
+    zero_points: tuple[int, ...]
+    axis: int | None = None
+
+    @staticmethod
+    def per_tensor(scale: float, zero_point: int) -> QuantParams:
+        return QuantParams((float(np.float32(scale)),), (int(zero_point),))
+
+    @staticmethod
+    def symmetric(scales: npt.ArrayLike, axis: int) -> QuantParams:
+        """Per-axis parameters with zero points 0."""
+        values = tuple(float(s) for s in np.asarray(scales, np.float32).reshape(-1))
+        return QuantParams(values, (0,) * len(values), axis)
+
+    def __post_init__(self) -> None:
+        if len(self.scales) != len(self.zero_points):
+            raise ValueError(f"{len(self.scales)} scales but {len(self.zero_points)} zero points")
+        if self.axis is None and len(self.scales) != 1:
+            raise ValueError(f"per-tensor parameters need one scale, got {len(self.scales)}")
+        if not all(math.isfinite(s) and s > 0 for s in self.scales):
+            raise ValueError("every scale must be finite and positive")
+
+    @property
+    def scale(self) -> float:
+        """The scale of a per-tensor quantization."""
+        if self.axis is not None:
+            raise ValueError("a per-axis quantization has no single scale")
+        return self.scales[0]
+
+    @property
+    def zero_point(self) -> int:
+        """The zero point of a per-tensor quantization."""
+        if self.axis is not None:
+            raise ValueError("a per-axis quantization has no single zero point")
+        return self.zero_points[0]
+
+    def __str__(self) -> str:
+        if self.axis is None:
+            return f"{self.scale!r},{self.zero_point}"
+        return f"axis{self.axis}x{len(self.scales)}"
+
+
+@dataclass(frozen=True)
+class ElementType:
+    """What one element of a tensor is: its storage type and its quantization."""
+
+    dtype: DType
+    quant: QuantParams | None = None
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Element type, shape and quantization of a tensor."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    quant: QuantParams | None = None
+
+    @property
+    def element(self) -> ElementType:
+        return ElementType(self.dtype, self.quant)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.nbytes
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def params(self) -> QuantParams:
+        """The quantization parameters of a quantized type.  Raises ``ValueError`` on others."""
+        if self.quant is None:
+            raise ValueError(f"{self} is not quantized")
+        return self.quant
+
+    def with_shape(self, shape: tuple[int, ...]) -> TensorType:
+        return TensorType(self.dtype, tuple(int(d) for d in shape), self.quant)
+
+    def with_element(self, element: ElementType) -> TensorType:
+        return TensorType(element.dtype, self.shape, element.quant)
+
+    def __str__(self) -> str:
+        dims = "x".join(map(str, self.shape))
+        quant = f"<{self.quant}>" if self.quant else ""
+        return f"{self.dtype}{quant}[{dims}]"
+
+
+def f32(*shape: int) -> TensorType:
+    """The float32 tensor type of a shape."""
+    return TensorType(DType.F32, shape)
