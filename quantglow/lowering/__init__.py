@@ -1,1 +1,56 @@
+"""Lowering: the many operators become few primitives, so that a backend implements a small set.
 
+After ``lower`` every node is an Input, a Constant, one of ``COMPUTE_PRIMITIVES`` in the form its
+backend rule expects, or one of ``VIEW_PRIMITIVES``.
+"""
+
+from __future__ import annotations
+
+from quantglow.errors import BackendError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.graph.rewrite import RewritePass, Uses, run_passes
+from quantglow.lowering import contraction, elementwise, reduction
+from quantglow.lowering.fuse import fuse_maps
+from quantglow.lowering.rules import (
+    COMPUTE_PRIMITIVES,
+    LEAVES,
+    VIEW_PRIMITIVES,
+    lowering_rules,
+)
+from quantglow.lowering.unsigned import store_unsigned
+
+__all__ = [
+    "COMPUTE_PRIMITIVES",
+    "VIEW_PRIMITIVES",
+    "check_lowered",
+    "contraction",
+    "elementwise",
+    "lower",
+    "lowering_rules",
+    "reduction",
+    "store_unsigned",
+]
+
+
+def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
+    """Primitives only; with ``unsigned``, int8 activations are stored as uint8."""
+    passes = [RewritePass("lower", _apply_rule), fuse_maps]
+    if unsigned:
+        graph = run_passes(graph, [store_unsigned])
+    lowered = run_passes(graph, passes)
+    check_lowered(lowered)
+    return lowered
+
+
+def _apply_rule(node: Node, uses: Uses) -> Node | None:
+    rule = lowering_rules.get(type(node))
+    return None if rule is None else rule(node)
+
+
+def check_lowered(graph: Graph) -> None:
+    """Raise ``BackendError`` if a node is not primitive."""
+    allowed = (*LEAVES, *COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES)
+    left = [node for node in graph.nodes if not isinstance(node, allowed)]
+    if left:
+        raise BackendError(f"no lowering rule for {', '.join(map(repr, left))}")

@@ -21,7 +21,9 @@ Pads = tuple[int, int, int, int]
 """Top, left, bottom, right."""
 
 
-def window_count(size: int, kernel: int, stride: int, dilation: int, before: int, after: int) -> int:
+def window_count(
+    size: int, kernel: int, stride: int, dilation: int, before: int, after: int
+) -> int:
     """Windows along one axis: ``floor((size + pads - dilated kernel) / stride) + 1``."""
     return (size + before + after - (dilation * (kernel - 1) + 1)) // stride + 1
 
@@ -136,7 +138,11 @@ class Conv(Contraction):
     def residual_steps(self, residual: Array) -> Array:
         assert self.residual is not None
         if not is_integer(self.residual.type):
-            return residual if self.out is None else multiplier(residual, divisor=self.type.params.scale)
+            return (
+                residual
+                if self.out is None
+                else multiplier(residual, divisor=self.type.params.scale)
+            )
         ratio = multiplier(self.residual.type.params.scale, divisor=self.type.params.scale)
         return centred(residual, self.residual.type).astype(np.float32) * ratio
 
@@ -294,7 +300,9 @@ class MatMul(Node):
         if not is_integer(self.x.type):
             return np.asarray(x @ y)
         sums = centred(x, self.x.type).astype(np.float64) @ centred(y, self.y.type)
-        values = sums.astype(np.int64).astype(np.int32).astype(np.float32) * self.accumulator_scale()
+        values = (
+            sums.astype(np.int64).astype(np.int32).astype(np.float32) * self.accumulator_scale()
+        )
         if self.out is None:
             return values
         return saturate(values, self.out, *self.out.dtype.limits)

@@ -112,4 +112,3 @@ _ROUNDINGS = {
     "ceil": np.ceil,
     "": lambda v: np.ceil(v - 0.5),
 }
-

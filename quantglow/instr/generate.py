@@ -1,0 +1,236 @@
+"""Program generation: a graph of primitives becomes instructions on buffers.
+
+Data movement costs nothing where a view does: Reshape, Slice, Transpose and Expand are views of
+their operand; the parts of a Concat and the operand of a Pad are computed right where they
+belong.  Only what no view can express is copied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.instr.placement import Home, Placement, place
+from quantglow.instr.program import (
+    Alloc,
+    Buffer,
+    BufferKind,
+    Compute,
+    Copy,
+    Dealloc,
+    Fill,
+    Instruction,
+    Program,
+    View,
+    dense_strides,
+)
+from quantglow.ops import Concat, Expand, Map, Pad, Reshape, Slice, Transpose
+from quantglow.types import TensorType
+
+SLACK_NBYTES = 64
+"""Bytes after every buffer that kernels may read, never write (vector loads at the end)."""
+
+
+def generate(graph: Graph, order: Sequence[Node] | None = None) -> Program:
+    """The program of a lowered graph, its nodes executed in ``order``."""
+    generator = _Generator(graph, place(graph))
+    for node in order or graph.nodes:
+        generator.visit(node)
+    return generator.finish()
+
+
+@dataclass
+class _Generator:
+    graph: Graph
+    placement: Placement
+    views: dict[Node, View] = field(default_factory=dict)
+    steps: list[Instruction] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    filled: set[Node] = field(default_factory=set)
+
+    def visit(self, node: Node) -> None:
+        """Emit what computes ``node``, and remember where its value lies."""
+        handler = _HANDLERS.get(type(node), _Generator.compute)
+        self.views[node] = handler(self, node)
+
+    # -- leaves
+
+    def input(self, node: Node) -> View:
+        return dense_view(self.buffer(node.name, BufferKind.INPUT, node.type), node.type)
+
+    def constant(self, node: Node) -> View:
+        assert isinstance(node, Constant)
+        buffer = Buffer(
+            self.unique(node.name),
+            BufferKind.CONSTANT,
+            node.type.nbytes,
+            np.ascontiguousarray(node.value),
+        )
+        return dense_view(buffer, node.type)
+
+    # -- computation
+
+    def compute(self, node: Node) -> View:
+        operands = tuple(self.operand(node, o) for o in node.operands)
+        output = self.destination(node)
+        self.steps.append(Compute(node, operands, output))
+        return output
+
+    def operand(self, node: Node, operand: Node) -> View:
+        """The view of an operand; Maps take any strides, other primitives dense rows."""
+        view = self.views[operand]
+        if isinstance(node, Map) or view.dense_rows:
+            return view
+        return self.copied(view, f"{operand.name}:dense")
+
+    def destination(self, node: Node) -> View:
+        """Where ``node`` is to be computed: its home, a graph output, or a new buffer."""
+        home = self.placement.homes.get(node)
+        if home is not None:
+            return self.within(home, node)
+        kind = BufferKind.OUTPUT if node in self.placement.direct_outputs else BufferKind.TEMP
+        return dense_view(self.buffer(node.name, kind, node.type), node.type)
+
+    def within(self, home: Home, node: Node) -> View:
+        return self.container(home.container).sub(home.starts, node.type.shape)
+
+    def container(self, node: Node) -> View:
+        """The view of a Concat or Pad, made when the first part of it is computed."""
+        if node not in self.views:
+            self.views[node] = self.destination(node)
+        return self.views[node]
+
+    # -- data movement
+
+    def concat(self, node: Node) -> View:
+        assert isinstance(node, Concat)
+        view, position = self.container(node), 0
+        for part in node.parts:
+            starts = tuple(position if i == node.axis else 0 for i in range(node.type.rank))
+            target = view.sub(starts, part.type.shape)
+            self.copy_unless_there(part, node, starts, target)
+            position += part.type.shape[node.axis]
+        return view
+
+    def pad(self, node: Node) -> View:
+        assert isinstance(node, Pad)
+        wider = self.placement.wider_pads.get(node)
+        if wider is not None:
+            starts = tuple(w - b for w, b in zip(wider.before, node.before, strict=True))
+            return self.container(wider).sub(starts, node.type.shape)
+        view = self.container(node)
+        self.copy_unless_there(node.x, node, node.before, view.sub(node.before, node.x.type.shape))
+        self.steps.append(Fill(view, node.fill, (node.before, node.x.type.shape)))
+        return view
+
+    def copy_unless_there(
+        self, part: Node, container: Node, starts: tuple[int, ...], target: View
+    ) -> None:
+        home = self.placement.homes.get(part)
+        if home is None or home.container is not container or home.starts != starts:
+            self.steps.append(Copy(self.views[part], target))
+
+    def reshape(self, node: Node) -> View:
+        assert isinstance(node, Reshape)
+        view = self.views[node.x]
+        reshaped = view.reshaped(node.shape)
+        if reshaped is not None:
+            return reshaped
+        again = self.copied(view, f"{node.name}:dense").reshaped(node.shape)
+        assert again is not None
+        return again
+
+    def slice(self, node: Node) -> View:
+        assert isinstance(node, Slice)
+        if not node.type.size:
+            return self.destination(node)
+        return self.views[node.x].sub(node.starts, node.sizes, node.steps)
+
+    def transpose(self, node: Node) -> View:
+        assert isinstance(node, Transpose)
+        return self.views[node.x].permuted(node.perm)
+
+    def expand(self, node: Node) -> View:
+        assert isinstance(node, Expand)
+        return self.views[node.x].expanded(node.shape)
+
+    def copied(self, view: View, name: str) -> View:
+        target = dense_view(self.buffer(name, BufferKind.TEMP, view.type), view.type)
+        self.steps.append(Copy(view, target))
+        return target
+
+    # -- buffers
+
+    def buffer(self, name: str, kind: BufferKind, kind_of: TensorType) -> Buffer:
+        slack = SLACK_NBYTES if kind is BufferKind.TEMP else 0
+        return Buffer(self.unique(name), kind, kind_of.nbytes + slack)
+
+    def unique(self, name: str) -> str:
+        candidate, number = name, 1
+        while candidate in self.names:
+            candidate, number = f"{name}.{number}", number + 1
+        self.names.add(candidate)
+        return candidate
+
+    def finish(self) -> Program:
+        inputs = tuple((i.name, self.views[i]) for i in self.graph.inputs)
+        outputs = tuple((name, self.output(name, node)) for name, node in self.graph.outputs)
+        return Program(inputs, outputs, with_lifetimes(self.steps))
+
+    def output(self, name: str, node: Node) -> View:
+        view = self.views[node]
+        if (
+            view.buffer.kind is BufferKind.OUTPUT
+            and self.placement.direct_outputs.get(node) == name
+        ):
+            return view
+        target = dense_view(self.buffer(name, BufferKind.OUTPUT, node.type), node.type)
+        self.steps.append(Copy(view, target))
+        return target
+
+
+_HANDLERS: dict[type[Node], Callable[[_Generator, Node], View]] = {
+    Input: _Generator.input,
+    Constant: _Generator.constant,
+    Concat: _Generator.concat,
+    Pad: _Generator.pad,
+    Reshape: _Generator.reshape,
+    Slice: _Generator.slice,
+    Transpose: _Generator.transpose,
+    Expand: _Generator.expand,
+}
+
+
+def dense_view(buffer: Buffer, kind: TensorType) -> View:
+    """The contiguous view of a whole buffer."""
+    return View(buffer, kind, dense_strides(kind.shape))
+
+
+def with_lifetimes(steps: Sequence[Instruction]) -> tuple[Instruction, ...]:
+    """Insert ``alloc`` before the first use of each temporary and ``dealloc`` after the last."""
+    first: dict[Buffer, int] = {}
+    last: dict[Buffer, int] = {}
+    for index, step in enumerate(steps):
+        for view in step.views:
+            if view.buffer.kind is BufferKind.TEMP:
+                first.setdefault(view.buffer, index)
+                last[view.buffer] = index
+    result: list[Instruction] = []
+    begins = _by_index(first)
+    ends = _by_index(last)
+    for index, step in enumerate(steps):
+        result.extend(Alloc(b) for b in begins.get(index, ()))
+        result.append(step)
+        result.extend(Dealloc(b) for b in ends.get(index, ()))
+    return tuple(result)
+
+
+def _by_index(where: dict[Buffer, int]) -> dict[int, list[Buffer]]:
+    grouped: dict[int, list[Buffer]] = {}
+    for buffer, index in where.items():
+        grouped.setdefault(index, []).append(buffer)
+    return grouped

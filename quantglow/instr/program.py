@@ -1,0 +1,287 @@
+"""The low-level IR: instructions over typed views of buffers.
+
+An instruction reads ``@in`` operands, fully writes ``@out`` operands and partly writes
+``@inout`` operands.  Buffers are bytes; a view gives them a tensor type and strides.  Nothing is
+in SSA form: memory is explicit, so that sharing and planning are passes over the list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+
+import numpy as np
+
+from quantglow.graph.node import Node
+from quantglow.types import Array, TensorType
+
+
+class BufferKind(StrEnum):
+    """Who owns the memory of a buffer."""
+
+    CONSTANT = "constant"
+    INPUT = "input"
+    OUTPUT = "output"
+    TEMP = "temp"
+
+
+@dataclass(frozen=True, eq=False)
+class Buffer:
+    """A piece of memory of ``nbytes`` bytes.  Constants carry their ``value``."""
+
+    name: str
+    kind: BufferKind
+    nbytes: int
+    value: Array | None = None
+
+    def __str__(self) -> str:
+        return f"%{self.name}"
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor inside a buffer: element (i, j, …) lies at ``offset + i*strides[0] + …``.
+
+    Strides and offset count elements; a stride may be 0 (broadcast) or negative.
+    """
+
+    buffer: Buffer
+    type: TensorType
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @cached_property
+    def contiguous(self) -> bool:
+        """Row-major without gaps."""
+        return all(
+            d == 1 or s == c
+            for d, s, c in zip(self.shape, self.strides, dense_strides(self.shape), strict=True)
+        )
+
+    @property
+    def dense_rows(self) -> bool:
+        """Neighbours along the last axis are neighbours in memory."""
+        return not self.shape or self.shape[-1] == 1 or self.strides[-1] == 1
+
+    @property
+    def offset_bytes(self) -> int:
+        return self.offset * self.type.dtype.nbytes
+
+    def extent_bytes(self) -> tuple[int, int]:
+        """First byte, and one past the last byte, that the view touches."""
+        if not self.type.size:
+            return self.offset_bytes, self.offset_bytes
+        spans = [(d - 1) * s for d, s in zip(self.shape, self.strides, strict=True)]
+        low = self.offset + sum(min(s, 0) for s in spans)
+        high = self.offset + sum(max(s, 0) for s in spans) + 1
+        return low * self.type.dtype.nbytes, high * self.type.dtype.nbytes
+
+    def sub(
+        self, starts: tuple[int, ...], sizes: tuple[int, ...], steps: tuple[int, ...] | None = None
+    ) -> View:
+        """The box of ``sizes`` elements from ``starts``, every ``steps``-th."""
+        steps = steps or (1,) * len(starts)
+        offset = self.offset + sum(a * s for a, s in zip(starts, self.strides, strict=True))
+        strides = tuple(s * k for s, k in zip(self.strides, steps, strict=True))
+        return View(self.buffer, self.type.with_shape(sizes), strides, offset)
+
+    def permuted(self, perm: tuple[int, ...]) -> View:
+        shape = tuple(self.shape[p] for p in perm)
+        strides = tuple(self.strides[p] for p in perm)
+        return replace(self, type=self.type.with_shape(shape), strides=strides)
+
+    def expanded(self, shape: tuple[int, ...]) -> View:
+        """Broadcast to ``shape`` with zero strides."""
+        missing = len(shape) - len(self.shape)
+        own = [0] * missing + [
+            0 if d == 1 and t != 1 else s
+            for d, s, t in zip(self.shape, self.strides, shape[missing:], strict=True)
+        ]
+        return replace(self, type=self.type.with_shape(shape), strides=tuple(own))
+
+    def reshaped(self, shape: tuple[int, ...]) -> View | None:
+        """The same elements under another shape, or None where strides do not allow a view."""
+        probe = np.lib.stride_tricks.as_strided(
+            np.empty(0, np.int8), self.shape, self.strides, writeable=False
+        )
+        try:
+            # NumPy knows when a reshape needs no copy; bytes stand for elements here.
+            view = probe.view()
+            view.shape = shape
+        except AttributeError:
+            return None
+        return View(self.buffer, self.type.with_shape(shape), tuple(view.strides), self.offset)
+
+    def __str__(self) -> str:
+        plain = self.contiguous and self.offset == 0
+        where = "" if plain else f"[{self.offset}:{','.join(map(str, self.strides))}]"
+        return f"{self.buffer}{where}: {self.type}"
+
+
+def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+@dataclass(frozen=True, eq=False)
+class Instruction:
+    """One step of a program."""
+
+    @property
+    def ins(self) -> tuple[View, ...]:
+        """``@in`` operands."""
+        return ()
+
+    @property
+    def outs(self) -> tuple[View, ...]:
+        """``@out`` operands."""
+        return ()
+
+    @property
+    def inouts(self) -> tuple[View, ...]:
+        """``@inout`` operands."""
+        return ()
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return self.ins + self.outs + self.inouts
+
+    @property
+    def mnemonic(self) -> str:
+        return type(self).__name__.lower()
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        """What the text shows besides operands."""
+        return {}
+
+    def __str__(self) -> str:
+        marks = (("@out", self.outs), ("@inout", self.inouts), ("@in", self.ins))
+        operands = ", ".join(f"{mark} {view}" for mark, views in marks for view in views)
+        shown = ", ".join(f"{key}={value}" for key, value in self.attributes.items())
+        return f"{self.mnemonic} {operands}" + (f" {{{shown}}}" if shown else "")
+
+
+@dataclass(frozen=True, eq=False)
+class Alloc(Instruction):
+    """The life of a buffer begins; its contents are undefined."""
+
+    buffer: Buffer
+
+    def __str__(self) -> str:
+        return f"alloc {self.buffer} ({self.buffer.nbytes} bytes)"
+
+
+@dataclass(frozen=True, eq=False)
+class Dealloc(Instruction):
+    """The life of a buffer ends."""
+
+    buffer: Buffer
+
+    def __str__(self) -> str:
+        return f"dealloc {self.buffer}"
+
+
+@dataclass(frozen=True, eq=False)
+class Copy(Instruction):
+    """``dst[...] = src``"""
+
+    src: View
+    dst: View
+
+    @property
+    def ins(self) -> tuple[View, ...]:
+        return (self.src,)
+
+    @property
+    def outs(self) -> tuple[View, ...]:
+        return (self.dst,)
+
+
+@dataclass(frozen=True, eq=False)
+class Fill(Instruction):
+    """Write ``value`` to the elements of ``dst`` outside the box ``interior`` (starts, sizes)."""
+
+    dst: View
+    value: float | int
+    interior: tuple[tuple[int, ...], tuple[int, ...]]
+
+    @property
+    def inouts(self) -> tuple[View, ...]:
+        return (self.dst,)
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        return {"value": self.value, "interior": self.interior}
+
+    def boxes(self) -> Iterator[View]:
+        """Disjoint views that together cover what is filled."""
+        starts, sizes = self.interior
+        rest_starts, rest_sizes = [0] * len(starts), list(self.dst.shape)
+        for axis, (start, size) in enumerate(zip(starts, sizes, strict=True)):
+            after = rest_sizes[axis] - start - size
+            for begin, length in ((0, start), (start + size, after)):
+                if length:
+                    box_starts, box_sizes = list(rest_starts), list(rest_sizes)
+                    box_starts[axis], box_sizes[axis] = begin, length
+                    yield self.dst.sub(tuple(box_starts), tuple(box_sizes))
+            rest_starts[axis], rest_sizes[axis] = start, size
+
+
+@dataclass(frozen=True, eq=False)
+class Compute(Instruction):
+    """``output = op(inputs)``.  ``op`` is a primitive whose operands have the views' types."""
+
+    op: Node
+    inputs: tuple[View, ...]
+    output: View
+
+    @property
+    def ins(self) -> tuple[View, ...]:
+        return self.inputs
+
+    @property
+    def outs(self) -> tuple[View, ...]:
+        return (self.output,)
+
+    @property
+    def mnemonic(self) -> str:
+        return self.op.op
+
+    @property
+    def attributes(self) -> dict[str, object]:
+        return {key: value for key, value in self.op.attributes().items() if key != "out"}
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Instructions in order, and the views that the caller fills and reads."""
+
+    inputs: tuple[tuple[str, View], ...]
+    outputs: tuple[tuple[str, View], ...]
+    instructions: tuple[Instruction, ...]
+
+    @cached_property
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Every buffer, in order of first appearance."""
+        found = {view.buffer: None for _, view in (*self.inputs, *self.outputs)}
+        for instruction in self.instructions:
+            if isinstance(instruction, Alloc):
+                found.setdefault(instruction.buffer)
+            found.update((view.buffer, None) for view in instruction.views)
+        return tuple(found)
+
+    def __str__(self) -> str:
+        lines = [f"input {name!r} = {view}" for name, view in self.inputs]
+        constants = (b for b in self.buffers if b.kind is BufferKind.CONSTANT)
+        lines += [f"constant {buffer} ({buffer.nbytes} bytes)" for buffer in constants]
+        lines += [f"{index:4d}  {step}" for index, step in enumerate(self.instructions)]
+        lines += [f"output {name!r} = {view}" for name, view in self.outputs]
+        return "\n".join(lines) + "\n"

@@ -1,0 +1,127 @@
+"""The program verifier.  Messages show the IR around the faulty instruction."""
+
+from __future__ import annotations
+
+from quantglow.errors import BackendError
+from quantglow.instr.program import (
+    Alloc,
+    Buffer,
+    BufferKind,
+    Compute,
+    Copy,
+    Dealloc,
+    Instruction,
+    Program,
+    View,
+)
+
+
+def verify_program(program: Program) -> None:
+    """Raise ``BackendError`` at the first instruction that breaks a rule of the IR."""
+    live: set[Buffer] = {b for b in program.buffers if b.kind is not BufferKind.TEMP}
+    written: set[Buffer] = {b for b in live if b.kind in (BufferKind.CONSTANT, BufferKind.INPUT)}
+    ended: set[Buffer] = set()
+    for index, instruction in enumerate(program.instructions):
+        problem = _lifetimes(instruction, live, ended) or _operands(instruction, live, written)
+        if problem:
+            raise BackendError(f"instruction {index}: {problem}\n{excerpt(program, index)}")
+        written.update(view.buffer for view in (*instruction.outs, *instruction.inouts))
+    if leaked := [str(b) for b in live if b.kind is BufferKind.TEMP]:
+        raise BackendError(f"buffers never deallocated: {leaked}")
+    for name, view in program.outputs:
+        if view.buffer not in written:
+            raise BackendError(f"output {name!r} is never written")
+
+
+def _lifetimes(instruction: Instruction, live: set[Buffer], ended: set[Buffer]) -> str | None:
+    if isinstance(instruction, Alloc):
+        if instruction.buffer in live | ended:
+            return f"{instruction.buffer} is allocated twice"
+        live.add(instruction.buffer)
+    elif isinstance(instruction, Dealloc):
+        if instruction.buffer not in live:
+            return f"{instruction.buffer} is not alive"
+        live.remove(instruction.buffer)
+        ended.add(instruction.buffer)
+    return None
+
+
+def _operands(instruction: Instruction, live: set[Buffer], written: set[Buffer]) -> str | None:
+    for view in instruction.views:
+        if view.buffer not in live:
+            return f"{view.buffer} is used outside its life"
+        low, high = view.extent_bytes()
+        if low < 0 or high > view.buffer.nbytes:
+            return f"{view} leaves its buffer of {view.buffer.nbytes} bytes"
+    for view in instruction.ins:
+        if view.buffer not in written:
+            return f"{view.buffer} is read before it is written"
+    for view in (*instruction.outs, *instruction.inouts):
+        if view.buffer.kind in (BufferKind.CONSTANT, BufferKind.INPUT):
+            return f"{view.buffer} is {view.buffer.kind} and may not be written"
+    return _types(instruction) or _aliases(instruction)
+
+
+def _types(instruction: Instruction) -> str | None:
+    if isinstance(instruction, Copy) and instruction.src.type != instruction.dst.type:
+        return f"copy between {instruction.src.type} and {instruction.dst.type}"
+    if not isinstance(instruction, Compute):
+        return None
+    expected = [operand.type for operand in instruction.op.operands]
+    if [view.type for view in instruction.inputs] != expected:
+        return f"operands must be {[str(t) for t in expected]}"
+    if instruction.output.type != instruction.op.type:
+        return f"the result must be {instruction.op.type}"
+    return None
+
+
+def _aliases(instruction: Instruction) -> str | None:
+    for out in instruction.outs:
+        for view in instruction.ins:
+            if may_overlap(out, view) and not same_place(out, view):
+                return f"{out} overlaps the operand {view}"
+    return None
+
+
+def may_overlap(a: View, b: View) -> bool:
+    """Whether two views may share a byte; interleaved views of one buffer are told apart."""
+    if a.buffer is not b.buffer or not a.type.size or not b.type.size:
+        return False
+    (a_low, a_high), (b_low, b_high) = a.extent_bytes(), b.extent_bytes()
+    if a_high <= b_low or b_high <= a_low:
+        return False
+    return not _interleaved(a, b)
+
+
+def _interleaved(a: View, b: View) -> bool:
+    """Channel slices of one buffer: equal outer strides, disjoint runs along the last axis."""
+    if a.strides[:-1] != b.strides[:-1] or not a.strides[:-1]:
+        return False
+    if a.strides[-1] != 1 or b.strides[-1] != 1 or a.type.dtype.nbytes != b.type.dtype.nbytes:
+        return False
+    pitch = min((s for s, d in zip(a.strides, a.shape, strict=True) if d > 1 and s > 1), default=0)
+    if not pitch:
+        return False
+    start_a, start_b = a.offset % pitch, b.offset % pitch
+    return start_a + a.shape[-1] <= start_b or start_b + b.shape[-1] <= start_a
+
+
+def same_place(a: View, b: View) -> bool:
+    """Equal elements at equal addresses: safe to compute in place, element by element."""
+    return (
+        a.buffer is b.buffer
+        and a.offset == b.offset
+        and a.strides == b.strides
+        and a.shape == b.shape
+        and a.type.dtype.nbytes == b.type.dtype.nbytes
+    )
+
+
+def excerpt(program: Program, index: int, around: int = 3) -> str:
+    """The instructions around ``index``, the faulty one marked."""
+    first = max(index - around, 0)
+    lines = [str(i) for i in program.instructions[first : index + around + 1]]
+    return "\n".join(
+        f"{'->' if first + n == index else '  '} {first + n:4d}  {line}"
+        for n, line in enumerate(lines)
+    )

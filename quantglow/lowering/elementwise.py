@@ -1,0 +1,252 @@
+"""Element-wise operators become ``Map``s; functions of 8-bit tensors become ``Table``s."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from quantglow.errors import BackendError
+from quantglow.graph.node import Constant, Node
+from quantglow.lowering.rules import lowering_rules, lowers, tag
+from quantglow.ops import (
+    Abs,
+    Add,
+    BatchNormalization,
+    Binary,
+    Ceil,
+    Clip,
+    Dequantize,
+    Div,
+    Elu,
+    Erf,
+    Exp,
+    Floor,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Log,
+    Map,
+    Max,
+    Min,
+    Mul,
+    Neg,
+    Pow,
+    PRelu,
+    Quantize,
+    Reciprocal,
+    Relu,
+    Rescale,
+    Sigmoid,
+    Softplus,
+    Sqrt,
+    Sub,
+    Swish,
+    Table,
+    Tanh,
+    Unary,
+)
+from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
+from quantglow.ops.expression import Expr, arg, call, centred_float, const, quantized
+from quantglow.types import DType, ElementType
+
+X = arg(0)
+FLOAT = ElementType(DType.F32)
+
+
+def clipped(x: Expr, low: float, high: float) -> Expr:
+    if low > -math.inf:
+        x = call("max", x, const(low))
+    return call("min", x, const(high)) if high < math.inf else x
+
+
+def _sigmoid(x: Expr) -> Expr:
+    return call("div", const(1), call("add", const(1), call("exp", call("neg", x))))
+
+
+def _scaled(x: Expr, factor: float) -> Expr:
+    return call("mul", x, const(factor))
+
+
+def _gelu(node: Gelu) -> Expr:
+    if node.approximate:
+        cube = call("mul", call("mul", _scaled(X, 0.044715), X), X)
+        inner = call("tanh", _scaled(call("add", X, cube), math.sqrt(2 / math.pi)))
+    else:
+        inner = call("erf", _scaled(X, math.sqrt(0.5)))
+    return call("mul", _scaled(X, 0.5), call("add", const(1), inner))
+
+
+def _negative(x: Expr, otherwise: Expr) -> Expr:
+    return call("select_negative", X, x, otherwise)
+
+
+_UNARY: dict[type[Unary], Callable[[Any], Expr]] = {
+    Relu: lambda n: call("max", X, const(0)),
+    LeakyRelu: lambda n: _negative(_scaled(X, n.alpha), X),
+    Clip: lambda n: clipped(X, n.low, n.high),
+    Sigmoid: lambda n: _sigmoid(X),
+    HardSigmoid: lambda n: clipped(call("add", _scaled(X, n.alpha), const(n.beta)), 0, 1),
+    HardSwish: lambda n: call("mul", X, clipped(call("add", _scaled(X, 1 / 6), const(0.5)), 0, 1)),
+    Swish: lambda n: call("mul", X, _sigmoid(_scaled(X, n.alpha))),
+    Tanh: lambda n: call("tanh", X),
+    Erf: lambda n: call("erf", X),
+    Gelu: _gelu,
+    Softplus: lambda n: call(
+        "add",
+        call("max", X, const(0)),
+        call("log", call("add", const(1), call("exp", call("neg", call("abs", X))))),
+    ),
+    Elu: lambda n: _negative(
+        _scaled(call("sub", call("exp", call("min", X, const(0))), const(1)), n.alpha), X
+    ),
+    Exp: lambda n: call("exp", X),
+    Log: lambda n: call("log", X),
+    Sqrt: lambda n: call("sqrt", X),
+    Reciprocal: lambda n: call("div", const(1), X),
+    Neg: lambda n: call("neg", X),
+    Abs: lambda n: call("abs", X),
+    Floor: lambda n: call("floor", X),
+    Ceil: lambda n: call("ceil", X),
+}
+
+
+def lower_unary(node: Node) -> Node:
+    """f(x) -> Map"""
+    assert isinstance(node, Unary)
+    return Map(name=node.name, args=(node.x,), expression=_UNARY[type(node)](node), out=FLOAT)
+
+
+_BINARY: dict[type[Binary], str] = {
+    Add: "add",
+    Sub: "sub",
+    Mul: "mul",
+    Div: "div",
+    Max: "max",
+    Min: "min",
+    Pow: "pow",
+}
+
+
+def lower_binary(node: Node) -> Node:
+    """f(x, y) -> Map, in the steps of ``Binary.reference``"""
+    assert isinstance(node, Binary)
+    if node.out is None:
+        value = clipped(call(_BINARY[type(node)], X, arg(1)), node.low, node.high)
+        return Map(name=node.name, args=(node.x, node.y), expression=value, out=FLOAT)
+    low, high = integer_bounds(node.out, node.low, node.high)
+    args, steps = _product(node) if isinstance(node, Mul) else _steps(node)
+    expression = quantized(steps, low, high, node.type.params.zero_point)
+    return Map(name=node.name, args=args, expression=expression, out=node.out)
+
+
+def _steps(node: Binary) -> tuple[tuple[Node, ...], Expr]:
+    """Both operands in output steps, then the function."""
+    args, terms = [], []
+    for index, operand in enumerate((node.x, node.y)):
+        term, source = _operand_steps(node, operand, index)
+        args.append(source)
+        terms.append(term)
+    return tuple(args), call(_BINARY[type(node)], *terms)
+
+
+def _operand_steps(node: Binary, operand: Node, index: int) -> tuple[Expr, Node]:
+    step = node.type.params.scale
+    if is_integer(operand.type):
+        params = operand.type.params
+        ratio = float(multiplier(params.scale, divisor=step))
+        return call("mul", centred_float(index, params.zero_point), const(ratio)), operand
+    return arg(index), constant_steps(node, operand, f"operand{index}", 1.0)
+
+
+def constant_steps(node: Node, operand: Node, role: str, factor: float) -> Node:
+    """A float Constant operand, times ``factor``, in units of the node's output step."""
+    if not isinstance(operand, Constant):
+        raise BackendError(
+            f"{node.op} {node.name!r} is quantized but its operand {operand.name!r} is a float "
+            "tensor that is not constant; quantize the operand or exclude the node"
+        )
+    value = multiplier(operand.value, factor, divisor=node.type.params.scale)
+    return Constant(name=tag(node, role), value=value)
+
+
+def _product(node: Mul) -> tuple[tuple[Node, ...], Expr]:
+    """The exact integer product times one multiplier, or the integer times a constant."""
+    x, y = node.x, node.y
+    step = node.type.params.scale
+    if is_integer(x.type) and is_integer(y.type):
+        ratio = float(multiplier(x.type.params.scale, y.type.params.scale, divisor=step))
+        centred = [
+            call("isub", arg(i), Expr("i", value=o.type.params.zero_point))
+            for i, o in enumerate((x, y))
+        ]
+        return (x, y), call("mul", call("float", call("imul", *centred)), const(ratio))
+    integer, other = (x, y) if is_integer(x.type) else (y, x)
+    params = integer.type.params
+    factor = constant_steps(node, other, "factor", params.scale)
+    return (integer, factor), call("mul", centred_float(0, params.zero_point), arg(1))
+
+
+@lowers(PRelu)
+def lower_prelu(node: PRelu) -> Node:
+    """x < 0 ? x * slope : x -> Map"""
+    if node.out is None:
+        expression = _negative(call("mul", X, arg(1)), X)
+        return Map(name=node.name, args=(node.x, node.slope), expression=expression, out=FLOAT)
+    params = node.x.type.params
+    slope = constant_steps(node, node.slope, "slope", params.scale)
+    value = centred_float(0, params.zero_point)
+    positive = const(float(multiplier(params.scale, divisor=node.type.params.scale)))
+    factor = call("select_negative", value, arg(1), positive)
+    steps = call("mul", value, factor)
+    expression = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
+    return Map(name=node.name, args=(node.x, slope), expression=expression, out=node.out)
+
+
+@lowers(BatchNormalization)
+def lower_batch_normalization(node: BatchNormalization) -> Node:
+    """(x - mean) / sqrt(var + eps) * gamma + beta -> Map"""
+    deviation = call("sqrt", call("add", arg(4), const(node.epsilon)))
+    scale = call("div", arg(1), deviation)
+    value = call("add", call("mul", call("sub", X, arg(3)), scale), arg(2))
+    args = (node.x, node.gamma, node.beta, node.mean, node.var)
+    return Map(name=node.name, args=args, expression=value, out=FLOAT)
+
+
+@lowers(Quantize)
+def lower_quantize(node: Quantize) -> Node:
+    """saturate(rint(x / scale) + zp) -> Map"""
+    params = node.type.params
+    steps = call("div", X, const(params.scale))
+    expression = quantized(steps, *node.out.dtype.limits, params.zero_point)
+    return Map(name=node.name, args=(node.x,), expression=expression, out=node.out)
+
+
+@lowers(Dequantize)
+def lower_dequantize(node: Dequantize) -> Node:
+    """(x - zp) * scale -> Map"""
+    params = node.x.type.params
+    value = call("mul", centred_float(0, params.zero_point), const(params.scale))
+    return Map(name=node.name, args=(node.x,), expression=value, out=FLOAT)
+
+
+@lowers(Rescale)
+def lower_rescale(node: Rescale) -> Node:
+    """Rescale -> Table for 8-bit operands, else Map"""
+    kind = node.x.type
+    if kind.dtype in (DType.I8, DType.U8):
+        codes = np.arange(256) + kind.dtype.limits[0]
+        values = node.reference(codes.astype(kind.dtype.numpy))
+        table = Constant(name=tag(node, "table"), value=values, element=node.out)
+        return Table(name=node.name, x=node.x, table=table, out=node.out, function="Rescale")
+    ratio = float(multiplier(kind.params.scale, divisor=node.type.params.scale))
+    steps = call("mul", centred_float(0, kind.params.zero_point), const(ratio))
+    expression = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
+    return Map(name=node.name, args=(node.x,), expression=expression, out=node.out)
+
+
+lowering_rules.update(dict.fromkeys(_UNARY, lower_unary))
+lowering_rules.update(dict.fromkeys(_BINARY, lower_binary))

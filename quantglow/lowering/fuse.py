@@ -1,0 +1,44 @@
+"""Fusion of element-wise chains: a Map absorbs the Maps it reads, so that values stay in
+registers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantglow.graph.node import Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops import Map
+from quantglow.ops.expression import Expr, arg
+
+MAX_OPERATIONS = 64
+"""Larger expressions would spill registers."""
+
+
+@rewrite_pass("fuse-maps")
+def fuse_maps(node: Node, uses: Uses) -> Node | None:
+    """Map(f, Map(g, x), …) -> Map(f∘g, x, …) where the inner value has one reader"""
+    if not isinstance(node, Map):
+        return None
+    for index, inner in enumerate(node.args):
+        if isinstance(inner, Map) and uses.single(inner) and _fits(node, inner):
+            return _absorb(node, index, inner)
+    return None
+
+
+def _fits(node: Map, inner: Map) -> bool:
+    """Float values of full shape only: a stored integer would round, a broadcast recompute."""
+    return (
+        inner.out.quant is None
+        and inner.type.dtype.is_float
+        and inner.type.shape == node.type.shape
+        and node.expression.size() + inner.expression.size() <= MAX_OPERATIONS
+        and node.args.count(inner) == 1
+    )
+
+
+def _absorb(node: Map, index: int, inner: Map) -> Map:
+    kept = [a for i, a in enumerate(node.args) if i != index]
+    args = list(dict.fromkeys([*kept, *inner.args]))
+    own: list[Expr] = [arg(args.index(a)) if a is not inner else arg(0) for a in node.args]
+    own[index] = inner.expression.substitute([arg(args.index(a)) for a in inner.args])
+    return replace(node, args=tuple(args), expression=node.expression.substitute(own))

@@ -1,0 +1,103 @@
+"""Reductions become reductions of the middle axis of [outer, reduced, inner]."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from quantglow.graph.node import Node
+from quantglow.lowering.rules import lowering_rules, lowers, tag
+from quantglow.ops import (
+    LRN,
+    AveragePool,
+    LogSoftmax,
+    Map,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceSum,
+    Reshape,
+    Softmax,
+    Transpose,
+)
+from quantglow.ops.expression import arg, call, const
+from quantglow.ops.pooling import Reduce
+from quantglow.types import DType, ElementType
+
+FLOAT = ElementType(DType.F32)
+
+
+def lower_reduce(node: Node) -> Node | None:
+    """Reduce(x, axes) -> Reshape(Reduce(x as [outer, reduced, inner], axis 1))"""
+    assert isinstance(node, Reduce)
+    if node.x.type.rank == 3 and node.axes == (1,) and node.keepdims:
+        return None
+    shape, axes = node.x.type.shape, node.axes
+    x = node.x
+    if not axes or list(axes) != list(range(axes[0], axes[-1] + 1)):
+        kept = [i for i in range(len(shape)) if i not in axes]
+        x = Transpose(name=tag(node, "gathered"), x=x, perm=(*kept, *axes))
+        outer, inner = math.prod(shape[i] for i in kept), 1
+    else:
+        outer, inner = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
+    reduced = math.prod(shape[i] for i in axes)
+    x = Reshape(name=tag(node, "middle"), x=x, shape=(outer, reduced, inner))
+    core = replace(node, name=tag(node, "reduced"), x=x, axes=(1,), keepdims=True)
+    return Reshape(name=node.name, x=core, shape=node.type.shape)
+
+
+lowering_rules.update(dict.fromkeys((ReduceMean, ReduceSum, ReduceMax, ReduceMin), lower_reduce))
+
+
+@lowers(Softmax)
+def lower_softmax(node: Softmax) -> Node | None:
+    """Softmax of any rank -> Softmax of rows"""
+    if node.x.type.rank == 2:
+        return None
+    columns = node.x.type.shape[-1]
+    rows = Reshape(name=tag(node, "rows"), x=node.x, shape=(node.x.type.size // columns, columns))
+    core = replace(node, name=tag(node, "softmax"), x=rows)
+    return Reshape(name=node.name, x=core, shape=node.type.shape)
+
+
+@lowers(LogSoftmax)
+def lower_log_softmax(node: LogSoftmax) -> Node:
+    """x - max - log(sum(exp(x - max)))"""
+    last = (node.x.type.rank - 1,)
+    largest = ReduceMax(name=tag(node, "max"), x=node.x, axes=last)
+    powers = Map(
+        name=tag(node, "exp"),
+        args=(node.x, largest),
+        expression=call("exp", call("sub", arg(0), arg(1))),
+        out=FLOAT,
+    )
+    total = ReduceSum(name=tag(node, "sum"), x=powers, axes=last)
+    value = call("sub", call("sub", arg(0), arg(1)), call("log", arg(2)))
+    return Map(name=node.name, args=(node.x, largest, total), expression=value, out=FLOAT)
+
+
+@lowers(LRN)
+def lower_lrn(node: LRN) -> Node:
+    """x / (bias + alpha * mean of squares over neighbouring channels) ** beta
+
+    The window along channels is a pool over [1, pixels, channels, 1].
+    """
+    shape = node.x.type.shape
+    squares = Map(
+        name=tag(node, "squares"), args=(node.x,), expression=call("mul", arg(0), arg(0)), out=FLOAT
+    )
+    image = Reshape(
+        name=tag(node, "image"), x=squares, shape=(1, math.prod(shape[:-1]), shape[-1], 1)
+    )
+    before = (node.size - 1) // 2
+    means = AveragePool(
+        name=tag(node, "means"),
+        x=image,
+        kernel=(1, node.size),
+        pads=(0, before, 0, node.size - 1 - before),
+        count_include_pad=True,
+    )
+    means_back = Reshape(name=tag(node, "window"), x=means, shape=shape)
+    base = call("add", const(node.bias), call("mul", arg(1), const(node.alpha)))
+    value = call("div", arg(0), call("pow", base, const(node.beta)))
+    return Map(name=node.name, args=(node.x, means_back), expression=value, out=FLOAT)

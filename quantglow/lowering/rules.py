@@ -1,0 +1,70 @@
+"""The table of lowering rules, and what is primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops import (
+    AveragePool,
+    Concat,
+    Conv,
+    Expand,
+    Map,
+    MatMul,
+    MaxPool,
+    Pad,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceSum,
+    Reshape,
+    Resize,
+    Slice,
+    Softmax,
+    Table,
+    Transpose,
+)
+
+AnyNode = TypeVar("AnyNode", bound=Node)
+Rule = Callable[[AnyNode], Node | None]
+
+lowering_rules: dict[type[Node], Callable[[Node], Node | None]] = {}
+"""One rule for an operator class: its equal in simpler operators, or None if it is primitive."""
+
+COMPUTE_PRIMITIVES: tuple[type[Node], ...] = (
+    Conv,
+    MatMul,
+    MaxPool,
+    AveragePool,
+    ReduceMean,
+    ReduceSum,
+    ReduceMax,
+    ReduceMin,
+    Softmax,
+    Resize,
+    Table,
+    Map,
+)
+"""What a backend computes, besides ``copy`` and ``fill``."""
+
+VIEW_PRIMITIVES: tuple[type[Node], ...] = (Reshape, Transpose, Slice, Expand, Concat, Pad)
+"""What program generation turns into views, copies and fills."""
+
+LEAVES: tuple[type[Node], ...] = (Input, Constant)
+
+
+def lowers(cls: type[AnyNode]) -> Callable[[Rule[AnyNode]], Rule[AnyNode]]:
+    """Register the rule for one operator class."""
+
+    def register(rule: Rule[AnyNode]) -> Rule[AnyNode]:
+        lowering_rules[cls] = rule  # type: ignore[assignment]
+        return rule
+
+    return register
+
+
+def tag(node: Node, role: str) -> str:
+    """The name of a helper node: unique because the owner's name is."""
+    return f"{node.name}:{role}"

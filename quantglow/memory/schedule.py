@@ -1,0 +1,72 @@
+"""Scheduling: the order of execution with the smallest peak of live activations.
+
+Candidates are depth-first orders that visit operands in different sequence; the one with the
+smallest simulated peak wins (Glow's child-memory order is one of them).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+
+
+def schedule(graph: Graph) -> tuple[Node, ...]:
+    """Nodes of the graph in execution order; operands come before users."""
+    depth = _subtree_peaks(graph)
+    orders: list[Callable[[Sequence[Node]], Sequence[Node]]] = [
+        list,
+        lambda operands: list(reversed(operands)),
+        lambda operands: sorted(operands, key=lambda n: n.type.nbytes - depth[n]),
+    ]
+    candidates = [_depth_first(graph, order) for order in orders]
+    return min(candidates, key=lambda nodes: peak_nbytes(graph, nodes))
+
+
+def peak_nbytes(graph: Graph, order: Sequence[Node]) -> int:
+    """Largest sum of live activations when nodes run in ``order``."""
+    waiting = Counter(graph.use_counts)
+    live = peak = 0
+    for node in order:
+        live += _weight(node)
+        peak = max(peak, live)
+        for operand in node.operands:
+            waiting[operand] -= 1
+            if not waiting[operand]:
+                live -= _weight(operand)
+    return peak
+
+
+def _weight(node: Node) -> int:
+    return 0 if isinstance(node, Input | Constant) else node.type.nbytes
+
+
+def _subtree_peaks(graph: Graph) -> dict[Node, int]:
+    """For each node the memory its computation needs at most, as if the graph were a tree."""
+    peaks: dict[Node, int] = {}
+    for node in graph.nodes:
+        held = need = 0
+        for operand in sorted(node.operands, key=lambda n: n.type.nbytes - peaks[n]):
+            need = max(need, held + peaks[operand])
+            held += _weight(operand)
+        peaks[node] = max(need, held + _weight(node))
+    return peaks
+
+
+def _depth_first(
+    graph: Graph, order: Callable[[Sequence[Node]], Sequence[Node]]
+) -> tuple[Node, ...]:
+    done: dict[Node, None] = dict.fromkeys(graph.inputs)
+    stack = [(node, False) for _, node in reversed(graph.outputs)]
+    while stack:
+        node, expanded = stack.pop()
+        if node in done:
+            continue
+        if expanded:
+            done[node] = None
+            continue
+        stack.append((node, True))
+        stack.extend((o, False) for o in reversed(order(node.operands)) if o not in done)
+    return tuple(done)

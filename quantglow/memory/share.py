@@ -1,0 +1,93 @@
+"""In-place execution: a result takes over the buffer of an operand that dies in the same step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from quantglow.instr.generate import with_lifetimes
+from quantglow.instr.program import (
+    Alloc,
+    Buffer,
+    BufferKind,
+    Compute,
+    Copy,
+    Dealloc,
+    Fill,
+    Instruction,
+    Program,
+    View,
+)
+from quantglow.ops import Conv, Map, Table
+
+IN_PLACE: dict[type, tuple[str, ...]] = {Map: ("args",), Table: ("x",), Conv: ("residual",)}
+"""Operands that may share the result's memory: read element by element, just before the write."""
+
+
+def share_in_place(program: Program) -> Program:
+    """Rename result buffers to operand buffers where nobody can tell the difference."""
+    steps = [s for s in program.instructions if not isinstance(s, Alloc | Dealloc)]
+    last_use = {view.buffer: i for i, step in enumerate(steps) for view in step.views}
+    first_use: dict[Buffer, int] = {}
+    for index, step in enumerate(steps):
+        for view in step.views:
+            first_use.setdefault(view.buffer, index)
+    renamed: dict[Buffer, Buffer] = {}
+    for index, step in enumerate(steps):
+        if not isinstance(step, Compute):
+            continue
+        out = step.output
+        for view in in_place_candidates(step):
+            source = renamed.get(view.buffer, view.buffer)
+            if (
+                last_use[view.buffer] == index
+                and first_use[out.buffer] == index
+                and _interchangeable(view, out)
+                and out.buffer not in renamed
+                and _only_reader(step, view)
+            ):
+                renamed[out.buffer] = source
+                break
+    if not renamed:
+        return program
+    return replace(program, instructions=with_lifetimes([_renamed(s, renamed) for s in steps]))
+
+
+def in_place_candidates(step: Compute) -> Iterable[View]:
+    """Operand views in positions where the primitive permits execution in place."""
+    allowed = IN_PLACE.get(type(step.op), ())
+    operands = {id(o) for name in allowed for o in _as_tuple(getattr(step.op, name))}
+    return [v for v, o in zip(step.inputs, step.op.operands, strict=True) if id(o) in operands]
+
+
+def _as_tuple(value: object) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _only_reader(step: Compute, view: View) -> bool:
+    """No other operand of the step looks at the same buffer through another view."""
+    return all(other == view for other in step.inputs if other.buffer is view.buffer)
+
+
+def _interchangeable(view: View, out: View) -> bool:
+    return (
+        view.buffer.kind is BufferKind.TEMP
+        and out.buffer.kind is BufferKind.TEMP
+        and view.buffer.nbytes == out.buffer.nbytes
+        and view.shape == out.shape
+        and view.strides == out.strides
+        and view.offset == out.offset
+        and view.type.dtype.nbytes == out.type.dtype.nbytes
+    )
+
+
+def _renamed(step: Instruction, renamed: dict[Buffer, Buffer]) -> Instruction:
+    def view(v: View) -> View:
+        return replace(v, buffer=renamed.get(v.buffer, v.buffer))
+
+    if isinstance(step, Copy):
+        return Copy(view(step.src), view(step.dst))
+    if isinstance(step, Fill):
+        return replace(step, dst=view(step.dst))
+    assert isinstance(step, Compute)
+    return Compute(step.op, tuple(map(view, step.inputs)), view(step.output))
