@@ -1,0 +1,1 @@
+"""quantglow side by side with other runtimes; see README.md."""
