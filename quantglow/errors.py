@@ -8,6 +8,7 @@
     ├── TypeRuleError             an operator applied to operands it does not accept
     ├── CalibrationError          calibration data that cannot be used
     │   └── ProfileMismatchError  a profile recorded on another model
+    ├── OptionError               an option with a value that does not exist
     ├── IgnoredScopeError         an ignored_scope or nodes_to_exclude entry that matches nothing
     ├── AccuracyDropError         the accuracy contract could not be met
     ├── InputError                arguments of ``run`` that do not fit the model
@@ -50,6 +51,10 @@ class CalibrationError(QuantglowError):
 
 class ProfileMismatchError(CalibrationError):
     """The profile was recorded on another model, or lacks a tensor."""
+
+
+class OptionError(QuantglowError, ValueError):
+    """An option has a value that does not exist."""
 
 
 class IgnoredScopeError(QuantglowError):

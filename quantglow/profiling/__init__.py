@@ -1,1 +1,16 @@
+"""Profiling: run calibration data, keep a streaming histogram of every tensor.
 
+>>> import numpy as np
+>>> histogram = Histogram.of(np.float32([-1, 0, 2]))
+>>> histogram == Histogram.of(np.float32([2, -1])).merge(Histogram.of(np.float32([0])))
+True
+>>> choose_range(histogram)
+Range(low=-1.0, high=2.0)
+"""
+
+from quantglow.profiling.histogram import Histogram
+from quantglow.profiling.profiles import Profile
+from quantglow.profiling.ranges import RANGE_METHODS, Range, choose_range
+from quantglow.profiling.recording import profile
+
+__all__ = ["RANGE_METHODS", "Histogram", "Profile", "Range", "choose_range", "profile"]

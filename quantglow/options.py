@@ -1,0 +1,120 @@
+"""What the user may choose.  Plain data, checked at construction; no graph is needed yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from quantglow.errors import OptionError
+
+PRESETS = ("mixed", "performance")
+"""``mixed``: asymmetric activations.  ``performance``: zero point 0 (-128 where none is < 0)."""
+
+METHODS = ("auto", "minmax", "entropy", "percentile", "mse")
+"""How a tensor's range is chosen from its histogram; ``auto`` is ``minmax`` for now."""
+
+_ONNXRUNTIME_METHODS = {0: "minmax", 1: "entropy", 2: "percentile"}
+
+
+@dataclass(frozen=True)
+class IgnoredScope:
+    """Nodes that stay float: exact value names, regular expressions, op types (NNCF's words).
+
+    ``validate``: an entry that matches nothing is an error.
+    """
+
+    names: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    validate: bool = True
+
+    @staticmethod
+    def of(scope: Any) -> IgnoredScope:
+        """From None, strings, or any object with ``names``, ``patterns`` and ``types``.
+
+        Among strings ``re:…`` is a regular expression; the others are names or globs.
+        """
+        if scope is None:
+            return IgnoredScope()
+        if isinstance(scope, str) or not hasattr(scope, "names"):
+            return IgnoredScope(names=strings(scope, "ignored_scope"))
+        if getattr(scope, "subgraphs", None):
+            raise OptionError("ignored_scope.subgraphs is not supported; list the nodes by name")
+        return IgnoredScope(
+            strings(scope.names, "ignored_scope.names"),
+            strings(getattr(scope, "patterns", ()), "ignored_scope.patterns"),
+            strings(getattr(scope, "types", ()), "ignored_scope.types"),
+            bool(getattr(scope, "validate", True)),
+        )
+
+
+@dataclass(frozen=True)
+class QuantizationConfig:
+    """How ``quantize`` turns a float graph into an int8 graph.
+
+    preset                mixed | performance, see ``PRESETS``
+    calibrate_method      see ``METHODS``; onnxruntime's ``CalibrationMethod`` members also pass
+    percentile            share of values kept by ``percentile``, in percent
+    per_channel           one weight scale for each output channel, else one for each tensor
+    ignored_scope         nodes that stay float, see ``IgnoredScope.of``
+    nodes_to_exclude      the same, as onnxruntime calls it
+    op_types_to_quantize  if given, all other op types stay float
+    quantize_output       round the last layer to int8 too, instead of giving its float32 result
+    """
+
+    preset: str = "mixed"
+    calibrate_method: Any = "auto"
+    percentile: float = 99.999
+    per_channel: bool = True
+    ignored_scope: Any = None
+    nodes_to_exclude: Iterable[str] | None = None
+    op_types_to_quantize: Iterable[str] | None = None
+    quantize_output: bool = False
+
+    def __post_init__(self) -> None:
+        choice("preset", self.preset, PRESETS)
+        if not 50 < self.percentile <= 100:
+            raise OptionError(f"percentile must be in (50, 100], got {self.percentile}")
+        types = self.op_types_to_quantize
+        normal: dict[str, Any] = {
+            "calibrate_method": method_name(self.calibrate_method),
+            "ignored_scope": IgnoredScope.of(self.ignored_scope),
+            "nodes_to_exclude": strings(self.nodes_to_exclude or (), "nodes_to_exclude"),
+            "op_types_to_quantize": types and strings(types, "op_types_to_quantize"),
+        }
+        for name, value in normal.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether activations get a fixed zero point."""
+        return self.preset == "performance"
+
+
+def method_name(method: Any) -> str:
+    """``minmax`` from ``"MinMax"``, ``CalibrationMethod.MinMax`` or its integer 0."""
+    if isinstance(method, int) and method in _ONNXRUNTIME_METHODS:
+        return _ONNXRUNTIME_METHODS[method]
+    name = str(getattr(method, "name", method)).lower()
+    return choice("calibrate_method", name, METHODS)
+
+
+def choice(option: str, value: Any, allowed: Iterable[str]) -> str:
+    """``value`` if it is one of ``allowed``.  Raises ``OptionError`` with a near miss."""
+    known = list(allowed)
+    if isinstance(value, str) and value in known:
+        return value
+    near = get_close_matches(str(value), known, 1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    raise OptionError(f"{option} must be one of {known}, got {value!r}{hint}")
+
+
+def strings(values: Any, option: str) -> tuple[str, ...]:
+    """A tuple of strings from one string or several.  Raises ``OptionError``."""
+    found = (values,) if isinstance(values, str) else tuple(values or ())
+    for value in found:
+        if not isinstance(value, str):
+            raise OptionError(f"{option} takes strings, got {value!r}")
+    return found

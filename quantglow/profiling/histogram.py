@@ -1,0 +1,153 @@
+"""Streaming histograms that are a pure function of the multiset of values.
+
+Bins are ``2**exponent`` wide and aligned to multiples of that width: bin i holds the x with
+``floor(x / 2**exponent) == i``.  The exponent is the smallest at which the values span at most
+``BINS`` bins, so it follows from the smallest and the largest value alone; and halving a bin
+index is exactly the index at the doubled width.  Hence ``of(a + b) == of(a).merge(of(b))`` bit
+for bit, in any order and any split.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.types import Array
+
+BINS = 2048
+FINEST = -149
+"""The spacing of the smallest float32 numbers is ``2**-149``; finer bins tell nothing."""
+MANTISSA = 24
+CHUNK = 1 << 16
+"""Values counted at once, so that the temporaries stay in cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Histogram:
+    """Counts of the finite values, their exact extremes, and how many were 0, NaN or Inf.
+
+    ``counts[i]`` counts the values in bin ``start + i``.  Without values ``minimum`` is +inf.
+    """
+
+    exponent: int = FINEST
+    start: int = 0
+    counts: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    minimum: float = math.inf
+    maximum: float = -math.inf
+    zeros: int = 0
+    nans: int = 0
+    infinities: int = 0
+
+    @staticmethod
+    def of(values: Array) -> Histogram:
+        """The histogram of a float32 array."""
+        flat = np.asarray(values, np.float32).reshape(-1)
+        if not flat.size:
+            return Histogram()
+        low, high = float(flat.min()), float(flat.max())
+        if math.isfinite(low) and math.isfinite(high):
+            return _of_finite(flat, low, high)
+        finite = flat[np.isfinite(flat)]
+        nans = int(np.isnan(flat).sum())
+        rest = Histogram.of(finite)
+        return rest._with_refused(nans, flat.size - finite.size - nans)
+
+    def _with_refused(self, nans: int, infinities: int) -> Histogram:
+        extremes = (self.minimum, self.maximum)
+        return Histogram(
+            self.exponent, self.start, self.counts, *extremes, self.zeros, nans, infinities
+        )
+
+    @property
+    def count(self) -> int:
+        """Finite values."""
+        return int(self.counts.sum())
+
+    @property
+    def edges(self) -> Array:
+        """float64 [bins + 1]: the borders of the bins."""
+        index = np.arange(self.start, self.start + len(self.counts) + 1, dtype=np.float64)
+        return np.ldexp(index, self.exponent)
+
+    @property
+    def centres(self) -> Array:
+        """float64 [bins]: bin centres, moved inside the extremes."""
+        edges = self.edges
+        return np.clip((edges[1:] + edges[:-1]) / 2, self.minimum, self.maximum)
+
+    def merge(self, other: Histogram) -> Histogram:
+        """The histogram of both multisets; exact, associative and commutative."""
+        low, high = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        merged = Histogram() if low > high else self._covering(low, high, other)
+        return Histogram(
+            merged.exponent,
+            merged.start,
+            merged.counts,
+            low,
+            high,
+            self.zeros + other.zeros,
+            self.nans + other.nans,
+            self.infinities + other.infinities,
+        )
+
+    def containing_zero(self) -> Histogram:
+        """The same counts in bins that reach to 0, which every quantized range contains."""
+        return self._covering(min(self.minimum, 0.0), max(self.maximum, 0.0))
+
+    def _covering(self, low: float, high: float, *others: Histogram) -> Histogram:
+        """The counts of all in the canonical bins of ``[low, high]``."""
+        exponent = bin_exponent(low, high)
+        start, stop = bin_index(low, exponent), bin_index(high, exponent) + 1
+        counts = np.zeros(stop - start, np.int64)
+        for part in (self, *others):
+            # Indices have at most 26 bits; shifts of 64 and more are undefined.
+            shift = min(exponent - part.exponent, 62)
+            index = np.arange(part.start, part.start + len(part.counts)) >> shift
+            np.add.at(counts, index - start, part.counts)
+        return Histogram(exponent, start, counts, self.minimum, self.maximum, self.zeros)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Histogram) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        extremes = (self.minimum, self.maximum, self.zeros, self.nans, self.infinities)
+        return (self.exponent, self.start, self.counts.tobytes(), *extremes)
+
+
+def bin_exponent(low: float, high: float) -> int:
+    """The smallest exponent at which ``[low, high]`` spans at most ``BINS`` bins.
+
+    Bins narrower than the float32 spacing at the largest magnitude are useless, so it is also at
+    least that fine.  Both bounds only grow with the range.
+    """
+    magnitude = math.frexp(max(abs(low), abs(high)))[1] - MANTISSA
+    span = math.frexp(high - low)[1] - BINS.bit_length()
+    exponent = max(magnitude if low or high else FINEST, span if high > low else FINEST, FINEST)
+    while bin_index(high, exponent) - bin_index(low, exponent) >= BINS:
+        exponent += 1
+    return exponent
+
+
+def bin_index(x: float, exponent: int) -> int:
+    """``floor(x / 2**exponent)``, exact for float32 x."""
+    return math.floor(math.ldexp(x, -exponent))
+
+
+def _of_finite(flat: Array, low: float, high: float) -> Histogram:
+    exponent = bin_exponent(low, high)
+    start, stop = bin_index(low, exponent), bin_index(high, exponent) + 1
+    counts = np.zeros(stop - start, np.int64)
+    per_bin = np.float64(2.0**-exponent)
+    for begin in range(0, flat.size, CHUNK):
+        # float64 keeps the scaling exact for subnormal values too.
+        index = np.floor(flat[begin : begin + CHUNK] * per_bin)
+        index -= start
+        counts += np.bincount(index.astype(np.intp), minlength=len(counts))
+    zeros = flat.size - int(np.count_nonzero(flat))
+    # + 0.0: the sign of zero would depend on the order of the values.
+    return Histogram(exponent, start, counts, low + 0.0, high + 0.0, zeros)

@@ -1,0 +1,74 @@
+"""Profile: what was seen of every tensor of a model, whatever quantization is chosen later."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from quantglow.errors import ProfileMismatchError
+from quantglow.graph.graph import Graph
+from quantglow.profiling import storage
+from quantglow.profiling.histogram import Histogram
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One histogram for each float value, keyed by ONNX value name.
+
+    ``source_hash`` binds it to the model; ``samples`` counts the runs of the model.
+    """
+
+    source_hash: str
+    histograms: Mapping[str, Histogram]
+    samples: int = 0
+
+    def merge(self, other: Profile) -> Profile:
+        """The profile of both data sets; exact, associative and commutative."""
+        if other.source_hash != self.source_hash:
+            raise self._mismatch(other.source_hash, "the other profile was recorded on")
+        names = sorted(self.histograms.keys() | other.histograms.keys())
+        nothing = Histogram()
+        merged = {
+            name: self.histograms.get(name, nothing).merge(other.histograms.get(name, nothing))
+            for name in names
+        }
+        return Profile(self.source_hash, merged, self.samples + other.samples)
+
+    def check(self, graph: Graph) -> None:
+        """Raise ``ProfileMismatchError`` unless it was recorded on the model of ``graph``."""
+        if graph.source_hash != self.source_hash:
+            raise self._mismatch(graph.source_hash, "this model is")
+        missing = [i.name for i in graph.inputs if i.type.dtype.is_float and i.name not in self]
+        if missing:
+            raise ProfileMismatchError(
+                f"the profile has no range for the input(s) {missing}. "
+                "Remedy: profile this graph again."
+            )
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.histograms and self.histograms[name].count > 0
+
+    def _mismatch(self, found: str, what: str) -> ProfileMismatchError:
+        return ProfileMismatchError(
+            f"the profile was recorded on model {self.source_hash[:16] or '(no hash)'}, but "
+            f"{what} {found[:16] or '(no hash)'}: another model, another export, or changed "
+            "weights. Remedy: profile this model again."
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write an ``.npz`` file; an existing file is replaced at once or not at all."""
+        storage.write(path, self.source_hash, self.histograms, self.samples)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Profile:
+        """Read what ``save`` wrote.  Raises ``FileFormatError``."""
+        return Profile(*storage.read(path))
+
+    @staticmethod
+    def merged(profiles: Iterable[Profile]) -> Profile:
+        """All profiles merged.  Raises ``ValueError`` for none."""
+        first, *rest = profiles
+        for profile in rest:
+            first = first.merge(profile)
+        return first

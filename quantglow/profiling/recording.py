@@ -1,0 +1,83 @@
+"""Run a model on calibration data and record every float tensor."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import track
+
+from quantglow.errors import CalibrationError, OptionError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.interpreter import Listener, interpret
+from quantglow.profiling.data import Feeds, feeds_of
+from quantglow.profiling.histogram import Histogram
+from quantglow.profiling.profiles import Profile
+from quantglow.types import Array
+
+Runner = Callable[[Graph, Mapping[str, Array], Sequence[Listener]], object]
+"""Runs a graph and shows every value to the listeners, as ``interpret`` does."""
+
+
+def profile(
+    graph: Graph,
+    data: Any,
+    *,
+    subset_size: int = 300,
+    progress: bool | str = "auto",
+    run: Runner = interpret,
+) -> Profile:
+    """Histograms of every float value of ``graph`` over the first ``subset_size`` batches.
+
+    ``data`` is what ``data.feeds_of`` takes.  ``progress``: a bar on stderr; "auto" shows it on a
+    terminal only.  Raises ``CalibrationError`` for data that does not fit the model, holds NaN or
+    Inf, or leads to NaN or Inf in any tensor (named in the message).
+    """
+    if subset_size < 1:
+        raise OptionError(f"subset_size must be at least 1, got {subset_size}")
+    recorded: dict[str, Histogram] = {}
+    samples = 0
+    for feeds in _shown(islice(feeds_of(data, graph.inputs), subset_size), data, progress):
+        with np.errstate(all="ignore"):
+            run(graph, feeds, [_recorder(recorded, samples)])
+        samples += 1
+    if not samples:
+        raise CalibrationError(
+            "calibration data holds no samples. Remedy: pass at least one; an iterator or a "
+            "CalibrationDataReader that was used before is empty."
+        )
+    return Profile(graph.source_hash, recorded, samples)
+
+
+def _recorder(recorded: dict[str, Histogram], sample: int) -> Listener:
+    """A listener that merges each float value into ``recorded`` and refuses NaN and Inf."""
+
+    def record(node: Node, value: Array) -> None:
+        if isinstance(node, Constant) or not node.type.dtype.is_float:
+            return
+        seen = Histogram.of(value)
+        if seen.nans or seen.infinities:
+            raise CalibrationError(
+                f"batch {sample} leads to {seen.nans} NaN and {seen.infinities} Inf value(s) in "
+                f"{node.name!r} ({node.op}). Remedy: check the preprocessing (scale, channel "
+                "order), or the model itself in float."
+            )
+        before = recorded.get(node.name)
+        recorded[node.name] = seen if before is None else before.merge(seen)
+
+    return record
+
+
+def _shown(feeds: Iterable[Feeds], data: Any, progress: bool | str) -> Iterator[Feeds]:
+    """The feeds, with a progress bar around them if wanted."""
+    if progress is False or (progress == "auto" and not sys.stderr.isatty()):
+        yield from feeds
+        return
+    total = float(len(data)) if hasattr(data, "__len__") and not isinstance(data, str) else None
+    console = Console(stderr=True)
+    yield from track(feeds, "Profiling", total=total, console=console, transient=True)

@@ -1,0 +1,171 @@
+"""Profile files: a zip of ``manifest.json`` and ``counts.npy`` (so ``numpy.load`` opens it).
+
+The manifest holds a SHA-256 over everything else; reading trusts nothing and unpickles nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantglow.errors import FileFormatError
+from quantglow.profiling.histogram import BINS, FINEST, Histogram
+from quantglow.types import Array
+
+FORMAT = "quantglow-profile"
+VERSION = 1
+MAX_NBYTES = 1 << 30
+"""Larger members are refused unread: a model of 50,000 tensors stays below."""
+
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    KeyError,
+    TypeError,
+    ValueError,
+    EOFError,
+    MemoryError,
+    RecursionError,
+    NotImplementedError,
+    RuntimeError,
+)
+"""What reading a damaged archive raises in the standard library and NumPy."""
+
+
+def write(
+    path: str | os.PathLike[str],
+    source_hash: str,
+    histograms: Mapping[str, Histogram],
+    samples: int,
+) -> None:
+    """Write to a temporary file beside ``path``, then rename."""
+    parts = [h.counts for h in histograms.values()]
+    counts = np.concatenate([np.zeros(0, np.int64), *parts]).astype("<i8")
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "source_hash": source_hash,
+        "samples": samples,
+        "tensors": {name: _described(h) for name, h in histograms.items()},
+    }
+    manifest["sha256"] = _digest(manifest, counts)
+    target = Path(path)
+    with (
+        _replacing(target) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        archive.writestr("manifest.json", json.dumps(manifest, indent=1))
+        buffer = io.BytesIO()
+        np.lib.format.write_array(buffer, counts, allow_pickle=False)
+        archive.writestr("counts.npy", buffer.getvalue())
+
+
+def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int]:
+    """Source hash, histograms and number of samples.  Raises ``FileFormatError``."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            manifest = json.loads(_member(archive, "manifest.json"))
+            raw = io.BytesIO(_member(archive, "counts.npy"))
+        counts = np.lib.format.read_array(raw, allow_pickle=False)
+        _check(manifest, counts)
+        histograms = _histograms(manifest["tensors"], counts)
+        return str(manifest["source_hash"]), histograms, int(manifest["samples"])
+    except OSError as error:
+        raise FileFormatError(f"cannot read profile {os.fspath(path)!r}: {error}") from error
+    except _DAMAGE as error:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is not a profile of version {VERSION}, or it is truncated or "
+            f"altered ({error}). Remedy: profile the model again."
+        ) from error
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > MAX_NBYTES:
+        raise ValueError(f"{name} is larger than {MAX_NBYTES} bytes")
+    return archive.read(name)
+
+
+def _check(manifest: Any, counts: Array) -> None:
+    if manifest["format"] != FORMAT or manifest["version"] != VERSION:
+        raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
+    if counts.dtype != np.dtype("<i8") or counts.ndim != 1 or (counts < 0).any():
+        raise ValueError("counts must be a vector of non-negative int64")
+    recorded = manifest.pop("sha256")
+    if recorded != _digest(manifest, counts):
+        raise ValueError("the checksum does not fit the content")
+
+
+def _digest(manifest: Mapping[str, Any], counts: Array) -> str:
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
+    digest.update(counts.tobytes())
+    return digest.hexdigest()
+
+
+def _described(histogram: Histogram) -> dict[str, Any]:
+    fields = asdict(histogram)
+    fields["counts"] = len(histogram.counts)
+    for extreme in ("minimum", "maximum"):
+        fields[extreme] = float.hex(fields[extreme])
+    return fields
+
+
+def _histograms(tensors: Mapping[str, Any], counts: Array) -> dict[str, Histogram]:
+    found: dict[str, Histogram] = {}
+    position = 0
+    for name, fields in tensors.items():
+        size = int(fields["counts"])
+        part = counts[position : position + size].astype(np.int64)
+        found[name] = _histogram(fields, part)
+        position += size
+    if position != len(counts):
+        raise ValueError("the counts do not fit the tensors")
+    return found
+
+
+def _histogram(fields: Mapping[str, Any], counts: Array) -> Histogram:
+    extremes = {key: float.fromhex(fields[key]) for key in ("minimum", "maximum")}
+    whole = ("exponent", "start", "zeros", "nans", "infinities")
+    numbers = {key: int(fields[key]) for key in whole}
+    sane = FINEST <= numbers["exponent"] <= 128 and abs(numbers["start"]) < 1 << 26
+    sane = sane and len(counts) == int(fields["counts"]) <= BINS
+    if not sane or (len(counts) and not all(map(math.isfinite, extremes.values()))):
+        raise ValueError("a histogram is out of bounds")
+    return Histogram(counts=counts, **extremes, **numbers)  # type: ignore[arg-type]
+
+
+class _replacing:
+    """A temporary file that becomes ``target`` when the block ends well, and vanishes if not."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __enter__(self) -> Path:
+        handle, name = tempfile.mkstemp(dir=self.target.parent, prefix=f".{self.target.name}.")
+        os.close(handle)
+        self.temporary = Path(name)
+        return self.temporary
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
+            self.temporary.chmod(0o666 & ~_umask())
+            self.temporary.replace(self.target)
+        else:
+            self.temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
