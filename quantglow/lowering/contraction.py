@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from quantglow.types import DType, ElementType
 def lower_conv(node: Conv) -> Node | None:
     """Conv(x, pads) -> Conv(Pad(x)); b becomes zeros where it is absent"""
     require_constant(node, node.w)
-    changes: dict[str, object] = {}
+    changes: dict[str, Any] = {}
     if any(node.pads):
         top, left, bottom, right = node.pads
         pad = Pad(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from quantglow.graph.node import Node
 from quantglow.lowering.rules import lowering_rules, lowers, tag
@@ -42,7 +43,8 @@ def lower_reduce(node: Node) -> Node | None:
         outer, inner = math.prod(shape[: axes[0]]), math.prod(shape[axes[-1] + 1 :])
     reduced = math.prod(shape[i] for i in axes)
     x = Reshape(name=tag(node, "middle"), x=x, shape=(outer, reduced, inner))
-    core = replace(node, name=tag(node, "reduced"), x=x, axes=(1,), keepdims=True)
+    changes: dict[str, Any] = {"x": x, "axes": (1,), "keepdims": True}
+    core = replace(node, name=tag(node, "reduced"), **changes)
     return Reshape(name=node.name, x=core, shape=node.type.shape)
 
 

@@ -1,0 +1,241 @@
+"""A small builder of LLVM IR text.
+
+Values are strings (``%7`` or literals).  Pointers are byte addresses: offsets count bytes.
+Text is faster to make than ``llvmlite.ir`` objects, and it is what the kernel cache is keyed by.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Value = str
+I64 = "i64"
+
+
+def vector(lanes: int, element: str) -> str:
+    """The type of ``lanes`` elements; the element itself for one lane."""
+    return element if lanes == 1 else f"<{lanes} x {element}>"
+
+
+def f32(value: float) -> Value:
+    """A float32 literal: LLVM wants the bits of the equal double."""
+    bits = struct.unpack("<Q", struct.pack("<d", float(np.float32(value))))[0]
+    return f"0x{bits:016X}"
+
+
+def splat(kind: str, literal: Value) -> Value:
+    """A literal in every lane of ``kind``; the literal itself for scalar kinds."""
+    if not kind.startswith("<"):
+        return literal
+    element = kind[kind.index("x ") + 2 : -1]
+    return f"splat ({element} {literal})"
+
+
+@dataclass
+class Loop:
+    """A loop under construction: its index and the values it carries."""
+
+    label: str
+    index: Value
+    carried: list[Value]
+    kinds: list[str]
+    patch: int
+    limit: Value
+    entry: str
+    init: list[Value]
+
+
+@dataclass
+class Builder:
+    """One function.  ``block`` is the label of the block that grows."""
+
+    lines: list[str] = field(default_factory=list)
+    declarations: dict[str, str] = field(default_factory=dict)
+    block: str = "entry"
+    count: int = 0
+
+    # -- text
+
+    def fresh(self, prefix: str = "%v") -> Value:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def emit(self, text: str) -> Value:
+        """A new value computed by ``text``."""
+        name = self.fresh()
+        self.lines.append(f"  {name} = {text}")
+        return name
+
+    def do(self, text: str) -> None:
+        """An instruction without result."""
+        self.lines.append(f"  {text}")
+
+    def start_block(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def call(self, name: str, result: str, *args: tuple[str, Value]) -> Value:
+        """Call an intrinsic or external function; it is declared once."""
+        kinds = ", ".join(kind for kind, _ in args)
+        self.declarations[name] = f"declare {result} @{name}({kinds})"
+        text = f"call {result} @{name}({', '.join(f'{k} {v}' for k, v in args)})"
+        if result == "void":
+            self.do(text)
+            return ""
+        return self.emit(text)
+
+    # -- memory
+
+    def at(self, pointer: Value, offset: Value | int) -> Value:
+        """``pointer + offset`` bytes."""
+        if offset in (0, "0"):
+            return pointer
+        return self.emit(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+
+    def load(self, kind: str, pointer: Value, align: int = 1) -> Value:
+        return self.emit(f"load {kind}, ptr {pointer}, align {align}")
+
+    def store(self, kind: str, value: Value, pointer: Value, align: int = 1) -> None:
+        self.do(f"store {kind} {value}, ptr {pointer}, align {align}")
+
+    # -- arithmetic
+
+    def op(self, name: str, kind: str, a: Value, b: Value) -> Value:
+        """A two-operand instruction such as ``add`` or ``fmul``."""
+        return self.emit(f"{name} {kind} {a}, {b}")
+
+    def add(self, a: Value, b: Value | int) -> Value:
+        """i64 addition; adding zero costs nothing."""
+        if b in (0, "0"):
+            return a
+        return self.op("add", I64, a, str(b))
+
+    def mul(self, a: Value, b: Value | int) -> Value:
+        """i64 multiplication; by one costs nothing."""
+        if b in (1, "1"):
+            return a
+        return self.op("mul", I64, a, str(b))
+
+    def divide(self, a: Value, b: int) -> tuple[Value, Value]:
+        """Quotient and remainder of an unsigned i64 by a literal."""
+        if b == 1:
+            return a, "0"
+        quotient = self.op("udiv", I64, a, str(b))
+        return quotient, self.op("sub", I64, a, self.mul(quotient, b))
+
+    def cast(self, name: str, source: str, value: Value, target: str) -> Value:
+        return self.emit(f"{name} {source} {value} to {target}")
+
+    def compare(self, predicate: str, kind: str, a: Value, b: Value) -> Value:
+        """``icmp`` or, for predicates of floats (``olt`` …), ``fcmp``."""
+        floats = predicate[0] == "o" or predicate in ("une", "uno", "ueq")
+        return self.emit(f"{'fcmp' if floats else 'icmp'} {predicate} {kind} {a}, {b}")
+
+    def select(self, kind: str, condition: Value, a: Value, b: Value) -> Value:
+        lanes = kind[1 : kind.index(" ")] if kind.startswith("<") else ""
+        mask = f"<{lanes} x i1>" if lanes else "i1"
+        return self.emit(f"select {mask} {condition}, {kind} {a}, {kind} {b}")
+
+    def broadcast(self, lanes: int, element: str, scalar: Value) -> Value:
+        """A scalar in every lane."""
+        if lanes == 1:
+            return scalar
+        kind = vector(lanes, element)
+        first = self.emit(f"insertelement {kind} poison, {element} {scalar}, i32 0")
+        mask = f"<{lanes} x i32> zeroinitializer"
+        return self.emit(f"shufflevector {kind} {first}, {kind} poison, {mask}")
+
+    def shuffle(self, kind: str, a: Value, b: Value, mask: Sequence[int]) -> Value:
+        """``shufflevector`` of two vectors of one kind."""
+        lanes = ", ".join(f"i32 {i}" for i in mask)
+        return self.emit(f"shufflevector {kind} {a}, {kind} {b}, <{len(mask)} x i32> <{lanes}>")
+
+    # -- control
+
+    @contextmanager
+    def loop(self, begin: Value | int, end: Value | int, step: int = 1) -> Iterator[Value]:
+        """``for index in range(begin, end, step)``; nothing runs when the range is empty."""
+        label = self.fresh("loop")
+        body, done = f"{label}.body", f"{label}.done"
+        entry = self.block
+        guarded = not (isinstance(begin, int) and isinstance(end, int) and begin < end)
+        if guarded:
+            some = self.compare("slt", I64, str(begin), str(end))
+            self.do(f"br i1 {some}, label %{body}, label %{done}")
+        else:
+            self.do(f"br label %{body}")
+        self.start_block(body)
+        index = self.fresh()
+        patch = len(self.lines)
+        self.lines.append("")
+        yield index
+        following = self.add(index, step)
+        again = self.compare("slt", I64, following, str(end))
+        self.lines[patch] = (
+            f"  {index} = phi i64 [ {begin}, %{entry} ], [ {following}, %{self.block} ]"
+        )
+        self.do(f"br i1 {again}, label %{body}, label %{done}")
+        self.start_block(done)
+
+    def begin_loop(self, count: int, carried: Sequence[tuple[str, Value]], step: int = 1) -> Loop:
+        """``count`` > 0 iterations of a loop that carries values; close with ``end_loop``."""
+        label = self.fresh("loop") + ".body"
+        entry = self.block
+        self.do(f"br label %{label}")
+        self.start_block(label)
+        index = self.fresh()
+        kinds = [kind for kind, _ in carried]
+        names = [self.fresh() for _ in carried]
+        patch = len(self.lines)
+        self.lines.append("")
+        return Loop(
+            label, index, names, kinds, patch, str(count * step), entry, [v for _, v in carried]
+        )
+
+    def end_loop(self, loop: Loop, values: Sequence[Value], step: int = 1) -> list[Value]:
+        """Close a loop; the values it carries after the last iteration."""
+        following = self.add(loop.index, step)
+        phis = [f"  {loop.index} = phi i64 [ 0, %{loop.entry} ], [ {following}, %{self.block} ]"]
+        for name, kind, init, value in zip(
+            loop.carried, loop.kinds, loop.init, values, strict=True
+        ):
+            phis.append(
+                f"  {name} = phi {kind} [ {init}, %{loop.entry} ], [ {value}, %{self.block} ]"
+            )
+        self.lines[loop.patch] = "\n".join(phis)
+        again = self.compare("slt", I64, following, loop.limit)
+        done = self.fresh("loop") + ".done"
+        self.do(f"br i1 {again}, label %{loop.label}, label %{done}")
+        self.start_block(done)
+        return list(values)
+
+    @contextmanager
+    def when(self, condition: Value) -> Iterator[None]:
+        """Run the body if the i1 ``condition`` holds."""
+        label = self.fresh("when")
+        self.do(f"br i1 {condition}, label %{label}.then, label %{label}.done")
+        self.start_block(f"{label}.then")
+        yield
+        self.do(f"br label %{label}.done")
+        self.start_block(f"{label}.done")
+
+    # -- the whole
+
+    def kernel(self, arguments: int) -> list[Value]:
+        """Open ``void @kernel(ptr %args, i64 %begin, i64 %end)``; load its pointers."""
+        self.start_block("entry")
+        return [
+            self.load("ptr", self.at("%args", 8 * index), align=8) for index in range(arguments)
+        ]
+
+    def finish(self) -> str:
+        """The module text."""
+        self.do("ret void")
+        head = "define void @kernel(ptr noalias readonly %args, i64 %begin, i64 %end) nounwind {"
+        declared = "\n".join(sorted(self.declarations.values()))
+        return f"{declared}\n\n{head}\n" + "\n".join(self.lines) + "\n}\n"

@@ -1,0 +1,53 @@
+"""What an emit rule returns: a kernel, its pointers and its work items.
+
+A kernel is a pure function of its IR text: ``void kernel(ptr args, i64 begin, i64 end)`` loads
+its pointers from ``args`` and computes work items ``begin`` to ``end``.  Shapes and strides are
+literals in the text; addresses are not, so equal layers share one kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from quantglow.backends.llvm.target import Target
+from quantglow.graph.node import Node
+from quantglow.instr.program import Compute, Instruction, View
+from quantglow.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """One kernel on its operands.
+
+    ``pointers``: views of buffers, or constant arrays (packed weights) the backend owns.
+    ``items``: independent pieces of work, split among threads in contiguous ranges.
+    ``work``: rough operation count; small calls run on one thread.
+    """
+
+    ir: str
+    pointers: tuple[View | Array, ...]
+    items: int
+    work: float
+    label: str = ""
+
+
+EmitRule = Callable[[Compute, Target], KernelCall]
+AnyNode = TypeVar("AnyNode", bound=Node)
+
+emit_rules: dict[type[Node], EmitRule] = {}
+"""One rule for each primitive."""
+
+instruction_rules: dict[type[Instruction], Callable[[Any, Target], KernelCall]] = {}
+"""Rules for ``copy`` and ``fill``."""
+
+
+def emits(*classes: type[Node]) -> Callable[[EmitRule], EmitRule]:
+    """Register a rule for primitives."""
+
+    def register(rule: EmitRule) -> EmitRule:
+        emit_rules.update(dict.fromkeys(classes, rule))
+        return rule
+
+    return register

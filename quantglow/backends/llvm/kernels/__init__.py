@@ -1,0 +1,19 @@
+"""Kernel generators, one file for each family.  Importing this package fills the tables."""
+
+from __future__ import annotations
+
+from quantglow.backends.llvm.kernel import KernelCall, emit_rules, instruction_rules
+from quantglow.backends.llvm.target import Target
+from quantglow.errors import BackendError
+from quantglow.instr.program import Compute, Instruction
+
+
+def emit(step: Instruction, target: Target) -> KernelCall:
+    """The kernel call of an instruction.  Raises ``BackendError`` if there is no rule."""
+    if isinstance(step, Compute):
+        rule = emit_rules.get(type(step.op))
+    else:
+        rule = instruction_rules.get(type(step))
+    if rule is None:
+        raise BackendError(f"the LLVM backend has no rule for {step}")
+    return rule(step, target)  # type: ignore[arg-type]

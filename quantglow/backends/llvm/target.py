@@ -1,0 +1,115 @@
+"""Targets are data: triple, processor, features, vector width and the dot product to use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from quantglow.errors import BackendError
+
+
+class Dot(StrEnum):
+    """How four unsigned bytes times four signed bytes are added to an int32 lane."""
+
+    VNNI = "vnni"
+    """``vpdpbusd``: one instruction."""
+    MADD = "madd"
+    """Exact on any SSE2: bytes widened to 16 bits, ``pmaddwd`` on even and odd bytes, ``paddd``."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A processor to generate code for."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    vector_nbytes: int
+    dot: Dot
+    fma: bool
+    vbmi: bool = False
+    unsigned_activations: bool = True
+
+    @property
+    def f32_lanes(self) -> int:
+        """float32 or int32 elements of a vector."""
+        return self.vector_nbytes // 4
+
+    @property
+    def registers(self) -> int:
+        """Vector registers."""
+        return 32 if self.vector_nbytes == 64 else 16
+
+
+X86_TRIPLE = "x86_64-unknown-linux-gnu"
+
+_LEVELS = {
+    "avx512vnni": ("x86-64-v4", "+avx512vnni", 64, Dot.VNNI, True),
+    "avxvnni": ("x86-64-v3", "+avxvnni", 32, Dot.VNNI, True),
+    "avx2": ("x86-64-v3", "", 32, Dot.MADD, True),
+    "x86-64": ("x86-64", "", 16, Dot.MADD, False),
+}
+
+LEVELS: tuple[str, ...] = tuple(_LEVELS)
+"""The x86 feature levels, best first; each runs on every processor of a better one."""
+
+_NEEDS = {
+    "avx512vnni": ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"),
+    "avxvnni": ("avx2", "fma", "bmi2", "avxvnni"),
+    "avx2": ("avx2", "fma", "bmi2"),
+    "x86-64": ("sse2",),
+}
+
+
+@cache
+def initialize() -> None:
+    """Set LLVM up, once in a process."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+    llvm.initialize_native_asmparser()
+
+
+@cache
+def host_features() -> frozenset[str]:
+    initialize()
+    return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+
+
+def runs_here(name: str) -> bool:
+    """Whether code of a level can run on this processor."""
+    return set(_NEEDS[name]) <= host_features()
+
+
+@cache
+def resolve(name: str) -> Target:
+    """The target called ``native`` or one of ``LEVELS``.  Raises ``BackendError``."""
+    if name == "native":
+        return _native()
+    if name not in _LEVELS:
+        raise BackendError(
+            f"unknown target {name!r}; choose 'native' or one of {', '.join(LEVELS)}"
+        )
+    cpu, features, nbytes, dot, fma = _LEVELS[name]
+    return Target(name, X86_TRIPLE, cpu, features, nbytes, dot, fma)
+
+
+def _native() -> Target:
+    initialize()
+    level = next((name for name in LEVELS if runs_here(name)), None)
+    if level is None or not llvm.get_process_triple().startswith("x86_64"):
+        raise BackendError(f"no code generator for this processor ({llvm.get_process_triple()})")
+    _, _, nbytes, dot, fma = _LEVELS[level]
+    return Target(
+        name=level,
+        triple=llvm.get_process_triple(),
+        cpu=llvm.get_host_cpu_name(),
+        features=llvm.get_host_cpu_features().flatten(),
+        vector_nbytes=nbytes,
+        dot=dot,
+        fma=fma,
+        vbmi=nbytes == 64 and "avx512vbmi" in host_features(),
+    )
