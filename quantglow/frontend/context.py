@@ -1,0 +1,194 @@
+"""What an importer sees: one ONNX node as a ``Call``, and the table of importers.
+
+An importer is a function of a ``Call`` that returns the node (or nodes) computing its outputs,
+or an array when the result is known.  It raises ``Unsupported`` with the reason otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import onnx
+
+from quantglow.frontend.values import Foreign, Known, Value, as_float32, is_float_type, shape_of
+from quantglow.graph.node import Constant, Node
+from quantglow.types import Array
+
+
+class Unsupported(Exception):
+    """Why a node cannot be imported; becomes one line of an ``UnsupportedOpError``."""
+
+
+class AlreadyReported(Exception):
+    """The node reads the result of a refused node: nothing new to say."""
+
+
+@dataclass
+class Scope:
+    """Everything named so far.  ``reserved`` holds the value names of the model's main graph."""
+
+    opsets: dict[str, int]
+    reserved: frozenset[str]
+    used: frozenset[str]
+    values: dict[str, Value] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    claimed: set[str] = field(default_factory=set)
+    shared: dict[tuple[object, str], Node] = field(default_factory=dict)
+
+    @property
+    def opset(self) -> int:
+        """The version of the standard operators."""
+        return self.opsets[""]
+
+    def claim(self, name: str, derived: bool = False) -> str:
+        """``name``, numbered if it is taken; derived names yield to those of the model."""
+        candidate, number = name, 1
+        while candidate in self.claimed or (derived and candidate in self.reserved):
+            number += 1
+            candidate, derived = f"{name}:{number}", True
+        self.claimed.add(candidate)
+        return candidate
+
+    def share(self, source: object, tag: str, make: Callable[[], Node]) -> Node:
+        """One node for each ``(source, tag)``, made on first use."""
+        key = (source, tag)
+        if key not in self.shared:
+            self.shared[key] = make()
+        return self.shared[key]
+
+    def node(self, name: str) -> Node:
+        """The graph node of a value; constants become ``Constant`` nodes."""
+        value = self.values[name]
+        if isinstance(value, Foreign):
+            if value.reported:
+                raise AlreadyReported
+            raise Unsupported(f"{name!r} is {value.kind}; only float tensors are computed")
+        if isinstance(value, Node):
+            return value
+        known = value
+        if not is_float_type(known.onnx_type):
+            raise Unsupported(f"constant {name!r} is {known.array.dtype}; it must be float here")
+        return self.share(
+            known,
+            "",
+            lambda: Constant(name=self.claim(known.name), value=as_float32(known.array)),
+        )
+
+
+@dataclass(frozen=True)
+class Call:
+    """One ONNX node with its operands."""
+
+    proto: onnx.NodeProto
+    scope: Scope
+
+    @property
+    def opset(self) -> int:
+        return self.scope.opset
+
+    @cached_property
+    def attributes(self) -> dict[str, Any]:
+        read = onnx.helper.get_attribute_value
+        return {a.name: read(a) for a in self.proto.attribute}
+
+    def integer(self, name: str, default: int) -> int:
+        return int(self.attributes.get(name, default))
+
+    def number(self, name: str, default: float) -> float:
+        """A float attribute, exactly as its float32 value."""
+        return float(np.float32(self.attributes.get(name, default)))
+
+    def text(self, name: str, default: str) -> str:
+        value = self.attributes.get(name, default)
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+    def integers(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
+        return tuple(int(v) for v in self.attributes.get(name, default))
+
+    def has(self, position: int) -> bool:
+        """Whether the optional operand is there."""
+        return position < len(self.proto.input) and bool(self.proto.input[position])
+
+    def value_name(self, position: int) -> str:
+        return str(self.proto.input[position])
+
+    def value(self, position: int) -> Value:
+        return self.scope.values[self.value_name(position)]
+
+    def node(self, position: int) -> Node:
+        """An operand as a float node of the graph."""
+        return self.scope.node(self.value_name(position))
+
+    def nodes(self) -> list[Node]:
+        """All operands of a variadic op."""
+        return [self.scope.node(name) for name in self.proto.input]
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        """The shape of an operand of any type."""
+        value = self.value(position)
+        shape = shape_of(value)
+        if shape is None:
+            raise AlreadyReported
+        return shape
+
+    def is_known(self, position: int) -> bool:
+        return isinstance(self.value(position), Known)
+
+    def array(self, position: int, role: str) -> Array:
+        """An operand that must be known at import, in its own element type."""
+        value = self.value(position)
+        if isinstance(value, Known):
+            return value.array
+        if isinstance(value, Foreign) and value.reported:
+            raise AlreadyReported
+        raise Unsupported(f"{role} {self.value_name(position)!r} is computed at run time")
+
+    def parameter(self, name: str, position: int) -> tuple[int, ...] | None:
+        """Integers given as attribute (old opsets) or operand (new ones); None if absent."""
+        if self.has(position):
+            return tuple(int(v) for v in self.array(position, name).reshape(-1))
+        return self.integers(name, ()) if name in self.attributes else None
+
+    def weights(self, position: int, tag: str, layout: Callable[[Array], Array]) -> Constant:
+        """A known operand as a float32 constant of its own, in the layout an op wants."""
+        array = as_float32(layout(self.array(position, "weight")))
+        name = f"{self.value_name(position)}:{tag}"
+        return Constant(name=self.scope.claim(name, derived=True), value=array)
+
+    def constant(self, tag: str, array: Array) -> Constant:
+        """A float32 constant that only this node needs."""
+        return Constant(name=self.derived(tag), value=as_float32(array))
+
+    @cached_property
+    def result(self) -> str:
+        """The name of the node that computes the first output."""
+        return self.result_name(0)
+
+    def result_name(self, position: int) -> str:
+        return self.scope.claim(str(self.proto.output[position]))
+
+    def derived(self, tag: str) -> str:
+        """A unique name for a helper node: ``output:tag``."""
+        return self.scope.claim(f"{self.proto.output[0]}:{tag}", derived=True)
+
+
+Imported = Node | Array | Sequence[Node]
+Importer = Callable[[Call], Imported]
+
+IMPORTERS: dict[str, Importer] = {}
+"""Importers of the standard domain by op type."""
+
+
+def importer(*op_types: str) -> Callable[[Importer], Importer]:
+    """Register a function as the importer of ``op_types``."""
+
+    def register(function: Importer) -> Importer:
+        for op_type in op_types:
+            IMPORTERS[op_type] = function
+        return function
+
+    return register

@@ -1,0 +1,173 @@
+"""Importers of element-wise operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from quantglow.frontend.context import Call, Imported, Unsupported, importer
+from quantglow.frontend.values import is_float_type
+from quantglow.graph.node import Node
+from quantglow.ops import elementwise as ops
+
+LARGEST = float(np.finfo(np.float32).max)
+
+_PLAIN: dict[str, Callable[..., Node]] = {
+    made.__name__: made
+    for made in (
+        ops.Abs,
+        ops.Ceil,
+        ops.Erf,
+        ops.Exp,
+        ops.Floor,
+        ops.HardSwish,
+        ops.Log,
+        ops.Neg,
+        ops.Reciprocal,
+        ops.Relu,
+        ops.Sigmoid,
+        ops.Softplus,
+        ops.Sqrt,
+        ops.Tanh,
+    )
+}
+
+
+@importer(*_PLAIN)
+def plain_unary(call: Call) -> Node:
+    """Functions without attributes."""
+    return _PLAIN[call.proto.op_type](name=call.result, x=call.node(0))
+
+
+@importer("LeakyRelu")
+def leaky_relu(call: Call) -> Node:
+    return ops.LeakyRelu(name=call.result, x=call.node(0), alpha=call.number("alpha", 0.01))
+
+
+@importer("Elu")
+def elu(call: Call) -> Node:
+    return ops.Elu(name=call.result, x=call.node(0), alpha=call.number("alpha", 1.0))
+
+
+@importer("HardSigmoid")
+def hard_sigmoid(call: Call) -> Node:
+    alpha, beta = call.number("alpha", 0.2), call.number("beta", 0.5)
+    return ops.HardSigmoid(name=call.result, x=call.node(0), alpha=alpha, beta=beta)
+
+
+@importer("Swish")
+def swish(call: Call) -> Node:
+    return ops.Swish(name=call.result, x=call.node(0), alpha=call.number("alpha", 1.0))
+
+
+@importer("Gelu")
+def gelu(call: Call) -> Node:
+    tanh = call.text("approximate", "none") == "tanh"
+    return ops.Gelu(name=call.result, x=call.node(0), approximate=tanh)
+
+
+@importer("Mish")
+def mish(call: Call) -> Node:
+    """``x * tanh(softplus(x))``"""
+    x = call.node(0)
+    inner = ops.Softplus(name=call.derived("softplus"), x=x)
+    gate = ops.Tanh(name=call.derived("tanh"), x=inner)
+    return ops.Mul(name=call.result, x=x, y=gate)
+
+
+@importer("PRelu")
+def prelu(call: Call) -> Node:
+    call.array(1, "slope")
+    return ops.PRelu(name=call.result, x=call.node(0), slope=call.node(1))
+
+
+@importer("Clip")
+def clip(call: Call) -> Node:
+    """Bounds are attributes before opset 11, operands after; absent means unbounded."""
+    low, high = clip_bound(call, "min", 1, -math.inf), clip_bound(call, "max", 2, math.inf)
+    return ops.Clip(name=call.result, x=call.node(0), low=low, high=high)
+
+
+def clip_bound(call: Call, name: str, position: int, absent: float) -> float:
+    if call.has(position):
+        bound = float(np.float32(call.array(position, name).reshape(())))
+    else:
+        bound = call.number(name, absent)
+    return absent if abs(bound) >= LARGEST and bound * absent > 0 else bound
+
+
+_BINARY: dict[str, Callable[..., Node]] = {
+    "Add": ops.Add,
+    "Sub": ops.Sub,
+    "Mul": ops.Mul,
+    "Div": ops.Div,
+    "Max": ops.Max,
+    "Min": ops.Min,
+    "Sum": ops.Add,
+}
+
+
+@importer("Add", "Sub", "Mul", "Div")
+def binary(call: Call) -> Node:
+    x, y = call.node(0), call.node(1)
+    return _BINARY[call.proto.op_type](name=call.result, x=x, y=y)
+
+
+@importer("Pow")
+def power(call: Call) -> Node:
+    """The exponent may be of an integer type."""
+    if call.is_known(1):
+        exponent: Node = call.weights(1, "f32", lambda y: y)
+    else:
+        exponent = call.node(1)
+    return ops.Pow(name=call.result, x=call.node(0), y=exponent)
+
+
+@importer("Max", "Min", "Sum")
+def variadic(call: Call) -> Node:
+    """Folded from the left; one operand is itself."""
+    made = _BINARY[call.proto.op_type]
+    return folded(call, lambda name, x, y: made(name=name, x=x, y=y), call.result)
+
+
+@importer("Mean")
+def mean(call: Call) -> Node:
+    """The sum times 1/n."""
+    count = len(call.proto.input)
+    if count == 1:
+        return call.node(0)
+    total = folded(call, lambda name, x, y: ops.Add(name=name, x=x, y=y), call.derived("sum"))
+    return ops.Mul(name=call.result, x=total, y=call.constant("share", np.array(1 / count)))
+
+
+def folded(call: Call, combine: Callable[[str, Node, Node], Node], last: str) -> Node:
+    """``combine`` over all operands; the final node is called ``last``."""
+    result, *rest = call.nodes()
+    for i, operand in enumerate(rest, 1):
+        name = last if i == len(rest) else call.derived("part")
+        result = combine(name, result, operand)
+    return result
+
+
+@importer("Identity")
+def identity(call: Call) -> Node:
+    return call.node(0)
+
+
+@importer("Dropout")
+def dropout(call: Call) -> Node:
+    """The identity, as long as it is not training."""
+    if call.has(2) and bool(call.array(2, "training_mode")):
+        raise Unsupported("training_mode is set; export the model for inference")
+    return call.node(0)
+
+
+@importer("Cast")
+def cast(call: Call) -> Imported:
+    """Float to float is the identity: everything is computed in float32."""
+    target = call.integer("to", 0)
+    if not is_float_type(target):
+        raise Unsupported("casts a computed tensor to a type that is not float")
+    return call.node(0)

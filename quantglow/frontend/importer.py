@@ -1,0 +1,227 @@
+"""ONNX to a typed float ``Graph``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import onnx
+
+from quantglow.errors import ModelError, TypeRuleError, UnsupportedOpError
+from quantglow.frontend import (
+    convolution,
+    elementwise,
+    matmul,
+    normalization,
+    pooling,
+    resize,
+    shape,
+    slicing,
+)
+from quantglow.frontend.context import (
+    IMPORTERS,
+    AlreadyReported,
+    Call,
+    Scope,
+    Unsupported,
+)
+from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
+from quantglow.frontend.input_shapes import resolve_shapes
+from quantglow.frontend.loading import all_nodes, load_model, opsets_of
+from quantglow.frontend.shape import MAX_ELEMENTS
+from quantglow.frontend.source_hash import source_hash
+from quantglow.frontend.values import Foreign, Known, Value, is_float_type
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input, Node
+from quantglow.types import Array, f32
+
+FAMILIES = (convolution, elementwise, matmul, normalization, pooling, resize, shape, slicing)
+"""The modules that fill ``IMPORTERS``."""
+
+
+def import_model(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+) -> Graph:
+    """The float graph of an ONNX model (opset 7 or newer).
+
+    Inputs and outputs keep their ONNX names and layout; inside, images are NHWC between
+    transposes.  ``input_shapes`` fixes dimensions that the model leaves free; a free batch
+    dimension alone becomes 1.  float16 and float64 become float32.
+
+    Raises ``ModelError`` on files that are corrupt, unsafe, too old, or of unknown shape, and
+    ``UnsupportedOpError`` with every node that cannot be compiled.
+    """
+    proto = load_model(model)
+    scope = new_scope(proto)
+    inputs = declare_inputs(proto, input_shapes or {}, scope)
+    import_nodes(live_nodes(proto.graph), scope)
+    outputs = [(output.name, output_node(output.name, scope)) for output in proto.graph.output]
+    if scope.problems:
+        raise UnsupportedOpError(scope.problems)
+    named = tuple((name, node) for name, node in outputs if node is not None)
+    return Graph(inputs=inputs, outputs=named, source_hash=source_hash(proto))
+
+
+def new_scope(proto: onnx.ModelProto) -> Scope:
+    """Initializers known, the names of the main graph reserved."""
+    graph = proto.graph
+    nodes = list(all_nodes(graph.node))
+    read = {name for node in nodes for name in node.input}
+    made = {name for node in graph.node for name in node.output}
+    scope = Scope(
+        opsets=opsets_of(proto),
+        reserved=frozenset({*made, *(i.name for i in graph.input)}),
+        used=frozenset(read | outputs_of_graphs(graph, nodes)),
+    )
+    add_initializers(graph, scope)
+    return scope
+
+
+def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:
+    branches = [a.g for node in nodes for a in node.attribute if a.HasField("g")]
+    return {output.name for g in (graph, *branches) for output in g.output}
+
+
+def add_initializers(graph: onnx.GraphProto, scope: Scope) -> None:
+    for tensor in graph.initializer:
+        try:
+            array = onnx.numpy_helper.to_array(tensor)
+        except FAILURES as error:
+            raise ModelError(f"tensor {tensor.name!r} is malformed: {error}") from None
+        scope.values[tensor.name] = Known(tensor.name, array)
+    for sparse in graph.sparse_initializer:
+        scope.problems.append(f"tensor {sparse.values.name!r}: sparse initializer")
+        scope.values[sparse.values.name] = Foreign(sparse.values.data_type, None, reported=True)
+
+
+def declare_inputs(
+    proto: onnx.ModelProto, given: Mapping[str, Sequence[int]], scope: Scope
+) -> tuple[Input, ...]:
+    """Input nodes; what has an initializer is a constant (old models list it as an input)."""
+    fed = [i for i in proto.graph.input if i.name not in scope.values]
+    for value in fed:
+        if not value.type.HasField("tensor_type"):
+            raise ModelError(f"input {value.name!r} is no tensor; quantglow feeds tensors only")
+    inputs = []
+    for value, dims in zip(fed, resolve_shapes(fed, given).values(), strict=True):
+        element = value.type.tensor_type.elem_type
+        if is_float_type(element):
+            node = Input(name=scope.claim(value.name), tensor=f32(*dims))
+            scope.values[value.name] = node
+            inputs.append(node)
+        else:
+            scope.values[value.name] = Foreign(element, dims, reported=False)
+    return tuple(inputs)
+
+
+def live_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
+    """The nodes some output needs, in order."""
+    needed = {output.name for output in graph.output}
+    live = []
+    for node in reversed(graph.node):
+        if needed.intersection(node.output):
+            live.append(node)
+            needed.update(name for inner in all_nodes([node]) for name in inner.input)
+    return live[::-1]
+
+
+def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
+    """Bind the outputs of all nodes; a refused node leaves its reason and placeholders."""
+    for proto in nodes:
+        if proto.domain == "ai.onnx":
+            proto = standard(proto)
+        try:
+            results = import_node(proto, scope)
+        except Unsupported as reason:
+            scope.problems.append(f"{described(proto)}: {reason}")
+            results = placeholders(proto, scope)
+        except AlreadyReported:
+            results = placeholders(proto, scope)
+        except (TypeRuleError, *FAILURES) as error:
+            if not scope.problems:
+                raise ModelError(f"{described(proto)}: is malformed: {error}") from error
+            results = placeholders(proto, scope)
+        scope.values.update(results)
+
+
+def standard(proto: onnx.NodeProto) -> onnx.NodeProto:
+    """The node under the short name of the standard domain."""
+    copy = onnx.NodeProto()
+    copy.CopyFrom(proto)
+    copy.domain = ""
+    return copy
+
+
+def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+    """The values of the node's outputs: folded, or by the importer of its type."""
+    if proto.domain:
+        raise Unsupported(f"quantglow does not know the domain {proto.domain!r}")
+    operands = {name: scope.values[name] for name in proto.input if name}
+    if foldable(proto, operands):
+        return {known.name: known for known in fold(proto, operands, scope.opsets)}
+    call = Call(proto, scope)
+    if proto.op_type == "If":
+        return inline_branch(call)
+    if proto.op_type not in IMPORTERS:
+        raise Unsupported("there is no importer for this operator")
+    made = IMPORTERS[proto.op_type](call)
+    return bind(proto, [made] if isinstance(made, Node | np.ndarray) else made, scope)
+
+
+def bind(proto: onnx.NodeProto, results: Sequence[Node | Array], scope: Scope) -> dict[str, Value]:
+    """Results by output name.  Refuses outputs nobody made, and sizes nobody can hold."""
+    if missing := [n for n in proto.output[len(results) :] if n in scope.used]:
+        raise Unsupported(f"its outputs {missing} are not supported")
+    values: dict[str, Value] = {}
+    for name, result in zip(proto.output, results, strict=False):
+        if not isinstance(result, Node):
+            values[name] = Known(name, result)
+            continue
+        if not 0 < result.type.size <= MAX_ELEMENTS:
+            raise Unsupported(f"{name!r} would have shape {result.type.shape}")
+        values[name] = result
+    return values
+
+
+def inline_branch(call: Call) -> dict[str, Value]:
+    """An If of known condition is the branch it takes."""
+    taken = bool(call.array(0, "condition").reshape(()))
+    branch = call.attributes["then_branch" if taken else "else_branch"]
+    add_initializers(branch, call.scope)
+    import_nodes(live_nodes(branch), call.scope)
+    inner = [call.scope.values[output.name] for output in branch.output]
+    return dict(zip(call.proto.output, inner, strict=True))
+
+
+def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+    """Stand-ins for the outputs of a refused node, so that the nodes behind it are checked too."""
+    operands = {name: scope.values[name] for name in proto.input if name}
+    inferred = inferred_types(proto, operands, scope.opsets)
+    values: dict[str, Value] = {}
+    for name in filter(None, proto.output):
+        element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))
+        if is_float_type(element) and dims is not None:
+            values[name] = Input(name=scope.claim(name), tensor=f32(*dims))
+        else:
+            values[name] = Foreign(element, dims, reported=True)
+    return values
+
+
+def output_node(name: str, scope: Scope) -> Node | None:
+    """The node of a graph output, None (and a problem) if the graph cannot hold it."""
+    try:
+        return scope.node(name)
+    except Unsupported as reason:
+        scope.problems.append(f"output {name!r}: {reason}")
+    except AlreadyReported:
+        pass
+    return None
+
+
+def described(proto: onnx.NodeProto) -> str:
+    """A node in one line: name, op and domain."""
+    name = proto.name or next(iter(proto.output), "")
+    domain = f"{proto.domain}." if proto.domain else ""
+    return f"node {name!r} ({domain}{proto.op_type})"

@@ -1,0 +1,82 @@
+"""The concrete shape of every model input: what the model fixes, plus what the caller says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx
+
+from quantglow.errors import ModelError
+
+Dim = int | str | None
+"""A fixed size, a symbol, or free without a name."""
+
+
+def resolve_shapes(
+    inputs: Sequence[onnx.ValueInfoProto], given: Mapping[str, Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """A shape for each input.  A free batch dimension alone becomes 1.  Raises ``ModelError``."""
+    declared = {i.name: declared_dims(i) for i in inputs}
+    if unknown := sorted(given.keys() - declared.keys()):
+        raise ModelError(f"input_shapes names {unknown}; the model's inputs are {sorted(declared)}")
+    symbols: dict[str, int] = {}
+    shapes = {}
+    for name, shape in given.items():
+        shapes[name] = accepted(name, shape, declared[name], symbols)
+    for name, dims in declared.items():
+        if name not in shapes:
+            shapes[name] = completed(name, dims, symbols)
+    return {name: shapes[name] for name in declared}
+
+
+def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
+    """The dimensions the model declares, None if it does not even know the rank."""
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape"):
+        return None
+    return tuple(
+        int(d.dim_value) if d.dim_value > 0 else (d.dim_param or None) for d in tensor.shape.dim
+    )
+
+
+def accepted(
+    name: str, given: Sequence[int], dims: tuple[Dim, ...] | None, symbols: dict[str, int]
+) -> tuple[int, ...]:
+    """The caller's shape, if it fits the declared one and the other inputs."""
+    shape = tuple(given)
+    if not all(isinstance(d, int) and d > 0 for d in shape):
+        raise ModelError(f"input_shapes[{name!r}] must hold positive integers, got {shape}")
+    if dims is None:
+        return shape
+    fits = len(shape) == len(dims)
+    for size, dim in zip(shape, dims, strict=False):
+        expected = symbols.setdefault(dim, size) if isinstance(dim, str) else dim
+        fits = fits and expected in (None, size)
+    if not fits:
+        raise ModelError(
+            f"input_shapes[{name!r}] is {shape}, but the model declares {described(dims)}"
+            + (f" with {symbols}" if symbols else "")
+        )
+    return shape
+
+
+def completed(
+    name: str, dims: tuple[Dim, ...] | None, symbols: Mapping[str, int]
+) -> tuple[int, ...]:
+    """The declared shape with symbols that other inputs fixed, and batch 1."""
+    if dims is not None:
+        known = [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
+        if known and not isinstance(known[0], int):
+            known[0] = 1
+        if all(isinstance(d, int) for d in known):
+            return tuple(d for d in known if isinstance(d, int))
+    raise ModelError(
+        f"input {name!r} has free dimensions {described(dims)}; "
+        f"give its shape: input_shapes={{{name!r}: (…)}}"
+    )
+
+
+def described(dims: tuple[Dim, ...] | None) -> str:
+    if dims is None:
+        return "(unknown rank)"
+    return "(" + ", ".join("?" if d is None else str(d) for d in dims) + ")"

@@ -1,0 +1,165 @@
+"""The border: bytes become a checked ``ModelProto``, or a ``ModelError``.  Files are untrusted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import onnx
+import onnx.inliner
+from google.protobuf.message import DecodeError, EncodeError
+
+from quantglow.errors import ModelError
+
+OLDEST_OPSET = 7
+MAX_NBYTES = 2**31 - 1
+"""Protobuf's own limit for one message."""
+
+
+def load_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
+    """A checked model with all its weights in memory.  Raises ``ModelError``."""
+    if isinstance(model, onnx.ModelProto):
+        return checked(model, "the model", folder=None)
+    if isinstance(model, bytes | bytearray | memoryview):
+        return checked(decoded(bytes(model), "the model"), "the model", folder=None)
+    if not isinstance(model, str | os.PathLike):
+        raise ModelError(f"a model is a path, bytes or a ModelProto, not {type(model).__name__}")
+    path = Path(model)
+    return checked(decoded(read_file(path), str(path)), str(path), path.parent)
+
+
+def read_file(path: Path) -> bytes:
+    try:
+        if path.stat().st_size > MAX_NBYTES:
+            raise ModelError(f"{path}: larger than 2 GiB; store the weights as external data")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read: {error}") from None
+
+
+def decoded(data: bytes, origin: str) -> onnx.ModelProto:
+    if not data:
+        raise ModelError(f"{origin}: is empty; export the model again")
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ModelError(f"{origin}: is no ONNX file, or is truncated: {error}") from None
+    return proto
+
+
+def checked(proto: onnx.ModelProto, origin: str, folder: Path | None) -> onnx.ModelProto:
+    """External data loaded, versions accepted, structure valid, local functions inlined."""
+    if not proto.HasField("graph"):
+        raise ModelError(f"{origin}: holds no graph, so it is no ONNX model; export it again")
+    check_versions(proto, origin)
+    load_external_data(proto, origin, folder)
+    try:
+        onnx.checker.check_model(proto)
+        if proto.functions:
+            refuse_recursion(proto, origin)
+            proto = onnx.inliner.inline_local_functions(proto)
+    except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
+        raise ModelError(f"{origin}: is not valid ONNX: {error}") from None
+    return proto
+
+
+def check_versions(proto: onnx.ModelProto, origin: str) -> None:
+    newest, version = onnx.defs.onnx_opset_version(), opsets_of(proto).get("", 1)
+    if version < OLDEST_OPSET:
+        raise ModelError(
+            f"{origin}: uses opset {version}, older than {OLDEST_OPSET}; "
+            "convert it with onnx.version_converter.convert_version(model, 13)"
+        )
+    if version > newest:
+        raise ModelError(
+            f"{origin}: uses opset {version}, but the installed onnx knows {newest}; upgrade onnx"
+        )
+
+
+def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
+    """Version by domain; the standard domain is called ``""``."""
+    return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+
+
+def refuse_recursion(proto: onnx.ModelProto, origin: str) -> None:
+    """Raise ``ModelError`` if a local function calls itself: inlining would not end."""
+    calls = {
+        (f.domain, f.name): {(n.domain, n.op_type) for n in all_nodes(f.node)}
+        for f in proto.functions
+    }
+    while leaves := [name for name, called in calls.items() if not called & calls.keys()]:
+        for name in leaves:
+            del calls[name]
+    if calls:
+        names = sorted(f"{domain}.{name}" for domain, name in calls)
+        raise ModelError(f"{origin}: the local functions {names} call themselves")
+
+
+def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> None:
+    """Read weights stored beside the model, inside its folder only."""
+    for tensor in all_tensors(proto):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        what = f"{origin}: external data of tensor {tensor.name!r}"
+        if folder is None:
+            raise ModelError(f"{what} needs the model's folder; pass the model as a path")
+        tensor.raw_data = read_external(tensor, folder, what)
+        tensor.data_location = onnx.TensorProto.DEFAULT
+        del tensor.external_data[:]
+
+
+def read_external(tensor: onnx.TensorProto, folder: Path, what: str) -> bytes:
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    path = safe_path(entries.get("location", ""), folder, what)
+    try:
+        offset, length = int(entries.get("offset", 0)), int(entries.get("length", -1))
+        available = path.stat().st_size - offset
+        if offset < 0 or available < 0 or length > available:
+            raise ModelError(f"{what} lies outside the file {path.name!r}; it may be truncated")
+        with path.open("rb") as file:
+            file.seek(offset)
+            return file.read(available if length < 0 else length)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{what} cannot be read: {error}") from None
+
+
+def safe_path(location: str, folder: Path, what: str) -> Path:
+    """The file ``location`` names in ``folder``.  Raises ``ModelError`` if it leaves the folder."""
+    forms = (PurePosixPath(location), PureWindowsPath(location))
+    leaves = any(form.is_absolute() or form.anchor or ".." in form.parts for form in forms)
+    if not location or "\0" in location or leaves:
+        raise ModelError(f"{what} has the path {location!r}, which leaves the model's folder")
+    path = folder / location
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ModelError(f"{what}: {location!r} links to a place outside the model's folder")
+    if not path.is_file():
+        raise ModelError(f"{what}: the file {location!r} is missing beside the model")
+    return path
+
+
+def all_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Initializers and attribute tensors of the graph, its subgraphs and the local functions."""
+    nodes = [*proto.graph.node, *(node for f in proto.functions for node in f.node)]
+    yield from graph_tensors(proto.graph)
+    for attribute in (a for node in all_nodes(nodes) for a in node.attribute):
+        yield from (attribute.t, *attribute.tensors)
+        for graph in (attribute.g, *attribute.graphs):
+            yield from graph_tensors(graph)
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
+
+
+def graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and, depth first, those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from all_nodes(graph.node)

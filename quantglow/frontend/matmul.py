@@ -1,0 +1,97 @@
+"""Importers of Gemm and MatMul.  Products with a known 2-D right side become ``Gemm``."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from quantglow.frontend.context import Call, importer
+from quantglow.graph.node import Node
+from quantglow.ops.convolution import Gemm, MatMul
+from quantglow.ops.elementwise import Add, Mul
+from quantglow.ops.shape import Reshape, Transpose
+from quantglow.types import Array
+
+
+@importer("Gemm")
+def gemm(call: Call) -> Node:
+    """``alpha * A' @ B' + beta * C``, A' and B' transposed on demand."""
+    x = transposed(call, call.node(0), "transA", "a")
+    alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
+    adds = call.has(2) and beta != 0
+    if adds and call.is_known(1) and call.is_known(2) and is_row(call.array(2, "C")):
+        w = kn_weights(call, alpha)
+        row = np.broadcast_to(call.array(2, "C").reshape(-1), (w.type.shape[1],))
+        return Gemm(name=call.result, x=x, w=w, b=call.constant("bias", row * np.float32(beta)))
+    name = call.derived("product") if adds else call.result
+    if call.is_known(1):
+        product: Node = Gemm(name=name, x=x, w=kn_weights(call, alpha))
+    else:
+        y = transposed(call, call.node(1), "transB", "b")
+        product = MatMul(name=name, x=scaled(call, x, alpha, "alpha"), y=y)
+    if not adds:
+        return product
+    return Add(name=call.result, x=product, y=scaled(call, call.node(2), beta, "beta"))
+
+
+def is_row(c: Array) -> bool:
+    """Whether C is the same for every row of the result."""
+    return c.size == 1 or c.shape[-1] == c.size
+
+
+def kn_weights(call: Call, alpha: float) -> Node:
+    """``alpha * B'`` as [K, N]."""
+    flip = call.integer("transB", 0)
+
+    def layout(b: Array) -> Array:
+        b = b.T if flip else b
+        return b if alpha == 1 else b * b.dtype.type(alpha)
+
+    return call.weights(1, "kn", layout)
+
+
+def transposed(call: Call, x: Node, flag: str, tag: str) -> Node:
+    return Transpose(name=call.derived(tag), x=x, perm=(1, 0)) if call.integer(flag, 0) else x
+
+
+def scaled(call: Call, x: Node, factor: float, tag: str) -> Node:
+    if factor == 1:
+        return x
+    return Mul(name=call.derived(tag), x=x, y=call.constant(f"{tag}-factor", np.array(factor)))
+
+
+@importer("MatMul")
+def matmul(call: Call) -> Node:
+    """Operands of rank 1 count as a row (left) or a column (right) that the result drops."""
+    left, right = call.shape(0), call.shape(1)
+    if call.is_known(1) and len(right) <= 2:
+        return product_with_weights(call)
+    x, y = call.node(0), call.node(1)
+    if len(left) > 1 and len(right) > 1:
+        return MatMul(name=call.result, x=x, y=y)
+    if len(left) == 1:
+        x = Reshape(name=call.derived("row"), x=x, shape=(1, *left))
+    if len(right) == 1:
+        y = Reshape(name=call.derived("column"), x=y, shape=(*right, 1))
+    made = MatMul(name=call.result, x=x, y=y)
+    shape = list(made.type.shape)
+    if len(left) == 1:
+        del shape[-2]
+    if len(right) == 1:
+        del shape[-1]
+    return Reshape(name=call.derived("shape"), x=made, shape=tuple(shape))
+
+
+def product_with_weights(call: Call) -> Node:
+    """x [..., K] as rows times [K, N]."""
+    x, right = call.node(0), call.shape(1)
+    *batch, k = x.type.shape
+    w = call.weights(1, "kn", lambda y: y.reshape(y.shape[0], -1))
+    if len(batch) != 1:
+        x = Reshape(name=call.derived("rows"), x=x, shape=(math.prod(batch), k))
+    made = Gemm(name=call.result, x=x, w=w)
+    shape = (*batch, *right[1:])
+    if shape == made.type.shape:
+        return made
+    return Reshape(name=call.derived("shape"), x=made, shape=shape)

@@ -1,0 +1,86 @@
+"""Importers of windowed and global pools, and of reductions."""
+
+from __future__ import annotations
+
+from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.convolution import image_size
+from quantglow.frontend.layout import channels_first, channels_last, from_nhwc, to_nhwc
+from quantglow.frontend.windows import auto_padded, windows_of
+from quantglow.graph.node import Node
+from quantglow.ops.pooling import (
+    AveragePool,
+    MaxPool,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceSum,
+)
+
+
+@importer("MaxPool")
+def max_pool(call: Call) -> Node:
+    x = to_nhwc(call)
+    windows = windows_of(call, call.integers("kernel_shape", ()))
+    made = MaxPool(
+        name=call.result,
+        x=x,
+        kernel=windows.kernel,
+        strides=windows.strides,
+        dilations=windows.dilations,
+        pads=auto_padded(call, windows, image_size(x)),
+        ceil_mode=bool(call.integer("ceil_mode", 0)),
+    )
+    return from_nhwc(call, made)
+
+
+@importer("AveragePool")
+def average_pool(call: Call) -> Node:
+    x = to_nhwc(call)
+    windows = windows_of(call, call.integers("kernel_shape", ()))
+    made = AveragePool(
+        name=call.result,
+        x=x,
+        kernel=windows.kernel,
+        strides=windows.strides,
+        dilations=windows.dilations,
+        pads=auto_padded(call, windows, image_size(x)),
+        ceil_mode=bool(call.integer("ceil_mode", 0)),
+        count_include_pad=bool(call.integer("count_include_pad", 0)),
+    )
+    return from_nhwc(call, made)
+
+
+@importer("GlobalAveragePool", "GlobalMaxPool")
+def global_pool(call: Call) -> Node:
+    """The mean or maximum over every spatial axis."""
+    x = channels_last(call, call.node(0), call.value_name(0))
+    made = ReduceMean if call.proto.op_type == "GlobalAveragePool" else ReduceMax
+    axes = tuple(range(1, x.type.rank - 1))
+    return channels_first(call, made(name=call.result, x=x, axes=axes))
+
+
+_REDUCTIONS: dict[str, type[ReduceMean | ReduceSum | ReduceMax | ReduceMin]] = {
+    "ReduceMean": ReduceMean,
+    "ReduceSum": ReduceSum,
+    "ReduceMax": ReduceMax,
+    "ReduceMin": ReduceMin,
+}
+
+
+@importer(*_REDUCTIONS)
+def reduction(call: Call) -> Node:
+    """Axes are an attribute in old opsets, an operand in new ones; none means all."""
+    x = call.node(0)
+    axes = call.parameter("axes", 1)
+    if not axes and call.integer("noop_with_empty_axes", 0):
+        return x
+    if not axes:
+        axes = tuple(range(x.type.rank))
+    if any(not -x.type.rank <= a < x.type.rank for a in axes):
+        raise Unsupported(f"axes {list(axes)} are outside rank {x.type.rank}")
+    return _REDUCTIONS[call.proto.op_type](
+        name=call.result,
+        x=x,
+        axes=tuple(sorted({a % x.type.rank for a in axes})),
+        keepdims=bool(call.integer("keepdims", 1)),
+    )

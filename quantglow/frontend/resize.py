@@ -1,0 +1,118 @@
+"""Importers of Resize and Upsample, which changed their defaults three times."""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+import numpy as np
+
+from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.layout import from_nhwc, to_nhwc
+from quantglow.frontend.shape import MAX_ELEMENTS, normal
+from quantglow.graph.node import Node
+from quantglow.ops.resize import Resize
+
+Number = TypeVar("Number", int, float)
+
+_COORDINATES = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+)
+
+
+@importer("Upsample")
+def upsample(call: Call) -> Node:
+    """Opset 7 has ``scales`` as attribute, opset 9 as operand."""
+    if call.has(1):
+        scales = scale_operand(call, 1)
+    else:
+        scales = [float(s) for s in call.attributes.get("scales", ())]
+    return resized(call, *from_scales(call, scales), "asymmetric", "floor")
+
+
+@importer("Resize")
+def resize(call: Call) -> Node:
+    if call.opset < 11:
+        return resized(call, *from_scales(call, scale_operand(call, 1)), "asymmetric", "floor")
+    refuse_exotic(call)
+    if call.has(3) and call.shape(3) != (0,):
+        sizes, scales = from_sizes(call)
+    else:
+        sizes, scales = from_scales(call, scale_operand(call, 2))
+    coordinates = call.text("coordinate_transformation_mode", "half_pixel")
+    rounding = call.text("nearest_mode", "round_prefer_floor")
+    return resized(call, sizes, scales, coordinates, rounding)
+
+
+def refuse_exotic(call: Call) -> None:
+    """Raise ``Unsupported`` for attributes that change the result in ways the op does not know."""
+    if call.integer("antialias", 0):
+        raise Unsupported("antialias is set")
+    policy = call.text("keep_aspect_ratio_policy", "stretch")
+    if policy != "stretch":
+        raise Unsupported(f"keep_aspect_ratio_policy {policy!r}")
+
+
+def scale_operand(call: Call, position: int) -> list[float]:
+    return [float(np.float32(s)) for s in call.array(position, "scales").reshape(-1)]
+
+
+def from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float]]:
+    """(sizes, scales) of every axis."""
+    dims = call.shape(0)
+    full = spread(call, scales, [1.0] * len(dims))
+    if not all(math.isfinite(s) and s > 0 for s in full):
+        raise ValueError(f"scales {full} must be positive")
+    if math.prod(full) * math.prod(dims) > MAX_ELEMENTS:
+        raise Unsupported(f"scales {full} make more than {MAX_ELEMENTS} elements")
+    sizes = [math.floor(d * s) for d, s in zip(dims, full, strict=True)]
+    return sizes, full
+
+
+def from_sizes(call: Call) -> tuple[list[int], list[float]]:
+    dims = call.shape(0)
+    given = [int(s) for s in call.array(3, "sizes").reshape(-1)]
+    full = spread(call, given, list(dims))
+    return full, [s / d for s, d in zip(full, dims, strict=True)]
+
+
+def spread(call: Call, given: list[Number], default: list[Number]) -> list[Number]:
+    """Entries for ``axes`` (opset 18), the default elsewhere."""
+    rank = len(default)
+    axes = normal(call.integers("axes", range(rank)), rank)
+    if len(given) != len(axes):
+        raise ValueError(f"{len(given)} sizes or scales for {len(axes)} axes")
+    result = list(default)
+    for axis, entry in zip(axes, given, strict=True):
+        result[axis] = entry
+    return result
+
+
+def resized(
+    call: Call, sizes: list[int], scales: list[float], coordinates: str, rounding: str
+) -> Node:
+    """The Resize node: spatial axes only."""
+    mode = call.text("mode", "nearest")
+    if mode not in ("nearest", "linear", "bilinear"):
+        raise Unsupported(f"interpolation mode {mode!r}")
+    if coordinates not in _COORDINATES:
+        raise Unsupported(f"coordinate transformation {coordinates!r}")
+    if tuple(sizes[:2]) != call.shape(0)[:2]:
+        raise Unsupported("resizes the batch or channel axis")
+    x = to_nhwc(call)
+    h, w = ([1] * 2 + sizes[2:])[-2:]
+    scale_h, scale_w = ([1.0] * 2 + scales[2:])[-2:]
+    made = Resize(
+        name=call.result,
+        x=x,
+        sizes=(h, w),
+        scales=(scale_h, scale_w),
+        mode="nearest" if mode == "nearest" else "linear",
+        coordinates=coordinates,
+        rounding=rounding,
+    )
+    return from_nhwc(call, made)

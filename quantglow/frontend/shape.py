@@ -1,0 +1,152 @@
+"""Importers of operators that give the same elements another shape or order."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.layout import channels_first, channels_last
+from quantglow.graph.node import Node
+from quantglow.ops.shape import Concat, Expand, Reshape, Transpose
+from quantglow.types import Array
+
+MAX_ELEMENTS = 2**31
+"""Values of more elements are refused; untrusted models ask for any size."""
+
+
+@importer("Shape")
+def shape(call: Call) -> Array:
+    """Known although the operand is not."""
+    dims = call.shape(0)
+    start, end = call.integer("start", 0), call.integer("end", len(dims))
+    return np.array(dims[slice(start, end)], np.int64)
+
+
+@importer("Size")
+def size(call: Call) -> Array:
+    return np.array(math.prod(call.shape(0)), np.int64)
+
+
+@importer("Reshape")
+def reshape(call: Call) -> Node:
+    """0 keeps a dimension (unless ``allowzero``), -1 is what remains."""
+    wanted = call.parameter("shape", 1) or ()
+    x = call.node(0)
+    if not call.integer("allowzero", 0):
+        if any(d == 0 and i >= x.type.rank for i, d in enumerate(wanted)):
+            raise ValueError(f"shape {wanted} keeps dimensions that {x.type.shape} has not")
+        wanted = tuple(x.type.shape[i] if d == 0 else d for i, d in enumerate(wanted))
+    if -1 in wanted:
+        known = math.prod(d for d in wanted if d != -1)
+        wanted = tuple(x.type.size // max(known, 1) if d == -1 else d for d in wanted)
+    return reshaped(call, x, wanted)
+
+
+@importer("Flatten")
+def flatten(call: Call) -> Node:
+    x, axis = call.node(0), call.integer("axis", 1)
+    dims = x.type.shape
+    axis = axis + len(dims) if axis < 0 else axis
+    return reshaped(call, x, (math.prod(dims[:axis]), math.prod(dims[axis:])))
+
+
+@importer("Squeeze")
+def squeeze(call: Call) -> Node:
+    x = call.node(0)
+    dims = x.type.shape
+    axes = call.parameter("axes", 1)
+    drop = [i for i, d in enumerate(dims) if d == 1] if axes is None else normal(axes, len(dims))
+    return reshaped(call, x, tuple(d for i, d in enumerate(dims) if i not in drop))
+
+
+@importer("Unsqueeze")
+def unsqueeze(call: Call) -> Node:
+    x = call.node(0)
+    axes = call.parameter("axes", 1) or ()
+    rank = x.type.rank + len(axes)
+    added = normal(axes, rank)
+    rest = iter(x.type.shape)
+    return reshaped(call, x, tuple(1 if i in added else next(rest) for i in range(rank)))
+
+
+def reshaped(call: Call, x: Node, wanted: tuple[int, ...]) -> Node:
+    return Reshape(name=call.result, x=x, shape=wanted)
+
+
+def normal(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    """Axes counted from the front.  Raises ``ValueError`` outside the rank."""
+    if any(not -rank <= a < rank for a in axes):
+        raise ValueError(f"axes {axes} are outside rank {rank}")
+    return tuple(a % rank for a in axes)
+
+
+@importer("Transpose")
+def transpose(call: Call) -> Node:
+    x = call.node(0)
+    perm = call.integers("perm", range(x.type.rank)[::-1])
+    return Transpose(name=call.result, x=x, perm=perm)
+
+
+@importer("Concat")
+def concat(call: Call) -> Node:
+    parts = call.nodes()
+    (axis,) = normal((call.integer("axis", 1),), parts[0].type.rank)
+    return Concat(name=call.result, parts=tuple(parts), axis=axis)
+
+
+@importer("Expand")
+def expand(call: Call) -> Node:
+    x = call.node(0)
+    wanted = tuple(int(d) for d in call.array(1, "shape"))
+    common = np.broadcast_shapes(x.type.shape, wanted)
+    return Expand(name=call.result, x=x, shape=tuple(int(d) for d in common))
+
+
+@importer("Tile")
+def tile(call: Call) -> Node:
+    """Concatenated with itself along each repeated axis."""
+    x = call.node(0)
+    repeats = [int(r) for r in call.array(1, "repeats")]
+    if len(repeats) != x.type.rank or min(repeats, default=1) < 1:
+        raise ValueError(f"repeats {repeats} do not fit shape {x.type.shape}")
+    if math.prod(repeats) * x.type.size > MAX_ELEMENTS:
+        raise Unsupported(f"repeats {repeats} make more than {MAX_ELEMENTS} elements")
+    repeated = [i for i, r in enumerate(repeats) if r > 1]
+    for axis in repeated:
+        name = call.result if axis == repeated[-1] else call.derived("part")
+        x = Concat(name=name, parts=(x,) * repeats[axis], axis=axis)
+    return x
+
+
+@importer("DepthToSpace")
+def depth_to_space(call: Call) -> Node:
+    """Channels spread over blocks; they are (block, channel) in DCR mode, else (channel, block)."""
+    b = call.integer("blocksize", 1)
+    x = channels_last(call, call.node(0), call.value_name(0))
+    n, h, w, c = x.type.shape
+    dcr = call.text("mode", "DCR") == "DCR"
+    split = (n, h, w, b, b, c // (b * b)) if dcr else (n, h, w, c // (b * b), b, b)
+    perm = (0, 1, 3, 2, 4, 5) if dcr else (0, 1, 4, 2, 5, 3)
+    return blocks(call, x, split, perm, (n, h * b, w * b, c // (b * b)))
+
+
+@importer("SpaceToDepth")
+def space_to_depth(call: Call) -> Node:
+    """The inverse of DepthToSpace."""
+    b = call.integer("blocksize", 1)
+    x = channels_last(call, call.node(0), call.value_name(0))
+    n, h, w, c = x.type.shape
+    dcr = call.text("mode", "DCR") == "DCR"
+    perm = (0, 1, 3, 2, 4, 5) if dcr else (0, 1, 3, 5, 2, 4)
+    split = (n, h // b, b, w // b, b, c)
+    return blocks(call, x, split, perm, (n, h // b, w // b, c * b * b))
+
+
+def blocks(
+    call: Call, x: Node, split: tuple[int, ...], perm: tuple[int, ...], joined: tuple[int, ...]
+) -> Node:
+    apart = Reshape(name=call.derived("split"), x=x, shape=split)
+    moved = Transpose(name=call.derived("moved"), x=apart, perm=perm)
+    return channels_first(call, Reshape(name=call.result, x=moved, shape=joined))

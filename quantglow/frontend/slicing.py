@@ -1,0 +1,144 @@
+"""Importers of Slice, Split and Pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.shape import normal
+from quantglow.graph.node import Node
+from quantglow.ops.shape import Concat, Expand, Pad, Slice
+
+
+@importer("Slice")
+def slice_(call: Call) -> Node:
+    """Starts and ends are attributes before opset 10, operands after; both clamp to the axis."""
+    x = call.node(0)
+    starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
+    axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)
+    steps = call.parameter("steps", 4) or (1,) * len(starts)
+    ranges = [range(d) for d in x.type.shape]
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        ranges[axis] = ranges[axis][start:end:step]
+    return sliced(call.result, x, ranges)
+
+
+def sliced(name: str, x: Node, ranges: Sequence[range]) -> Node:
+    """The elements of x at the indices of one range for each axis."""
+    return Slice(
+        name=name,
+        x=x,
+        starts=tuple(r.start if len(r) else 0 for r in ranges),
+        sizes=tuple(len(r) for r in ranges),
+        steps=tuple(r.step for r in ranges),
+    )
+
+
+def along(name: str, x: Node, axis: int, indices: range) -> Node:
+    """``sliced`` on one axis."""
+    ranges = [indices if i == axis else range(d) for i, d in enumerate(x.type.shape)]
+    return sliced(name, x, ranges)
+
+
+@importer("Split")
+def split(call: Call) -> list[Node]:
+    x = call.node(0)
+    (axis,) = normal((call.integer("axis", 0),), x.type.rank)
+    results, start = [], 0
+    for i, size in enumerate(split_sizes(call, x.type.shape[axis])):
+        part = along(call.result_name(i), x, axis, range(start, start + size))
+        results.append(part)
+        start += size
+    return results
+
+
+def split_sizes(call: Call, length: int) -> tuple[int, ...]:
+    """Sizes as attribute, as operand, or equal; the last part may be smaller."""
+    given = call.parameter("split", 1)
+    count = len(call.proto.output)
+    if given:
+        if len(given) != count or sum(given) != length or min(given) < 0:
+            raise ValueError(f"parts of {given} do not make {count} outputs of {length}")
+        return given
+    size = -(-length // count)
+    sizes = (*(size,) * (count - 1), length - size * (count - 1))
+    if sizes[-1] < 1 or (call.opset < 18 and sizes[-1] != size):
+        raise ValueError(f"{length} elements do not split into {count} parts")
+    return sizes
+
+
+@importer("Pad")
+def pad(call: Call) -> Node:
+    """Negative pads cut first; then the mode fills."""
+    x = call.node(0)
+    before, after = pad_widths(call, x.type.rank)
+    kept = [
+        range(max(-b, 0), d + min(a, 0))
+        for b, a, d in zip(before, after, x.type.shape, strict=True)
+    ]
+    before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
+    widened = any(before) or any(after)
+    if [len(k) for k in kept] != list(x.type.shape):
+        x = sliced(call.derived("cut") if widened else call.result, x, kept)
+    mode = call.text("mode", "constant")
+    if mode != "constant":
+        return mirrored(call, x, mode, before, after)
+    if not widened:
+        return x
+    return Pad(
+        name=call.result, x=x, before=tuple(before), after=tuple(after), value=pad_value(call)
+    )
+
+
+def pad_value(call: Call) -> float:
+    if call.has(2):
+        return float(call.array(2, "constant_value").reshape(()))
+    return call.number("value", 0.0)
+
+
+def pad_widths(call: Call, rank: int) -> tuple[list[int], list[int]]:
+    """Widths before and after every axis; ``axes`` may choose some."""
+    widths = call.parameter("pads", 1) or ()
+    axes = normal(call.parameter("axes", 3) or tuple(range(rank)), rank)
+    if len(widths) != 2 * len(axes):
+        raise ValueError(f"pads {widths} do not fit {len(axes)} axes")
+    before, after = [0] * rank, [0] * rank
+    for i, axis in enumerate(axes):
+        before[axis], after[axis] = widths[i], widths[i + len(axes)]
+    return before, after
+
+
+def mirrored(call: Call, x: Node, mode: str, before: list[int], after: list[int]) -> Node:
+    """Pads made of slices of x itself, one axis after the other."""
+    if mode not in _BORDERS:
+        raise Unsupported(f"pad mode {mode!r}")
+    padded = [i for i in range(x.type.rank) if before[i] or after[i]]
+    for axis in padded:
+        size = x.type.shape[axis]
+        if max(before[axis], after[axis]) > size - (mode == "reflect") and mode != "edge":
+            raise Unsupported(f"{mode} pads wider than axis {axis} of {size}")
+        left, right = _BORDERS[mode](size, before[axis], after[axis])
+        parts = [border(call, x, axis, left, before[axis]), x]
+        parts.append(border(call, x, axis, right, after[axis]))
+        name = call.result if axis == padded[-1] else call.derived("part")
+        x = Concat(name=name, parts=tuple(p for p in parts if p is not None), axis=axis)
+    return x
+
+
+def border(call: Call, x: Node, axis: int, indices: range, width: int) -> Node | None:
+    """``width`` rows of x at ``indices``; a single row is repeated."""
+    if not width:
+        return None
+    part = along(call.derived("border"), x, axis, indices)
+    if len(indices) == width:
+        return part
+    shape = tuple(width if i == axis else d for i, d in enumerate(part.type.shape))
+    return Expand(name=call.derived("border"), x=part, shape=shape)
+
+
+_BORDERS = {
+    "reflect": lambda d, b, a: (range(b, 0, -1), range(d - 2, d - 2 - a, -1)),
+    "edge": lambda d, b, a: (range(1), range(d - 1, d)),
+    "wrap": lambda d, b, a: (range(d - b, d), range(a)),
+}
+"""(size, before, after) -> the indices in front of and behind an axis."""
