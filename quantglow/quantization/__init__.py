@@ -1,1 +1,12 @@
+"""Quantization: a float graph and its profile to an int8 graph.  See ``plan`` for the decisions."""
 
+from quantglow.quantization.convert import quantize, quantize_with_report
+from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
+
+__all__ = [
+    "NodeReport",
+    "QuantizationReport",
+    "float_islands",
+    "quantize",
+    "quantize_with_report",
+]

@@ -1,0 +1,112 @@
+"""The quantizer: a float graph and its profile to an int8 graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quantglow import debug
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Dequantize, Quantize, Rescale
+from quantglow.ops.arithmetic import quantize as quantized_array
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile
+from quantglow.quantization.plan import Plan, make_plan
+from quantglow.quantization.report import NodeReport, QuantizationReport
+from quantglow.quantization.rules import rule_of
+from quantglow.types import ElementType
+
+
+def quantize(graph: Graph, profile: Profile, config: QuantizationConfig | None = None) -> Graph:
+    """The int8 graph of an optimized float graph; names and outputs stay.
+
+    Raises ``ProfileMismatchError`` for the profile of another model and ``IgnoredScopeError`` for
+    an exclusion that matches nothing.
+    """
+    return quantize_with_report(graph, profile, config)[0]
+
+
+def quantize_with_report(
+    graph: Graph, profile: Profile, config: QuantizationConfig | None = None
+) -> tuple[Graph, QuantizationReport]:
+    """``quantize``, and for every operator its precision and why it stayed float."""
+    config = config or QuantizationConfig()
+    profile.check(graph)
+    plan = make_plan(graph, profile, config)
+    result = Converter(plan, config.per_channel).run()
+    if debug.verifying():
+        result.verify()
+    debug.dump_ir("quantize", result)
+    return result, _report(plan)
+
+
+def _report(plan: Plan) -> QuantizationReport:
+    return QuantizationReport(
+        tuple(
+            NodeReport(
+                n.name, n.op, "int8" if plan.is_int8(n) else "float", plan.reasons.get(n, "")
+            )
+            for n in plan.graph.compute_nodes()
+        )
+    )
+
+
+@dataclass
+class Converter:
+    """Rebuilds the graph as planned.  Each value exists once as float and once as int8, at most;
+    a conversion is made when the first reader asks for it.
+    """
+
+    plan: Plan
+    per_channel: bool = True
+    reals: dict[Node, Node] = field(default_factory=dict)
+    integers: dict[tuple[Node, ElementType], Node] = field(default_factory=dict)
+
+    def run(self) -> Graph:
+        graph = self.plan.graph
+        for node in graph.nodes:
+            self._convert(node)
+        return graph.with_outputs(self.real(node) for _, node in graph.outputs)
+
+    def _convert(self, node: Node) -> None:
+        rule = rule_of(type(node)) if self.plan.is_int8(node) else None
+        if rule is None:
+            self.reals[node] = node.with_operands(tuple(self.real(o) for o in node.operands))
+            return
+        made = rule(node, self)
+        if node in self.plan.integer_results:
+            self.integers[node, self.element(node)] = made
+        else:
+            self.reals[node] = made
+
+    def element(self, node: Node) -> ElementType:
+        """The int8 type of a value."""
+        return self.plan.elements[node]
+
+    def out(self, node: Node) -> ElementType | None:
+        """The int8 type of a node's result, or None if it is only read as float32."""
+        return self.element(node) if node in self.plan.integer_results else None
+
+    def real(self, node: Node) -> Node:
+        """The value as float32."""
+        if node not in self.reals:
+            stored = self.integers[node, self.element(node)]
+            self.reals[node] = Dequantize(name=f"{node.name}:dq", x=stored)
+        return self.reals[node]
+
+    def int8(self, node: Node, element: ElementType | None = None) -> Node:
+        """The value as int8, with its own parameters or those given."""
+        wanted = element or self.element(node)
+        if (node, wanted) not in self.integers:
+            self.integers[node, wanted] = self._converted(node, wanted)
+        return self.integers[node, wanted]
+
+    def _converted(self, node: Node, wanted: ElementType) -> Node:
+        others = sum(key is node for key, _ in self.integers)
+        suffix = f"q{others}" if others else "q"
+        if isinstance(node, Constant):
+            value = quantized_array(node.value, wanted)
+            return Constant(name=f"{node.name}:{suffix}", value=value, element=wanted)
+        if wanted != self.element(node):
+            return Rescale(name=f"{node.name}:{suffix}", x=self.int8(node), out=wanted)
+        return Quantize(name=f"{node.name}:{suffix}", x=self.reals[node], out=wanted)

@@ -1,0 +1,112 @@
+"""Quantization parameters of activations, and quantized weights.
+
+``real = scale * (q - zero_point)``, int8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.profiling.ranges import Range
+from quantglow.types import Array, DType, ElementType, QuantParams
+
+LOWEST, HIGHEST = DType.I8.limits
+WEIGHT_LIMIT = 127
+"""Weights use [-127, 127], so that negating one cannot overflow."""
+
+SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+"""Subnormal scales would lose precision, and their reciprocal overflows."""
+
+ZERO_RANGE_SCALE = 2.0**-8
+"""For a tensor that was always 0: bias scales built on it stay fine-grained."""
+
+
+def activation_element(seen: Range, symmetric: bool = False) -> ElementType:
+    """int8 parameters under which all of ``seen`` and 0 are representable without clipping.
+
+    Asymmetric: 0 lies exactly on the zero point, and the scale is the smallest that still
+    reaches both ends, so ``|x - dequantize(quantize(x))| <= scale / 2`` in the whole range.
+    Symmetric: zero point 0; or -128 where nothing is negative, which a backend stores as
+    unsigned numbers with zero point 0.
+    """
+    low, high = min(seen.low, 0.0), max(seen.high, 0.0)
+    if low == high:
+        return _element(ZERO_RANGE_SCALE, 0)
+    if symmetric and low < 0:
+        return _element(max(-low, high) / HIGHEST, 0)
+    zero_point = int(np.clip(np.rint(LOWEST - low * 255 / (high - low)), LOWEST, HIGHEST))
+    # Each end that is not 0 needs a step on its side of the zero point.
+    zero_point = min(zero_point, HIGHEST - 1) if high > 0 else zero_point
+    zero_point = max(zero_point, LOWEST + 1) if low < 0 else zero_point
+    scales = [0.0]
+    if high > 0:
+        scales.append(high / (HIGHEST - zero_point))
+    if low < 0:
+        scales.append(low / (LOWEST - zero_point))
+    return _element(max(scales), zero_point)
+
+
+def _element(scale: float, zero_point: int) -> ElementType:
+    params = QuantParams.per_tensor(max(scale, SMALLEST_SCALE), zero_point)
+    return ElementType(DType.I8, params)
+
+
+@dataclass(frozen=True)
+class QuantizedWeights:
+    """int8 weights, the scale of each channel (last axis), and the int32 bias."""
+
+    weights: Array
+    scales: Array
+    bias: Array | None
+
+
+def quantize_weights(
+    weights: Array, bias: Array | None, x: QuantParams, per_channel: bool = True
+) -> QuantizedWeights:
+    """``weights / scale`` and ``bias / (x.scale * scale)``, rounded half to even.
+
+    A channel's scale is ``max |w| / 127``, enlarged where the int32 accumulator, bias plus the
+    worst sum over all inputs, would overflow.
+    """
+    axes = tuple(range(weights.ndim - 1))
+    largest = np.abs(weights).max(axis=axes, initial=0.0).astype(np.float64)
+    scales = _channel_scales(largest if per_channel else np.full_like(largest, largest.max()))
+    for _ in range(8):
+        integers = _rounded(weights, scales)
+        excess = _excess(integers, bias, scales, x)
+        if (excess <= 1).all():
+            break
+        # Float32 rounding and the rounding of weights can leave a little: hence the margin.
+        factors = np.where(excess > 1, excess * 1.001, 1.0)
+        scales = (scales * (factors if per_channel else factors.max())).astype(np.float32)
+    return QuantizedWeights(integers, scales, _rounded_bias(bias, scales, x))
+
+
+def _channel_scales(largest: Array) -> Array:
+    """float32 scales; a channel of zeros gets the scale of the largest channel."""
+    spare = largest.max(initial=0.0) or 1.0
+    reach = np.where(largest > 0, largest, spare)
+    return np.maximum(reach / WEIGHT_LIMIT, SMALLEST_SCALE).astype(np.float32)
+
+
+def _rounded(weights: Array, scales: Array) -> Array:
+    steps = np.rint(weights / scales)
+    return np.clip(steps, -WEIGHT_LIMIT, WEIGHT_LIMIT).astype(np.int8)
+
+
+def _rounded_bias(bias: Array | None, scales: Array, x: QuantParams) -> Array | None:
+    if bias is None:
+        return None
+    return np.rint(bias / (scales.astype(np.float64) * x.scale)).astype(np.int32)
+
+
+def _excess(integers: Array, bias: Array | None, scales: Array, x: QuantParams) -> Array:
+    """For each channel the largest possible ``|accumulator|`` over what int32 holds."""
+    sums = np.abs(integers.astype(np.int64)).sum(axis=tuple(range(integers.ndim - 1)))
+    reach = max(HIGHEST - x.zero_point, x.zero_point - LOWEST)
+    worst = sums.astype(np.float64) * reach
+    if bias is not None:
+        worst = worst + np.abs(np.rint(bias / (scales.astype(np.float64) * x.scale)))
+    return np.asarray(worst / DType.I32.limits[1])

@@ -1,0 +1,236 @@
+"""What runs in int8, and with which parameters.  Decided on the float graph, before any rewriting.
+
+1. A node is int8 if its op has a rule, its tensors have ranges, and the user did not exclude it.
+2. The tail stays float: what only moves or finishes the results of the last matrix products.
+3. A connected group of int8 nodes that only move or combine elements is not worth its conversions.
+4. Values that must share parameters (through pooling, Concat, Reshape, …) form groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import (
+    Clip,
+    Concat,
+    Conv,
+    Expand,
+    LogSoftmax,
+    MatMul,
+    MaxPool,
+    Pad,
+    PRelu,
+    ReduceMax,
+    ReduceMin,
+    Relu,
+    Reshape,
+    Resize,
+    Slice,
+    Softmax,
+    Transpose,
+)
+from quantglow.ops.convolution import Contraction
+from quantglow.ops.elementwise import Binary, Unary
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile, Range, choose_range
+from quantglow.quantization.params import activation_element
+from quantglow.quantization.refusals import refusal
+from quantglow.quantization.scope import excluded_nodes
+from quantglow.types import ElementType
+
+MOVES = (Concat, Expand, Pad, Reshape, Resize, Slice, Transpose)
+"""Operators that only move elements; their result has the parameters of their operands."""
+
+KEEPS_PARAMS = (*MOVES, MaxPool, ReduceMax, ReduceMin)
+PRODUCTS = (Contraction, MatMul)
+"""Operators whose int32 sums give float32 directly where nobody reads integers."""
+
+LIGHT = (*MOVES, Unary, Binary, PRelu)
+"""Operators too cheap to pay for conversions from and to float."""
+
+TAIL = (Unary, Reshape, Transpose, Slice, Concat)
+EXTREME_RATIO = 16.0
+"""A Concat part whose range is narrower by more keeps its own scale for its other readers."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``reasons`` says for each float node why; ``elements`` gives the type of each int8 value."""
+
+    graph: Graph
+    reasons: Mapping[Node, str]
+    elements: Mapping[Node, ElementType]
+    quantize_output: bool
+
+    def is_int8(self, node: Node) -> bool:
+        """Whether the node computes on int8 operands."""
+        return not isinstance(node, Constant) and node.operands != () and node not in self.reasons
+
+    @cached_property
+    def integer_results(self) -> frozenset[Node]:
+        """int8 nodes that store integers; the others (matrix products only) give float32."""
+        outputs = {node for _, node in self.graph.outputs} if self.quantize_output else set()
+        found: set[Node] = set()
+        for node in reversed(self.graph.nodes):
+            if not self.is_int8(node):
+                continue
+            readers = self.graph.users[node]
+            if (
+                not isinstance(node, PRODUCTS)
+                or node in outputs
+                or any(self._reads_int8(user, node, found) for user in readers)
+            ):
+                found.add(node)
+        return frozenset(found)
+
+    def _reads_int8(self, user: Node, node: Node, storing: set[Node]) -> bool:
+        if not self.is_int8(user):
+            return False
+        # A Conv with a float result adds its residual in float.
+        float_residual = isinstance(user, Conv) and user not in storing and node is not user.x
+        return not float_residual
+
+
+def make_plan(graph: Graph, profile: Profile, config: QuantizationConfig) -> Plan:
+    """The plan for ``graph``.  Raises ``IgnoredScopeError``."""
+    ranges = tensor_ranges(graph, profile, config)
+    reasons = excluded_nodes(graph, config)
+    for node in graph.compute_nodes():
+        reason = reasons.get(node) or refusal(node) or _missing_range(node, ranges)
+        if reason:
+            reasons[node] = reason
+    if not config.quantize_output:
+        for node in _tail(graph):
+            reasons.setdefault(node, "finishes the output in float")
+    for node in _not_worth_it(graph, reasons):
+        reasons[node] = "no int8 operator next to it is worth the conversions"
+    elements = _elements(graph, ranges, reasons, config.symmetric)
+    return Plan(graph, reasons, elements, config.quantize_output)
+
+
+def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) -> dict[Node, Range]:
+    """The range of every float value that has one: from the profile, or from a Constant."""
+    found: dict[Node, Range] = {}
+    for node in graph.nodes:
+        if not node.type.dtype.is_float:
+            continue
+        if isinstance(node, Constant) and node.value.size:
+            found[node] = Range(float(node.value.min()), float(node.value.max()))
+        elif node.name in profile:
+            histogram = profile.histograms[node.name]
+            arguments = (config.calibrate_method, config.percentile, config.symmetric)
+            found[node] = choose_range(histogram, *arguments)
+    return found
+
+
+def _missing_range(node: Node, ranges: Mapping[Node, Range]) -> str:
+    for value in (node, *node.operands):
+        if value.type.dtype.is_float and value not in ranges:
+            return f"the profile has no range for {value.name!r}"
+    return ""
+
+
+def _tail(graph: Graph) -> list[Node]:
+    """Cheap nodes behind the last matrix products, that lead to graph outputs only."""
+    leading: set[Node] = set()
+    for node in reversed(graph.compute_nodes()):
+        is_last = all(user in leading for user in graph.users[node])
+        if is_last and isinstance(node, (*TAIL, Softmax, LogSoftmax)):
+            leading.add(node)
+    tail: set[Node] = set()
+    for node in graph.nodes:
+        fed = all(isinstance(o, (*PRODUCTS, Constant)) or o in tail for o in node.operands)
+        if node in leading and (fed or isinstance(node, Softmax | LogSoftmax)):
+            tail.add(node)
+    return [node for node in graph.nodes if node in tail]
+
+
+def _not_worth_it(graph: Graph, reasons: Mapping[Node, str]) -> Iterator[Node]:
+    """int8 nodes in connected groups of light nodes only."""
+    nodes = [n for n in graph.compute_nodes() if n not in reasons]
+    groups = UnionFind(nodes)
+    for node in nodes:
+        for operand in node.operands:
+            if operand in groups:
+                groups.join(node, operand)
+    worthy = {groups.find(n) for n in nodes if not isinstance(n, LIGHT)}
+    return (n for n in nodes if groups.find(n) not in worthy)
+
+
+def _elements(
+    graph: Graph, ranges: Mapping[Node, Range], reasons: Mapping[Node, str], symmetric: bool
+) -> dict[Node, ElementType]:
+    """One element type for each group of values that share parameters."""
+    groups = UnionFind(ranges)
+    for node in graph.compute_nodes():
+        if node not in reasons:
+            for operand in _sharing(node, graph, ranges, reasons):
+                groups.join(node, operand)
+    seen: dict[Node, Range] = {}
+    for node, own in ranges.items():
+        root = groups.find(node)
+        seen[root] = seen[root].union(own) if root in seen else own
+    elements = {root: activation_element(r, symmetric) for root, r in seen.items()}
+    return {node: elements[groups.find(node)] for node in ranges}
+
+
+def _sharing(
+    node: Node, graph: Graph, ranges: Mapping[Node, Range], reasons: Mapping[Node, str]
+) -> list[Node]:
+    """The operands that should have the parameters of the node's result."""
+    if isinstance(node, Concat):
+        return [p for p in node.parts if not _keeps_own_scale(p, node, graph, ranges, reasons)]
+    if isinstance(node, KEEPS_PARAMS):
+        return list(node.operands)
+    if isinstance(node, Relu | Clip) and clips_nothing(node, ranges[node.x]):
+        return [node.x]
+    return []
+
+
+def clips_nothing(node: Relu | Clip, x: Range) -> bool:
+    """Whether a Relu or Clip leaves every value of the range as it is."""
+    low, high = (0.0, float("inf")) if isinstance(node, Relu) else (node.low, node.high)
+    return low <= x.low and x.high <= high and low <= 0 <= high
+
+
+def _keeps_own_scale(
+    part: Node,
+    concat: Concat,
+    graph: Graph,
+    ranges: Mapping[Node, Range],
+    reasons: Mapping[Node, str],
+) -> bool:
+    """Whether a part is so narrow that its other int8 readers deserve a finer scale."""
+    others = [u for u in graph.users[part] if u is not concat and u not in reasons]
+    own, whole = _with_zero(ranges[part]).width, _with_zero(ranges[concat]).width
+    return bool(others) and 0 < own * EXTREME_RATIO < whole
+
+
+def _with_zero(seen: Range) -> Range:
+    return seen.union(Range(0.0, 0.0))
+
+
+class UnionFind:
+    """Disjoint sets of nodes."""
+
+    def __init__(self, nodes: Iterator[Node] | Mapping[Node, object] | list[Node]) -> None:
+        self.parents = {node: node for node in nodes}
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.parents
+
+    def find(self, node: Node) -> Node:
+        """The representative of the node's set."""
+        root = node
+        while self.parents[root] is not root:
+            root = self.parents[root]
+        while self.parents[node] is not root:
+            self.parents[node], node = root, self.parents[node]
+        return root
+
+    def join(self, one: Node, other: Node) -> None:
+        self.parents[self.find(other)] = self.find(one)

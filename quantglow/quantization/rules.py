@@ -1,0 +1,186 @@
+"""The int8 form of each operator: ``quant_rules[Op](node, conversion)``.
+
+A rule gets the float node and asks the conversion for its operands in int8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import (
+    AveragePool,
+    Clip,
+    Concat,
+    Conv,
+    Expand,
+    MatMul,
+    MaxPool,
+    Pad,
+    PRelu,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    Relu,
+    Reshape,
+    Resize,
+    Slice,
+    Softmax,
+    Table,
+    Transpose,
+)
+from quantglow.ops.arithmetic import quant_of
+from quantglow.ops.convolution import Contraction
+from quantglow.ops.elementwise import Binary, Unary
+from quantglow.quantization.params import quantize_weights
+from quantglow.types import Array, DType, ElementType, QuantParams
+
+
+class Conversion(Protocol):
+    """What a rule may ask for; nodes are those of the float graph."""
+
+    per_channel: bool
+
+    def int8(self, node: Node, element: ElementType | None = None) -> Node:
+        """The value as int8, with its own parameters or those given."""
+
+    def real(self, node: Node) -> Node:
+        """The value as float32."""
+
+    def element(self, node: Node) -> ElementType:
+        """The int8 type of the value."""
+
+    def out(self, node: Node) -> ElementType | None:
+        """The int8 type of the result, or None if it is only read as float32."""
+
+
+Rule = Callable[[Any, Conversion], Node]
+AnyRule = TypeVar("AnyRule", bound=Rule)
+quant_rules: dict[type[Node], Rule] = {}
+"""The rule of an operator, or of a base class for all operators below it."""
+
+
+def quant_rule(*kinds: type[Node]) -> Callable[[AnyRule], AnyRule]:
+    def register(rule: AnyRule) -> AnyRule:
+        quant_rules.update(dict.fromkeys(kinds, rule))
+        return rule
+
+    return register
+
+
+def rule_of(kind: type[Node]) -> Rule | None:
+    """The rule of the operator or of its nearest base class that has one."""
+    return next((quant_rules[c] for c in kind.__mro__ if c in quant_rules), None)
+
+
+@quant_rule(Contraction)
+def contraction(node: Any, conversion: Conversion) -> Node:
+    """int8 weights by channel, int32 bias, one rounding."""
+    x, out = conversion.int8(node.x), conversion.out(node)
+    bias = None if node.b is None else node.b.value
+    made = quantize_weights(node.w.value, bias, x.type.params, conversion.per_channel)
+    b = None
+    if made.bias is not None:
+        scales = made.scales.astype(np.float64) * x.type.params.scale
+        b = _constant(f"{node.name}:b", made.bias, DType.I32, _per_channel(scales, 0))
+    last_axis = made.weights.ndim - 1
+    w = _constant(f"{node.name}:w", made.weights, DType.I8, _per_channel(made.scales, last_axis))
+    changes: dict[str, Any] = {"x": x, "w": w, "b": b, "out": out}
+    if isinstance(node, Conv) and node.residual is not None:
+        read = conversion.real if out is None else conversion.int8
+        changes["residual"] = read(node.residual)
+    result: Node = replace(node, **changes)
+    return result
+
+
+def _constant(name: str, value: Array, dtype: DType, params: QuantParams) -> Constant:
+    return Constant(name=name, value=value, element=ElementType(dtype, params))
+
+
+def _per_channel(scales: Array, axis: int) -> QuantParams:
+    # A product of two tiny scales may be below float32; it serves printing only.
+    return QuantParams.symmetric(np.maximum(scales, np.finfo(np.float32).tiny), axis)
+
+
+@quant_rule(MatMul)
+def mat_mul(node: MatMul, conversion: Conversion) -> Node:
+    x, y = conversion.int8(node.x), conversion.int8(node.y)
+    return replace(node, x=x, y=y, out=conversion.out(node))
+
+
+@quant_rule(Binary)
+def binary(node: Any, conversion: Conversion) -> Node:
+    """Float constants stay as they are: the int8 form takes them exactly."""
+    x, y = (
+        operand if isinstance(operand, Constant) else conversion.int8(operand)
+        for operand in (node.x, node.y)
+    )
+    made: Node = replace(node, x=x, y=y, out=conversion.element(node))
+    return made
+
+
+@quant_rule(PRelu, AveragePool, ReduceMean, Softmax)
+def rounds_once(node: Any, conversion: Conversion) -> Node:
+    """Operators with a quantized ``x`` and an ``out`` of their own."""
+    made: Node = replace(node, x=conversion.int8(node.x), out=conversion.element(node))
+    return made
+
+
+@quant_rule(Concat, Expand, MaxPool, Pad, ReduceMax, ReduceMin, Reshape, Resize, Slice, Transpose)
+def keeps_params(node: Node, conversion: Conversion) -> Node:
+    """Operators whose result has the parameters of their operands."""
+    element = conversion.element(node)
+    return node.with_operands(tuple(conversion.int8(o, element) for o in node.operands))
+
+
+@quant_rule(Unary)
+def unary(node: Any, conversion: Conversion) -> Node:
+    """The 256 results of the exact function."""
+    x, out = conversion.int8(node.x), conversion.element(node)
+    table = Constant(
+        name=f"{node.name}:table",
+        value=tabulate(node.function, x.type.params, out),
+        element=out,
+    )
+    return Table(name=node.name, x=x, table=table, out=out, function=node.op)
+
+
+@quant_rule(Relu, Clip)
+def clip(node: Any, conversion: Conversion) -> Node:
+    """Nothing where the int8 type of ``x`` holds only values inside the bounds."""
+    x, out = conversion.int8(node.x), conversion.element(node)
+    low, high = (0.0, math.inf) if isinstance(node, Relu) else (node.low, node.high)
+    if x.type.element == out and _inside(out, low, high):
+        return x
+    return unary(node, conversion)
+
+
+def _inside(element: ElementType, low: float, high: float) -> bool:
+    params = quant_of(element)
+    steps = [limit - params.zero_point for limit in element.dtype.limits]
+    tolerance = params.scale / 2
+    return (
+        low - tolerance <= steps[0] * params.scale and steps[1] * params.scale <= high + tolerance
+    )
+
+
+def tabulate(function: Callable[[Any], Any], x: QuantParams, out: ElementType) -> Array:
+    """``saturate(rint(function(real) / scale) + zero_point)`` for the 256 int8 codes of x.
+
+    Computed in float64.  A function undefined at a code that calibration never produced (the
+    logarithm of a negative number) gives the lowest integer there.
+    """
+    lowest, highest = DType.I8.limits
+    codes = np.arange(lowest, highest + 1, dtype=np.float64)
+    params = quant_of(out)
+    with np.errstate(all="ignore"):
+        reals = np.asarray(function((codes - x.zero_point) * x.scale), np.float64)
+        steps = np.rint(reals / params.scale) + params.zero_point
+    low, high = out.dtype.limits
+    clipped = np.clip(np.nan_to_num(steps, nan=low), low, high)
+    return np.asarray(clipped, out.dtype.numpy)

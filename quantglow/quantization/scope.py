@@ -1,0 +1,111 @@
+"""Which nodes the user wants to keep in float."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Set
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+
+from quantglow.errors import IgnoredScopeError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import OPS, Node
+from quantglow.options import QuantizationConfig
+
+ONNX_OPS = {
+    "GlobalAveragePool": ("AveragePool", "ReduceMean"),
+    "GlobalMaxPool": ("MaxPool", "ReduceMax"),
+    "Flatten": ("Reshape",),
+    "Squeeze": ("Reshape",),
+    "Unsqueeze": ("Reshape",),
+    "Split": ("Slice",),
+    "Upsample": ("Resize",),
+    "BatchNormalization": ("BatchNormalization", "Mul", "Add"),
+}
+"""ONNX operators that have another name in the optimized graph."""
+
+
+def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
+    """The nodes that stay float because of ``config``, each with the reason.
+
+    Raises ``IgnoredScopeError`` for an entry that matches no node.
+    """
+    nodes = graph.compute_nodes()
+    scope = config.ignored_scope
+    found: dict[Node, str] = {}
+    for entry in config.nodes_to_exclude or ():
+        _add(found, _matching(entry, nodes), f"nodes_to_exclude {entry!r}")
+    for entry in scope.names:
+        _add(found, _matching(entry, nodes, scope.validate), f"ignored_scope {entry!r}")
+    for entry in scope.patterns:
+        matches = _matching(f"re:{entry}", nodes, scope.validate)
+        _add(found, matches, f"ignored_scope pattern {entry!r}")
+    for entry in scope.types:
+        matches = _of_type(entry, nodes, scope.validate)
+        _add(found, matches, f"ignored_scope type {entry!r}")
+    if config.op_types_to_quantize:
+        wanted = {op for entry in config.op_types_to_quantize for op in known_ops(entry)}
+        _add(found, [n for n in nodes if n.op not in wanted], "not in op_types_to_quantize")
+    return found
+
+
+def known_ops(entry: str) -> tuple[str, ...]:
+    """The operators an ONNX op type stands for.  Raises ``IgnoredScopeError``."""
+    if entry in ONNX_OPS:
+        return ONNX_OPS[entry]
+    if entry in OPS:
+        return (entry,)
+    raise _unmatched(f"op type {entry!r}", entry, OPS.keys() | ONNX_OPS.keys())
+
+
+def _matching(entry: str, nodes: Iterable[Node], validate: bool = True) -> list[Node]:
+    """Nodes whose name is the entry, fits its glob, or starts with its ``re:`` expression."""
+    names = {alias: node for node in nodes for alias in _aliases(node.name)}
+    if entry.startswith("re:"):
+        try:
+            expression = re.compile(entry[3:])
+        except re.error as error:
+            raise IgnoredScopeError(f"{entry[3:]!r} is not a regular expression: {error}") from None
+        matches = [node for name, node in names.items() if expression.match(name)]
+    elif entry in names:
+        matches = [names[entry]]
+    else:
+        matches = [node for name, node in names.items() if fnmatchcase(name, entry)]
+    if not matches and validate:
+        raise _unmatched(f"entry {entry!r}", entry.removeprefix("re:"), names.keys())
+    return matches
+
+
+def _aliases(name: str) -> tuple[str, ...]:
+    """A value name, and the node name that PyTorch's exporter made it from."""
+    node = re.sub(r"_output_\d+$", "", name)
+    return (name,) if node == name else (name, node)
+
+
+def _of_type(entry: str, nodes: Iterable[Node], validate: bool) -> list[Node]:
+    nodes = list(nodes)
+    try:
+        ops = known_ops(entry)
+    except IgnoredScopeError:
+        if validate:
+            raise
+        return []
+    matches = [n for n in nodes if n.op in ops]
+    if not matches and validate:
+        raise _unmatched(f"op type {entry!r}", entry, {n.op for n in nodes})
+    return matches
+
+
+def _add(found: dict[Node, str], nodes: Iterable[Node], reason: str) -> None:
+    for node in nodes:
+        found.setdefault(node, reason)
+
+
+def _unmatched(what: str, entry: str, known: Set[str]) -> IgnoredScopeError:
+    near = get_close_matches(entry, sorted(known), 3, cutoff=0.5)
+    hint = f"did you mean {', '.join(map(repr, near))}?" if near else "nothing looks like it."
+    return IgnoredScopeError(
+        f"{what} matches no node of the optimized graph; {hint} Remedy: give the name of the value "
+        "the node computes (of the last one, where several nodes were fused), a glob, or "
+        "'re:' and a regular expression."
+    )
