@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.ops import Dequantize
+from quantglow.graph.node import Node
+from quantglow.ops import Quantize
 
 
 @dataclass(frozen=True)
@@ -50,20 +50,24 @@ class QuantizationReport:
 
 
 def float_islands(graph: Graph) -> tuple[Node, ...]:
-    """Float operators between int8 ones: fed by a Dequantize and feeding a Quantize, at length."""
-    after = _float_nodes_after_dequantize(graph)
+    """Operators computing in float that get int8 results and lead to int8 operators again."""
+    after = _behind_integers(graph)
     before: set[Node] = set()
     for node in reversed(graph.nodes):
-        if any(user.op == "Quantize" or user in before for user in graph.users[node]):
+        if any(isinstance(user, Quantize) or user in before for user in graph.users[node]):
             before.add(node)
-    return tuple(n for n in graph.nodes if n in after and n in before)
+    return tuple(n for n in after if n in before and not _touches_integers(n))
 
 
-def _float_nodes_after_dequantize(graph: Graph) -> set[Node]:
-    found: set[Node] = set()
+def _behind_integers(graph: Graph) -> dict[Node, None]:
+    """Nodes that compute on integers, and all that depend on them, in order."""
+    found: dict[Node, None] = {}
     for node in graph.nodes:
-        if isinstance(node, Input | Dequantize) or not node.type.dtype.is_float:
-            continue
-        if any(isinstance(o, Dequantize) or o in found for o in node.operands):
-            found.add(node)
+        if _touches_integers(node) or any(o in found for o in node.operands):
+            found[node] = None
     return found
+
+
+def _touches_integers(node: Node) -> bool:
+    """Whether an operand is int8; a Quantize is part of the way back, not of an island."""
+    return isinstance(node, Quantize) or any(o.type.quant for o in node.operands)

@@ -1,0 +1,141 @@
+"""Which operators become int8, and with which parameters."""
+
+from __future__ import annotations
+
+import numpy as np
+from quantization_networks import (
+    constant,
+    conv,
+    graph_of,
+    image,
+    quantized,
+    samples_for,
+    small_cnn,
+    sqnr,
+)
+
+from quantglow import ops
+from quantglow.graph.node import Node
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import profile
+from quantglow.quantization import float_islands, quantize
+
+
+def count(graph: object, kind: type[Node]) -> int:
+    return sum(isinstance(n, kind) for n in graph.nodes)  # type: ignore[attr-defined]
+
+
+def test_a_small_cnn_has_one_quantize_and_no_dequantize() -> None:
+    graph = small_cnn()
+    result, report = quantized(graph)
+    assert (count(result, ops.Quantize), count(result, ops.Dequantize)) == (1, 0)
+    assert count(result, ops.Rescale) == 0
+    assert [n.name for n in report.kept_float] == ["prob"]
+
+
+def test_a_small_cnn_keeps_its_accuracy() -> None:
+    graph = small_cnn()
+    result, _ = quantized(graph)
+    assert sqnr(graph, result) > 30
+
+
+def test_the_last_product_gives_float_without_rounding() -> None:
+    result, _ = quantized(small_cnn())
+    assert result.by_name("fc").out is None  # type: ignore[attr-defined]
+
+
+def test_quantize_output_rounds_the_last_product() -> None:
+    result, report = quantized(small_cnn(), quantize_output=True)
+    assert report.count("float") == 0
+    assert isinstance(result.outputs[0][1], ops.Dequantize)
+
+
+def test_concat_parts_share_their_parameters() -> None:
+    result, _ = quantized(small_cnn())
+    left, right = (result.by_name(n).type.quant for n in ("left", "right"))
+    assert left == right == result.by_name("joined").type.quant
+
+
+def test_a_narrow_concat_part_with_other_readers_keeps_its_scale() -> None:
+    x = image()
+    a = conv("a", x, 4, low=0.0)
+    wide = ops.Mul(name="wide", x=conv("b", x, 4), y=constant("k", 100.0))
+    joined = ops.Concat(name="joined", parts=(a, wide), axis=3)
+    graph = graph_of(conv("c", joined, 4), conv("d", a, 4), inputs=(x,))
+    result, _ = quantized(graph)
+    assert result.by_name("a").type.params.scale * 16 < result.by_name("joined").type.params.scale
+    assert count(result, ops.Rescale) == 1
+    assert sqnr(graph, result) > 28
+
+
+def test_a_narrow_concat_part_without_other_readers_needs_no_rescale() -> None:
+    x = image()
+    wide = ops.Mul(name="wide", x=conv("b", x, 4), y=constant("k", 100.0))
+    joined = ops.Concat(name="joined", parts=(conv("a", x, 4), wide), axis=3)
+    result, _ = quantized(graph_of(conv("c", joined, 4), inputs=(x,)))
+    assert count(result, ops.Rescale) == 0
+
+
+def test_light_nodes_between_float_nodes_stay_float() -> None:
+    x = image()
+    moved = ops.Transpose(name="t", x=ops.Add(name="a", x=x, y=x), perm=(0, 2, 1, 3))
+    graph = graph_of(ops.LRN(name="lrn", x=moved, size=3), inputs=(x,))
+    result, report = quantized(graph)
+    assert report.count("int8") == 0
+    assert result is graph
+
+
+def test_an_operator_without_an_int8_form_is_an_island_with_a_reason() -> None:
+    x = image()
+    middle = ops.LRN(name="lrn", x=conv("a", x, 8), size=3)
+    graph = graph_of(conv("b", middle, 4), inputs=(x,))
+    result, report = quantized(graph)
+    assert [n.name for n in float_islands(result)] == ["lrn"]
+    assert "squares" in report.kept_float[0].reason
+    assert sqnr(graph, result) > 28
+
+
+def test_a_float_conv_result_takes_its_residual_in_float() -> None:
+    x = image()
+    a = conv("a", x, 8)
+    graph = graph_of(conv("b", a, 8, residual=a), inputs=(x,))
+    result, _ = quantized(graph)
+    assert result.by_name("b").residual.type.dtype.is_float  # type: ignore[attr-defined]
+    assert sqnr(graph, result) > 30
+
+
+def test_a_residual_that_only_a_float_result_reads_is_not_rounded() -> None:
+    x = image()
+    graph = graph_of(conv("b", x, 8, residual=conv("a", x, 8)), inputs=(x,))
+    result, _ = quantized(graph)
+    assert result.by_name("a").out is None  # type: ignore[attr-defined]
+
+
+def test_a_tensor_that_was_always_zero_divides_nothing_by_zero() -> None:
+    x = image()
+    dead = conv("dead", x, 8, low=0.0)
+    dead = ops.Conv(
+        name="dead",
+        x=x,
+        w=constant("w", np.zeros((1, 1, 8, 8))),
+        b=constant("b", np.full(8, -1.0)),
+        low=0.0,
+    )
+    graph = graph_of(conv("next", dead, 4), inputs=(x,))
+    result, _ = quantized(graph)
+    assert sqnr(graph, result) > 40
+
+
+def test_performance_fixes_zero_points() -> None:
+    result, _ = quantized(small_cnn(), preset="performance")
+    zero_points = {
+        n.type.quant.zero_point for n in result.nodes if n.type.quant and n.type.quant.axis is None
+    }
+    assert zero_points <= {0, -128}
+
+
+def test_quantizing_twice_gives_the_same_graph_text() -> None:
+    graph = small_cnn()
+    seen = profile(graph, samples_for(graph), progress=False)
+    one, other = (quantize(graph, seen, QuantizationConfig()) for _ in range(2))
+    assert [repr(n) for n in one.nodes] == [repr(n) for n in other.nodes]
