@@ -20,13 +20,42 @@ ROUNDS = 64
 
 @dataclass
 class Uses:
-    """Reader counts while a pass rewrites; nodes a rule made itself count as read once."""
+    """Reader counts and names while a pass rewrites.
+
+    Counts never fall within one traversal, so a node that counts as read once is read once.
+    """
 
     counts: dict[Node, int] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
 
     def single(self, node: Node) -> bool:
         """Whether ``node`` has only one reader, so that it may be absorbed."""
         return self.counts.get(node, 1) == 1
+
+    def fresh(self, name: str) -> str:
+        """``name``, or if the graph has it already ``name_2``, ``name_3``, …"""
+        candidate, number = name, 2
+        while candidate in self.names:
+            candidate, number = f"{name}_{number}", number + 1
+        self.names.add(candidate)
+        return candidate
+
+    def replaced(self, node: Node, replacement: Node) -> None:
+        """Note that the readers of ``node`` now read ``replacement``."""
+        readers = self.counts[node]
+        if replacement in self.counts:
+            readers += self.counts[replacement] - node.operands.count(replacement)
+        else:
+            self._adopt(replacement)
+        self.counts[replacement] = readers
+
+    def _adopt(self, made: Node) -> None:
+        """Count the reads of a node that a rule made, and of the nodes it made below it."""
+        for operand in made.operands:
+            known = operand in self.counts
+            self.counts[operand] = self.counts.get(operand, 0) + 1
+            if not known:
+                self._adopt(operand)
 
 
 LocalRule = Callable[[Node, Uses], Node | None]
@@ -50,17 +79,15 @@ class RewritePass:
         raise QuantglowError(f"pass {self.name!r} did not settle in {ROUNDS} rounds")
 
     def _once(self, graph: Graph) -> Graph:
-        uses = Uses()
+        uses = Uses(names={node.name for node in graph.nodes})
         originals = iter(graph.nodes)
 
         def apply(node: Node) -> Node:
-            count = graph.use_counts[next(originals)]
-            uses.counts[node] = count
+            uses.counts[node] = graph.use_counts[next(originals)]
             replacement = self.rule(node, uses)
             if replacement is None:
                 return node
-            # A replacement that already has readers (an operand passed through) keeps them.
-            uses.counts[replacement] = max(count, uses.counts.get(replacement, 0) - 1 + count)
+            uses.replaced(node, replacement)
             return replacement
 
         return graph.rebuild(apply)

@@ -1,1 +1,110 @@
+"""The graph optimizer: small passes, each a file of its name, and the order they run in.
 
+Unused nodes need no pass: a graph is what its outputs reach.
+"""
+
+from __future__ import annotations
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.rewrite import Pass, run_passes
+from quantglow.passes.canonicalize_pool import canonicalize_pool
+from quantglow.passes.decompose_batch_norm import decompose_batch_norm
+from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
+from quantglow.passes.eliminate_identity import eliminate_identity
+from quantglow.passes.fold_arithmetic import fold_arithmetic
+from quantglow.passes.fold_arithmetic_into_consumer import fold_arithmetic_into_consumer
+from quantglow.passes.fold_batch_norm import fold_batch_norm
+from quantglow.passes.fold_constants import fold_constants
+from quantglow.passes.fold_pad import fold_pad
+from quantglow.passes.fold_transpose_into_gemm import fold_transpose_into_gemm
+from quantglow.passes.fuse_activation import fuse_activation
+from quantglow.passes.fuse_residual import fuse_residual
+from quantglow.passes.gemm_to_conv import gemm_to_conv
+from quantglow.passes.hoist_transpose import hoist_transpose
+from quantglow.passes.matmul_to_gemm import matmul_to_gemm
+from quantglow.passes.merge_arithmetic import merge_arithmetic
+from quantglow.passes.merge_clips import merge_clips
+from quantglow.passes.merge_reshapes import merge_reshapes
+from quantglow.passes.merge_transposes import merge_transposes
+from quantglow.passes.recognise_gelu import recognise_gelu
+from quantglow.passes.recognise_hard_sigmoid import recognise_hard_sigmoid
+from quantglow.passes.recognise_hard_swish import recognise_hard_swish
+from quantglow.passes.recognise_swish import recognise_swish
+from quantglow.passes.repeat import repeat
+from quantglow.passes.simplify_arithmetic import simplify_arithmetic
+from quantglow.passes.simplify_concat import simplify_concat
+from quantglow.passes.simplify_slice import simplify_slice
+from quantglow.passes.sink_reshape import sink_reshape
+from quantglow.passes.sink_transpose import sink_transpose
+from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_reshape
+from quantglow.passes.transpose_to_reshape import transpose_to_reshape
+
+FLOAT_PASSES: tuple[Pass, ...] = (
+    eliminate_common_subexpressions,
+    repeat(
+        "move-transposes",
+        eliminate_identity,
+        fold_constants,
+        matmul_to_gemm,
+        merge_transposes,
+        merge_reshapes,
+        sink_transpose,
+        sink_transpose_below_reshape,
+        hoist_transpose,
+        sink_reshape,
+        fold_transpose_into_gemm,
+        eliminate_common_subexpressions,
+    ),
+    repeat(
+        "clean-up-shapes",
+        eliminate_identity,
+        fold_constants,
+        transpose_to_reshape,
+        canonicalize_pool,
+        merge_reshapes,
+        sink_reshape,
+        gemm_to_conv,
+        simplify_concat,
+        simplify_slice,
+        eliminate_common_subexpressions,
+    ),
+    repeat(
+        "recognise-activations",
+        simplify_arithmetic,
+        merge_clips,
+        recognise_hard_sigmoid,
+        recognise_hard_swish,
+        recognise_swish,
+        recognise_gelu,
+    ),
+    repeat("fold-batch-norm", simplify_arithmetic, fold_batch_norm, fold_arithmetic),
+    decompose_batch_norm,
+    repeat(
+        "fold-arithmetic",
+        eliminate_identity,
+        simplify_arithmetic,
+        merge_arithmetic,
+        fold_arithmetic,
+        fold_arithmetic_into_consumer,
+        fold_pad,
+        merge_clips,
+        fold_constants,
+    ),
+    fuse_activation,
+    eliminate_common_subexpressions,
+    fuse_residual,
+)
+"""Float graph to float graph.  Activations fuse after BatchNormalization has been folded, else
+the folding would change what the activation sees."""
+
+
+def optimize(graph: Graph) -> Graph:
+    """The same function of the inputs with fewer and larger operators, in NHWC throughout.
+
+    Outputs keep their names and layouts; a Transpose may remain behind an image input and before
+    an image output.
+    """
+    return run_passes(graph, FLOAT_PASSES)
+
+
+__all__ = ["FLOAT_PASSES", "optimize"]

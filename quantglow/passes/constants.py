@@ -1,0 +1,70 @@
+"""What the passes that compute with Constants share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.rewrite import Uses
+from quantglow.ops.convolution import Contraction, Conv
+from quantglow.types import Array
+
+
+def float_constant(value: object, name: str, uses: Uses) -> Constant:
+    """A float32 Constant under a name derived from ``name``."""
+    return Constant(name=uses.fresh(name), value=np.array(value, np.float32, order="C"))
+
+
+def is_float(node: Node) -> bool:
+    return node.type.dtype.is_float
+
+
+def scalar_of(node: Node) -> float | None:
+    """The value of a float Constant with one element."""
+    if isinstance(node, Constant) and node.type.size == 1 and is_float(node):
+        return float(node.value.reshape(()))
+    return None
+
+
+def is_scalar(node: Node, value: float) -> bool:
+    """Whether the node is a Constant close to ``value``: exporters write 1/sqrt(2) in many ways."""
+    found = scalar_of(node)
+    return found is not None and close(found, value)
+
+
+def close(a: float, b: float) -> bool:
+    return abs(a - b) <= 1e-5 * abs(b)
+
+
+def channel_values(node: Node, channels: int, rank: int) -> Array | None:
+    """A Constant that varies at most along the last axis, as an array [channels]."""
+    if not isinstance(node, Constant) or not is_float(node) or node.type.rank > rank:
+        return None
+    if node.type.size == 1:
+        return np.broadcast_to(node.value.reshape(-1), (channels,))
+    if node.type.shape[-1] == node.type.size == channels:
+        return np.asarray(node.value.reshape(-1))
+    return None
+
+
+def absorbs(node: Node, uses: Uses) -> bool:
+    """Whether arithmetic on the result can go into weights and bias: float, read once, nothing
+    fused behind the sum yet."""
+    if not isinstance(node, Contraction) or not uses.single(node) or not is_float(node.x):
+        return False
+    if not isinstance(node.w, Constant) or not isinstance(node.b, Constant | None):
+        return False
+    bounded = node.low != -np.inf or node.high != np.inf
+    return not bounded and not (isinstance(node, Conv) and node.residual is not None)
+
+
+def bias_of(node: Contraction) -> Array:
+    """The bias, zeros where there is none."""
+    if isinstance(node.b, Constant):
+        return node.b.value
+    return np.zeros(node.w.type.shape[-1], np.float32)
+
+
+def weights_of(node: Contraction) -> Array:
+    assert isinstance(node.w, Constant)
+    return node.w.value

@@ -1,0 +1,25 @@
+"""Compute at compile time what depends on Constants only."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+
+GROWTH_NBYTES = 1 << 20
+"""A folded value may be larger than its operands only up to this size (Expand, Pad, Resize)."""
+
+
+@rewrite_pass("fold-constants")
+def fold_constants(node: Node, uses: Uses) -> Node | None:
+    """f(Constant, …) -> Constant, unless that would make the program much larger"""
+    operands = node.operands
+    if not operands or not all(isinstance(o, Constant) for o in operands):
+        return None
+    if node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in operands)):
+        return None
+    values = [o.value for o in operands if isinstance(o, Constant)]
+    value = np.array(node.evaluate(*values), order="C")
+    element = node.type.element if node.type.quant else None
+    return Constant(name=node.name, value=value, element=element)

@@ -1,0 +1,56 @@
+"""Pad into the padding of the operator behind it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from quantglow.graph.node import Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops.convolution import Conv, Pads
+from quantglow.ops.elementwise import Clip, Relu
+from quantglow.ops.pooling import AveragePool, MaxPool, Pool
+from quantglow.ops.shape import Pad
+
+
+@rewrite_pass("fold-pad")
+def fold_pad(node: Node, uses: Uses) -> Node | None:
+    """Conv(Pad(x)) -> Conv(x, pads + …) for zeros; pools where their own padding means the same"""
+    match node:
+        case Conv(x=Pad(x=x) as pad) if pad.value == 0 and spatial(pad):
+            return replace(node, x=x, pads=added(node.pads, pad))
+        case AveragePool(x=Pad(x=x) as pad) if pad.value == 0 and fits(node, pad):
+            if node.ceil_mode or any(node.pads) or node.out is not None:
+                return None
+            return replace(node, x=x, pads=added(node.pads, pad), count_include_pad=True)
+        case MaxPool(x=Pad(x=x) as pad) if fits(node, pad) and neutral_for_max(pad):
+            return None if node.ceil_mode else replace(node, x=x, pads=added(node.pads, pad))
+    return None
+
+
+def spatial(pad: Pad) -> bool:
+    """Whether only H and W are padded."""
+    return not any((pad.before[0], pad.before[3], pad.after[0], pad.after[3]))
+
+
+def fits(node: Pool, pad: Pad) -> bool:
+    """Whether every window keeps at least one element that is not padding."""
+    pads = added(node.pads, pad)
+    reach = [node.dilations[i] * (node.kernel[i] - 1) for i in (0, 1)]
+    plain = node.dilations == (1, 1)
+    return spatial(pad) and plain and all(pads[i] <= reach[i % 2] for i in range(4))
+
+
+def neutral_for_max(pad: Pad) -> bool:
+    """Padding with -inf; or with zeros around values that are never negative."""
+    if pad.value == -math.inf:
+        return True
+    x = pad.x
+    never_negative = isinstance(x, Relu) or (isinstance(x, Clip) and x.low >= 0)
+    return pad.value == 0 and never_negative
+
+
+def added(pads: Pads, pad: Pad) -> Pads:
+    top, left, bottom, right = pads
+    (_, *before, _), (_, *after, _) = pad.before, pad.after
+    return top + before[0], left + before[1], bottom + after[0], right + after[1]

@@ -1,0 +1,28 @@
+"""The Add that ends a residual block, into the convolution before it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantglow.graph.node import Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops.convolution import Conv
+from quantglow.ops.elementwise import Add
+from quantglow.passes.constants import absorbs, is_float
+
+
+@rewrite_pass("fuse-residual")
+def fuse_residual(node: Node, uses: Uses) -> Node | None:
+    """Add(r, Conv(x)) -> Conv(x, residual=r) with the bounds of the Add.
+
+    Of two convolutions the right one takes the other: a graph computes operands in order, so the
+    left one is already there.
+    """
+    if not isinstance(node, Add) or node.out is not None:
+        return None
+    for conv, other in ((node.y, node.x), (node.x, node.y)):
+        if not isinstance(conv, Conv) or not absorbs(conv, uses) or conv is other:
+            continue
+        if conv.type.shape == other.type.shape and is_float(other):
+            return replace(conv, name=node.name, residual=other, low=node.low, high=node.high)
+    return None

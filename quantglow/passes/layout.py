@@ -1,0 +1,84 @@
+"""What the passes that move Transposes share: permutations and operands moved along."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.rewrite import Uses
+from quantglow.ops.shape import Reshape, Transpose
+
+Axes = tuple[int, ...]
+
+
+def inverse(perm: Axes) -> Axes:
+    """``inverse(p)[p[i]] == i``"""
+    return tuple(sorted(range(len(perm)), key=perm.__getitem__))
+
+
+def is_identity(perm: Axes) -> bool:
+    return perm == tuple(range(len(perm)))
+
+
+def to_channels_first(perm: Axes) -> bool:
+    """``(0, r-1, 1, …, r-2)`` for r >= 4: NHWC to NCHW."""
+    rank = len(perm)
+    return rank >= 4 and perm == (0, rank - 1, *range(1, rank - 1))
+
+
+def to_channels_last(perm: Axes) -> bool:
+    """``(0, 2, …, r-1, 1)`` for r >= 4: NCHW to NHWC."""
+    return len(perm) >= 4 and perm == (0, *range(2, len(perm)), 1)
+
+
+def moves_only_ones(shape: Axes, perm: Axes) -> bool:
+    """Whether transposing keeps the row-major order of the elements."""
+    real = [axis for axis in perm if shape[axis] != 1]
+    return real == sorted(real)
+
+
+def permuted(values: Axes, perm: Axes) -> Axes:
+    return tuple(values[axis] for axis in perm)
+
+
+def derived(name: str, suffix: str) -> str:
+    """``name`` with ``suffix`` once."""
+    return name.removesuffix(suffix) + suffix
+
+
+def transposed(node: Node, perm: Axes, uses: Uses, *, force: bool) -> Node | None:
+    """``Transpose(node, perm)`` for a node that may lack leading axes of size 1.
+
+    None if that would leave a real Transpose in the graph and ``force`` does not allow it.
+    """
+    if isinstance(node, Transpose) and node.perm == inverse(perm):
+        return node.x
+    if isinstance(node, Constant) and node.type.size == 1:
+        return node
+    if node.type.rank > len(perm) or per_axis(node):
+        return None
+    shape = (1,) * (len(perm) - node.type.rank) + node.type.shape
+    target = permuted(shape, perm)
+    if isinstance(node, Constant):
+        value = np.array(node.value.reshape(shape).transpose(perm), order="C")
+        return Constant(
+            name=uses.fresh(derived(node.name, ":t")), value=value, element=node.element
+        )
+    if moves_only_ones(shape, perm):
+        return reshaped(node, target, uses)
+    if not force:
+        return None
+    whole = reshaped(node, shape, uses)
+    return Transpose(name=uses.fresh(derived(node.name, ":t")), x=whole, perm=perm)
+
+
+def reshaped(node: Node, shape: Axes, uses: Uses) -> Node:
+    """``Reshape(node, shape)``, or the node itself where it has that shape."""
+    if node.type.shape == shape:
+        return node
+    return Reshape(name=uses.fresh(derived(node.name, ":r")), x=node, shape=shape)
+
+
+def per_axis(node: Node) -> bool:
+    """Whether the node is quantized along an axis, which moving elements would displace."""
+    return node.type.quant is not None and node.type.quant.axis is not None

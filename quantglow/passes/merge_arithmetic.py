@@ -1,0 +1,43 @@
+"""Chains of constant arithmetic: at most one Mul, then one Add."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops.elementwise import Add, Binary, Mul
+from quantglow.passes.constants import float_constant
+from quantglow.passes.simplify_arithmetic import plain
+from quantglow.types import Array
+
+
+@rewrite_pass("merge-arithmetic")
+def merge_arithmetic(node: Node, uses: Uses) -> Node | None:
+    """x + a + b -> x + (a + b); x * a * b -> x * (a * b); (x + a) * b -> x * b + a * b"""
+    if not isinstance(node, Add | Mul) or not isinstance(node.y, Constant):
+        return None
+    inner = node.x
+    if not isinstance(inner, Add | Mul) or not isinstance(inner.y, Constant):
+        return None
+    if not (plain(node) and plain(inner) and uses.single(inner)):
+        return None
+    a, b = inner.y.value, node.y.value
+    if not compact(a, b) or (isinstance(inner, Mul) and isinstance(node, Add)):
+        return None
+    return merged(node, inner, a, b, uses)
+
+
+def merged(node: Binary, inner: Binary, a: Array, b: Array, uses: Uses) -> Node:
+    if isinstance(node, Add):
+        return Add(name=node.name, x=inner.x, y=float_constant(a + b, f"{node.name}:y", uses))
+    product = float_constant(a * b, f"{node.name}:y", uses)
+    if isinstance(inner, Mul):
+        return Mul(name=node.name, x=inner.x, y=product)
+    scaled = Mul(name=uses.fresh(f"{node.name}:scaled"), x=inner.x, y=node.y)
+    return Add(name=node.name, x=scaled, y=product)
+
+
+def compact(a: Array, b: Array) -> bool:
+    """Whether combining the two makes no constant larger than they are."""
+    return int(np.prod(np.broadcast_shapes(a.shape, b.shape))) <= max(a.size, b.size)

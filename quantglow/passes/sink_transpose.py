@@ -1,0 +1,139 @@
+"""``f(Transpose(x)) -> Transpose(f'(x))``: move Transposes down, to meet their inverses.
+
+A Transpose to channels-last is never moved down (``hoist_transpose`` moves it up), so that
+element-wise ops end in NHWC on whichever side of them the Transpose was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeGuard
+
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops.elementwise import Binary, PRelu, Unary
+from quantglow.ops.normalization import LRN, BatchNormalization, LogSoftmax, Softmax
+from quantglow.ops.pooling import Reduce
+from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
+from quantglow.ops.shape import Concat, Expand, Pad, Slice, Transpose
+from quantglow.passes.layout import (
+    Axes,
+    derived,
+    inverse,
+    is_identity,
+    per_axis,
+    permuted,
+    to_channels_first,
+    to_channels_last,
+    transposed,
+)
+
+Moved = tuple[Node, Axes]
+"""The op on untransposed operands, and the permutation its result still needs."""
+
+
+@rewrite_pass("sink-transpose")
+def sink_transpose(node: Node, uses: Uses) -> Node | None:
+    """f(Transpose(x)) -> Transpose(f'(x)) for element-wise f, Concat, Slice, Pad, reductions, …"""
+    moved = moved_up(node, uses)
+    if moved is None:
+        return None
+    made, perm = moved
+    if is_identity(perm):
+        return made
+    return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=made, perm=perm)
+
+
+def moved_up(node: Node, uses: Uses) -> Moved | None:
+    """The node moved above the Transpose that feeds it."""
+    if isinstance(node, Binary):
+        return moved_binary(node, uses)
+    if isinstance(node, Concat):
+        return moved_concat(node, uses)
+    t = node.operands[0] if node.operands else node
+    if not sinks(t):
+        return None
+    match node:
+        case Unary() | Quantize() | Dequantize() | Rescale() | Table():
+            return node.with_operands((t.x, *node.operands[1:])), t.perm
+        case Softmax() | LogSoftmax() | LRN() | BatchNormalization() if keeps_last(t.perm):
+            return node.with_operands((t.x, *node.operands[1:])), t.perm
+        case PRelu(slope=Constant() as slope):
+            moved = transposed(slope, inverse(t.perm), uses, force=False)
+            return None if moved is None else (node.with_operands((t.x, moved)), t.perm)
+        case Reduce():
+            return moved_reduce(node, t)
+    return moved_selection(node, t)
+
+
+def moved_selection(node: Node, t: Transpose) -> Moved | None:
+    """Slice, Pad and Expand with their attributes permuted."""
+    back = inverse(t.perm)
+    match node:
+        case Slice(starts=starts, sizes=sizes, steps=steps):
+            a, b, c = (permuted(v, back) for v in (starts, sizes, steps))
+            return replace(node, x=t.x, starts=a, sizes=b, steps=c), t.perm
+        case Pad(before=before, after=after):
+            changed = replace(
+                node, x=t.x, before=permuted(before, back), after=permuted(after, back)
+            )
+            return changed, t.perm
+        case Expand(shape=shape) if len(shape) == len(back):
+            return replace(node, x=t.x, shape=permuted(shape, back)), t.perm
+    return None
+
+
+def sinks(node: Node) -> TypeGuard[Transpose]:
+    """Whether the node is a Transpose that moves down."""
+    return isinstance(node, Transpose) and not to_channels_last(node.perm) and not per_axis(node)
+
+
+def keeps_last(perm: Axes) -> bool:
+    return perm[-1] == len(perm) - 1
+
+
+def moved_reduce(node: Reduce, t: Transpose) -> Moved:
+    """Reduced axes are renamed; without ``keepdims`` the others close ranks."""
+    axes = tuple(sorted(t.perm[axis] for axis in node.axes))
+    made: Node = replace(node, x=t.x, axes=axes)  # type: ignore[call-arg]
+    if node.keepdims:
+        return made, t.perm
+    kept = [axis for i, axis in enumerate(t.perm) if i not in node.axes]
+    return made, tuple(sorted(kept).index(axis) for axis in kept)
+
+
+def moved_binary(node: Binary, uses: Uses) -> Moved | None:
+    """Both operands before the Transpose that one of them is."""
+    moved = aligned((node.x, node.y), node.type.rank, uses)
+    if moved is None:
+        return None
+    operands, perm = moved
+    return node.with_operands(operands), perm
+
+
+def moved_concat(node: Concat, uses: Uses) -> Moved | None:
+    moved = aligned(node.parts, node.type.rank, uses)
+    if moved is None:
+        return None
+    parts, perm = moved
+    return replace(node, parts=parts, axis=perm[node.axis]), perm
+
+
+def aligned(
+    operands: Sequence[Node], rank: int, uses: Uses
+) -> tuple[tuple[Node, ...], Axes] | None:
+    """The operands before a Transpose that one of them is.
+
+    A Transpose back from channels-first is worth a Transpose of the other operands: it brings
+    them into the layout of the convolutions.
+    """
+    candidates: list[Transpose] = [o for o in operands if sinks(o) and len(o.perm) == rank]
+    if not candidates:
+        return None
+    best = next((c for c in candidates if to_channels_first(c.perm)), candidates[0])
+    force = to_channels_first(best.perm)
+    moved = [transposed(o, inverse(best.perm), uses, force=force) for o in operands]
+    if any(m is None for m in moved):
+        return None
+    return tuple(m for m in moved if m is not None), best.perm
