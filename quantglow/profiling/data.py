@@ -52,7 +52,8 @@ def _samples(data: Any) -> Iterable[Any]:
 
 def _load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with open(path, "rb") as file:
+            archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it holds one array without a name")
             return {name: archive[name] for name in archive.files}

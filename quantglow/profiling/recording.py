@@ -79,5 +79,5 @@ def _shown(feeds: Iterable[Feeds], data: Any, progress: bool | str) -> Iterator[
         yield from feeds
         return
     total = float(len(data)) if hasattr(data, "__len__") and not isinstance(data, str) else None
-    console = Console(stderr=True)
+    console = Console(stderr=True, force_terminal=True if progress is True else None)
     yield from track(feeds, "Profiling", total=total, console=console, transient=True)

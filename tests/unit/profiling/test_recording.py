@@ -1,0 +1,149 @@
+"""Profiling takes data as people have it, and refuses what it cannot use by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow.errors import CalibrationError, OptionError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
+from quantglow.ops import Add, Log
+from quantglow.profiling import Profile, profile
+from quantglow.types import Array, f32
+
+DATA = np.linspace(0.5, 3, 24, dtype=np.float32).reshape(4, 2, 3)
+
+
+def network() -> Graph:
+    x, y = Input(name="x", tensor=f32(2, 3)), Input(name="y", tensor=f32(2, 3))
+    total = Add(
+        name="total", x=x, y=Add(name="y1", x=y, y=Constant(name="k", value=np.float32([1])))
+    )
+    return Graph(inputs=(x, y), outputs=(("out", Log(name="log", x=total)),), source_hash="n")
+
+
+def one_input() -> Graph:
+    x = Input(name="x", tensor=f32(2, 3))
+    return Graph(inputs=(x,), outputs=(("out", Log(name="log", x=x)),), source_hash="o")
+
+
+class Reader:
+    """As onnxruntime's CalibrationDataReader."""
+
+    def __init__(self, samples: list[dict[str, Array]]) -> None:
+        self.samples = iter(samples)
+
+    def get_next(self) -> dict[str, Array] | None:
+        return next(self.samples, None)
+
+
+def expected() -> Profile:
+    return profile(network(), [{"x": d, "y": d + 1} for d in DATA], progress=False)
+
+
+FORMS: dict[str, Any] = {
+    "tuples": [(d, d + 1) for d in DATA],
+    "lists": [[d, d + 1] for d in DATA],
+    "generator": ({"x": d, "y": d + 1} for d in DATA),
+    "reader": Reader([{"x": d, "y": d + 1} for d in DATA]),
+    "big batches": [
+        {"x": DATA[:2].reshape(4, 3), "y": DATA[:2].reshape(4, 3) + 1},
+        (DATA[2:].reshape(4, 3), DATA[2:].reshape(4, 3) + 1),
+    ],
+    "one dict": {"x": DATA.reshape(8, 3), "y": DATA.reshape(8, 3) + 1},
+    "float64": [(d.astype(np.float64), (d + 1).astype(np.float64)) for d in DATA],
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_data_gives_the_same_profile(form: str) -> None:
+    assert profile(network(), FORMS[form], progress=False) == expected()
+
+
+def test_an_npz_file_is_cut_along_its_first_axis(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=DATA.reshape(8, 3), y=DATA.reshape(8, 3) + 1)
+    assert profile(network(), tmp_path / "data.npz", progress=False) == expected()
+
+
+def test_bare_arrays_serve_a_model_with_one_input() -> None:
+    from_list = profile(one_input(), list(DATA), progress=False)
+    assert from_list == profile(one_input(), DATA.reshape(8, 3), progress=False)
+
+
+def test_constants_are_not_recorded() -> None:
+    assert set(expected().histograms) == {"x", "y", "y1", "total", "log"}
+
+
+def test_subset_size_counts_batches_of_the_model_and_reads_no_further() -> None:
+    samples = iter([(d, d) for d in DATA])
+    assert profile(network(), samples, subset_size=2, progress=False).samples == 2
+    assert len(list(samples)) == 2
+
+
+def test_extremes_are_exact() -> None:
+    seen = expected().histograms["x"]
+    assert (seen.minimum, seen.maximum, seen.count) == (0.5, 3.0, 24)
+
+
+ONES = np.ones((2, 3), np.float32)
+BAD = DATA[0].copy()
+BAD[1, 2] = np.nan
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "missing": (None, "missing"),
+    "empty": ([], "no samples"),
+    "not iterable": (3, "cannot be iterated"),
+    "wrong name": ([{"x": DATA[0], "z": DATA[0]}], "sample 0 has inputs \\['x', 'z'\\]"),
+    "one short": ([(DATA[0],)], "has 1 array"),
+    "labels": ([(DATA[0], DATA[0], 1)], "leave out labels"),
+    "shape": ([(DATA[0], DATA[0][:, :2])], "input 'y': expected shape \\(2, 3\\)"),
+    "batch": ([(DATA[0], np.ones((3, 3), np.float32))], "input 'y'.*got \\(3, 3\\)"),
+    "no rows": ([(DATA[0], np.ones((0, 3), np.float32))], "input 'y'"),
+    "rank": ([(DATA[0], DATA[0][0])], "input 'y'"),
+    "dtype": ([(DATA[0], np.ones((2, 3), np.int64))], "input 'y'.*float32, got int64"),
+    "text": ([(DATA[0], "abc")], "input 'y'"),
+    "nan": ([(DATA[0], DATA[0]), (DATA[0], BAD)], "sample 1 has 1 NaN or Inf .* input 'y'"),
+    "overflow": ([(DATA[0], np.full((2, 3), 1e300))], "6 NaN or Inf"),
+    "unequal": ([(np.ones((4, 3), np.float32), DATA[0])], "different numbers of batches"),
+    "nan inside": ([(DATA[0] - 9, DATA[0])], "6 NaN and 0 Inf .* 'log' \\(Log\\)"),
+    "inf inside": ([(ONES, -2 * ONES)], "0 NaN and 6 Inf .* 'log' \\(Log\\)"),
+    "no file": ("/nonexistent/data.npz", "cannot read"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_unusable_data_is_refused_by_name(case: str) -> None:
+    data, text = REFUSED[case]
+    with pytest.raises(CalibrationError, match=text):
+        profile(network(), data, progress=False)
+
+
+def test_files_that_are_no_archives_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "data.npz").write_bytes(b"PK\x03\x04 not really")
+    with pytest.raises(CalibrationError, match="cannot read"):
+        profile(network(), tmp_path / "data.npz")
+
+
+def test_pickled_arrays_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.array([{}], object), y=DATA)
+    with pytest.raises(CalibrationError, match="cannot read"):
+        profile(network(), tmp_path / "data.npz")
+
+
+def test_subset_size_must_be_positive() -> None:
+    with pytest.raises(OptionError):
+        profile(network(), [], subset_size=0)
+
+
+def test_progress_is_silent_when_piped(capfd: pytest.CaptureFixture[str]) -> None:
+    profile(network(), FORMS["tuples"], progress="auto")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_progress_shows_on_request(capfd: pytest.CaptureFixture[str]) -> None:
+    profile(network(), FORMS["tuples"], progress=True)
+    assert "Profiling" in capfd.readouterr().err
