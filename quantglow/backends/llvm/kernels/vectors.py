@@ -1,0 +1,287 @@
+"""Vector operations that differ between targets, or that every kernel needs.
+
+Values of ``lanes`` 1 are scalars.  Nothing here becomes a call of the C library on any target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.target import Target
+
+ELEMENTS = {"f32": "float", "i8": "i8", "u8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
+            "bool": "i8"}  # fmt: skip
+"""LLVM type in memory of each element type."""
+
+TWO_POW_23 = 8388608.0
+"""float32 values at least this large are integers."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """``active`` elements from ``start`` of a row, in a vector of ``lanes`` (masked if more)."""
+
+    start: int
+    lanes: int
+    active: int
+
+
+def pieces(target: Target, start: int, stop: int, lanes: int) -> Iterator[Piece]:
+    """Cover ``start`` to ``stop`` with vectors of ``lanes``, then a tail.
+
+    The tail is one masked vector where the target has masks, else narrower vectors and scalars.
+    """
+    while stop - start >= lanes:
+        yield Piece(start, lanes, lanes)
+        start += lanes
+    if has_masks(target) and stop - start > 1:
+        yield Piece(start, lanes, stop - start)
+        return
+    while start < stop:
+        lanes = narrower(lanes, stop - start)
+        yield Piece(start, lanes, lanes)
+        start += lanes
+
+
+def narrower(lanes: int, room: int) -> int:
+    """The widest vector not wider than ``lanes`` that fits ``room``; scalars below 4 lanes."""
+    while lanes > room:
+        lanes //= 2
+    return lanes if lanes >= 4 else 1
+
+
+def has_masks(target: Target) -> bool:
+    """Whether loads and stores of single lanes are cheap (AVX-512)."""
+    return target.vector_nbytes == 64
+
+
+# -- memory
+
+
+def load(b: Builder, element: str, piece: Piece, pointer: Value) -> Value:
+    """A vector of which the lanes beyond ``active`` are not read from memory (and are zero)."""
+    if piece.active == piece.lanes:
+        return b.load(vector(piece.lanes, element), pointer)
+    kind, mask = vector(piece.lanes, element), f"<{piece.lanes} x i1>"
+    name = f"llvm.masked.load.{_suffix(piece.lanes, element)}.p0"
+    return b.call(
+        name, kind, ("ptr align 1", pointer), (mask, _mask(piece)), (kind, "zeroinitializer")
+    )
+
+
+def store(b: Builder, element: str, piece: Piece, value: Value, pointer: Value) -> None:
+    """Write the active lanes."""
+    kind = vector(piece.lanes, element)
+    if piece.active == piece.lanes:
+        b.store(kind, value, pointer)
+        return
+    name = f"llvm.masked.store.{_suffix(piece.lanes, element)}.p0"
+    mask = (f"<{piece.lanes} x i1>", _mask(piece))
+    b.call(name, "void", (kind, value), ("ptr align 1", pointer), mask)
+
+
+def _mask(piece: Piece) -> Value:
+    bits = ", ".join(f"i1 {int(i < piece.active)}" for i in range(piece.lanes))
+    return f"<{bits}>"
+
+
+def _suffix(lanes: int, element: str) -> str:
+    name = "f32" if element == "float" else "f64" if element == "double" else element
+    return name if lanes == 1 else f"v{lanes}{name}"
+
+
+# -- integers
+
+
+def widen_bytes(b: Builder, lanes: int, pointer: Value, signed: bool) -> Value:
+    """``lanes`` bytes in memory as int32 lanes."""
+    return widen(b, lanes, "i8", b.load(vector(lanes, "i8"), pointer), signed)
+
+
+def widen(b: Builder, lanes: int, element: str, value: Value, signed: bool) -> Value:
+    """Integers of 8 or 16 bits as int32 lanes; int32 stays."""
+    if element == "i32":
+        return value
+    extend = "sext" if signed else "zext"
+    return b.cast(extend, vector(lanes, element), value, vector(lanes, "i32"))
+
+
+def narrow(b: Builder, lanes: int, value: Value, element: str) -> Value:
+    """int32 lanes, known to fit, as ``element``."""
+    if element == "i32":
+        return value
+    operation = "sext" if element == "i64" else "trunc"
+    return b.cast(operation, vector(lanes, "i32"), value, vector(lanes, element))
+
+
+def store_bytes(b: Builder, lanes: int, value: Value, pointer: Value) -> None:
+    """int32 lanes, known to fit 8 bits, to memory."""
+    b.store(vector(lanes, "i8"), narrow(b, lanes, value, "i8"), pointer)
+
+
+_PACKS = {
+    16: ("llvm.x86.sse2.packssdw.128", "llvm.x86.sse2.pack{}swb.128"),
+    32: ("llvm.x86.avx2.packssdw", "llvm.x86.avx2.pack{}swb"),
+    64: ("llvm.x86.avx512.packssdw.512", "llvm.x86.avx512.pack{}swb.512"),
+}
+
+
+def pack_bytes(b: Builder, target: Target, values: Sequence[Value], signed: bool) -> Value:
+    """Four int32 vectors, saturated to bytes, as one vector of bytes in order."""
+    nbytes = target.vector_nbytes
+    words_name, bytes_name = _PACKS[nbytes]
+    i32, i16, i8 = (vector(nbytes // n, k) for n, k in ((4, "i32"), (2, "i16"), (1, "i8")))
+    words = [b.call(words_name, i16, (i32, values[i]), (i32, values[i + 1])) for i in (0, 2)]
+    name = bytes_name.format("s" if signed else "u")
+    packed = b.call(name, i8, (i16, words[0]), (i16, words[1]))
+    if nbytes == 16:
+        return packed
+    # Packs work inside 128-bit groups: group g holds four bytes of each operand's group g.
+    groups = nbytes // 16
+    order = [4 * group + operand for operand in range(4) for group in range(groups)]
+    mixed = b.cast("bitcast", i8, packed, i32)
+    return b.cast("bitcast", i32, b.shuffle(i32, mixed, "poison", order), i8)
+
+
+def centre(b: Builder, lanes: int, value: Value, zero_point: int) -> Value:
+    """int32 lanes minus a zero point."""
+    if not zero_point:
+        return value
+    kind = vector(lanes, "i32")
+    return b.op("sub", kind, value, splat(kind, str(zero_point)))
+
+
+def add_constant(b: Builder, lanes: int, value: Value, constant: int) -> Value:
+    """int32 lanes plus a constant."""
+    return centre(b, lanes, value, -constant)
+
+
+# -- float
+
+
+def int_to_float(b: Builder, lanes: int, value: Value) -> Value:
+    """int32 lanes as float32."""
+    return b.cast("sitofp", vector(lanes, "i32"), value, vector(lanes, "float"))
+
+
+def clip_float(b: Builder, lanes: int, value: Value, low: float, high: float) -> Value:
+    """``fmin(fmax(value, low), high)``; NaN becomes ``low``."""
+    kind = vector(lanes, "float")
+    return min_constant(b, kind, max_constant(b, kind, value, low), high)
+
+
+def max_constant(b: Builder, kind: str, value: Value, low: float) -> Value:
+    """``value`` if greater than ``low``, else (and for NaN) ``low``."""
+    limit = splat(kind, f32(low))
+    return b.select(kind, b.compare("ogt", kind, value, limit), value, limit)
+
+
+def min_constant(b: Builder, kind: str, value: Value, high: float) -> Value:
+    """``value`` if less than ``high``, else (and for NaN) ``high``."""
+    limit = splat(kind, f32(high))
+    return b.select(kind, b.compare("olt", kind, value, limit), value, limit)
+
+
+_ROUNDS = {
+    4: "llvm.x86.sse2.cvtps2dq",
+    8: "llvm.x86.avx.cvt.ps2dq.256",
+    16: "llvm.x86.avx512.mask.cvtps2dq.512",
+}
+
+
+def round_to_int(b: Builder, target: Target, lanes: int, value: Value) -> Value:
+    """float32 within the int32 range, rounded half to even, as int32 lanes."""
+    del target
+    if lanes == 1:
+        four = b.emit(f"insertelement <4 x float> zeroinitializer, float {value}, i32 0")
+        return b.call("llvm.x86.sse.cvtss2si", "i32", ("<4 x float>", four))
+    source, result = vector(lanes, "float"), vector(lanes, "i32")
+    arguments = [(source, value)]
+    if lanes == 16:
+        arguments += [(result, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
+    return b.call(_ROUNDS[lanes], result, *arguments)
+
+
+def quantize_steps(
+    b: Builder, target: Target, lanes: int, steps: Value, low: int, high: int, zero_point: int
+) -> Value:
+    """``arithmetic.saturate`` as int32 lanes.
+
+    Clipping before rounding gives the same integers, since the bounds are integers, and keeps
+    huge values within what the conversion can represent.
+    """
+    clipped = clip_float(b, lanes, steps, low - zero_point, high - zero_point)
+    return add_constant(b, lanes, round_to_int(b, target, lanes, clipped), zero_point)
+
+
+def bits(b: Builder, lanes: int, value: Value) -> Value:
+    """float32 lanes as the int32 lanes of the same bits."""
+    return b.cast("bitcast", vector(lanes, "float"), value, vector(lanes, "i32"))
+
+
+def from_bits(b: Builder, lanes: int, value: Value) -> Value:
+    """int32 lanes as the float32 lanes of the same bits."""
+    return b.cast("bitcast", vector(lanes, "i32"), value, vector(lanes, "float"))
+
+
+def absolute(b: Builder, lanes: int, value: Value) -> Value:
+    """``|value|`` of float32 lanes."""
+    kind = vector(lanes, "i32")
+    cleared = b.op("and", kind, bits(b, lanes, value), splat(kind, str(0x7FFFFFFF)))
+    return from_bits(b, lanes, cleared)
+
+
+def with_sign_of(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value:
+    """``magnitude`` (not negative) with the sign of ``sign``."""
+    kind = vector(lanes, "i32")
+    top = b.op("and", kind, bits(b, lanes, sign), splat(kind, str(-(2**31))))
+    return from_bits(b, lanes, b.op("or", kind, bits(b, lanes, magnitude), top))
+
+
+def rint(b: Builder, target: Target, lanes: int, value: Value) -> Value:
+    """Rounded half to even, any float32."""
+    return _rounded(b, target, lanes, value, "rint")
+
+
+def floor(b: Builder, target: Target, lanes: int, value: Value) -> Value:
+    """The largest integer not above, any float32."""
+    return _rounded(b, target, lanes, value, "floor")
+
+
+def ceil(b: Builder, target: Target, lanes: int, value: Value) -> Value:
+    """The smallest integer not below, any float32."""
+    return _rounded(b, target, lanes, value, "ceil")
+
+
+def _rounded(b: Builder, target: Target, lanes: int, value: Value, how: str) -> Value:
+    kind = vector(lanes, "float")
+    if target.vector_nbytes > 16:
+        return b.call(f"llvm.{how}.{_suffix(lanes, 'float')}", kind, (kind, value))
+    # SSE2 has no rounding instruction (LLVM would call libm).  Adding 2^23 to |x| < 2^23 leaves
+    # no fraction bits, so the addition itself rounds half to even.
+    magnitude = absolute(b, lanes, value)
+    large = splat(kind, f32(TWO_POW_23))
+    nearest = b.op("fsub", kind, b.op("fadd", kind, magnitude, large), large)
+    nearest = with_sign_of(b, lanes, nearest, value)
+    if how != "rint":
+        nearest = with_sign_of(
+            b, lanes, absolute(b, lanes, _corrected(b, kind, nearest, value, how)), value
+        )
+    small = b.compare("olt", kind, magnitude, large)
+    return b.select(kind, small, nearest, value)
+
+
+def _corrected(b: Builder, kind: str, nearest: Value, value: Value, how: str) -> Value:
+    """One less where rounding went above the value (floor), one more where below (ceil)."""
+    predicate, operation = ("ogt", "fsub") if how == "floor" else ("olt", "fadd")
+    moved = b.op(operation, kind, nearest, splat(kind, f32(1.0)))
+    return b.select(kind, b.compare(predicate, kind, nearest, value), moved, nearest)
+
+
+def literal(element: str, value: float | int | np.generic) -> Value:
+    """A constant of an element type as LLVM writes it."""
+    return f32(float(value)) if element == "float" else str(int(value))
