@@ -55,13 +55,29 @@ def checked(proto: onnx.ModelProto, origin: str, folder: Path | None) -> onnx.Mo
     check_versions(proto, origin)
     load_external_data(proto, origin, folder)
     try:
-        onnx.checker.check_model(proto)
+        onnx.checker.check_model(with_shapes(proto))
         if proto.functions:
             refuse_recursion(proto, origin)
             proto = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
         raise ModelError(f"{origin}: is not valid ONNX: {error}") from None
     return proto
+
+
+def with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as the checker wants it: it insists on a shape, even an empty one."""
+    ends = [*proto.graph.input, *proto.graph.output]
+    if all(e.type.tensor_type.HasField("shape") or not is_tensor(e) for e in ends):
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for end in filter(is_tensor, [*copy.graph.input, *copy.graph.output]):
+        end.type.tensor_type.shape.SetInParent()
+    return copy
+
+
+def is_tensor(value: onnx.ValueInfoProto) -> bool:
+    return bool(value.type.HasField("tensor_type"))
 
 
 def check_versions(proto: onnx.ModelProto, origin: str) -> None:

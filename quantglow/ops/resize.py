@@ -49,8 +49,9 @@ class Resize(Node):
     def taps(self, axis: int) -> Taps:
         """The taps along H (axis 0) or W (axis 1)."""
         length, resized = self.x.type.shape[axis + 1], self.sizes[axis]
-        index = np.arange(resized, dtype=np.float64)
-        source = _COORDINATES[self.coordinates](index, length, resized, self.scales[axis])
+        # float32 as in onnxruntime: one ulp decides which row is the nearest.
+        index, scale = np.arange(resized, dtype=np.float32), np.float32(self.scales[axis])
+        source = _COORDINATES[self.coordinates](index, length, resized, scale)
         if self.mode == "nearest":
             nearest = np.clip(_ROUNDINGS[self.rounding](source), 0, length - 1).astype(np.int32)
             return Taps(nearest, nearest, np.zeros(resized, np.float32))

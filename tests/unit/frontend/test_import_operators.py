@@ -1,0 +1,296 @@
+"""Every operator, in the forms the opsets gave it, means what onnxruntime says it means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+from onnx_models import Const, assert_agrees, floats, ints, single, weights
+
+IMAGE = floats(2, 4, 5, 6)
+POSITIVE = np.abs(floats(2, 3, 4)) + np.float32(0.1)
+SCALAR = Const(np.array(0.5, np.float32))
+OPSETS = (7, 9, 11, 13, 17, 21)
+BN = [Const(np.abs(floats(4, seed=i)) + np.float32(0.2)) for i in range(4)]
+
+UNARY = {
+    "Abs": {},
+    "Ceil": {},
+    "Elu": {"alpha": 0.7},
+    "Exp": {},
+    "Floor": {},
+    "HardSigmoid": {"alpha": 0.3, "beta": 0.4},
+    "LeakyRelu": {"alpha": 0.2},
+    "Neg": {},
+    "Relu": {},
+    "Sigmoid": {},
+    "Softplus": {},
+    "Tanh": {},
+    "Identity": {},
+    "Dropout": {},
+    "Flatten": {},
+    "GlobalAveragePool": {},
+    "GlobalMaxPool": {},
+    "LRN": {"size": 3, "alpha": 0.2, "beta": 0.6, "bias": 1.5},
+    "Transpose": {},
+    "Softmax": {},
+    "LogSoftmax": {},
+    "ReduceMean": {},
+    "ReduceSum": {"keepdims": 0},
+    "ReduceMax": {},
+    "ReduceMin": {},
+}
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("op_type", UNARY)
+def test_unary_operators_agree_with_onnxruntime(op_type: str, opset: int) -> None:
+    assert_agrees(*single(op_type, IMAGE, opset=opset, **UNARY[op_type]), tolerance=1e-4)
+
+
+@pytest.mark.parametrize("op_type", ["Log", "Sqrt", "Reciprocal"])
+def test_functions_of_positive_values_agree_with_onnxruntime(op_type: str) -> None:
+    assert_agrees(*single(op_type, POSITIVE))
+
+
+@pytest.mark.parametrize(
+    ("op_type", "opset", "attributes"),
+    [
+        ("HardSwish", 14, {}),
+        ("Erf", 9, {}),
+        ("Mish", 18, {}),
+        ("Gelu", 20, {}),
+        ("Gelu", 20, {"approximate": "tanh"}),
+        ("Flatten", 13, {"axis": 0}),
+        ("Flatten", 13, {"axis": -2}),
+        ("Transpose", 13, {"perm": [1, 3, 0, 2]}),
+        ("DepthToSpace", 11, {"blocksize": 2}),
+        ("DepthToSpace", 13, {"blocksize": 2, "mode": "CRD"}),
+        ("Softmax", 9, {"axis": 2}),
+        ("Softmax", 11, {"axis": 0}),
+        ("Softmax", 11, {"axis": -3}),
+        ("Softmax", 13, {"axis": 1}),
+        ("LogSoftmax", 13, {"axis": -2}),
+        ("ReduceMean", 13, {"axes": [2, -1], "keepdims": 0}),
+        ("Squeeze", 9, {}),
+        ("Unsqueeze", 9, {"axes": [0, 3]}),
+        ("Unsqueeze", 11, {"axes": [-1, 1]}),
+        ("Cast", 13, {"to": TensorProto.FLOAT}),
+        ("Sum", 13, {}),
+        ("Max", 13, {}),
+    ],
+)
+def test_attributes_agree_with_onnxruntime(op_type: str, opset: int, attributes: dict) -> None:
+    assert_agrees(*single(op_type, IMAGE, opset=opset, **attributes))
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Max", "Min"])
+@pytest.mark.parametrize("shape", [(2, 4, 5, 6), (4, 1, 1), (6,), (1,)])
+def test_binary_operators_broadcast_as_in_onnxruntime(op_type: str, shape: tuple) -> None:
+    x = np.abs(IMAGE) if op_type == "Pow" else IMAGE
+    assert_agrees(*single(op_type, x, weights(*shape)))
+
+
+@pytest.mark.parametrize("op_type", ["Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean"])
+def test_two_computed_operands_agree_with_onnxruntime(op_type: str) -> None:
+    assert_agrees(*single(op_type, floats(2, 1, 4), floats(3, 1, seed=5)))
+
+
+@pytest.mark.parametrize("op_type", ["Max", "Min", "Sum", "Mean"])
+def test_variadic_operators_agree_with_onnxruntime(op_type: str) -> None:
+    assert_agrees(*single(op_type, IMAGE, floats(4, 1, 1, seed=2), weights(6), floats(1, seed=3)))
+
+
+def test_a_constant_may_be_the_left_operand() -> None:
+    assert_agrees(*single("Sub", SCALAR, IMAGE))
+
+
+def test_pow_takes_integer_exponents() -> None:
+    assert_agrees(*single("Pow", IMAGE, ints(2)))
+
+
+@pytest.mark.parametrize(
+    ("opset", "operands", "attributes"),
+    [
+        (7, (), {"min": -0.2, "max": 0.5}),
+        (10, (), {"max": 0.5}),
+        (11, (SCALAR,), {}),
+        (13, (None, SCALAR), {}),
+        (13, (Const(np.array(-0.5, np.float32)), SCALAR), {}),
+    ],
+)
+def test_clip_takes_attributes_and_operands(opset: int, operands: tuple, attributes: dict) -> None:
+    assert_agrees(*single("Clip", IMAGE, *operands, opset=opset, **attributes))
+
+
+@pytest.mark.parametrize("opset", [7, 9, 14, 15])
+@pytest.mark.parametrize("shape", [(3, 4), (2, 4, 5), (2, 4, 3, 5), (1, 4, 2, 3, 2)])
+def test_batch_normalization_takes_any_rank(opset: int, shape: tuple) -> None:
+    assert_agrees(*single("BatchNormalization", floats(*shape), *BN, opset=opset, epsilon=1e-3))
+
+
+@pytest.mark.parametrize("opset", [7, 10, 13, 18, 21])
+@pytest.mark.parametrize("op_type", ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("axes", [(1,), (-1, 2), (0, 1, 2, 3)])
+def test_reductions_take_axes_of_both_forms(op_type: str, opset: int, axes: tuple) -> None:
+    as_operand = opset >= (13 if op_type == "ReduceSum" else 18)
+    operands = (ints(*axes),) if as_operand else ()
+    attributes = {} if as_operand else {"axes": axes}
+    assert_agrees(*single(op_type, IMAGE, *operands, opset=opset, keepdims=0, **attributes))
+
+
+@pytest.mark.parametrize("noop", [0, 1])
+def test_reduction_over_no_axes_is_all_or_none(noop: int) -> None:
+    assert_agrees(*single("ReduceSum", IMAGE, ints(), noop_with_empty_axes=noop), tolerance=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("operands", "attributes"),
+    [
+        ((weights(6, 3),), {}),
+        ((weights(6, 3), weights(3)), {}),
+        ((weights(6, 3), weights(1)), {"beta": 0.5}),
+        ((weights(6, 3), weights(1, 3)), {"alpha": 0.3, "beta": 2.0}),
+        ((weights(6, 3), weights(5, 1)), {}),
+        ((weights(6, 3), weights(5, 3)), {"beta": 0.5}),
+        ((weights(6, 3), weights(3)), {"beta": 0.0}),
+        ((weights(3, 6), weights(3)), {"transB": 1}),
+        ((weights(5, 3), weights(3)), {"transA": 1}),
+        ((floats(6, 3, seed=3), weights(3)), {"alpha": 0.5}),
+        ((floats(3, 6, seed=3), floats(3)), {"transB": 1, "beta": 0.5}),
+        ((weights(6, 3), floats(3)), {}),
+    ],
+)
+def test_gemm_agrees_with_onnxruntime(operands: tuple, attributes: dict) -> None:
+    assert_agrees(*single("Gemm", floats(5, 6), *operands, opset=11, **attributes))
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((3, 4), (4, 5)),
+        ((2, 3, 4), (4, 5)),
+        ((2, 3, 4), (2, 4, 5)),
+        ((1, 2, 3, 4), (3, 1, 4, 5)),
+        ((4,), (4, 5)),
+        ((3, 4), (4,)),
+        ((2, 3, 4), (4,)),
+        ((4,), (4,)),
+        ((4,), (2, 4, 5)),
+    ],
+)
+def test_matmul_takes_any_ranks(left: tuple, right: tuple, constant: bool) -> None:
+    y = floats(*right, seed=1)
+    assert_agrees(*single("MatMul", floats(*left), Const(y) if constant else y))
+
+
+def test_matmul_takes_a_constant_left_side() -> None:
+    assert_agrees(*single("MatMul", weights(3, 4), floats(2, 4, 5)))
+
+
+@pytest.mark.parametrize("opset", [7, 14, 21])
+@pytest.mark.parametrize("shape", [(0, -1), (2, 20, 0), (0, 0, -1), (240,), (-1, 6)])
+def test_reshape_keeps_and_infers_dimensions(opset: int, shape: tuple) -> None:
+    x = floats(2, 20, 6)
+    assert_agrees(*single("Reshape", x, ints(*shape), opset=opset))
+
+
+def test_reshape_with_allowzero_agrees_with_onnxruntime() -> None:
+    assert_agrees(*single("Reshape", IMAGE, ints(4, -1), opset=14, allowzero=1))
+
+
+@pytest.mark.parametrize("op_type", ["Squeeze", "Unsqueeze"])
+def test_axes_may_be_an_operand(op_type: str) -> None:
+    assert_agrees(*single(op_type, floats(2, 1, 3, 1), ints(1, -1), opset=13))
+
+
+def test_squeeze_takes_axes_as_attribute() -> None:
+    assert_agrees(*single("Squeeze", floats(2, 1, 3, 1), opset=11, axes=[1]))
+
+
+@pytest.mark.parametrize("axis", [1, -2])
+def test_concat_agrees_with_onnxruntime(axis: int) -> None:
+    assert_agrees(*single("Concat", floats(2, 3, 1, 4), floats(2, 3, 1, 4), axis=axis))
+
+
+def test_concat_takes_constants() -> None:
+    assert_agrees(*single("Concat", floats(2, 3), weights(2, 5), axis=1))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 1), (1,), (5, 2, 1, 4)])
+def test_expand_broadcasts_both_ways(shape: tuple) -> None:
+    assert_agrees(
+        *single("Expand", floats(2, 1, 4), ints(*shape))
+        if shape != (3, 1)
+        else single("Expand", floats(2, 3, 4), ints(*shape))
+    )
+
+
+def test_tile_agrees_with_onnxruntime() -> None:
+    assert_agrees(*single("Tile", floats(2, 1, 3), ints(2, 3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("opset", "outputs", "operands", "attributes"),
+    [
+        (11, 2, (), {"axis": 1}),
+        (11, 2, (), {"axis": 1, "split": [1, 3]}),
+        (13, 3, (ints(1, 2, 1),), {"axis": -3}),
+        (13, 2, (), {"axis": 1}),
+        (18, 2, (), {"axis": 2, "num_outputs": 2}),
+        (18, 2, (ints(2, 3),), {"axis": 2}),
+    ],
+)
+def test_split_takes_sizes_of_all_forms(
+    opset: int, outputs: int, operands: tuple, attributes: dict
+) -> None:
+    model = single("Split", IMAGE, *operands, opset=opset, outputs=outputs, **attributes)
+    assert_agrees(*model)
+
+
+def test_slice_takes_attributes() -> None:
+    made = single("Slice", IMAGE, opset=9, starts=[1, -4], ends=[3, 9999], axes=[1, 3])
+    assert_agrees(*made)
+
+
+def test_pad_takes_attributes() -> None:
+    made = single("Pad", IMAGE, opset=10, pads=[0, 1, 2, 0, 0, 0, 1, 3], value=1.5)
+    assert_agrees(*made)
+
+
+def test_pad_takes_axes() -> None:
+    assert_agrees(*single("Pad", IMAGE, ints(1, 2, 0, 1), SCALAR, ints(2, -1), opset=18))
+
+
+def test_space_to_depth_agrees_with_onnxruntime() -> None:
+    assert_agrees(*single("SpaceToDepth", floats(2, 3, 4, 6), opset=13, blocksize=2))
+
+
+@pytest.mark.parametrize("opset", [7, 9])
+def test_upsample_takes_scales_of_both_forms(opset: int) -> None:
+    scales = [1.0, 1.0, 2.0, 3.0]
+    operands = (Const(np.array(scales, np.float32)),) if opset == 9 else ()
+    attributes = {} if opset == 9 else {"scales": scales}
+    assert_agrees(*single("Upsample", IMAGE, *operands, opset=opset, mode="nearest", **attributes))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_weights_of_other_float_types_become_float32(dtype: type) -> None:
+    x = floats(2, 3)
+    w = floats(3, 4).astype(dtype)
+    made = single("MatMul", x, Const(w.astype(np.float32)))
+    nodes = [
+        helper.make_node("Cast", ["x1"], ["w"], to=TensorProto.FLOAT),
+        helper.make_node("MatMul", ["x0", "w"], ["y"]),
+    ]
+    del made[0].graph.node[:]
+    made[0].graph.node.extend(nodes)
+    made[0].graph.initializer[0].CopyFrom(_tensor(w, "x1"))
+    assert_agrees(*made)
+
+
+def _tensor(array: np.ndarray, name: str) -> TensorProto:
+    return helper.make_tensor(
+        name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, array.tobytes(), raw=True
+    )
