@@ -70,7 +70,7 @@ _NUMPY: dict[DType, type] = {
 class QuantParams:
     """``scales`` and ``zero_points`` hold one entry per tensor, or one per index of ``axis``.
 
-    Scales are kept as Python floats that are exactly representable in float32.
+    Scales are kept as Python floats, rounded to what float32 represents.
     """
 
     scales: tuple[float, ...]
@@ -92,6 +92,9 @@ class QuantParams:
             raise ValueError(f"{len(self.scales)} scales but {len(self.zero_points)} zero points")
         if self.axis is None and len(self.scales) != 1:
             raise ValueError(f"per-tensor parameters need one scale, got {len(self.scales)}")
+        with np.errstate(over="ignore", under="ignore"):
+            rounded = tuple(float(np.float32(s)) for s in self.scales)
+        object.__setattr__(self, "scales", rounded)
         if not all(math.isfinite(s) and s > 0 for s in self.scales):
             raise ValueError("every scale must be finite and positive")
 
@@ -111,8 +114,13 @@ class QuantParams:
 
     def __str__(self) -> str:
         if self.axis is None:
-            return f"{self.scale!r},{self.zero_point}"
+            return f"{shortest(self.scale)!r},{self.zero_point}"
         return f"axis{self.axis}x{len(self.scales)}"
+
+
+def shortest(scale: float) -> float:
+    """The number with the fewest digits that rounds to the same float32, for text."""
+    return float(str(np.float32(scale)))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from quantglow.errors import ModelError
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.printer import graph_text
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +91,7 @@ class Graph:
                 raise ModelError(f"{node!r} does not have the type its operands imply")
 
     def __str__(self) -> str:
-        from quantglow.graph.text import print_graph
-
-        return print_graph(self)
+        return graph_text(self.source_hash, self.nodes, self.outputs)
 
 
 def topological_order(roots: Iterable[Node]) -> tuple[Node, ...]:

@@ -7,6 +7,7 @@ float tolerance only; the quantizer never puts one in front of a rounding).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
+from quantglow.graph.attributes import register
 from quantglow.types import Array
 
 UNARY: dict[str, Callable[[Any], Any]] = {
@@ -84,6 +86,11 @@ class Expr:
         """Operations in the tree."""
         return sum(a.size() for a in self.args) + (1 if self.args else 0)
 
+    def operand_count(self) -> int:
+        """How many operands the expression needs: its largest ``arg`` index plus one."""
+        own = int(self.value) + 1 if self.op == "arg" else 0
+        return max(own, *(a.operand_count() for a in self.args), 0)
+
     def __str__(self) -> str:
         if self.op == "arg":
             return f"${self.value}"
@@ -120,3 +127,47 @@ def quantized(steps: Expr, low: int, high: int, zero_point: int) -> Expr:
 def centred_float(index: int, zero_point: int) -> Expr:
     """``float(arg - zero_point)``"""
     return call("float", call("isub", arg(index), iconst(zero_point)))
+
+
+_TOKEN = re.compile(r"\s*(\$\d+|-?\d+i|-?(?:inf|nan|\d[\d.]*(?:e[+-]?\d+)?)|[a-z_]+|[(),])")
+
+
+def parse_expression(text: str) -> Expr:
+    """The expression that ``str`` wrote.  Raises ``ValueError`` on anything else."""
+    tokens, end = [], 0
+    while match := _TOKEN.match(text, end):
+        tokens.append(match[1])
+        end = match.end()
+    if text[end:].strip():
+        raise ValueError(f"unexpected {text[end : end + 20]!r} in an expression")
+    supply = [*reversed(tokens)]
+    try:
+        made = _parse(supply)
+    except (IndexError, RecursionError):
+        raise ValueError("the expression ends early, or is nested too deeply") from None
+    if supply:
+        raise ValueError(f"unexpected {supply[-1]!r} after the expression")
+    return made
+
+
+def _parse(tokens: list[str]) -> Expr:
+    """One expression from the end of the reversed ``tokens``."""
+    token = tokens.pop()
+    if token.startswith("$"):
+        return arg(int(token[1:]))
+    if token.lstrip("-")[0].isdigit() or token.lstrip("-") in ("inf", "nan"):
+        return iconst(int(token[:-1])) if token.endswith("i") else Expr("f", value=float(token))
+    arity = 3 if token == SELECT else 1 if token in UNARY else 2 if token in BINARY else 0
+    if not arity:
+        raise ValueError(f"{token!r} is not a function of expressions")
+    args = []
+    for index in range(arity):
+        if tokens.pop() != "(,"[index > 0]:
+            raise ValueError(f"{token!r} takes {arity} arguments")
+        args.append(_parse(tokens))
+    if tokens.pop() != ")":
+        raise ValueError(f"{token!r} takes {arity} arguments")
+    return Expr(token, tuple(args))
+
+
+register(Expr, lambda e: (str(e),), parse_expression)

@@ -23,6 +23,8 @@ class Map(Node):
     out: ElementType
 
     def infer(self) -> TensorType:
+        if self.expression.operand_count() > len(self.args):
+            raise self.refuse(f"{self.expression} reads more than {len(self.args)} operand(s)")
         shape = broadcast(self, *(a.type.shape for a in self.args))
         return TensorType(self.out.dtype, shape, self.out.quant)
 

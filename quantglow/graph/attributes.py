@@ -1,0 +1,160 @@
+"""Attributes as text: Python literals, and calls of registered classes.
+
+``3``, ``(1, 2)``, ``-inf``, ``'nearest'``, ``None``, ``ElementType('i8', 0.05, 3)``.  A class
+joins with ``register``.  Nothing is ever executed: the text is parsed to a syntax tree, and only
+the forms above are read from it.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, shortest
+
+
+@dataclass(frozen=True)
+class Codec:
+    """How a class is written: ``name(*encode(value))``; ``decode(*arguments)`` reads it back."""
+
+    name: str
+    encode: Callable[[Any], tuple[object, ...]]
+    decode: Callable[..., object]
+
+
+_encoders: dict[type, Codec] = {}
+_decoders: dict[str, Codec] = {}
+
+
+def register(cls: type, encode: Callable[[Any], tuple[object, ...]], decode: Any) -> None:
+    """Give an attribute class its text form, a call of its name with literal arguments."""
+    codec = Codec(cls.__name__, encode, decode)
+    _encoders[cls] = _decoders[codec.name] = codec
+
+
+@dataclass(frozen=True)
+class ArrayMark:
+    """What the text says of an array: its type, and a hash of its contents."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    digest: str
+
+    @staticmethod
+    def of(array: Array) -> ArrayMark:
+        return ArrayMark(str(DType.of(array)), tuple(map(int, array.shape)), content_hash(array))
+
+
+def content_hash(array: Array) -> str:
+    """12 hexadecimal digits of the array's little-endian row-major bytes."""
+    little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
+    return hashlib.sha256(little.tobytes()).hexdigest()[:12]
+
+
+def encode(value: object) -> str:
+    """The text of an attribute value.  Raises ``TypeError`` on a class that is not registered."""
+    codec = _encoders.get(type(value))
+    if codec is not None:
+        return f"{codec.name}({', '.join(map(encode, codec.encode(value)))})"
+    if isinstance(value, np.ndarray):
+        return encode(ArrayMark.of(value))
+    if isinstance(value, tuple):
+        inside = ", ".join(map(encode, value))
+        return f"({inside},)" if len(value) == 1 else f"({inside})"
+    if value is None or isinstance(value, bool | np.bool_):
+        return repr(value if value is None else bool(value))
+    if isinstance(value, str):
+        return repr(str(value))
+    if isinstance(value, Integral):
+        return repr(int(value))
+    if isinstance(value, Real):
+        return repr(float(value))
+    raise TypeError(f"{type(value).__name__} has no text form; see graph.attributes.register")
+
+
+def decode(tree: ast.expr) -> Any:
+    """The value of a syntax tree.  Raises ``ValueError`` on forms that ``encode`` never writes."""
+    match tree:
+        case ast.Constant(value=bool() | int() | float() | str() | None as value):
+            return value
+        case ast.Name(id="inf"):
+            return math.inf
+        case ast.Name(id="nan"):
+            return math.nan
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = decode(operand)
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                return -value
+        case ast.Tuple(elts=elements):
+            return tuple(map(decode, elements))
+        case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _decoders:
+            return _construct(_decoders[name], tuple(map(decode, arguments)))
+    raise ValueError(f"{ast.unparse(tree)[:60]!r} is not an attribute value")
+
+
+def _construct(codec: Codec, arguments: tuple[object, ...]) -> object:
+    try:
+        return codec.decode(*arguments)
+    except TypeError as error:
+        raise ValueError(f"wrong arguments of {codec.name}: {error}") from None
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Any]]:
+    """``Name(key=value, …)`` as the name and the decoded values.  Raises ``ValueError``."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"cannot read {text[:60]!r}: {error}") from None
+    match tree:
+        case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
+            return name, {_keyword(k): decode(k.value) for k in keywords}
+    raise ValueError(f"expected Name(key=value, …), got {text[:60]!r}")
+
+
+def _keyword(keyword: ast.keyword) -> str:
+    if keyword.arg is None:
+        raise ValueError("`**` is not allowed")
+    return keyword.arg
+
+
+def _encode_quant(quant: QuantParams | None) -> tuple[object, ...]:
+    if quant is None:
+        return ()
+    if quant.axis is None:
+        return (shortest(quant.scale), quant.zero_point)
+    return (tuple(map(shortest, quant.scales)), quant.zero_points, quant.axis)
+
+
+def _decode_quant(quant: tuple[Any, ...]) -> QuantParams | None:
+    match quant:
+        case ():
+            return None
+        case (int() | float() as scale, int() as zero_point):
+            return QuantParams((float(scale),), (zero_point,))
+        case (tuple() as scales, tuple() as zero_points, int() as axis):
+            return QuantParams(tuple(map(float, scales)), tuple(map(int, zero_points)), axis)
+    raise ValueError(f"{quant} are not quantization parameters")
+
+
+def _decode_tensor_type(dtype: str, shape: Any, *quant: Any) -> TensorType:
+    if not isinstance(shape, tuple) or not all(type(d) is int and d >= 0 for d in shape):
+        raise ValueError(f"{shape!r} is not a shape")
+    return TensorType(DType(dtype), shape, _decode_quant(quant))
+
+
+register(
+    ElementType,
+    lambda e: (str(e.dtype), *_encode_quant(e.quant)),
+    lambda dtype, *quant: ElementType(DType(dtype), _decode_quant(quant)),
+)
+register(
+    TensorType, lambda t: (str(t.dtype), t.shape, *_encode_quant(t.quant)), _decode_tensor_type
+)
+register(ArrayMark, lambda a: (a.dtype, a.shape, a.digest), ArrayMark)

@@ -1,0 +1,159 @@
+"""Reading graphs from text (``graph.printer`` has the format).  The text is not trusted."""
+
+from __future__ import annotations
+
+import ast
+import re
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from quantglow.errors import FileFormatError, QuantglowError
+from quantglow.graph.attributes import ArrayMark, parse_call
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
+from quantglow.types import Array
+
+STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_HEADER = re.compile(rf"graph ({STRING})")
+_NODE = re.compile(rf"({STRING}): ([^=]*) = (.*)")
+_OUTPUT = re.compile(rf"output ({STRING}) = ({STRING})")
+
+
+def print_graph(graph: Graph) -> str:
+    """One line for each node; ``parse_graph`` reads it back, given ``constants_of(graph)``."""
+    return str(graph)
+
+
+def constants_of(graph: Graph) -> dict[str, Array]:
+    """The arrays that the text refers to, by the names of their nodes."""
+    return {node.name: node.value for node in graph.nodes if isinstance(node, Constant)}
+
+
+def parse_graph(text: str, constants: Mapping[str, Array]) -> Graph:
+    """The graph that ``print_graph`` wrote.  Raises ``FileFormatError``, naming the line."""
+    lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+    header = _HEADER.fullmatch(lines[0][1]) if lines else None
+    if header is None:
+        raise FileFormatError(
+            "line 1: expected \"graph 'source hash'\"; this is not the text of a graph"
+        )
+    reader = _Reader(constants)
+    for number, line in lines[1:]:
+        try:
+            reader.read(line)
+        except ValueError as error:
+            _fail(number, line, error)
+    return Graph(tuple(reader.inputs), tuple(reader.outputs), unquote(header[1]))
+
+
+def _fail(number: int, line: str, error: ValueError) -> NoReturn:
+    raise FileFormatError(
+        f"line {number}: {error}\n  {line[:200]}\n"
+        "Remedy: the file was altered or written by another version; save it again."
+    ) from None
+
+
+def unquote(literal: str) -> str:
+    """The string that a Python literal denotes."""
+    try:
+        return str(ast.literal_eval(literal))
+    except SyntaxError as error:
+        raise ValueError(f"bad string {literal[:60]}: {error}") from None
+
+
+@dataclass
+class _Reader:
+    """Nodes by name, while lines are read.  Its methods raise ``ValueError``."""
+
+    constants: Mapping[str, Array]
+    nodes: dict[str, Node] = field(default_factory=dict)
+    inputs: list[Input] = field(default_factory=list)
+    outputs: list[tuple[str, Node]] = field(default_factory=list)
+
+    def read(self, line: str) -> None:
+        if match := _OUTPUT.fullmatch(line):
+            self.outputs.append((unquote(match[1]), self.node(unquote(match[2]))))
+        elif match := _NODE.fullmatch(line):
+            self.define(unquote(match[1]), match[2], *parse_call(match[3]))
+        else:
+            raise ValueError("expected \"'name': type = Op(…)\" or \"output 'name' = 'node'\"")
+
+    def node(self, name: object) -> Node:
+        if not isinstance(name, str) or name not in self.nodes:
+            raise ValueError(f"node {name!r} is not defined above")
+        return self.nodes[name]
+
+    def define(self, name: str, kind: str, op: str, values: dict[str, Any]) -> None:
+        if name in self.nodes:
+            raise ValueError(f"node {name!r} is defined twice")
+        if op not in OPS:
+            raise ValueError(f"there is no operator {op!r}")
+        for operand in operand_fields(OPS[op]):
+            if operand in values:
+                values[operand] = self.operands(values[operand])
+        if isinstance(values.get("value"), ArrayMark):
+            values["value"] = stored_array(name, values["value"], self.constants)
+        node = build(OPS[op], name, values)
+        if str(node.type) != kind:
+            raise ValueError(f"{name!r} is of type {node.type}, not {kind}")
+        self.nodes[name] = node
+        if isinstance(node, Input):
+            self.inputs.append(node)
+
+    def operands(self, names: object) -> Node | tuple[Node, ...]:
+        if isinstance(names, tuple):
+            return tuple(self.node(name) for name in names)
+        return self.node(names)
+
+
+def stored_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> Array:
+    """The array of a constant.  Raises ``ValueError`` if it is missing or not the one named."""
+    if name not in constants:
+        raise ValueError(f"the array of constant {name!r} is missing")
+    try:
+        found = ArrayMark.of(constants[name])
+    except TypeError as error:
+        raise ValueError(f"constant {name!r}: {error}") from None
+    if found != mark:
+        raise ValueError(f"the array of constant {name!r} is {found}, expected {mark}")
+    return constants[name]
+
+
+def build(cls: type[Node], name: str, values: Mapping[str, Any]) -> Node:
+    """``cls(name=name, **values)``.  Raises ``ValueError`` on fields of wrong name or type."""
+    hints = _hints(cls)
+    for key, value in values.items():
+        if key not in hints or key in ("name", "type"):
+            raise ValueError(f"{cls.__name__} has no attribute {key!r}")
+        if not _conforms(value, hints[key]):
+            raise ValueError(f"attribute {key!r} of {cls.__name__} cannot be {value!r:.60}")
+    try:
+        return cls(name=name, **values)
+    except (QuantglowError, TypeError, ValueError, LookupError, ArithmeticError) as error:
+        raise ValueError(f"{cls.__name__} {name!r}: {error}") from None
+
+
+@cache
+def _hints(cls: type[Node]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _conforms(value: object, hint: Any) -> bool:
+    """Whether a value is of the annotated type: classes, unions, tuples and arrays."""
+    origin, inside = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        return any(_conforms(value, h) for h in inside)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if inside[-1] is ...:
+            return all(_conforms(v, inside[0]) for v in value)
+        return len(value) == len(inside) and all(map(_conforms, value, inside))
+    if hint is float:
+        return type(value) in (int, float)
+    if hint is int:
+        return type(value) is int
+    return isinstance(value, origin or hint)
