@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, TypeVar, dataclass_transform
 
 from quantglow.errors import TypeRuleError
@@ -18,7 +17,9 @@ from quantglow.types import Array, DType, ElementType, TensorType
 OPS: dict[str, type[Node]] = {}
 """Every operator by its class name."""
 
-NodeClass = TypeVar("NodeClass", bound="type[Node]")
+_OPERAND_FIELDS: dict[type[Node], tuple[str, ...]] = {}
+
+AnyNode = TypeVar("AnyNode", bound="Node")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -84,7 +85,9 @@ class Node:
     def attributes(self) -> dict[str, Any]:
         """Fields that are neither operands nor the name nor the type."""
         skip = {"name", "type", *operand_fields(type(self))}
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip}
+        return {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip
+        }
 
     def refuse(self, cause: str) -> TypeRuleError:
         """The error of a type rule; the caller raises it."""
@@ -96,18 +99,19 @@ class Node:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
-def op(cls: NodeClass) -> NodeClass:
+def op(cls: type[AnyNode]) -> type[AnyNode]:
     """Make an operator: a frozen keyword-only dataclass, registered under its class name."""
     made = dataclass(frozen=True, eq=False, kw_only=True, repr=False)(cls)
     OPS[made.__name__] = made
+    kinds = {"Node", "Node | None", "tuple[Node, ...]", "Constant", "Constant | None"}
+    fields = dataclasses.fields(made)
+    _OPERAND_FIELDS[made] = tuple(f.name for f in fields if str(f.type) in kinds)
     return made
 
 
-@cache
 def operand_fields(cls: type[Node]) -> tuple[str, ...]:
     """Names of the fields that hold operands, in declaration order."""
-    kinds = {"Node", "Node | None", "tuple[Node, ...]", "Constant", "Constant | None"}
-    return tuple(f.name for f in dataclasses.fields(cls) if str(f.type) in kinds)
+    return _OPERAND_FIELDS[cls]
 
 
 @op
@@ -143,4 +147,3 @@ def _dtype_of(node: Constant) -> DType:
     if node.element is not None and node.element.dtype is not dtype:
         raise node.refuse(f"the array is {dtype} but the element type {node.element.dtype}")
     return dtype
-

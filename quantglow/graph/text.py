@@ -7,7 +7,6 @@ import re
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from quantglow.errors import FileFormatError, QuantglowError
@@ -124,7 +123,7 @@ def stored_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> 
 
 def build(cls: type[Node], name: str, values: Mapping[str, Any]) -> Node:
     """``cls(name=name, **values)``.  Raises ``ValueError`` on fields of wrong name or type."""
-    hints = _hints(cls)
+    hints = get_type_hints(cls)
     for key, value in values.items():
         if key not in hints or key in ("name", "type"):
             raise ValueError(f"{cls.__name__} has no attribute {key!r}")
@@ -134,11 +133,6 @@ def build(cls: type[Node], name: str, values: Mapping[str, Any]) -> Node:
         return cls(name=name, **values)
     except (QuantglowError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{cls.__name__} {name!r}: {error}") from None
-
-
-@cache
-def _hints(cls: type[Node]) -> dict[str, Any]:
-    return get_type_hints(cls)
 
 
 def _conforms(value: object, hint: Any) -> bool:

@@ -8,6 +8,7 @@ gives the same integers.  Rounding is half to even; the zero point is added afte
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,10 +49,17 @@ def quant_of(element: ElementType | TensorType) -> QuantParams:
 
 def saturate(steps: Array, element: ElementType, low: int, high: int) -> Array:
     """``clip(rint(steps), low - zp, high - zp) + zp`` as integers; NaN becomes ``low``."""
-    zero_point = quant_of(element).zero_point
+    zero_point = np.int32(quant_of(element).zero_point)
+    return _saturate(steps, zero_point, element.dtype, low, high)
+
+
+def _saturate(steps: Array, zero_point: Any, dtype: DType, low: int, high: int) -> Array:
+    """``saturate`` for zero points of any shape that broadcasts."""
     rounded = np.rint(steps.astype(np.float32, copy=False))
-    clipped = np.fmin(np.fmax(rounded, F32(low - zero_point)), F32(high - zero_point))
-    return (clipped.astype(np.int32) + np.int32(zero_point)).astype(element.dtype.numpy)
+    lowest, highest = F32(low - zero_point), F32(high - zero_point)
+    clipped: Array = np.fmin(np.fmax(rounded, lowest), highest)
+    shifted: Array = clipped.astype(np.int32) + zero_point
+    return shifted.astype(dtype.numpy)
 
 
 def requantize(
@@ -64,25 +72,24 @@ def requantize(
 def quantize(x: Array, element: ElementType) -> Array:
     """``saturate(rint(x / scale) + zero_point)``, the ONNX QuantizeLinear."""
     params = quant_of(element)
-    scale = np.asarray(params.scales, np.float32)
+    shape = _broadcast_shape(x, params)
+    scales = np.asarray(params.scales, np.float32).reshape(shape)
+    zero_points = np.asarray(params.zero_points, np.int32).reshape(shape)
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = x.astype(np.float32) / scales
+    return _saturate(steps, zero_points, element.dtype, *element.dtype.limits)
+
+
+def _broadcast_shape(x: Array, params: QuantParams) -> tuple[int, ...]:
+    """The shape in which per-axis parameters broadcast to ``x``."""
     if params.axis is None:
-        with np.errstate(over="ignore", invalid="ignore"):
-            return saturate(x.astype(np.float32) / scale[0], element, *element.dtype.limits)
-    shape = [1] * x.ndim
-    shape[params.axis] = -1
-    steps = np.rint(x.astype(np.float32) / scale.reshape(shape))
-    limits = element.dtype.limits
-    zero_points = np.asarray(params.zero_points, np.int64).reshape(shape)
-    return np.clip(steps.astype(np.int64) + zero_points, *limits).astype(element.dtype.numpy)
+        return ()
+    return tuple(-1 if i == params.axis else 1 for i in range(x.ndim))
 
 
 def dequantize(q: Array, params: QuantParams) -> Array:
     """``float32(q - zero_point) * scale``."""
-    shape = [1] * q.ndim
-    if params.axis is not None:
-        shape[params.axis] = -1
-    else:
-        shape = []
+    shape = _broadcast_shape(q, params)
     zero_points = np.asarray(params.zero_points, np.int32).reshape(shape)
     scales = np.asarray(params.scales, np.float32).reshape(shape)
     return (q.astype(np.int32) - zero_points).astype(np.float32) * scales

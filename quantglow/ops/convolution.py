@@ -299,10 +299,9 @@ class MatMul(Node):
     def reference(self, x: Array, y: Array) -> Array:
         if not is_integer(self.x.type):
             return np.asarray(x @ y)
-        sums = centred(x, self.x.type).astype(np.float64) @ centred(y, self.y.type)
-        values = (
-            sums.astype(np.int64).astype(np.int32).astype(np.float32) * self.accumulator_scale()
-        )
+        sums: Array = centred(x, self.x.type).astype(np.float64) @ centred(y, self.y.type)
+        accumulator = sums.astype(np.int64).astype(np.int32)
+        values: Array = accumulator.astype(np.float32) * self.accumulator_scale()
         if self.out is None:
             return values
         return saturate(values, self.out, *self.out.dtype.limits)

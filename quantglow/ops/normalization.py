@@ -80,7 +80,9 @@ class Softmax(Node):
         """int32 [256]: ``exp(-scale * d)`` in fixed point for d = max - x."""
         one = 2 ** (31 - self.x.type.shape[-1].bit_length()) - 1
         d = np.arange(256, dtype=np.float64)
-        return np.rint(one * np.exp(-self.x.type.params.scale * d)).astype(np.int32)
+        powers: Array = np.exp(-self.x.type.params.scale * d)
+        rounded: Array = np.rint(one * powers)
+        return rounded.astype(np.int32)
 
     def inverse_step(self) -> np.float32:
         return np.float32(multiplier(1.0, divisor=self.type.params.scale))

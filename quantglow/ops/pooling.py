@@ -107,7 +107,8 @@ class AveragePool(Pool):
             starts = np.arange(self.type.shape[i + 1]) * self.strides[i] - self.pads[i]
             taps = starts[:, None] + np.arange(self.kernel[i]) * self.dilations[i]
             counts.append(((taps >= -before) & (taps < size + after)).sum(axis=1))
-        return np.maximum(np.outer(*counts), 1).astype(np.float64)[..., None]
+        elements: Array = np.maximum(np.outer(*counts), 1)
+        return elements.astype(np.float64)[..., None]
 
     def reference(self, x: Array) -> Array:
         if self.out is None:

@@ -3,6 +3,7 @@ weighted sum of two source rows (columns)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,7 +51,8 @@ class Resize(Node):
         """The taps along H (axis 0) or W (axis 1)."""
         length, resized = self.x.type.shape[axis + 1], self.sizes[axis]
         # float32 as in onnxruntime: one ulp decides which row is the nearest.
-        index, scale = np.arange(resized, dtype=np.float32), np.float32(self.scales[axis])
+        index = np.arange(resized, dtype=np.float32)
+        scale = float(np.float32(self.scales[axis]))
         source = _COORDINATES[self.coordinates](index, length, resized, scale)
         if self.mode == "nearest":
             nearest = np.clip(_ROUNDINGS[self.rounding](source), 0, length - 1).astype(np.int32)
@@ -106,7 +108,7 @@ _COORDINATES = {
     "half_pixel_symmetric": _half_pixel_symmetric,
 }
 
-_ROUNDINGS = {
+_ROUNDINGS: dict[str, Callable[[Array], Array]] = {
     "round_prefer_floor": lambda v: np.ceil(v - 0.5),
     "round_prefer_ceil": lambda v: np.floor(v + 0.5),
     "floor": np.floor,
