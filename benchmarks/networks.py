@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +26,7 @@ Topology = Callable[["Builder", str], str]
 OPSET, IR_VERSION, SIDE, CLASSES = 17, 8, 224, 1000
 STATISTICS_PHOTOS = 8
 EPSILON = 1e-5
+BRANCH_GAIN = 0.3  # of a residual branch beside its shortcut: about what training leaves
 
 
 class Builder:
@@ -46,7 +48,7 @@ class Builder:
         self.initializers.append(numpy_helper.from_array(value, name))
         return name
 
-    def node(self, op: str, inputs: list[str], **attributes: object) -> str:
+    def node(self, op: str, inputs: list[str], **attributes: Any) -> str:
         self.counts[op] += 1
         output = f"{op.lower()}_{self.counts[op]}"
         self.nodes.append(helper.make_node(op, inputs, [output], name=output, **attributes))
@@ -57,7 +59,14 @@ class Builder:
         deviation = np.float32(np.sqrt(2 / np.prod(shape[1:])))
         return self.rng.standard_normal(shape, dtype=np.float32) * deviation
 
-    def conv(self, x: str, shape: tuple[int, int, int, int], stride: int, group: int = 1) -> str:
+    def conv(
+        self,
+        x: str,
+        shape: tuple[int, int, int, int],
+        stride: int,
+        group: int = 1,
+        gain: float = 1.0,
+    ) -> str:
         """A square convolution without bias, padded to keep the size, and its BatchNorm."""
         kernel = shape[2]
         weight = self.constant(f"conv_{self.counts['Conv'] + 1}.weight", self.he_weights(shape))
@@ -69,12 +78,12 @@ class Builder:
             pads=[kernel // 2] * 4,
             group=group,
         )
-        return self.batch_norm(y, shape[0])
+        return self.batch_norm(y, shape[0], gain)
 
-    def batch_norm(self, x: str, channels: int) -> str:
+    def batch_norm(self, x: str, channels: int, gain: float) -> str:
         name = f"bn_{x}"
-        gamma = self.rng.uniform(0.6, 1.4, channels).astype(np.float32)
-        beta = self.rng.normal(0, 0.3, channels).astype(np.float32)
+        gamma = gain * self.rng.uniform(0.6, 1.4, channels).astype(np.float32)
+        beta = gain * self.rng.normal(0, 0.3, channels).astype(np.float32)
         if self.statistics is None:
             return self.normalize_by_batch(x, name, gamma, beta)
         mean, variance = self.statistics[f"{name}.mean"], self.statistics[f"{name}.var"]
@@ -132,7 +141,7 @@ def bottleneck(net: Builder, x: str, channels_in: int, width: int, stride: int) 
     out = 4 * width
     y = net.relu(net.conv(x, (width, channels_in, 1, 1), 1))
     y = net.relu(net.conv(y, (width, width, 3, 3), stride))
-    y = net.conv(y, (out, width, 1, 1), 1)
+    y = net.conv(y, (out, width, 1, 1), 1, gain=BRANCH_GAIN)
     if stride != 1 or channels_in != out:
         x = net.conv(x, (out, channels_in, 1, 1), stride)
     return net.relu(net.node("Add", [y, x]))
@@ -156,8 +165,9 @@ def inverted_residual(net: Builder, x: str, c_in: int, c_out: int, stride: int, 
     if ratio != 1:
         y = net.relu6(net.conv(y, (hidden, c_in, 1, 1), 1))
     y = net.relu6(net.conv(y, (hidden, 1, 3, 3), stride, group=hidden))
-    y = net.conv(y, (c_out, hidden, 1, 1), 1)
-    return net.node("Add", [x, y]) if stride == 1 and c_in == c_out else y
+    if stride != 1 or c_in != c_out:
+        return net.conv(y, (c_out, hidden, 1, 1), 1)
+    return net.node("Add", [x, net.conv(y, (c_out, hidden, 1, 1), 1, gain=BRANCH_GAIN)])
 
 
 def mobilenet_v2(net: Builder, x: str) -> str:
@@ -180,7 +190,10 @@ def measure_statistics(topology: Topology, seed: int) -> dict[str, Array]:
     model = twin.model("twin", STATISTICS_PHOTOS)
     session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     values = session.run(twin.measured, {"input": imagenet_photos(STATISTICS_PHOTOS, seed)})
-    return {key: np.ravel(value) for key, value in zip(twin.measured, values, strict=True)}
+    return {
+        key: np.ravel(np.asarray(value, np.float32))
+        for key, value in zip(twin.measured, values, strict=True)
+    }
 
 
 def build(topology: Topology, batch: int = 1, seed: int = 0) -> onnx.ModelProto:

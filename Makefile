@@ -1,0 +1,15 @@
+PYTHON ?= python
+
+.PHONY: check test bench
+
+check:
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+
+test:
+	$(PYTHON) -m pytest
+
+bench:
+	$(PYTHON) -m benchmarks latency --output benchmarks/results \
+		--models mnist ppocr_cls efficientnet_lite0 mobilenet_v2 resnet50

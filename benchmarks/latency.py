@@ -1,0 +1,202 @@
+"""Latency of every runtime, interleaved in one run, so that drift of the machine hits all alike.
+
+Each runtime lives in its own process.  A round times each of them once, in rotated order; the
+figure is the median over rounds of the median of a round, a ratio the median of the rounds' ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks import models
+from benchmarks.worker import Worker, WorkerFailedError, started
+
+OURS = "quantglow"
+PEERS = ("onnxruntime", "openvino")
+PRECISIONS = ("float", "int8")
+TURN_SECONDS, SETTLE_SECONDS = 0.25, 0.02
+MIN_RUNS, MAX_RUNS, WARMUP_RUNS = 5, 1000, 3
+PACKAGES = ("quantglow", "numpy", "onnx", "onnxruntime", "llvmlite", "openvino", "nncf")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What one table row compares the runtimes on."""
+
+    network: str
+    threads: int
+    batch: int
+    precision: str
+
+
+@dataclass
+class Measurement:
+    """One runtime on one case: the median of every round, or why there is none."""
+
+    case: Case
+    runtime: str
+    prepare_seconds: float = 0.0
+    round_ms: list[float] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def median_ms(self) -> float:
+        return statistics.median(self.round_ms)
+
+
+def turn(worker: Worker, runs: int) -> float:
+    """Median milliseconds of ``runs`` runs, once the other processes' threads have gone to rest."""
+    time.sleep(SETTLE_SECONDS)
+    seconds: list[float] = worker.ask("time", warmup=WARMUP_RUNS, runs=runs)["seconds"]
+    return 1e3 * statistics.median(seconds)
+
+
+def measure(
+    network: str, threads: int, batch: int, runtimes: Sequence[str], rounds: int, samples: int
+) -> list[Measurement]:
+    """Both precisions of all ``runtimes`` against each other; failures are kept, not raised."""
+    measurements, workers = [], []
+    with ExitStack() as stack:
+        for runtime in runtimes:
+            for precision in PRECISIONS:
+                found = Measurement(Case(network, threads, batch, precision), runtime)
+                measurements.append(found)
+                settings = {"network": network, "threads": threads, "batch": batch}
+                try:
+                    name = f"{runtime} {precision}"
+                    worker = stack.enter_context(started(runtime=name, samples=samples, **settings))
+                    found.prepare_seconds = worker.prepare_seconds
+                    workers.append((worker, found))
+                except WorkerFailedError as failure:
+                    found.error = str(failure)
+        interleave(workers, rounds)
+    return measurements
+
+
+def interleave(workers: list[tuple[Worker, Measurement]], rounds: int) -> None:
+    """``rounds`` turns for every worker, the first of a round being another one each time."""
+    runs = []
+    for worker, _ in workers:
+        estimate = turn(worker, MIN_RUNS) / 1e3
+        runs.append(min(MAX_RUNS, max(MIN_RUNS, int(TURN_SECONDS / estimate))))
+    for index in range(rounds):
+        for place in range(len(workers)):
+            at = (index + place) % len(workers)
+            worker, measurement = workers[at]
+            measurement.round_ms.append(turn(worker, runs[at]))
+
+
+def median_ratio(ours: Measurement, other: Measurement) -> float:
+    """ours / other, round by round: below 1 we are faster."""
+    pairs = zip(ours.round_ms, other.round_ms, strict=True)
+    return statistics.median(a / b for a, b in pairs)
+
+
+def milliseconds(measurement: Measurement) -> str:
+    return "failed" if measurement.error else f"{measurement.median_ms:.3f}"
+
+
+def row(case: Case, found: dict[str, Measurement], macs: int, peers: Sequence[str]) -> str:
+    """One Markdown row; GMAC/s and the seconds from ONNX to ready are ours."""
+    ours = found[OURS]
+    last = ["", ""]
+    if not ours.error:
+        last = [f"{macs / ours.median_ms / 1e6:.0f}", f"{ours.prepare_seconds:.1f}"]
+    cells = [case.network, str(case.threads), str(case.batch), case.precision, milliseconds(ours)]
+    for peer in peers:
+        other = found[peer]
+        known = not (ours.error or other.error)
+        cells += [milliseconds(other), f"{median_ratio(ours, other):.2f}" if known else ""]
+    return f"| {' | '.join([*cells, *last])} |"
+
+
+def table(measurements: list[Measurement], macs: dict[tuple[str, int], int]) -> str:
+    """Markdown: one row for each case, one pair of columns for each peer."""
+    cases: dict[Case, dict[str, Measurement]] = {}
+    for measurement in measurements:
+        cases.setdefault(measurement.case, {})[measurement.runtime] = measurement
+    peers = [name for name in PEERS if any(name in found for found in cases.values())]
+    header = ["network", "threads", "batch", "precision", f"{OURS} ms"]
+    for peer in peers:
+        header += [f"{peer} ms", f"{OURS} / {peer}"]
+    header += ["GMAC/s", "compile s"]
+    lines = [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
+    for case, found in cases.items():
+        lines.append(row(case, found, macs[case.network, case.batch], peers))
+    return "\n".join(lines)
+
+
+def failures(measurements: list[Measurement]) -> list[str]:
+    """One line for each runtime that could not run a case."""
+    return [
+        f"{m.runtime} {m.case.precision} failed on {m.case.network}: {m.error}"
+        for m in measurements
+        if m.error
+    ]
+
+
+def processor() -> str:
+    """The processor's name as Linux or the platform module tells it."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
+def environment() -> dict[str, Any]:
+    """Processor, cores and the versions of what is installed."""
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return {"processor": processor(), "cores": os.cpu_count(), "versions": versions}
+
+
+def write_results(
+    folder: Path, measurements: list[Measurement], macs: dict[tuple[str, int], int]
+) -> None:
+    """``latency.json`` with every round and ``latency.md`` with the table."""
+    folder.mkdir(parents=True, exist_ok=True)
+    results = [asdict(m) | {"macs": macs[m.case.network, m.case.batch]} for m in measurements]
+    text = json.dumps({"environment": environment(), "results": results}, indent=1)
+    (folder / "latency.json").write_text(text + "\n")
+    (folder / "latency.md").write_text(table(measurements, macs) + "\n")
+
+
+def run(
+    networks: Sequence[str],
+    threads: Sequence[int],
+    batches: Sequence[int],
+    peers: Sequence[str],
+    rounds: int,
+    samples: int,
+    output: Path | None,
+) -> int:
+    """Measure, print the table, write it to ``output``; 1 if anything failed."""
+    measurements: list[Measurement] = []
+    macs: dict[tuple[str, int], int] = {}
+    for name in networks:
+        for batch in batches:
+            macs[name, batch] = models.network(name).macs(batch)
+            for count in threads:
+                print(f"{name}, batch {batch}, {count} thread(s) ...", flush=True)
+                measurements += measure(name, count, batch, (OURS, *peers), rounds, samples)
+    print(f"\n{processor()}; milliseconds; ratio below 1: {OURS} is faster\n")
+    print(table(measurements, macs))
+    if output is not None:
+        write_results(output, measurements, macs)
+    failed = failures(measurements)
+    print("\n".join(["", *failed]) if failed else "")
+    return 1 if failed else 0
