@@ -34,8 +34,10 @@ def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
+    # Some exporters call every unknown dimension "?": that is no symbol they share.
     return tuple(
-        int(d.dim_value) if d.dim_value > 0 else (d.dim_param or None) for d in tensor.shape.dim
+        int(d.dim_value) if d.dim_value > 0 else (d.dim_param.strip("?") or None)
+        for d in tensor.shape.dim
     )
 
 

@@ -69,7 +69,8 @@ def from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float]
         raise ValueError(f"scales {full} must be positive")
     if math.prod(full) * math.prod(dims) > MAX_ELEMENTS:
         raise Unsupported(f"scales {full} make more than {MAX_ELEMENTS} elements")
-    sizes = [math.floor(d * s) for d, s in zip(dims, full, strict=True)]
+    # The product is a float32 in ONNX: 10 * 2.3 is 23, not 22.9999995.
+    sizes = [math.floor(np.float32(d) * np.float32(s)) for d, s in zip(dims, full, strict=True)]
     return sizes, full
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from onnx_models import Const, assert_agrees, floats, ints, single, weights
+
+from tests.unit.frontend.onnx_models import Const, assert_agrees, floats, ints, single, weights
 
 IMAGE = floats(2, 4, 5, 6)
 POSITIVE = np.abs(floats(2, 3, 4)) + np.float32(0.1)

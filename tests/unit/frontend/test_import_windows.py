@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from onnx_models import Const, assert_agrees, floats, ints, single, weights
+
+from tests.unit.frontend.onnx_models import Const, assert_agrees, floats, ints, single, weights
 
 fast = settings(max_examples=40, deadline=None)
 
