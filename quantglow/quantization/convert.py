@@ -17,22 +17,31 @@ from quantglow.quantization.rules import rule_of
 from quantglow.types import ElementType
 
 
-def quantize(graph: Graph, profile: Profile, config: QuantizationConfig | None = None) -> Graph:
+def quantize(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig | None = None,
+    imported: Graph | None = None,
+) -> Graph:
     """The int8 graph of an optimized float graph; names and outputs stay.
 
     Raises ``ProfileMismatchError`` for the profile of another model and ``IgnoredScopeError`` for
-    an exclusion that matches nothing.
+    an exclusion that matches nothing.  ``imported``, the graph before optimization, lets
+    exclusions name nodes that were fused away.
     """
-    return quantize_with_report(graph, profile, config)[0]
+    return quantize_with_report(graph, profile, config, imported)[0]
 
 
 def quantize_with_report(
-    graph: Graph, profile: Profile, config: QuantizationConfig | None = None
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig | None = None,
+    imported: Graph | None = None,
 ) -> tuple[Graph, QuantizationReport]:
     """``quantize``, and for every operator its precision and why it stayed float."""
     config = config or QuantizationConfig()
     profile.check(graph)
-    plan = make_plan(graph, profile, config)
+    plan = make_plan(graph, profile, config, imported)
     result = Converter(plan, config.per_channel).run()
     if debug.verifying():
         result.verify()

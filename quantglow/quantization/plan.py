@@ -95,10 +95,12 @@ class Plan:
         return not float_residual
 
 
-def make_plan(graph: Graph, profile: Profile, config: QuantizationConfig) -> Plan:
+def make_plan(
+    graph: Graph, profile: Profile, config: QuantizationConfig, imported: Graph | None = None
+) -> Plan:
     """The plan for ``graph``.  Raises ``IgnoredScopeError``."""
     ranges = tensor_ranges(graph, profile, config)
-    reasons = excluded_nodes(graph, config)
+    reasons = excluded_nodes(graph, config, imported)
     for node in graph.compute_nodes():
         reason = reasons.get(node) or refusal(node) or _missing_range(node, ranges)
         if reason:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
@@ -25,20 +25,24 @@ ONNX_OPS = {
 """ONNX operators that have another name in the optimized graph."""
 
 
-def excluded_nodes(graph: Graph, config: QuantizationConfig) -> dict[Node, str]:
+def excluded_nodes(
+    graph: Graph, config: QuantizationConfig, imported: Graph | None = None
+) -> dict[Node, str]:
     """The nodes that stay float because of ``config``, each with the reason.
 
+    A name in ``imported``, the graph before optimization, stands for the node it was fused into.
     Raises ``IgnoredScopeError`` for an entry that matches no node.
     """
     nodes = graph.compute_nodes()
+    names = known_names(graph, imported)
     scope = config.ignored_scope
     found: dict[Node, str] = {}
     for entry in config.nodes_to_exclude or ():
-        _add(found, _matching(entry, nodes), f"nodes_to_exclude {entry!r}")
+        _add(found, _matching(entry, names), f"nodes_to_exclude {entry!r}")
     for entry in scope.names:
-        _add(found, _matching(entry, nodes, scope.validate), f"ignored_scope {entry!r}")
+        _add(found, _matching(entry, names, scope.validate), f"ignored_scope {entry!r}")
     for entry in scope.patterns:
-        matches = _matching(f"re:{entry}", nodes, scope.validate)
+        matches = _matching(f"re:{entry}", names, scope.validate)
         _add(found, matches, f"ignored_scope pattern {entry!r}")
     for entry in scope.types:
         matches = _of_type(entry, nodes, scope.validate)
@@ -58,9 +62,23 @@ def known_ops(entry: str) -> tuple[str, ...]:
     raise _unmatched(f"op type {entry!r}", entry, OPS.keys() | ONNX_OPS.keys())
 
 
-def _matching(entry: str, nodes: Iterable[Node], validate: bool = True) -> list[Node]:
+def known_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
+    """Every name a user may know, and the node of ``graph`` that computes it now.
+
+    Fusion leaves the last name, so a vanished value is now part of its first user that is left.
+    """
+    own = {node.name: node for node in graph.compute_nodes()}
+    found = dict(own)
+    for node in reversed(imported.compute_nodes() if imported else ()):
+        users = imported.users[node] if imported else ()
+        now = next((found[user.name] for user in users if user.name in found), None)
+        if node.name not in found and now is not None:
+            found[node.name] = now
+    return {alias: node for name, node in found.items() for alias in _aliases(name)} | own
+
+
+def _matching(entry: str, names: Mapping[str, Node], validate: bool = True) -> list[Node]:
     """Nodes whose name is the entry, fits its glob, or starts with its ``re:`` expression."""
-    names = {alias: node for node in nodes for alias in _aliases(node.name)}
     if entry.startswith("re:"):
         try:
             expression = re.compile(entry[3:])

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from quantization_networks import (
+
+from quantglow import ops
+from quantglow.graph.node import Node
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import profile
+from quantglow.quantization import float_islands, quantize
+from tests.unit.quantization.quantization_networks import (
     constant,
     conv,
     graph_of,
@@ -13,12 +19,6 @@ from quantization_networks import (
     small_cnn,
     sqnr,
 )
-
-from quantglow import ops
-from quantglow.graph.node import Node
-from quantglow.options import QuantizationConfig
-from quantglow.profiling import profile
-from quantglow.quantization import float_islands, quantize
 
 
 def count(graph: object, kind: type[Node]) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from quantization_networks import constant, conv, graph_of, image, quantized, sandwich, sqnr
 
 from quantglow import ops
 from quantglow.graph.graph import Graph
@@ -14,6 +13,15 @@ from quantglow.quantization import float_islands
 from quantglow.quantization.refusals import NO_INT8_FORM
 from quantglow.quantization.rules import rule_of
 from quantglow.types import f32
+from tests.unit.quantization.quantization_networks import (
+    constant,
+    conv,
+    graph_of,
+    image,
+    quantized,
+    sandwich,
+    sqnr,
+)
 
 CHANNEL_VALUES = np.linspace(-1.5, 2, 8)
 UNARY = {

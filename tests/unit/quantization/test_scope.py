@@ -5,10 +5,21 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from quantization_networks import conv, graph_of, image, quantized, small_cnn, sqnr
 
 from quantglow.errors import IgnoredScopeError, OptionError
+from quantglow.ops import Relu
 from quantglow.options import IgnoredScope, QuantizationConfig, method_name
+from quantglow.profiling import profile
+from quantglow.quantization import quantize_with_report
+from tests.unit.quantization.quantization_networks import (
+    conv,
+    graph_of,
+    image,
+    quantized,
+    samples_for,
+    small_cnn,
+    sqnr,
+)
 
 CASES = {
     "name": {"nodes_to_exclude": ["c2"]},
@@ -44,6 +55,17 @@ def test_an_exporters_node_name_means_its_value() -> None:
     graph = graph_of(conv("/a/Conv_output_0", x, 4), inputs=(x,))
     _, report = quantized(graph, nodes_to_exclude=["/a/Conv"])
     assert report.count("float") == 1
+
+
+def test_a_name_that_was_fused_away_means_the_node_that_absorbed_it() -> None:
+    x = image()
+    relu = Relu(name="relu", x=conv("conv", x, 4))
+    imported = graph_of(relu, inputs=(x,))
+    graph = graph_of(conv("relu", x, 4, low=0.0), inputs=(x,))
+    seen = profile(graph, samples_for(graph), progress=False)
+    config = QuantizationConfig(nodes_to_exclude=["conv"])
+    _, report = quantize_with_report(graph, seen, config, imported)
+    assert [n.name for n in report.kept_float] == ["relu"]
 
 
 @pytest.mark.parametrize(
