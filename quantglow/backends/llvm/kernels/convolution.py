@@ -1,0 +1,387 @@
+"""Convolution: implicit GEMM on NHWC images, specialised to shapes and strides.
+
+A tile of output pixels by a panel of output channels stays in registers for the whole sum; the
+inner loop broadcasts four bytes of each input pixel and multiplies them with packed weights.
+Padding is in the buffer already, so there is no border code.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.kernel import KernelCall, emits
+from quantglow.backends.llvm.kernels.depthwise import depthwise_call, has_depthwise_form
+from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, DotProduct, dot_product
+from quantglow.backends.llvm.kernels.epilogue import Epilogue, groups
+from quantglow.backends.llvm.kernels.geometry import Geometry
+from quantglow.backends.llvm.kernels.packing import (
+    Panels,
+    pack_vectors,
+    pack_weights,
+    panel_channels,
+)
+from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile
+from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
+from quantglow.backends.llvm.target import Target
+from quantglow.graph.node import Constant
+from quantglow.instr.program import Compute
+from quantglow.ops import Conv
+from quantglow.types import Array, DType
+
+UNROLL = 4
+"""Steps in the body of the inner loop."""
+STREAMED_NBYTES = 512 * 1024
+"""Weights beyond this stay in cache panel by panel while all pixels pass."""
+
+
+@emits(Conv)
+def emit_conv(step: Compute, target: Target) -> KernelCall:
+    """Depthwise convolutions have a kernel of their own; all others are implicit GEMMs."""
+    assert isinstance(step.op, Conv)
+    if has_depthwise_form(step, target):
+        return depthwise_call(step, target)
+    return _ConvKernel(step, step.op, target).call()
+
+
+@dataclass
+class _ConvKernel:
+    """Generator of one convolution kernel."""
+
+    step: Compute
+    conv: Conv
+    target: Target
+    b: Builder = field(default_factory=Builder)
+
+    def __post_init__(self) -> None:
+        x, w = self.step.inputs[:2]
+        residual = self.step.inputs[3] if self.conv.residual is not None else None
+        self.geometry = Geometry.of(self.conv, x, self.step.output, residual)
+        self.dot: DotProduct = dot_product(self.target, x.type.dtype is DType.F32)
+        self.epilogue = Epilogue(self.conv, self.target)
+        self.epilogue.check()
+        self.channels = w.shape[3] // self.conv.group
+
+    @cached_property
+    def tile(self) -> Tile:
+        y = self.geometry.y
+        return choose_tile(
+            y.height,
+            y.width,
+            -(-self.channels // self.dot.lanes),
+            self.geometry.runs.total_steps,
+            self.target.registers,
+        )
+
+    @cached_property
+    def panels(self) -> Panels:
+        return Panels(self.channels, self.dot.lanes, self.tile.vectors)
+
+    @property
+    def vector_steps_nbytes(self) -> int:
+        """Packed weight bytes of all steps of one vector."""
+        return self.geometry.runs.total_steps * self.dot.weight_nbytes
+
+    # -- the call
+
+    def call(self) -> KernelCall:
+        y = self.geometry.y
+        pixels = y.count * y.height * y.width
+        products = self.geometry.runs.total_steps * STEP_NBYTES * self.channels * self.conv.group
+        views = (self.step.inputs[0], self.step.output)
+        residual = self.step.inputs[3:4]
+        return KernelCall(
+            ir=self.text(),
+            pointers=(*views, *self.constants(), *residual),
+            items=self.outer_count,
+            work=float(pixels * products),
+            label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
+        )
+
+    def constants(self) -> tuple[Array, ...]:
+        """Packed weights, bias and (for integer sums) multipliers."""
+        w, b = self.conv.w, self.conv.b
+        assert isinstance(w, Constant) and isinstance(b, Constant)
+        channels = panel_channels(self.panels, self.conv.group, self.epilogue.packed)
+        weights = pack_weights(w.value, self.geometry.runs, channels, self.dot)
+        bias = pack_vectors(self._folded_bias(w.value, b.value), channels)
+        if not self.epilogue.scaled:
+            return weights, bias
+        return weights, bias, pack_vectors(self.epilogue.multipliers(), channels)
+
+    def _folded_bias(self, w: Array, b: Array) -> Array:
+        """The bias that also takes back the input zero point: ``b - zp * sum(w)``."""
+        if not self.epilogue.scaled:
+            return b
+        sums = w.astype(np.int64).sum(axis=(0, 1, 2))
+        folded = b.astype(np.int64) - self.conv.x.type.params.zero_point * sums
+        return folded.astype(np.int32)
+
+    # -- loops
+
+    @cached_property
+    def row_tiles(self) -> int:
+        return -(-self.geometry.y.height // self.tile.rows)
+
+    @cached_property
+    def column_tiles(self) -> int:
+        return -(-self.geometry.y.width // self.tile.columns)
+
+    @property
+    def pixel_tiles(self) -> int:
+        return self.geometry.y.count * self.row_tiles * self.column_tiles
+
+    @property
+    def all_panels(self) -> int:
+        return self.conv.group * self.panels.count
+
+    @property
+    def panels_outer(self) -> bool:
+        """Whether panels are the outer loop (and what threads share)."""
+        nbytes = self.vector_steps_nbytes * self.all_panels * self.tile.vectors
+        return nbytes > STREAMED_NBYTES or (self.pixel_tiles < 4 and self.all_panels > 1)
+
+    @property
+    def outer_count(self) -> int:
+        return self.all_panels if self.panels_outer else self.pixel_tiles
+
+    def text(self) -> str:
+        b = self.b
+        pointers = b.kernel(3 + self.epilogue.scaled + 1 + (self.conv.residual is not None))
+        self.x, self.y, self.w, self.bias = pointers[:4]
+        self.scale = pointers[4] if self.epilogue.scaled else ""
+        self.residual = pointers[-1] if self.conv.residual is not None else ""
+        inner = self.pixel_tiles if self.panels_outer else self.all_panels
+        with b.loop("%begin", "%end") as i, b.loop(0, inner) as j:
+            tile, panel = (j, i) if self.panels_outer else (i, j)
+            self.dispatch(tile, panel)
+        return b.finish()
+
+    def dispatch(self, tile: Value, panel: Value) -> None:
+        """Decode tile and panel numbers, and run the body made for their size."""
+        b, g = self.b, self.geometry
+        rest, column = b.divide(tile, self.column_tiles)
+        image, row = b.divide(rest, self.row_tiles)
+        group, local = b.divide(panel, self.panels.count)
+        top, left = b.mul(row, self.tile.rows), b.mul(column, self.tile.columns)
+        x = b.at(self.x, self._dot3(image, top, left, (g.x.batch_pitch, *self._strided())))
+        x = b.at(x, b.mul(group, self.conv.w.type.shape[2] * g.x.itemsize))
+        y = b.at(self.y, self._dot3(image, top, left, g.y.pitches))
+        residual = ""
+        if g.residual is not None:
+            residual = b.at(self.residual, self._dot3(image, top, left, g.residual.pitches))
+        for rows, row_test in self._sizes(g.y.height, self.tile.rows, row, self.row_tiles):
+            with b.when(row_test):
+                for columns, column_test in self._sizes(
+                    g.y.width, self.tile.columns, column, self.column_tiles
+                ):
+                    with b.when(column_test):
+                        self.bodies(rows, columns, group, local, x, y, residual)
+
+    def _strided(self) -> tuple[int, int]:
+        g = self.geometry
+        return g.strides[0] * g.x.row_pitch, g.strides[1] * g.x.column_pitch
+
+    def _dot3(self, i: Value, j: Value, k: Value, pitches: tuple[int, int, int]) -> Value:
+        b, total = self.b, "0"
+        for index, pitch in zip((i, j, k), pitches, strict=True):
+            if index != "0" and pitch:
+                term = b.mul(index, pitch)
+                total = term if total == "0" else b.add(total, term)
+        return total
+
+    def _sizes(self, total: int, size: int, index: Value, count: int) -> list[tuple[int, Value]]:
+        """Tile lengths that occur along one axis, each with the test that it is the turn."""
+        tail = total % size
+        if not tail:
+            return [(size, "true")]
+        if total < size:
+            return [(tail, "true")]
+        last = self.b.compare("eq", "i64", index, str(count - 1))
+        full = self.b.op("xor", "i1", last, "true")
+        return [(size, full), (tail, last)]
+
+    def bodies(
+        self,
+        rows: int,
+        columns: int,
+        group: Value,
+        local: Value,
+        x: Value,
+        y: Value,
+        residual: Value,
+    ) -> None:
+        """The body for full panels and the one for the tail panel."""
+        b, panels = self.b, self.panels
+        group_nbytes = sum(panels.widths()) * self.vector_steps_nbytes
+        first = b.add(
+            b.mul(group, panels.padded_channels), b.mul(local, panels.vectors * panels.lanes)
+        )
+        weights = b.add(
+            b.mul(group, group_nbytes), b.mul(local, panels.vectors * self.vector_steps_nbytes)
+        )
+        channel = b.add(b.mul(group, panels.channels), b.mul(local, panels.vectors * panels.lanes))
+        place = _Place(
+            x,
+            b.at(y, b.mul(channel, self.geometry.y.itemsize)),
+            b.at(self.w, weights),
+            first,
+            b.at(residual, b.mul(channel, self.geometry.residual.itemsize))
+            if self.geometry.residual
+            else "",
+        )
+        for vectors, channels, test in self._panel_kinds(local):
+            with b.when(test):
+                self.body(rows, columns, vectors, channels, place)
+
+    def _panel_kinds(self, local: Value) -> list[tuple[int, int, Value]]:
+        panels = self.panels
+        kinds: list[tuple[int, int, Value]] = []
+        mixed = panels.full and panels.tail_channels
+        is_tail = self.b.compare("eq", "i64", local, str(panels.full)) if mixed else "true"
+        if panels.full:
+            test = self.b.op("xor", "i1", is_tail, "true") if mixed else "true"
+            kinds.append((panels.vectors, panels.vectors * panels.lanes, test))
+        if panels.tail_channels:
+            kinds.append((panels.tail_vectors, panels.tail_channels, is_tail))
+        return kinds
+
+    # -- one tile
+
+    def body(self, rows: int, columns: int, vectors: int, channels: int, place: _Place) -> None:
+        """Sums of a tile, then its epilogue."""
+        pixels = [(r, c) for r in range(rows) for c in range(columns)]
+        kind = self.dot.kind
+        bias = [
+            self.b.load(kind, self._vector_of(self.bias, place.first, n), align=4)
+            for n in range(vectors)
+        ]
+        offsets = [self.geometry.input_offset(r, c) for r, c in pixels]
+        sums = [bias[n] for _ in pixels for n in range(vectors)]
+        sums = self.contract(place.x, place.w, offsets, vectors, sums)
+        for index, (r, c) in enumerate(pixels):
+            self.store(sums[index * vectors : (index + 1) * vectors], r, c, channels, place)
+
+    def _vector_of(self, pointer: Value, first: Value, index: int) -> Value:
+        """Per-channel constants (4 bytes each) of one vector of a panel."""
+        return self.b.at(
+            self.b.at(pointer, self.b.mul(first, 4)), index * self.target.vector_nbytes
+        )
+
+    def contract(
+        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
+    ) -> list[Value]:
+        """Add all steps of all runs."""
+        b, runs = self.b, self.geometry.runs
+        kind = self.dot.kind
+        run_nbytes = runs.steps * vectors * self.dot.weight_nbytes
+        if runs.inner * runs.outer == 1:
+            return self.run(x, w, offsets, vectors, sums)
+        outer = b.begin_loop(runs.outer, [(kind, s) for s in sums]) if runs.outer > 1 else None
+        if outer is not None:
+            sums = outer.carried
+            x = b.at(x, b.mul(outer.index, runs.outer_pitch))
+            w = b.at(w, b.mul(outer.index, runs.inner * run_nbytes))
+        inner = b.begin_loop(runs.inner, [(kind, s) for s in sums])
+        row = b.at(x, b.mul(inner.index, runs.inner_pitch))
+        weights = b.at(w, b.mul(inner.index, run_nbytes))
+        sums = self.run(row, weights, offsets, vectors, inner.carried)
+        sums = b.end_loop(inner, sums)
+        return sums if outer is None else b.end_loop(outer, sums)
+
+    def run(
+        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
+    ) -> list[Value]:
+        """Add the steps of one run: a rolled loop of ``UNROLL`` steps, then the rest."""
+        b, steps = self.b, self.geometry.runs.steps
+        rounds, rest = divmod(steps, UNROLL)
+        step_nbytes = vectors * self.dot.weight_nbytes
+        if rounds <= 1:
+            return self.steps(x, w, offsets, vectors, sums, steps)
+        loop = b.begin_loop(rounds, [(self.dot.kind, s) for s in sums])
+        row = b.at(x, b.mul(loop.index, UNROLL * STEP_NBYTES))
+        weights = b.at(w, b.mul(loop.index, UNROLL * step_nbytes))
+        sums = self.steps(row, weights, offsets, vectors, loop.carried, UNROLL)
+        sums = b.end_loop(loop, sums)
+        if not rest:
+            return sums
+        x = b.at(x, rounds * UNROLL * STEP_NBYTES)
+        w = b.at(w, rounds * UNROLL * step_nbytes)
+        return self.steps(x, w, offsets, vectors, sums, rest)
+
+    def steps(
+        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value], count: int
+    ) -> list[Value]:
+        """``count`` steps, unrolled."""
+        b, dot = self.b, self.dot
+        sums = list(sums)
+        for step in range(count):
+            base = step * vectors * dot.weight_nbytes
+            weights = [dot.weights(b, w, base + n * dot.weight_nbytes) for n in range(vectors)]
+            for m, offset in enumerate(offsets):
+                operand = dot.operand(b, b.at(x, offset + step * STEP_NBYTES))
+                for n in range(vectors):
+                    index = m * vectors + n
+                    sums[index] = dot.accumulate(b, sums[index], operand, weights[n])
+        return sums
+
+    # -- results
+
+    def store(self, sums: list[Value], row: int, column: int, channels: int, place: _Place) -> None:
+        """Finish and store one pixel's channels."""
+        b, g, lanes = self.b, self.geometry, self.dot.lanes
+        y = b.at(place.y, row * g.y.row_pitch + column * g.y.column_pitch)
+        residual = ""
+        if g.residual is not None:
+            offset = row * g.residual.row_pitch + column * g.residual.column_pitch
+            residual = b.at(place.residual, offset)
+        first = 0
+        sizes = groups(len(sums)) if self.epilogue.packed else [1] * len(sums)
+        for size in sizes:
+            valid = min(channels - first * lanes, size * lanes)
+            values = self._values(sums[first : first + size], first, valid, residual, place)
+            kind_offset = first * lanes * self.epilogue.element_nbytes
+            if self.epilogue.packed:
+                data = self.epilogue.byte_results(b, values)
+                store_partial(b, self.target, "i8", size * lanes, valid, data, b.at(y, kind_offset))
+            else:
+                data = self.epilogue.float_results(b, values[0])
+                store_partial(b, self.target, "float", lanes, valid, data, b.at(y, kind_offset))
+            first += size
+
+    def _values(
+        self, sums: list[Value], first: int, valid: int, residual: Value, place: _Place
+    ) -> list[Value]:
+        b, size = self.b, len(sums)
+        extras: list[Value | None] = [None] * size
+        if residual:
+            position = b.at(residual, first * self.dot.lanes * self.epilogue.element_nbytes)
+            if self.epilogue.packed:
+                data = load_partial(b, self.target, "i8", size * self.dot.lanes, valid, position)
+                extras = list(self.epilogue.residual_steps(b, data, size))
+            else:
+                extras = [load_partial(b, self.target, "float", self.dot.lanes, valid, position)]
+        return [
+            self.epilogue.values(
+                b,
+                sums[i],
+                self._vector_of(self.scale, place.first, first + i) if self.scale else "",
+                extras[i],
+            )
+            for i in range(size)
+        ]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a tile works: pointers to its input, output, weights and residual, and the position
+    of its first channel among the packed constants."""
+
+    x: Value
+    y: Value
+    w: Value
+    first: Value
+    residual: Value

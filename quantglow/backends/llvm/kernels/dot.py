@@ -1,0 +1,132 @@
+"""Dot products: how one step of a contraction is done on each target.
+
+A step takes four bytes of an activation row (four unsigned bytes, or one float32) and adds their
+product with packed weights to vectors of int32 (float32) lanes, one lane for each output channel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.target import Dot, Target
+from quantglow.types import Array
+
+STEP_NBYTES = 4
+"""Bytes of an activation row that one step takes."""
+
+
+@dataclass(frozen=True)
+class DotProduct:
+    """The arithmetic of a step: ``element`` is the lane type of the sums."""
+
+    target: Target
+    element: str
+
+    @property
+    def lanes(self) -> int:
+        return self.target.f32_lanes
+
+    @property
+    def kind(self) -> str:
+        """The LLVM type of a vector of sums."""
+        return vector(self.lanes, self.element)
+
+    @property
+    def bytes_kind(self) -> str:
+        return vector(self.lanes * 4, "i8")
+
+    @property
+    def words_kind(self) -> str:
+        return vector(self.lanes * 2, "i16")
+
+    @property
+    def is_float(self) -> bool:
+        return self.element == "float"
+
+    @property
+    def widened(self) -> bool:
+        """Whether weights are packed as 16-bit words, even and odd bytes apart."""
+        return not self.is_float and self.target.dot is Dot.MADD
+
+    @property
+    def weight_nbytes(self) -> int:
+        """Packed weight bytes for one step of one vector."""
+        return self.target.vector_nbytes * (2 if self.widened else 1)
+
+    def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
+        """Four bytes at ``row`` in every lane, ready for ``accumulate``."""
+        if self.is_float:
+            return (b.broadcast(self.lanes, "float", b.load("float", row)),)
+        lanes = vector(self.lanes, "i32")
+        copies = b.broadcast(self.lanes, "i32", b.load("i32", row))
+        return self.operand_of(b, b.cast("bitcast", lanes, copies, self.bytes_kind))
+
+    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+        """The operand made of a byte vector (four bytes for each lane)."""
+        if not self.widened:
+            return (quads,)
+        words = b.cast("bitcast", self.bytes_kind, quads, self.words_kind)
+        even = b.op("and", self.words_kind, words, "splat (i16 255)")
+        odd = b.op("lshr", self.words_kind, words, "splat (i16 8)")
+        return even, odd
+
+    def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
+        """Packed weights of one step of one vector."""
+        kind = self.kind if self.is_float else self.bytes_kind
+        if not self.widened:
+            return (b.load(kind, b.at(pointer, offset), align=4),)
+        half = self.target.vector_nbytes
+        return tuple(
+            b.load(self.words_kind, b.at(pointer, offset + i * half), align=4) for i in (0, 1)
+        )
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        """``sums + operand . weights``"""
+        if self.is_float:
+            return self._fma(b, sums, operand[0], weights[0])
+        if not self.widened:
+            return self._vpdpbusd(b, sums, operand[0], weights[0])
+        for a, w in zip(operand, weights, strict=True):
+            sums = self._keep(b, b.op("add", self.kind, sums, self._pmaddwd(b, a, w)))
+        return sums
+
+    def _fma(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+        if not self.target.fma:
+            return b.op("fadd", self.kind, sums, b.op("fmul", self.kind, x, w))
+        kind = self.kind
+        return b.call(f"llvm.fma.v{self.lanes}f32", kind, (kind, x), (kind, w), (kind, sums))
+
+    def _vpdpbusd(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+        name = f"llvm.x86.avx512.vpdpbusd.{self.target.vector_nbytes * 8}"
+        bytes_kind = self.bytes_kind
+        return b.call(name, self.kind, (self.kind, sums), (bytes_kind, x), (bytes_kind, w))
+
+    def _pmaddwd(self, b: Builder, x: Value, w: Value) -> Value:
+        name = {
+            16: "llvm.x86.sse2.pmadd.wd",
+            32: "llvm.x86.avx2.pmadd.wd",
+            64: "llvm.x86.avx512.pmaddw.d.512",
+        }[self.target.vector_nbytes]
+        return b.call(name, self.kind, (self.words_kind, x), (self.words_kind, w))
+
+    def _keep(self, b: Builder, sums: Value) -> Value:
+        """An identity LLVM cannot look through: it would reassociate the sums and spill."""
+        return b.emit(f'call {self.kind} asm "", "=x,0"({self.kind} {sums})')
+
+    def pack(self, quads: Array) -> Array:
+        """Weights [..., lanes, 4] (int8), or [..., lanes, 1] (float32), as the kernels read them."""
+        if not self.widened:
+            return np.ascontiguousarray(quads)
+        wide = quads.astype(np.int16)
+        halves = np.stack([wide[..., 0::2], wide[..., 1::2]], axis=-3)
+        return np.ascontiguousarray(halves)
+
+
+def dot_product(target: Target, is_float: bool) -> DotProduct:
+    """The dot product of float32 rows, or of unsigned bytes with signed bytes."""
+    return DotProduct(target, "float" if is_float else "i32")

@@ -1,0 +1,84 @@
+"""Constants of a convolution in the order its kernel reads them.
+
+Weights: for each group and panel of output channels, for each run, for each step, the vectors of
+the panel.  The last panel of a group may be narrower.  Missing channels and the bytes that a step
+reads beyond its run have weight zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, DotProduct
+from quantglow.backends.llvm.kernels.epilogue import channel_order
+from quantglow.backends.llvm.kernels.geometry import Runs
+from quantglow.types import Array
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How the channels of one group are cut: ``full`` panels of ``vectors``, then a tail."""
+
+    channels: int
+    lanes: int
+    vectors: int
+
+    @property
+    def full(self) -> int:
+        return self.channels // (self.vectors * self.lanes)
+
+    @property
+    def tail_channels(self) -> int:
+        return self.channels - self.full * self.vectors * self.lanes
+
+    @property
+    def tail_vectors(self) -> int:
+        return -(-self.tail_channels // self.lanes)
+
+    @property
+    def count(self) -> int:
+        return self.full + (1 if self.tail_channels else 0)
+
+    def widths(self) -> list[int]:
+        """Vectors of each panel of a group."""
+        return [self.vectors] * self.full + [self.tail_vectors] * (self.count - self.full)
+
+    @property
+    def padded_channels(self) -> int:
+        return sum(self.widths()) * self.lanes
+
+
+def panel_channels(panels: Panels, group_count: int, packed: bool) -> list[Array]:
+    """For each panel of each group: int [vectors, lanes], the channel of each lane, -1 for none."""
+    found = []
+    for group in range(group_count):
+        first = 0
+        for vectors in panels.widths():
+            order = channel_order(panels.lanes, vectors, packed) + first
+            channels = np.where(order < panels.channels, order + group * panels.channels, -1)
+            found.append(channels)
+            first += vectors * panels.lanes
+    return found
+
+
+def pack_vectors(values: Array, channels: list[Array]) -> Array:
+    """Per-channel values (bias, multipliers) in panel order; zeros where there is no channel."""
+    extended = np.append(values, values.dtype.type(0))
+    return np.concatenate([extended[c].reshape(-1) for c in channels])
+
+
+def pack_weights(w: Array, runs: Runs, channels: list[Array], dot: DotProduct) -> Array:
+    """HWIO weights as the kernel reads them, one contiguous piece for each panel."""
+    kh, kw, c_group, o = w.shape
+    per_step = STEP_NBYTES // w.itemsize
+    run_count = runs.outer * runs.inner
+    rows = w.reshape(run_count, (kh * kw * c_group) // run_count, o)
+    padding = runs.steps * per_step - rows.shape[1]
+    rows = np.pad(rows, ((0, 0), (0, padding), (0, 1)))
+    # [steps of all runs, bytes of a step, channels + 1]
+    steps = rows.reshape(run_count * runs.steps, per_step, o + 1)
+    # Index -1 picks the zero channel that was appended.
+    panels = [dot.pack(steps[:, :, c].transpose(0, 2, 3, 1)).reshape(-1) for c in channels]
+    return np.concatenate(panels)

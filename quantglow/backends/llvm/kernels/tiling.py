@@ -1,0 +1,82 @@
+"""Which register tile a convolution uses: rows x columns of pixels, by vectors of channels.
+
+The model counts cycles of the inner loop: two dot products and two loads in a cycle, four cycles
+from one sum to the next; tails count as what they are.  It is a pure function of the shapes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+LATENCY = 4
+"""Cycles between dependent dot products."""
+EPILOGUE = 3.0
+"""Cycles to finish and store one vector of results."""
+OVERHEAD = 12.0
+"""Cycles to enter and leave a tile."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``rows`` x ``columns`` output pixels by ``vectors`` vectors of output channels."""
+
+    rows: int
+    columns: int
+    vectors: int
+
+    @property
+    def pixels(self) -> int:
+        return self.rows * self.columns
+
+
+def cycles(pixels: int, vectors: int, steps: int) -> float:
+    """Model of one tile."""
+    inner = max(pixels * vectors / 2, (pixels + vectors) / 2, LATENCY)
+    return steps * inner + pixels * vectors * EPILOGUE + OVERHEAD
+
+
+def spans(total: int, size: int) -> list[tuple[int, int]]:
+    """How often each length occurs when ``total`` is cut in pieces of ``size``."""
+    full, tail = divmod(total, size)
+    return [(length, count) for length, count in ((size, full), (tail, 1)) if length and count]
+
+
+@cache
+def choose_tile(height: int, width: int, channel_vectors: int, steps: int, registers: int) -> Tile:
+    """The tile with the fewest modelled cycles for an image of pixels and channel vectors."""
+    best, best_cycles = Tile(1, 1, 1), float("inf")
+    for tile in _candidates(height, width, channel_vectors, registers):
+        total = sum(
+            rows_count * columns_count * vectors_count * cycles(rows * columns, vectors, steps)
+            for rows, rows_count in spans(height, tile.rows)
+            for columns, columns_count in spans(width, tile.columns)
+            for vectors, vectors_count in spans(channel_vectors, tile.vectors)
+        )
+        if total < best_cycles:
+            best, best_cycles = tile, total
+    return best
+
+
+def _candidates(height: int, width: int, channel_vectors: int, registers: int) -> list[Tile]:
+    return [
+        Tile(rows, columns, vectors)
+        for vectors in (1, 2, 3, 4, 6, 8)
+        if vectors <= channel_vectors
+        for rows in range(1, min(height, 8) + 1)
+        for columns in range(1, min(width, registers) + 1)
+        if fits(rows * columns, vectors, registers)
+        if rows == 1 or columns == width
+    ]
+
+
+def fits(pixels: int, vectors: int, registers: int) -> bool:
+    """Whether sums, the weights of a step and one operand stay in registers.
+
+    With 16 registers weights are memory operands; a few stay free for the operand and products.
+    """
+    if vectors > 4 and pixels > 1:
+        return False
+    if registers == 32:
+        return pixels * vectors + vectors + 1 <= 31
+    return pixels * vectors <= 12

@@ -1,0 +1,50 @@
+"""Run one graph on every backend and compare with the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.backends.llvm.executable import compile_program
+from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
+from quantglow.backends.reference import ReferenceExecutable
+from quantglow.graph.graph import Graph
+from quantglow.instr.generate import generate
+from quantglow.instr.verify import verify_program
+from quantglow.interpreter import interpret
+from quantglow.lowering import lower
+from quantglow.memory.planner import plan_memory
+from quantglow.memory.schedule import schedule
+from quantglow.memory.share import share_in_place
+from quantglow.types import Array
+
+TARGETS = tuple(name for name in LEVELS if runs_here(name))
+
+
+def planned(graph: Graph):
+    """The shared, verified and planned program of a graph."""
+    lowered = lower(graph)
+    program = share_in_place(generate(lowered, schedule(lowered)))
+    verify_program(program)
+    return program, plan_memory(program)
+
+
+def on_llvm(graph: Graph, feeds: dict[str, Array], target: str, threads: int = 1) -> list[Array]:
+    return compile_program(*planned(graph), resolve(target), threads).run(feeds)
+
+
+def on_reference(graph: Graph, feeds: dict[str, Array]) -> list[Array]:
+    return ReferenceExecutable(*planned(graph)).run(feeds)
+
+
+def assert_agree(
+    graph: Graph, feeds: dict[str, Array], target: str, threads: int = 1, rtol: float = 2e-5
+) -> None:
+    """Integers equal bit for bit, floats within ``rtol`` of the largest expected value."""
+    expected = interpret(graph, feeds)
+    for want, got in zip(expected, on_llvm(graph, feeds, target, threads), strict=True):
+        assert got.dtype == want.dtype
+        if want.dtype == np.float32:
+            scale = max(float(np.abs(want).max(initial=0.0)), 1.0)
+            np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * scale)
+        else:
+            np.testing.assert_array_equal(got, want)

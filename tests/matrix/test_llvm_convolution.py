@@ -1,0 +1,179 @@
+"""Convolution kernels on every x86 level: integers bit for bit, floats to tolerance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.ops import Constant, Conv, Gemm, Input
+from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.matrix.harness import TARGETS, assert_agree
+
+
+@dataclass(frozen=True)
+class Case:
+    """One drawn convolution."""
+
+    n: int
+    h: int
+    w: int
+    group: int
+    c_group: int
+    o_group: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    residual: bool
+    float_result: bool
+    zero_points: tuple[int, int]
+    bounds: tuple[float, float]
+    seed: int
+
+
+@st.composite
+def cases(draw: st.DrawFn, depthwise: bool = False) -> Case:
+    """Shapes at the edges of tiles: channels 1…65, pixels 1…17, any stride."""
+    kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    dilations = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (2, 3)]))
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    pads = draw(st.tuples(*[st.integers(0, 2)] * 4))
+    h, w = (draw(st.integers(max(1, r - p), 17)) for r, p in zip(reach, pads[:2], strict=True))
+    group = draw(st.integers(2, 70)) if depthwise else draw(st.sampled_from([1, 1, 1, 2, 3]))
+    residual = not depthwise and draw(st.booleans())
+    return Case(
+        n=draw(st.integers(1, 2)),
+        h=h,
+        w=w,
+        group=group,
+        c_group=1 if depthwise else draw(st.integers(1, 37)),
+        o_group=1 if depthwise else draw(st.integers(1, 65)),
+        kernel=kernel,
+        strides=draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        dilations=dilations,
+        pads=pads,
+        residual=residual,
+        float_result=not residual and not depthwise and draw(st.booleans()),
+        zero_points=draw(st.tuples(st.integers(-128, 127), st.integers(-128, 127))),
+        bounds=draw(st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0)])),
+        seed=draw(st.integers(0, 2**20)),
+    )
+
+
+def integers(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The case on int8 with extreme values among the weights and activations."""
+    rng = np.random.default_rng(case.seed)
+    c, o = case.group * case.c_group, case.group * case.o_group
+    x_zero, y_zero = case.zero_points
+    x_type = TensorType(DType.I8, (case.n, case.h, case.w, c), QuantParams.per_tensor(0.05, x_zero))
+    x = Input(name="x", tensor=x_type)
+    w_value = rng.choice([-127, -1, 0, 1, 64, 127], (*case.kernel, case.c_group, o)).astype(np.int8)
+    scales = rng.uniform(1e-4, 1e-2, o).astype(np.float32)
+    w = Constant(
+        name="w", value=w_value, element=ElementType(DType.I8, QuantParams.symmetric(scales, 3))
+    )
+    b = Constant(name="b", value=rng.integers(-5000, 5000, o).astype(np.int32))
+    out = ElementType(DType.I8, QuantParams.per_tensor(0.11, y_zero))
+    conv = Conv(name="probe", x=x, w=w, b=b, out=out, **shape_of(case))
+    inputs = [x]
+    if case.residual:
+        r_type = TensorType(DType.I8, conv.type.shape, QuantParams.per_tensor(0.03, 7))
+        inputs.append(Input(name="r", tensor=r_type))
+    low, high = case.bounds
+    conv = Conv(
+        name="y",
+        x=x,
+        w=w,
+        b=b,
+        residual=inputs[1] if case.residual else None,
+        out=None if case.float_result else out,
+        low=low,
+        high=high,
+        **shape_of(case),
+    )
+    feeds = {i.name: rng.integers(-128, 128, i.type.shape).astype(np.int8) for i in inputs}
+    return Graph(tuple(inputs), (("y", conv),)), feeds
+
+
+def floats(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(case.seed)
+    c, o = case.group * case.c_group, case.group * case.o_group
+    x = Input(name="x", tensor=TensorType(DType.F32, (case.n, case.h, case.w, c)))
+    w = Constant(
+        name="w", value=rng.normal(size=(*case.kernel, case.c_group, o)).astype(np.float32)
+    )
+    b = Constant(name="b", value=rng.normal(size=o).astype(np.float32))
+    probe = Conv(name="probe", x=x, w=w, b=b, **shape_of(case))
+    inputs = [x]
+    if case.residual:
+        inputs.append(Input(name="r", tensor=probe.type))
+    low, high = case.bounds
+    residual = inputs[1] if case.residual else None
+    conv = Conv(name="y", x=x, w=w, b=b, residual=residual, low=low, high=high, **shape_of(case))
+    feeds = {i.name: rng.normal(size=i.type.shape).astype(np.float32) for i in inputs}
+    return Graph(tuple(inputs), (("y", conv),)), feeds
+
+
+def shape_of(case: Case) -> dict[str, object]:
+    return {
+        "strides": case.strides,
+        "pads": case.pads,
+        "dilations": case.dilations,
+        "group": case.group,
+    }
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=40, deadline=None)
+@given(case=cases())
+def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
+    graph, feeds = integers(case)
+    assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=40, deadline=None)
+@given(case=cases(depthwise=True))
+def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
+    graph, feeds = integers(case)
+    assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=20, deadline=None)
+@given(case=cases())
+def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None:
+    graph, feeds = floats(case)
+    assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=15, deadline=None)
+@given(case=cases(depthwise=True))
+def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) -> None:
+    graph, feeds = floats(case)
+    assert_agree(graph, feeds, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=15, deadline=None)
+@given(rows=st.integers(1, 20), k=st.integers(1, 300), columns=st.integers(1, 150))
+def test_integer_gemm_equals_the_interpreter(target: str, rows: int, k: int, columns: int) -> None:
+    rng = np.random.default_rng(rows * 1000 + k)
+    x_type = TensorType(DType.I8, (rows, k), QuantParams.per_tensor(0.02, -3))
+    x = Input(name="x", tensor=x_type)
+    scales = rng.uniform(1e-3, 1e-2, columns).astype(np.float32)
+    w = Constant(
+        name="w",
+        value=rng.integers(-127, 128, (k, columns)).astype(np.int8),
+        element=ElementType(DType.I8, QuantParams.symmetric(scales, 1)),
+    )
+    y = Gemm(name="y", x=x, w=w, out=ElementType(DType.I8, QuantParams.per_tensor(0.3, 5)))
+    feeds = {"x": rng.integers(-128, 128, (rows, k)).astype(np.int8)}
+    assert_agree(Graph((x,), (("y", y),)), feeds, target)
