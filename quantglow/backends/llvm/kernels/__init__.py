@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from quantglow.backends.llvm.kernel import KernelCall, emit_rules, instruction_rules
-from quantglow.backends.llvm.kernels import convolution as _convolution  # noqa: F401 - fills the table
+from quantglow.backends.llvm.kernels import (  # noqa: F401 - importing fills the tables
+    convolution,
+    copy,
+    map,
+    table,
+)
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
 from quantglow.instr.program import Compute, Instruction

@@ -6,7 +6,7 @@ Values of ``lanes`` 1 are scalars.  Nothing here becomes a call of the C library
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,6 +52,18 @@ def narrower(lanes: int, room: int) -> int:
     while lanes > room:
         lanes //= 2
     return lanes if lanes >= 4 else 1
+
+
+def unmasked(group: Sequence[Piece]) -> list[Piece]:
+    """Pieces without masks: a masked tail becomes narrower vectors."""
+    found: list[Piece] = []
+    for piece in group:
+        start, stop = piece.start, piece.start + piece.active
+        while start < stop:
+            lanes = narrower(piece.lanes, stop - start)
+            found.append(replace(piece, start=start, lanes=lanes, active=lanes))
+            start += lanes
+    return found
 
 
 def has_masks(target: Target) -> bool:
