@@ -35,23 +35,21 @@ def node_line(node: Node) -> str:
 
 
 def _arguments(node: Node) -> Iterable[str]:
-    operands = set(operand_fields(type(node)))
-    for field in dataclasses.fields(node):
-        if field.name in ("name", "type"):
-            continue
-        value = getattr(node, field.name)
-        if field.name in operands:
-            if value is not None:
-                yield f"{field.name}={encode(_names(value))}"
-        elif is_default(field, value):
-            continue
-        else:
-            yield f"{field.name}={encode(value)}"
+    for name in operand_fields(type(node)):
+        value = getattr(node, name)
+        if value is not None:
+            yield f"{name}={encode(_names(value))}"
+    yield from (f"{name}={encode(value)}" for name, value in shown_attributes(node).items())
 
 
-def is_default(field: dataclasses.Field[object], value: object) -> bool:
-    """Whether the attribute need not be written."""
-    return type(value) is type(field.default) and value == field.default
+def shown_attributes(node: Node) -> dict[str, object]:
+    """The attributes that differ from the defaults of their declaration."""
+    defaults = {field.name: field.default for field in dataclasses.fields(node)}
+    return {
+        name: value
+        for name, value in node.attributes().items()
+        if not (type(value) is type(defaults[name]) and value == defaults[name])
+    }
 
 
 def _names(value: Node | tuple[Node, ...]) -> str | tuple[str, ...]:

@@ -7,7 +7,7 @@ import re
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.graph.attributes import ArrayMark, parse_call
@@ -44,15 +44,16 @@ def parse_graph(text: str, constants: Mapping[str, Array]) -> Graph:
         try:
             reader.read(line)
         except ValueError as error:
-            _fail(number, line, error)
+            raise failure(number, line, error) from None
     return Graph(tuple(reader.inputs), tuple(reader.outputs), unquote(header[1]))
 
 
-def _fail(number: int, line: str, error: ValueError) -> NoReturn:
-    raise FileFormatError(
+def failure(number: int, line: str, error: ValueError) -> FileFormatError:
+    """The error of a line that cannot be read."""
+    return FileFormatError(
         f"line {number}: {error}\n  {line[:200]}\n"
         "Remedy: the file was altered or written by another version; save it again."
-    ) from None
+    )
 
 
 def unquote(literal: str) -> str:

@@ -118,20 +118,26 @@ class _Generator:
 
     def pad(self, node: Node) -> View:
         assert isinstance(node, Pad)
-        wider = self.placement.wider_pads.get(node)
-        if wider is not None:
-            starts = tuple(w - b for w, b in zip(wider.before, node.before, strict=True))
-            return self.container(wider).sub(starts, node.type.shape)
+        wider = self.placement.wider_pads.get(node, node)
+        starts = tuple(w - b for w, b in zip(wider.before, node.before, strict=True))
+        return self.filled_pad(wider).sub(starts, node.type.shape)
+
+    def filled_pad(self, node: Pad) -> View:
+        """The view of a widest Pad, complete: filled when the first of the Pads in it is met."""
         view = self.container(node)
-        self.copy_unless_there(node.x, node, node.before, view.sub(node.before, node.x.type.shape))
-        self.steps.append(Fill(view, node.fill, (node.before, node.x.type.shape)))
+        if node not in self.filled:
+            self.filled.add(node)
+            target = view.sub(node.before, node.x.type.shape)
+            self.copy_unless_there(node.x, node, node.before, target)
+            self.steps.append(Fill(view, node.fill, (node.before, node.x.type.shape)))
         return view
 
     def copy_unless_there(
         self, part: Node, container: Node, starts: tuple[int, ...], target: View
     ) -> None:
         home = self.placement.homes.get(part)
-        if home is None or home.container is not container or home.starts != starts:
+        at_home = home is not None and home.container is container and home.starts == starts
+        if not at_home and part.type.size:
             self.steps.append(Copy(self.views[part], target))
 
     def reshape(self, node: Node) -> View:

@@ -41,14 +41,20 @@ class Placement:
 def place(graph: Graph) -> Placement:
     """Decide homes from the outputs backwards, so that a container knows its own home first."""
     wider = _wider_pads(graph)
-    direct = _direct_outputs(graph)
+    direct = _direct_outputs(graph, wider)
     homes: dict[Node, Home] = {}
+
+    def movable(node: Node) -> bool:
+        """Whether a value is computed (not aliased) and has no place yet."""
+        placed = node in homes or node in direct or node in wider
+        return not isinstance(node, ALIASES) and not placed and node.type.size > 0
+
     for node in reversed(graph.nodes):
         if isinstance(node, Concat):
             for part, home in _concat_homes(node):
-                if _movable(part, homes, direct):
+                if movable(part):
                     homes[part] = home
-        elif isinstance(node, Pad) and node not in wider and _movable(node.x, homes, direct):
+        elif isinstance(node, Pad) and node not in wider and movable(node.x):
             homes[node.x] = Home(node, node.before)
     return Placement(homes, wider, direct)
 
@@ -62,19 +68,13 @@ def _concat_homes(node: Concat) -> list[tuple[Node, Home]]:
     return homes
 
 
-def _movable(node: Node, homes: dict[Node, Home], direct: dict[Node, str]) -> bool:
-    """Whether a value is computed (not aliased) and has no place yet."""
-    if isinstance(node, ALIASES) or node in homes or node in direct:
-        return False
-    return node.type.size > 0
-
-
 def _wider_pads(graph: Graph) -> dict[Node, Pad]:
     """Pads of one value with one fill: all lie inside the widest, where there is a widest."""
-    groups: dict[tuple[Node, float | int], list[Pad]] = {}
+    groups: dict[tuple[Node, str], list[Pad]] = {}
     for node in graph.nodes:
         if isinstance(node, Pad):
-            groups.setdefault((node.x, node.fill), []).append(node)
+            # The text of the fill tells -0.0 from 0.0.
+            groups.setdefault((node.x, repr(node.fill)), []).append(node)
     found: dict[Node, Pad] = {}
     for pads in groups.values():
         widest = max(pads, key=lambda p: p.type.size)
@@ -90,10 +90,10 @@ def _covers(outer: Pad, inner: Pad) -> bool:
     )
 
 
-def _direct_outputs(graph: Graph) -> dict[Node, str]:
+def _direct_outputs(graph: Graph, wider: dict[Node, Pad]) -> dict[Node, str]:
     """Computed outputs go straight to the caller's buffer; a value output twice is copied."""
     found: dict[Node, str] = {}
     for name, node in graph.outputs:
-        if not isinstance(node, ALIASES) and node.type.size:
+        if not isinstance(node, ALIASES) and node not in wider and node.type.size:
             found.setdefault(node, name)
     return found

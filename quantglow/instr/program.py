@@ -1,4 +1,4 @@
-"""The low-level IR: instructions over typed views of buffers.
+"""The low-level IR: instructions over typed views of buffers.  ``instr.text`` reads its text.
 
 An instruction reads ``@in`` operands, fully writes ``@out`` operands and partly writes
 ``@inout`` operands.  Buffers are bytes; a view gives them a tensor type and strides.  Nothing is
@@ -8,15 +8,24 @@ in SSA form: memory is explicit, so that sharing and planning are passes over th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
 import numpy as np
 
-from quantglow.graph.node import Node
-from quantglow.types import Array, TensorType
+from quantglow.graph.attributes import encode
+from quantglow.graph.node import Node, operand_fields
+from quantglow.graph.printer import shown_attributes
+from quantglow.types import Array, ElementType, TensorType
+
+Spelling = Callable[[TensorType], str]
+"""How a text writes types."""
+
+PLAIN_NAME = re.compile(r"[\w./-]+(?::[\w./-]+)*")
+"""Names of buffers that need no quotes."""
 
 
 class BufferKind(StrEnum):
@@ -38,7 +47,12 @@ class Buffer:
     value: Array | None = None
 
     def __str__(self) -> str:
-        return f"%{self.name}"
+        return f"%{self.name if PLAIN_NAME.fullmatch(self.name) else repr(self.name)}"
+
+    @property
+    def declaration(self) -> str:
+        value = "" if self.value is None else f" = {encode(self.value)}"
+        return f"{self.kind} {self} ({self.nbytes} bytes){value}"
 
 
 @dataclass(frozen=True)
@@ -119,10 +133,14 @@ class View:
             return None
         return View(self.buffer, self.type.with_shape(shape), tuple(view.strides), self.offset)
 
-    def __str__(self) -> str:
-        plain = self.contiguous and self.offset == 0
+    def text(self, spell: Spelling) -> str:
+        """``%buffer[offset:strides]: type``, without the brackets where the view is plain."""
+        plain = self.strides == dense_strides(self.shape) and self.offset == 0
         where = "" if plain else f"[{self.offset}:{','.join(map(str, self.strides))}]"
-        return f"{self.buffer}{where}: {self.type}"
+        return f"{self.buffer}{where}: {spell(self.type)}"
+
+    def __str__(self) -> str:
+        return self.text(str)
 
 
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -162,11 +180,22 @@ class Instruction:
         """What the text shows besides operands."""
         return {}
 
+    @property
+    def labels(self) -> Iterable[str]:
+        """What the text writes before each of ``ins``."""
+        return ("",) * len(self.ins)
+
+    def text(self, spell: Spelling) -> str:
+        """``mnemonic @out view, @inout view, @in view {attributes}``"""
+        operands = [f"@out {view.text(spell)}" for view in self.outs]
+        operands += [f"@inout {view.text(spell)}" for view in self.inouts]
+        labelled = zip(self.labels, self.ins, strict=True)
+        operands += [f"@in {label}{view.text(spell)}" for label, view in labelled]
+        shown = ", ".join(f"{key}={encode(value)}" for key, value in self.attributes.items())
+        return f"{self.mnemonic} {', '.join(operands)}" + (f" {{{shown}}}" if shown else "")
+
     def __str__(self) -> str:
-        marks = (("@out", self.outs), ("@inout", self.inouts), ("@in", self.ins))
-        operands = ", ".join(f"{mark} {view}" for mark, views in marks for view in views)
-        shown = ", ".join(f"{key}={value}" for key, value in self.attributes.items())
-        return f"{self.mnemonic} {operands}" + (f" {{{shown}}}" if shown else "")
+        return self.text(str)
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +204,7 @@ class Alloc(Instruction):
 
     buffer: Buffer
 
-    def __str__(self) -> str:
+    def text(self, spell: Spelling) -> str:
         return f"alloc {self.buffer} ({self.buffer.nbytes} bytes)"
 
 
@@ -185,7 +214,7 @@ class Dealloc(Instruction):
 
     buffer: Buffer
 
-    def __str__(self) -> str:
+    def text(self, spell: Spelling) -> str:
         return f"dealloc {self.buffer}"
 
 
@@ -256,8 +285,17 @@ class Compute(Instruction):
         return self.op.op
 
     @property
+    def labels(self) -> Iterable[str]:
+        """The operand fields of the op: ``x=``, ``w=``, …"""
+        for name in operand_fields(type(self.op)):
+            value = getattr(self.op, name)
+            count = len(value) if isinstance(value, tuple) else int(value is not None)
+            yield from (f"{name}=",) * count
+
+    @property
     def attributes(self) -> dict[str, object]:
-        return {key: value for key, value in self.op.attributes().items() if key != "out"}
+        shown = {key: value for key, value in shown_attributes(self.op).items() if key != "out"}
+        return {"name": self.op.name, **shown}
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,9 +317,25 @@ class Program:
         return tuple(found)
 
     def __str__(self) -> str:
-        lines = [f"input {name!r} = {view}" for name, view in self.inputs]
-        constants = (b for b in self.buffers if b.kind is BufferKind.CONSTANT)
-        lines += [f"constant {buffer} ({buffer.nbytes} bytes)" for buffer in constants]
-        lines += [f"{index:4d}  {step}" for index, step in enumerate(self.instructions)]
-        lines += [f"output {name!r} = {view}" for name, view in self.outputs]
+        elements = self._per_axis_elements()
+
+        def spell(kind: TensorType) -> str:
+            return str(kind).replace(str(kind.quant), elements.get(kind.element, str(kind.quant)))
+
+        lines = ["program"]
+        lines += [f"element <{alias}> = {encode(e)}" for e, alias in elements.items()]
+        lines += [b.declaration for b in self.buffers if b.kind is not BufferKind.TEMP]
+        lines += [f"feed {name!r} = {view.text(spell)}" for name, view in self.inputs]
+        lines += [f"{i:4d}  {step.text(spell)}" for i, step in enumerate(self.instructions)]
+        lines += [f"result {name!r} = {view.text(spell)}" for name, view in self.outputs]
         return "\n".join(lines) + "\n"
+
+    def _per_axis_elements(self) -> dict[ElementType, str]:
+        """Short names for the element types whose parameters are too long to repeat."""
+        views = [view for step in self.instructions for view in step.views]
+        views += [view for _, view in (*self.inputs, *self.outputs)]
+        found: dict[ElementType, str] = {}
+        for element in (view.type.element for view in views):
+            if element.quant is not None and element.quant.axis is not None:
+                found.setdefault(element, f"{element.quant}#{len(found)}")
+        return found

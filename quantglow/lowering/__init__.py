@@ -6,6 +6,8 @@ backend rule expects, or one of ``VIEW_PRIMITIVES``.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -38,9 +40,23 @@ def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
     passes = [RewritePass("lower", _apply_rule), fuse_maps]
     if unsigned:
         graph = run_passes(graph, [store_unsigned])
-    lowered = run_passes(graph, passes)
+    lowered = unique_names(run_passes(graph, passes))
     check_lowered(lowered)
     return lowered
+
+
+def unique_names(graph: Graph) -> Graph:
+    """Number the helper nodes whose name another node has already."""
+    taken, seen = {node.name for node in graph.nodes}, set[str]()
+
+    def renamed(node: Node) -> Node:
+        name, number = node.name, 2
+        while name in seen or (number > 2 and name in taken):
+            name, number = f"{node.name}_{number}", number + 1
+        seen.add(name)
+        return node if name == node.name else replace(node, name=name)
+
+    return graph.rebuild(renamed)
 
 
 def _apply_rule(node: Node, uses: Uses) -> Node | None:

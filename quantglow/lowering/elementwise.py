@@ -50,8 +50,8 @@ from quantglow.ops import (
     Unary,
 )
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
-from quantglow.ops.expression import Expr, arg, call, centred_float, const, quantized
-from quantglow.types import DType, ElementType
+from quantglow.ops.expression import Expr, arg, call, centred_float, const, iconst, quantized
+from quantglow.types import DType, ElementType, QuantParams
 
 X = arg(0)
 FLOAT = ElementType(DType.F32)
@@ -220,6 +220,8 @@ def lower_batch_normalization(node: BatchNormalization) -> Node:
 def lower_quantize(node: Quantize) -> Node:
     """saturate(rint(x / scale) + zp) -> Map"""
     params = node.type.params
+    if params.axis is not None:
+        return _quantize_per_axis(node, params)
     steps = call("div", X, const(params.scale))
     expression = quantized(steps, *node.out.dtype.limits, params.zero_point)
     return Map(name=node.name, args=(node.x,), expression=expression, out=node.out)
@@ -229,8 +231,35 @@ def lower_quantize(node: Quantize) -> Node:
 def lower_dequantize(node: Dequantize) -> Node:
     """(x - zp) * scale -> Map"""
     params = node.x.type.params
+    if params.axis is not None:
+        value = call("mul", call("float", call("isub", X, arg(2))), arg(1))
+        args = (node.x, *_per_axis(node, params, node.type.rank))
+        return Map(name=node.name, args=args, expression=value, out=FLOAT)
     value = call("mul", centred_float(0, params.zero_point), const(params.scale))
     return Map(name=node.name, args=(node.x,), expression=value, out=FLOAT)
+
+
+def _quantize_per_axis(node: Quantize, params: QuantParams) -> Node:
+    """saturate(rint(x / scales) + zps) -> Map of x, scales and zero points"""
+    steps = call("rint", call("div", X, arg(1)))
+    low, high = (
+        call("float", call("isub", iconst(limit), arg(2))) for limit in node.out.dtype.limits
+    )
+    clipped_steps = call("min", call("max", steps, low), high)
+    expression = call("iadd", call("int", clipped_steps), arg(2))
+    args = (node.x, *_per_axis(node, params, node.type.rank))
+    return Map(name=node.name, args=args, expression=expression, out=node.out)
+
+
+def _per_axis(node: Node, params: QuantParams, rank: int) -> tuple[Constant, Constant]:
+    """Scales and zero points as Constants that broadcast along the axis."""
+    shape = tuple(-1 if i == params.axis else 1 for i in range(rank))
+    scales = np.asarray(params.scales, np.float32).reshape(shape)
+    zero_points = np.asarray(params.zero_points, np.int32).reshape(shape)
+    return (
+        Constant(name=tag(node, "scales"), value=scales),
+        Constant(name=tag(node, "zero-points"), value=zero_points),
+    )
 
 
 @lowers(Rescale)

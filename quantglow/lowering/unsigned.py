@@ -6,12 +6,16 @@ stage above lowering sees this.  Weights (operands ``w`` of contractions) stay s
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.lowering.contraction import require_constant
 from quantglow.lowering.rules import tag
 from quantglow.ops import Table
 from quantglow.ops.convolution import Contraction
@@ -22,36 +26,62 @@ SHIFT = 128
 
 def store_unsigned(graph: Graph) -> Graph:
     """The same graph on uint8 activations; int8 inputs and outputs are converted at the border."""
-    weights = {n.w for n in graph.nodes if isinstance(n, Contraction)}
+    weights = _weights(graph)
     new: dict[Node, Node] = {}
     for node in graph.nodes:
-        if node in weights or isinstance(node, Input):
-            new[node] = node
-            if isinstance(node, Input) and is_signed(node.type):
-                new[node] = converted(node, unsigned(node.type.element), "unsigned")
-            continue
-        moved = node.with_operands(tuple(new[o] for o in node.operands))
-        new[node] = _unsigned_node(moved)
+        new[node] = _moved(node, new, weights)
     outputs = [_border(name, node, new[node]) for name, node in graph.outputs]
     return graph.with_outputs(outputs)
 
 
-def _border(name: str, node: Node, moved: Node) -> Node:
-    if not is_signed(node.type) or isinstance(node, Input):
-        return node if isinstance(node, Input) else moved
-    return converted(moved, node.type.element, f"signed:{name}")
+def _weights(graph: Graph) -> dict[Node, Constant]:
+    """Quantized weights stay signed; those that are activations too get a name of their own."""
+    products = [n for n in graph.nodes if isinstance(n, Contraction) and n.w.type.quant]
+    found = {n.w: require_constant(n, n.w) for n in products}
+    reads = Counter(n.w for n in products)
+    shared = (w for w in found if graph.use_counts[w] > reads[w])
+    return found | {w: replace(found[w], name=tag(w, "weights")) for w in shared}
 
 
-def _unsigned_node(node: Node) -> Node:
+def _moved(node: Node, new: Mapping[Node, Node], weights: Mapping[Node, Constant]) -> Node:
+    """``node`` on its moved operands, in unsigned storage."""
+    if isinstance(node, Input):
+        kind = node.type
+        return converted(node, unsigned(kind.element), "unsigned") if is_signed(kind) else node
     if isinstance(node, Constant):
-        if node.element is None or not is_signed(node.type):
-            return node
-        value = (node.value.astype(np.int16) + SHIFT).astype(np.uint8)
-        return replace(node, value=value, element=unsigned(node.element))
-    out = getattr(node, "out", None)
-    if not isinstance(out, ElementType) or out.dtype is not DType.I8:
+        only_weights = weights.get(node) is node
+        return node if only_weights or not is_signed(node.type) else _unsigned_constant(node)
+    changes: dict[str, Any] = {}
+    if is_signed(node.type) and isinstance(getattr(node, "out", None), ElementType):
+        changes["out"] = unsigned(node.type.element)
+    if isinstance(node, Table):
+        # The table changes with `out`: alone, neither is well typed.
+        table = _table(node, new[node.table], signed=not changes)
+        return replace(node, x=new[node.x], table=table, **changes)
+    operands = [new[o] for o in node.operands]
+    if isinstance(node, Contraction):
+        operands[1] = weights.get(node.w, operands[1])
+    moved = node.with_operands(tuple(operands))
+    return replace(moved, **changes) if changes else moved
+
+
+def _table(node: Table, moved: Node, *, signed: bool) -> Node:
+    """The table in the storage of the result, whatever its own element type says."""
+    if node.out.dtype is not DType.I8 or (moved.type.dtype is DType.I8) == signed:
+        return moved
+    return node.table if signed else _unsigned_constant(node.table)
+
+
+def _border(name: str, node: Node, moved: Node) -> Node:
+    if isinstance(node, Input):
         return node
-    return replace(node, out=unsigned(out))  # type: ignore[call-arg]
+    return converted(moved, node.type.element, f"signed:{name}") if is_signed(node.type) else moved
+
+
+def _unsigned_constant(node: Node) -> Constant:
+    assert isinstance(node, Constant)
+    value = (node.value.astype(np.int16) + SHIFT).astype(np.uint8)
+    return replace(node, value=value, element=node.element and unsigned(node.element))
 
 
 def is_signed(kind: TensorType) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from quantglow.instr.generate import with_lifetimes
+from quantglow.instr.in_place import in_place_positions
 from quantglow.instr.program import (
     Alloc,
     Buffer,
@@ -18,10 +18,6 @@ from quantglow.instr.program import (
     Program,
     View,
 )
-from quantglow.ops import Conv, Map, Table
-
-IN_PLACE: dict[type, tuple[str, ...]] = {Map: ("args",), Table: ("x",), Conv: ("residual",)}
-"""Operands that may share the result's memory: read element by element, just before the write."""
 
 
 def share_in_place(program: Program) -> Program:
@@ -44,7 +40,6 @@ def share_in_place(program: Program) -> Program:
                 and first_use[out.buffer] == index
                 and _interchangeable(view, out)
                 and out.buffer not in renamed
-                and _only_reader(step, view)
             ):
                 renamed[out.buffer] = source
                 break
@@ -53,20 +48,19 @@ def share_in_place(program: Program) -> Program:
     return replace(program, instructions=with_lifetimes([_renamed(s, renamed) for s in steps]))
 
 
-def in_place_candidates(step: Compute) -> Iterable[View]:
-    """Operand views in positions where the primitive permits execution in place."""
-    allowed = IN_PLACE.get(type(step.op), ())
-    operands = {id(o) for name in allowed for o in _as_tuple(getattr(step.op, name))}
-    return [v for v, o in zip(step.inputs, step.op.operands, strict=True) if id(o) in operands]
-
-
-def _as_tuple(value: object) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _only_reader(step: Compute, view: View) -> bool:
-    """No other operand of the step looks at the same buffer through another view."""
-    return all(other == view for other in step.inputs if other.buffer is view.buffer)
+def in_place_candidates(step: Compute) -> list[View]:
+    """Operand views that the result may replace: every reader of that buffer permits it."""
+    positions = in_place_positions(step.op)
+    return [
+        view
+        for position, view in enumerate(step.inputs)
+        if position in positions
+        and all(
+            other == view and index in positions
+            for index, other in enumerate(step.inputs)
+            if other.buffer is view.buffer
+        )
+    ]
 
 
 def _interchangeable(view: View, out: View) -> bool:

@@ -1,0 +1,20 @@
+"""Execution in place: which operands of a primitive may lie where its result goes."""
+
+from __future__ import annotations
+
+from quantglow.graph.node import Node, operand_fields
+from quantglow.ops import Conv, Map, Table
+
+IN_PLACE: dict[type[Node], tuple[str, ...]] = {Map: ("args",), Table: ("x",), Conv: ("residual",)}
+"""Operands that may share the result's memory: read element by element, just before the write."""
+
+
+def in_place_positions(op: Node) -> frozenset[int]:
+    """Positions in ``op.operands`` at which the result may take over the operand's memory."""
+    allowed = IN_PLACE.get(type(op), ())
+    found: list[bool] = []
+    for name in operand_fields(type(op)):
+        value = getattr(op, name)
+        count = len(value) if isinstance(value, tuple) else int(value is not None)
+        found.extend([name in allowed] * count)
+    return frozenset(index for index, fits in enumerate(found) if fits)
