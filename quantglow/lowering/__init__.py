@@ -14,6 +14,7 @@ from quantglow.graph.node import Node
 from quantglow.graph.rewrite import RewritePass, Uses, run_passes
 from quantglow.lowering import contraction, elementwise, reduction
 from quantglow.lowering.fuse import fuse_maps
+from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
     COMPUTE_PRIMITIVES,
     LEAVES,
@@ -37,7 +38,7 @@ __all__ = [
 
 def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
     """Primitives only; with ``unsigned``, int8 activations are stored as uint8."""
-    passes = [RewritePass("lower", _apply_rule), fuse_maps]
+    passes = [RewritePass("lower", _apply_rule), raise_transpose, fuse_maps]
     if unsigned:
         graph = run_passes(graph, [store_unsigned])
     lowered = unique_names(run_passes(graph, passes))

@@ -1,0 +1,29 @@
+"""Transposes move above element-wise primitives: there they are views, and the element-wise kernel
+writes its result straight where the consumer wants it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantglow.graph.node import Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.lowering.rules import tag
+from quantglow.ops import Map, Table, Transpose
+
+
+@rewrite_pass("raise-transpose")
+def raise_transpose(node: Node, uses: Uses) -> Node | None:
+    """Transpose(Map(x)) -> Map(Transpose(x)), the same for Table; values with one reader only"""
+    if not isinstance(node, Transpose) or not uses.single(node.x):
+        return None
+    inner = node.x
+    if isinstance(inner, Map) and all(a.type.shape == inner.type.shape for a in inner.args):
+        args = tuple(_transposed(node, a, f"operand{i}") for i, a in enumerate(inner.args))
+        return replace(inner, name=node.name, args=args)
+    if isinstance(inner, Table):
+        return replace(inner, name=node.name, x=_transposed(node, inner.x, "operand"))
+    return None
+
+
+def _transposed(node: Transpose, operand: Node, role: str) -> Transpose:
+    return Transpose(name=tag(node, role), x=operand, perm=node.perm)
