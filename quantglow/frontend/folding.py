@@ -40,13 +40,21 @@ _RANDOM = frozenset(
         "RandomUniformLike",
     }
 )
+_CHANGED = {"Hardmax": 13, "LogSoftmax": 13, "Resize": 11, "Softmax": 13}
+"""Opset since which the evaluator's meaning holds, for ops it has in one version only."""
+
+_IMPLEMENTED = {"DequantizeLinear": 19}
+"""Opset whose evaluation also serves older opsets, for ops it does not have in an older one."""
+
 _SMALL = 4096
 
 
-def foldable(proto: onnx.NodeProto, operands: Mapping[str, Value]) -> bool:
+def foldable(proto: onnx.NodeProto, operands: Mapping[str, Value], opset: int) -> bool:
     """Whether the node has one result, and it is known: no random numbers, no subgraphs."""
     kinds = {attribute.type for attribute in proto.attribute}
     if proto.op_type in _RANDOM or onnx.AttributeProto.GRAPH in kinds:
+        return False
+    if opset < _CHANGED.get(proto.op_type, 0):
         return False
     return all(isinstance(value, Known) for value in operands.values())
 
@@ -62,9 +70,10 @@ def fold(
         [proto], "fold", [typed(name, v) for name, v in operands.items()], []
     )
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
+    version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
     try:
         with np.errstate(all="ignore"):
-            arrays = ReferenceEvaluator(graph, opsets=opsets).run(None, feeds)
+            arrays = ReferenceEvaluator(graph, opsets={**opsets, "": version}).run(None, feeds)
         return [Known(n, as_array(a)) for n, a in zip(outputs, arrays, strict=True)]
     except FAILURES as error:
         raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from None

@@ -159,7 +159,7 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     if proto.domain:
         raise Unsupported(f"quantglow does not know the domain {proto.domain!r}")
     operands = {name: scope.values[name] for name in proto.input if name}
-    if foldable(proto, operands):
+    if foldable(proto, operands, scope.opset):
         return {known.name: known for known in fold(proto, operands, scope.opsets)}
     call = Call(proto, scope)
     if proto.op_type == "If":

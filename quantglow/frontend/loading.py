@@ -53,11 +53,11 @@ def checked(proto: onnx.ModelProto, origin: str, folder: Path | None) -> onnx.Mo
     if not proto.HasField("graph"):
         raise ModelError(f"{origin}: holds no graph, so it is no ONNX model; export it again")
     check_versions(proto, origin)
+    refuse_recursion(proto, origin)
     load_external_data(proto, origin, folder)
     try:
         onnx.checker.check_model(with_shapes(proto))
         if proto.functions:
-            refuse_recursion(proto, origin)
             proto = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
         raise ModelError(f"{origin}: is not valid ONNX: {error}") from None

@@ -1,0 +1,269 @@
+"""Wrong models end in a typed error of cause and remedy; unsupported nodes come all at once."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from quantglow.errors import ModelError, QuantglowError, UnsupportedOpError
+from quantglow.frontend import import_model
+from quantglow.interpreter import interpret
+from tests.unit.frontend.onnx_models import Const, floats, ints, model_of, single, weights
+
+node = helper.make_node
+
+
+def small_model() -> onnx.ModelProto:
+    return single("Gemm", floats(2, 3), weights(3, 4), weights(4))[0]
+
+
+def saved_with_external_data(folder: Path) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(small_model(), path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    return path
+
+
+def relocated(path: Path, **entries: str) -> Path:
+    """The model with other external data entries."""
+    made = onnx.load(path, load_external_data=False)
+    for tensor in made.graph.initializer:
+        for entry in tensor.external_data:
+            entry.value = entries.get(entry.key, entry.value)
+    path.write_bytes(made.SerializeToString())
+    return path
+
+
+def test_path_bytes_and_proto_give_the_same_graph(tmp_path: Path) -> None:
+    made = small_model()
+    path = tmp_path / "m.onnx"
+    onnx.save(made, path)
+    sources = (path, str(path), made, made.SerializeToString())
+    hashes = {import_model(source).source_hash for source in sources}
+    assert len(hashes) == 1
+
+
+def test_external_data_is_read(tmp_path: Path) -> None:
+    graph = import_model(saved_with_external_data(tmp_path))
+    expected = interpret(import_model(small_model()), {"x0": floats(2, 3)})
+    np.testing.assert_array_equal(interpret(graph, {"x0": floats(2, 3)}), expected)
+
+
+def test_importing_leaves_the_model_alone() -> None:
+    made = small_model()
+    before = made.SerializeToString(deterministic=True)
+    import_model(made)
+    assert made.SerializeToString(deterministic=True) == before
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b"\x08\x07", b"\xff" * 100, b"\x00"])
+def test_bytes_that_are_no_model_are_refused(data: bytes) -> None:
+    with pytest.raises(ModelError, match="the model: "):
+        import_model(data)
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", small_model().SerializeToString()[:-40]])
+def test_files_that_are_no_model_are_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=r"broken\.onnx"):
+        import_model(path)
+
+
+@pytest.mark.parametrize("name", ["missing.onnx", "", "bad\0name.onnx"])
+def test_files_that_cannot_be_read_are_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ModelError, match="cannot be read"):
+        import_model(f"{tmp_path}/{name}")
+
+
+def test_other_types_are_refused() -> None:
+    with pytest.raises(ModelError, match="not int"):
+        import_model(3)  # type: ignore[arg-type]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_altered_bytes_end_in_nothing_but_typed_errors(data: st.DataObject) -> None:
+    damaged = bytearray(small_model().SerializeToString())
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(0, len(damaged) - 1))
+        damaged[position] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(QuantglowError):
+        import_model(bytes(damaged))
+
+
+@pytest.mark.parametrize(
+    "location", ["/etc/passwd", "../w.bin", "a/../../w.bin", "C:\\w.bin", "..\\w.bin", ""]
+)
+def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
+    path = relocated(saved_with_external_data(tmp_path), location=location)
+    with pytest.raises(ModelError, match="leaves the model's folder"):
+        import_model(path)
+
+
+def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = saved_with_external_data(folder)
+    (folder / "w.bin").rename(tmp_path / "elsewhere.bin")
+    (folder / "w.bin").symlink_to(tmp_path / "elsewhere.bin")
+    with pytest.raises(ModelError, match="links to a place outside"):
+        import_model(path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"location": "nowhere.bin"}, "missing beside the model"),
+        ({"length": "99999999"}, "lies outside the file"),
+        ({"offset": "99999999"}, "lies outside the file"),
+        ({"offset": "-1"}, "lies outside the file"),
+        ({"length": "many"}, "cannot be read"),
+        ({"length": "8"}, "malformed|not valid ONNX"),
+    ],
+)
+def test_wrong_external_data_is_refused(tmp_path: Path, entries: dict, message: str) -> None:
+    path = relocated(saved_with_external_data(tmp_path), **entries)
+    with pytest.raises(ModelError, match=message):
+        import_model(path)
+
+
+def test_external_data_needs_a_folder(tmp_path: Path) -> None:
+    data = saved_with_external_data(tmp_path).read_bytes()
+    with pytest.raises(ModelError, match="pass the model as a path"):
+        import_model(data)
+
+
+@pytest.mark.parametrize(("opset", "remedy"), [(6, "version_converter"), (9999, "upgrade onnx")])
+def test_opsets_out_of_range_are_refused(opset: int, remedy: str) -> None:
+    made = small_model()
+    made.opset_import[0].version = opset
+    with pytest.raises(ModelError, match=remedy):
+        import_model(made)
+
+
+def test_functions_that_call_themselves_are_refused() -> None:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    body = [node("Loopy", ["a"], ["b"], domain="local")]
+    made = model_of([node("Loopy", ["x"], ["y"], domain="local")], {"x": floats(2)}, ["y"])
+    made.functions.append(helper.make_function("local", "Loopy", ["a"], ["b"], body, opsets))
+    made.opset_import.append(opsets[1])
+    with pytest.raises(ModelError, match=r"local\.Loopy.* call themselves"):
+        import_model(made)
+
+
+def test_all_unsupported_nodes_are_reported_at_once() -> None:
+    nodes = [
+        node("NonZero", ["x"], ["indices"], name="first"),
+        node("Cast", ["indices"], ["floats"], to=TensorProto.FLOAT),
+        node("Det", ["x"], ["d"], name="second"),
+        node("Clip", ["x", "d"], ["c"], name="third"),
+        node("Fancy", ["c"], ["f"], name="fourth", domain="com.example"),
+        node("Relu", ["f"], ["y"]),
+        node("Upsample", ["x"], ["z"], name="fifth", scales=[1.0, 2.0]),
+    ]
+    made = model_of(nodes, {"x": floats(3, 3)}, ["y", "floats", "z"], opset=9)
+    made.graph.node[6].op_type = "Relu"
+    del made.graph.node[6].attribute[:]
+    made.opset_import.append(helper.make_opsetid("com.example", 1))
+    made.opset_import[0].version = 13
+    with pytest.raises(UnsupportedOpError) as caught:
+        import_model(made)
+    assert [line.split(":")[0] for line in caught.value.problems] == [
+        "node 'first' (NonZero)",
+        "node 'second' (Det)",
+        "node 'third' (Clip)",
+        "node 'fourth' (com.example.Fancy)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (single("Conv", floats(1, 2, 5, 5), floats(2, 2, 3, 3)), "'x1' is computed at run time"),
+        (single("Conv", floats(1, 2, 5, 5, 5), weights(2, 2, 3, 3, 3)), "3 spatial axes"),
+        (single("Cast", floats(2), to=TensorProto.INT64), "not float"),
+        (single("Dropout", floats(2), None, Const(np.array(True))), "training_mode"),
+        (single("Resize", floats(1, 1, 4, 4), None, None, ints(1, 1, 2, 2), mode="cubic"), "cubic"),
+        (single("Resize", floats(1, 1, 4, 4), None, None, ints(1, 2, 4, 4)), "channel axis"),
+        (single("Expand", floats(1), ints(2**20, 2**20)), "would have shape"),
+        (single("Tile", floats(1), ints(2**40)), "elements"),
+        (single("Pad", floats(3), ints(3, 0), mode="reflect"), "reflect pads wider"),
+        (single("RandomNormal", shape=[2]), "no importer"),
+        (single("ConstantOfShape", ints(2**20, 2**20)), "would have shape"),
+        (single("MaxPool", floats(1, 1, 4), outputs=2, kernel_shape=[2]), r"\['y1'\]"),
+        (
+            single("BatchNormalization", floats(2, 3), *[weights(3)] * 4, training_mode=1),
+            "training_mode",
+        ),
+    ],
+)
+def test_what_cannot_be_compiled_has_a_reason(made: tuple, reason: str) -> None:
+    with pytest.raises(UnsupportedOpError, match=reason):
+        import_model(made[0])
+
+
+def test_integer_inputs_are_refused_where_they_are_read() -> None:
+    made = model_of(
+        [node("Gather", ["k", "ids"], ["y"], name="embed")], {"ids": np.arange(3)}, ["y"]
+    )
+    made.graph.initializer.append(numpy_helper.from_array(floats(4, 2), "k"))
+    with pytest.raises(UnsupportedOpError, match="embed"):
+        import_model(made)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        single("Conv", floats(1, 2, 5, 5), weights(2, 3, 3, 3)),
+        single("Conv", floats(1, 2, 5, 5), weights(2, 2, 3, 3), strides=[0, 1]),
+        single("Conv", floats(1, 2, 5, 5), weights(2, 2, 3, 3), pads=[1, 1]),
+        single("MaxPool", floats(1, 2, 5, 5), kernel_shape=[9, 9]),
+        single("Reshape", floats(2, 3), ints(4, 2)),
+        single("Reshape", floats(2, 3), ints(-1, 4)),
+        single("Transpose", floats(2, 3), perm=[0, 0]),
+        single("Concat", floats(2, 3), floats(3, 2), axis=0),
+        single("Add", floats(2, 3), floats(4)),
+        single("MatMul", floats(2, 3), weights(4, 5)),
+        single("Unsqueeze", floats(2), ints(7)),
+        single("Split", floats(4), ints(1, 2), outputs=2),
+        single("Pad", floats(2, 3), ints(1, 1)),
+        single("Softmax", floats(2), axis=5),
+    ],
+)
+def test_ill_typed_nodes_are_named(made: tuple) -> None:
+    with pytest.raises(ModelError, match="the_node"):
+        import_model(made[0])
+
+
+def test_the_hash_sees_weights() -> None:
+    other = small_model()
+    other.graph.initializer[1].CopyFrom(numpy_helper.from_array(floats(4, seed=9), "x2"))
+    assert import_model(other).source_hash != import_model(small_model()).source_hash
+
+
+def test_the_hash_sees_attributes() -> None:
+    other = small_model()
+    other.graph.node[0].attribute.append(helper.make_attribute("alpha", 0.5))
+    assert import_model(other).source_hash != import_model(small_model()).source_hash
+
+
+def test_the_hash_ignores_storage_and_descriptions(tmp_path: Path) -> None:
+    path = saved_with_external_data(tmp_path)
+    other = onnx.load(path)
+    other.producer_name, other.doc_string = "someone", "something"
+    other.graph.node[0].doc_string = "a comment"
+    onnx.save(other, path, save_as_external_data=True, location="v.bin", size_threshold=0)
+    assert import_model(path).source_hash == import_model(small_model()).source_hash
+
+
+def test_the_hash_ignores_the_input_shape() -> None:
+    other = small_model()
+    other.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 7
+    assert import_model(other).source_hash == import_model(small_model()).source_hash
