@@ -97,6 +97,14 @@ class Builder:
             return pointer
         return self.emit(f"getelementptr i8, ptr {pointer}, i64 {offset}")
 
+    def opaque(self, pointer: Value) -> Value:
+        """The same pointer, of origin unknown to LLVM.
+
+        Loop strength reduction studies every address of an unrolled loop at great length; from an
+        opaque base all of them are the base plus a literal, which is what we want.
+        """
+        return self.emit(f'call ptr asm "", "=r,0"(ptr {pointer})')
+
     def load(self, kind: str, pointer: Value, align: int = 1) -> Value:
         return self.emit(f"load {kind}, ptr {pointer}, align {align}")
 

@@ -286,8 +286,8 @@ class _ConvKernel:
             x = b.at(x, b.mul(outer.index, runs.outer_pitch))
             w = b.at(w, b.mul(outer.index, runs.inner * run_nbytes))
         inner = b.begin_loop(runs.inner, [(kind, s) for s in sums])
-        row = b.at(x, b.mul(inner.index, runs.inner_pitch))
-        weights = b.at(w, b.mul(inner.index, run_nbytes))
+        row = b.opaque(b.at(x, b.mul(inner.index, runs.inner_pitch)))
+        weights = b.opaque(b.at(w, b.mul(inner.index, run_nbytes)))
         sums = self.run(row, weights, offsets, vectors, inner.carried)
         sums = b.end_loop(inner, sums)
         return sums if outer is None else b.end_loop(outer, sums)
@@ -302,8 +302,8 @@ class _ConvKernel:
         if rounds <= 1:
             return self.steps(x, w, offsets, vectors, sums, steps)
         loop = b.begin_loop(rounds, [(self.dot.kind, s) for s in sums])
-        row = b.at(x, b.mul(loop.index, UNROLL * STEP_NBYTES))
-        weights = b.at(w, b.mul(loop.index, UNROLL * step_nbytes))
+        row = b.opaque(b.at(x, b.mul(loop.index, UNROLL * STEP_NBYTES)))
+        weights = b.opaque(b.at(w, b.mul(loop.index, UNROLL * step_nbytes)))
         sums = self.steps(row, weights, offsets, vectors, loop.carried, UNROLL)
         sums = b.end_loop(loop, sums)
         if not rest:

@@ -392,7 +392,8 @@ class _Place:
     scale: Value
 
     def moved(self, b: Builder, x: Value | int, y: Value | int) -> _Place:
-        return _Place(b.at(self.x, x), b.at(self.y, y), self.w, self.bias, self.scale)
+        x_moved, y_moved = b.opaque(b.at(self.x, x)), b.opaque(b.at(self.y, y))
+        return _Place(x_moved, y_moved, self.w, self.bias, self.scale)
 
     def at_column(self, b: Builder, index: Value, x_pitch: int, y_pitch: int) -> _Place:
         return self.moved(b, b.mul(index, x_pitch), b.mul(index, y_pitch))
