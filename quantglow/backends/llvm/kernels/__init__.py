@@ -7,6 +7,8 @@ from quantglow.backends.llvm.kernels import (  # noqa: F401 - importing fills th
     convolution,
     copy,
     map,
+    pool,
+    reduce,
     table,
 )
 from quantglow.backends.llvm.target import Target

@@ -10,7 +10,7 @@ from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels import vectors
 from quantglow.backends.llvm.kernels.nest import Axis, Nest, collapsed
 from quantglow.backends.llvm.kernels.scalars import Scalars
-from quantglow.backends.llvm.kernels.strided import interleaved, load_strided, store_strided
+from quantglow.backends.llvm.kernels.strided import interleaved, load_lanes, store_results
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS, Piece
 from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute
@@ -86,18 +86,8 @@ class _Body:
                 self._pixels(pointers, piece, self.planes)
             return
         values = [self._values(pointers, piece) for piece in group]
-        if self._packable(group):
-            packed = vectors.pack_bytes(self.b, self.target, values, self.out is DType.I8)
-            self.b.store(vector(4 * group[0].lanes, "i8"), packed, pointers[0])
-            return
-        for piece, value in zip(group, values, strict=True):
-            self._store(pointers[0], piece, value)
-
-    def _packable(self, group: Sequence[Piece]) -> bool:
-        """Four full vectors of bytes that lie side by side."""
-        full = all(p.active == p.lanes == self.target.f32_lanes for p in group)
-        dense = self.row.strides[0] == 1 and self.out in (DType.I8, DType.U8)
-        return dense and full and len(group) == 4 and not self._float_result
+        stride = self.row.strides[0]
+        store_results(self.b, self.target, self.out, pointers[0], stride, group, values)
 
     @property
     def _float_result(self) -> bool:
@@ -106,7 +96,7 @@ class _Body:
     def _values(self, pointers: Sequence[Value], piece: Piece) -> Value:
         """The expression on one piece."""
         operands = [
-            self._operand(pointer, stride, dtype, piece)
+            load_lanes(self.b, dtype, pointer, stride, piece)
             for pointer, stride, dtype in zip(
                 pointers[1:], self.row.strides[1:], self.dtypes, strict=True
             )
@@ -117,35 +107,11 @@ class _Body:
         # A constant expression is a literal, which packs and selects cannot all take.
         return value if value.startswith("%") else self.b.emit(f"freeze {kind} {value}")
 
-    def _operand(self, pointer: Value, stride: int, dtype: DType, piece: Piece) -> Value:
-        """float32 or int32 lanes of an operand."""
-        element = ELEMENTS[dtype]
-        raw = load_strided(self.b, element, dtype.nbytes, pointer, stride, piece)
-        if dtype.is_float:
-            return raw
-        if dtype is DType.I64:
-            source, result = vector(piece.lanes, "i64"), vector(piece.lanes, "i32")
-            return self.b.cast("trunc", source, raw, result)
-        signed = dtype not in (DType.U8, DType.BOOL)
-        return vectors.widen(self.b, piece.lanes, element, raw, signed)
-
     def _result(self, lanes: int, value: Value) -> Value:
         """The result as the element type in memory."""
         if self.out.is_float or self._float_result:
             return value
         return vectors.narrow(self.b, lanes, value, ELEMENTS[self.out])
-
-    def _store(self, pointer: Value, piece: Piece, value: Value) -> None:
-        result = self._result(piece.lanes, value)
-        store_strided(
-            self.b,
-            ELEMENTS[self.out],
-            self.out.nbytes,
-            pointer,
-            self.row.strides[0],
-            piece,
-            result,
-        )
 
     def _pixels(self, pointers: Sequence[Value], piece: Piece, planes: Axis) -> None:
         """All channels of neighbouring pixels."""

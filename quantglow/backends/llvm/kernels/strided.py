@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.kernels import vectors
 from quantglow.backends.llvm.kernels.vectors import Piece
+from quantglow.backends.llvm.target import Target
+from quantglow.types import DType
 
 
 def load_strided(
@@ -46,6 +48,39 @@ def store_strided(
     for lane in range(piece.active):
         scalar = b.emit(f"extractelement {kind} {value}, i32 {lane}")
         b.store(element, scalar, b.at(pointer, (piece.start + lane) * stride))
+
+
+def store_results(
+    b: Builder,
+    target: Target,
+    dtype: DType,
+    pointer: Value,
+    stride: int,
+    group: Sequence[Piece],
+    values: Sequence[Value],
+) -> None:
+    """Write float32 or int32 lanes as ``dtype``; neighbouring vectors of bytes in one store."""
+    full = all(p.active == p.lanes == target.f32_lanes for p in group)
+    if dtype.nbytes == 1 and full and len(group) == 4 and stride == 1:
+        packed = vectors.pack_bytes(b, target, values, dtype is DType.I8)
+        b.store(vector(target.vector_nbytes, "i8"), packed, b.at(pointer, group[0].start))
+        return
+    element = vectors.ELEMENTS[dtype]
+    for piece, value in zip(group, values, strict=True):
+        narrow = value if dtype.is_float else vectors.narrow(b, piece.lanes, value, element)
+        store_strided(b, element, dtype.nbytes, pointer, stride, piece, narrow)
+
+
+def load_lanes(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piece) -> Value:
+    """Elements of a tensor as float32 or int32 lanes."""
+    element = vectors.ELEMENTS[dtype]
+    raw = load_strided(b, element, dtype.nbytes, pointer, stride, piece)
+    if dtype.is_float:
+        return raw
+    if dtype is DType.I64:
+        return b.cast("trunc", vector(piece.lanes, "i64"), raw, vector(piece.lanes, "i32"))
+    signed = dtype not in (DType.U8, DType.BOOL)
+    return vectors.widen(b, piece.lanes, element, raw, signed)
 
 
 def interleaved(b: Builder, element: str, lanes: int, parts: Sequence[Value]) -> Value:

@@ -12,6 +12,7 @@ import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.target import Target
+from quantglow.types import DType
 
 ELEMENTS = {"f32": "float", "i8": "i8", "u8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
             "bool": "i8"}  # fmt: skip
@@ -297,3 +298,23 @@ def _corrected(b: Builder, kind: str, nearest: Value, value: Value, how: str) ->
 def literal(element: str, value: float | int | np.generic) -> Value:
     """A constant of an element type as LLVM writes it."""
     return f32(float(value)) if element == "float" else str(int(value))
+
+
+def maximum(b: Builder, lanes: int, dtype: DType, x: Value, y: Value) -> Value:
+    """The greater of two elements as stored; NaN if either is NaN."""
+    return _extreme(b, lanes, dtype, x, y, ("maximum", "umax", "smax"))
+
+
+def minimum(b: Builder, lanes: int, dtype: DType, x: Value, y: Value) -> Value:
+    """The lesser of two elements as stored; NaN if either is NaN."""
+    return _extreme(b, lanes, dtype, x, y, ("minimum", "umin", "smin"))
+
+
+def _extreme(
+    b: Builder, lanes: int, dtype: DType, x: Value, y: Value, names: tuple[str, str, str]
+) -> Value:
+    element = ELEMENTS[dtype]
+    unsigned = dtype in (DType.U8, DType.BOOL)
+    name = names[0] if dtype.is_float else names[1] if unsigned else names[2]
+    kind = vector(lanes, element)
+    return b.call(f"llvm.{name}.{_suffix(lanes, element)}", kind, (kind, x), (kind, y))
