@@ -120,6 +120,12 @@ class _ConvKernel:
         folded = b.astype(np.int64) - self.conv.x.type.params.zero_point * sums
         return folded.astype(np.int32)
 
+    @property
+    def windows_overlap(self) -> bool:
+        """Whether neighbouring pixels of a tile read the same bytes within one run."""
+        g = self.geometry
+        return g.strides[1] * g.x.column_pitch < g.runs.nbytes
+
     # -- loops
 
     @cached_property
@@ -321,8 +327,12 @@ class _ConvKernel:
         for step in range(count):
             base = step * vectors * dot.weight_nbytes
             weights = [dot.weights(b, w, base + n * dot.weight_nbytes) for n in range(vectors)]
+            row = b.at(x, step * STEP_NBYTES)
+            if self.windows_overlap:
+                # Pixels share bytes between steps; LLVM would keep those broadcasts and spill.
+                row = b.opaque(row)
             for m, offset in enumerate(offsets):
-                operand = dot.operand(b, b.at(x, offset + step * STEP_NBYTES))
+                operand = dot.operand(b, b.at(row, offset))
                 for n in range(vectors):
                     index = m * vectors + n
                     sums[index] = dot.accumulate(b, sums[index], operand, weights[n])
