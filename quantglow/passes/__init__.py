@@ -82,6 +82,8 @@ FLOAT_PASSES: tuple[Pass, ...] = (
     repeat(
         "fold-arithmetic",
         eliminate_identity,
+        merge_reshapes,
+        sink_reshape,
         simplify_arithmetic,
         merge_arithmetic,
         fold_arithmetic,

@@ -2,75 +2,105 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from quantglow.graph.node import Constant, Node
-from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.graph.rewrite import Uses
 from quantglow.ops.elementwise import Binary, PRelu, Unary
-from quantglow.ops.shape import Pad, Reshape, Transpose
+from quantglow.ops.shape import Concat, Pad, Reshape, Slice, Transpose
 from quantglow.passes.blocks import blocks_of, consecutive, spread
 from quantglow.passes.layout import (
     Axes,
     derived,
+    inverse,
     is_identity,
+    moved,
+    per_axis,
     permuted,
     to_channels_last,
-    transposed,
 )
 
 
-@rewrite_pass("hoist-transpose")
-def hoist_transpose(node: Node, uses: Uses) -> Node | None:
-    """Transpose(f(x)) -> f'(Transpose(x)) where only x is real data and f has one reader."""
-    if not (isinstance(node, Transpose) and to_channels_last(node.perm) and uses.single(node.x)):
-        return None
-    match node.x:
-        case Unary(x=x) as f:
-            return f.with_operands((above(node, x, uses),))
-        case PRelu(x=x, slope=Constant() as slope) as f:
-            moved = transposed(slope, node.perm, uses, force=False)
-            return None if moved is None else f.with_operands((above(node, x, uses), moved))
-        case Pad(x=x, before=before, after=after) as f:
-            pads = permuted(before, node.perm), permuted(after, node.perm)
-            return replace(f, x=above(node, x, uses), before=pads[0], after=pads[1])
-        case Binary() as f:
-            return hoisted_binary(f, node.perm, uses)
-        case Reshape() as f:
-            return hoisted_reshape(f, node, uses)
+@dataclass(frozen=True)
+class HoistTranspose:
+    """f(x) -> Transpose(f'(Transpose(x))) where a reader of f(x) wants it channels-last.
+
+    The outer Transpose cancels against that reader's; for other readers it sinks.  The inner ones
+    climb to the producers, in the end to the inputs of the graph.
+    """
+
+    name: str = "hoist-transpose"
+
+    def __call__(self, graph: Graph) -> Graph:
+        uses = Uses(names={node.name for node in graph.nodes})
+        wanted = {
+            node.x: node.perm
+            for node in graph.nodes
+            if isinstance(node, Transpose) and to_channels_last(node.perm)
+        }
+        return graph.rebuild(in_step(graph, lambda node, new: hoisted(new, wanted.get(node), uses)))
+
+
+def in_step(graph: Graph, rule: Callable[[Node, Node], Node]) -> Callable[[Node], Node]:
+    """A rule for ``rebuild`` that is also given the node of the graph as it was."""
+    originals = iter(graph.nodes)
+    return lambda new: rule(next(originals), new)
+
+
+def hoisted(f: Node, perm: Axes | None, uses: Uses) -> Node:
+    """The node in channels-last and transposed back; the node itself where that gains nothing."""
+    if isinstance(f, Transpose) and perm is None:
+        return cancelled(f)
+    if perm is None or any(per_axis(operand) for operand in f.operands):
+        return f
+    made = above(f, perm, uses)
+    if made is None:
+        return f
+    return Transpose(name=uses.fresh(derived(f.name, ":nchw")), x=made, perm=inverse(perm))
+
+
+def cancelled(node: Transpose) -> Node:
+    """Transpose(Transpose(x)) that moves nothing is x."""
+    inner = node.x
+    cancels = isinstance(inner, Transpose) and is_identity(permuted(inner.perm, node.perm))
+    return inner.x if cancels and isinstance(inner, Transpose) else node
+
+
+def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
+    """``Transpose(f, perm)`` with the Transpose moved to the operands of f."""
+    match f:
+        case Unary() | Binary() | PRelu():
+            return f.with_operands(tuple(moved(x, perm, uses) for x in f.operands))
+        case Concat(parts=parts, axis=axis):
+            moved_parts = tuple(moved(x, perm, uses) for x in parts)
+            return replace(f, parts=moved_parts, axis=perm.index(axis))
+        case Slice(x=x, starts=starts, sizes=sizes, steps=steps):
+            a, b, c = (permuted(v, perm) for v in (starts, sizes, steps))
+            return replace(f, x=moved(x, perm, uses), starts=a, sizes=b, steps=c)
+        case Pad(x=x, before=before, after=after):
+            pads = permuted(before, perm), permuted(after, perm)
+            return replace(f, x=moved(x, perm, uses), before=pads[0], after=pads[1])
+        case Reshape():
+            return above_reshape(f, perm, uses)
     return None
 
 
-def above(t: Transpose, x: Node, uses: Uses) -> Node:
-    """The Transpose on x; a Transpose there already is undone."""
-    if isinstance(x, Transpose) and is_identity(permuted(x.perm, t.perm)):
-        return x.x
-    return Transpose(name=uses.fresh(derived(x.name, ":nhwc")), x=x, perm=t.perm)
-
-
-def hoisted_binary(f: Binary, perm: Axes, uses: Uses) -> Node | None:
-    """One operand may need a real Transpose, of the full rank; the other must not."""
-    for data, other, in_order in ((f.x, f.y, True), (f.y, f.x, False)):
-        if data.type.rank != len(perm) or isinstance(data, Constant):
-            continue
-        moved = transposed(other, perm, uses, force=False)
-        if moved is not None:
-            above_data = transposed(data, perm, uses, force=True)
-            assert above_data is not None
-            return f.with_operands((above_data, moved) if in_order else (moved, above_data))
-    return None
-
-
-def hoisted_reshape(f: Reshape, t: Transpose, uses: Uses) -> Node | None:
+def above_reshape(f: Reshape, perm: Axes, uses: Uses) -> Node | None:
     """The blocks of axes that the Reshape forms are moved before it forms them."""
     if not f.type.size:
         return None
-    position = {axis: i for i, axis in enumerate(a for a in t.perm if f.shape[a] != 1)}
+    position = {axis: i for i, axis in enumerate(a for a in perm if f.shape[a] != 1)}
     blocks = blocks_of(f.x.type.shape, f.shape)
     if not all(consecutive(tuple(position[a] for a in b.target)) for b in blocks):
         return None
     ordered = sorted(blocks, key=lambda b: position[b.target[0]])
-    perm = spread(tuple(axis for b in ordered for axis in b.source), f.x.type.shape)
+    order = spread(tuple(axis for b in ordered for axis in b.source), f.x.type.shape)
     x = f.x
-    if not is_identity(perm):
-        x = Transpose(name=uses.fresh(derived(f.name, ":nhwc")), x=x, perm=perm)
-    return replace(f, x=x, shape=t.type.shape)
+    if not is_identity(order):
+        x = Transpose(name=uses.fresh(derived(f.name, ":nhwc")), x=x, perm=order)
+    return replace(f, x=x, shape=permuted(f.shape, perm))
+
+
+hoist_transpose = HoistTranspose()

@@ -46,29 +46,34 @@ def derived(name: str, suffix: str) -> str:
     return name.removesuffix(suffix) + suffix
 
 
-def transposed(node: Node, perm: Axes, uses: Uses, *, force: bool) -> Node | None:
-    """``Transpose(node, perm)`` for a node that may lack leading axes of size 1.
+def transposed(node: Node, perm: Axes, uses: Uses) -> Node | None:
+    """``Transpose(node, perm)`` where that moves no data at run time, else None.
 
-    None if that would leave a real Transpose in the graph and ``force`` does not allow it.
+    The node may lack leading axes of size 1.
     """
-    if isinstance(node, Transpose) and node.perm == inverse(perm):
-        return node.x
+    if isinstance(node, Transpose):
+        return node.x if node.perm == inverse(perm) else None
     if isinstance(node, Constant) and node.type.size == 1:
         return node
     if node.type.rank > len(perm) or per_axis(node):
         return None
     shape = (1,) * (len(perm) - node.type.rank) + node.type.shape
-    target = permuted(shape, perm)
     if isinstance(node, Constant):
         value = np.array(node.value.reshape(shape).transpose(perm), order="C")
         return Constant(
             name=uses.fresh(derived(node.name, ":t")), value=value, element=node.element
         )
     if moves_only_ones(shape, perm):
-        return reshaped(node, target, uses)
-    if not force:
-        return None
-    whole = reshaped(node, shape, uses)
+        return reshaped(node, permuted(shape, perm), uses)
+    return None
+
+
+def moved(node: Node, perm: Axes, uses: Uses) -> Node:
+    """``Transpose(node, perm)`` in the cheapest form; the node may lack leading axes of size 1."""
+    cheap = transposed(node, perm, uses)
+    if cheap is not None:
+        return cheap
+    whole = reshaped(node, (1,) * (len(perm) - node.type.rank) + node.type.shape, uses)
     return Transpose(name=uses.fresh(derived(node.name, ":t")), x=whole, perm=perm)
 
 

@@ -22,6 +22,7 @@ from quantglow.passes.layout import (
     derived,
     inverse,
     is_identity,
+    moved,
     per_axis,
     permuted,
     to_channels_first,
@@ -36,10 +37,10 @@ Moved = tuple[Node, Axes]
 @rewrite_pass("sink-transpose")
 def sink_transpose(node: Node, uses: Uses) -> Node | None:
     """f(Transpose(x)) -> Transpose(f'(x)) for element-wise f, Concat, Slice, Pad, reductions, …"""
-    moved = moved_up(node, uses)
-    if moved is None:
+    found = moved_up(node, uses)
+    if found is None:
         return None
-    made, perm = moved
+    made, perm = found
     if is_identity(perm):
         return made
     return Transpose(name=uses.fresh(derived(node.name, ":nchw")), x=made, perm=perm)
@@ -60,8 +61,8 @@ def moved_up(node: Node, uses: Uses) -> Moved | None:
         case Softmax() | LogSoftmax() | LRN() | BatchNormalization() if keeps_last(t.perm):
             return node.with_operands((t.x, *node.operands[1:])), t.perm
         case PRelu(slope=Constant() as slope):
-            moved = transposed(slope, inverse(t.perm), uses, force=False)
-            return None if moved is None else (node.with_operands((t.x, moved)), t.perm)
+            beside_x = transposed(slope, inverse(t.perm), uses)
+            return None if beside_x is None else (node.with_operands((t.x, beside_x)), t.perm)
         case Reduce():
             return moved_reduce(node, t)
     return moved_selection(node, t)
@@ -105,18 +106,18 @@ def moved_reduce(node: Reduce, t: Transpose) -> Moved:
 
 def moved_binary(node: Binary, uses: Uses) -> Moved | None:
     """Both operands before the Transpose that one of them is."""
-    moved = aligned((node.x, node.y), node.type.rank, uses)
-    if moved is None:
+    found = aligned((node.x, node.y), node.type.rank, uses)
+    if found is None:
         return None
-    operands, perm = moved
+    operands, perm = found
     return node.with_operands(operands), perm
 
 
 def moved_concat(node: Concat, uses: Uses) -> Moved | None:
-    moved = aligned(node.parts, node.type.rank, uses)
-    if moved is None:
+    found = aligned(node.parts, node.type.rank, uses)
+    if found is None:
         return None
-    parts, perm = moved
+    parts, perm = found
     return replace(node, parts=parts, axis=perm[node.axis]), perm
 
 
@@ -131,9 +132,18 @@ def aligned(
     candidates: list[Transpose] = [o for o in operands if sinks(o) and len(o.perm) == rank]
     if not candidates:
         return None
-    best = next((c for c in candidates if to_channels_first(c.perm)), candidates[0])
-    force = to_channels_first(best.perm)
-    moved = [transposed(o, inverse(best.perm), uses, force=force) for o in operands]
-    if any(m is None for m in moved):
+    perm = next((c.perm for c in candidates if to_channels_first(c.perm)), candidates[0].perm)
+    found = [beside(o, perm, uses) for o in operands]
+    if any(f is None for f in found):
         return None
-    return tuple(m for m in moved if m is not None), best.perm
+    return tuple(f for f in found if f is not None), perm
+
+
+def beside(operand: Node, perm: Axes, uses: Uses) -> Node | None:
+    """An operand as it stands beside ``x`` of ``Transpose(x, perm)``.
+
+    An operand that is another Transpose stays, else the two could trade places for ever.
+    """
+    if isinstance(operand, Transpose | Constant) or per_axis(operand):
+        return transposed(operand, inverse(perm), uses)
+    return moved(operand, inverse(perm), uses) if to_channels_first(perm) else None

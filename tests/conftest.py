@@ -1,0 +1,7 @@
+"""Every test runs with the verifier on."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("QUANTGLOW_VERIFY", "1")

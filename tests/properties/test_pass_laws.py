@@ -1,0 +1,91 @@
+"""Every pass keeps the interpreter's result, and the optimizer leaves no layout behind."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow import passes
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input
+from quantglow.graph.rewrite import Pass, pass_name, run_passes
+from quantglow.ops import Constant, Transpose
+from quantglow.passes.repeat import Repeat
+from tests.builder import assert_same_function
+from tests.strategies import STEPS, networks
+
+EACH: list[Pass] = list(
+    dict.fromkeys(
+        step
+        for entry in passes.FLOAT_PASSES
+        for step in (entry.passes if isinstance(entry, Repeat) else (entry,))
+    )
+)
+NCHW_STEPS = tuple(name for name in STEPS if name != "swap")
+
+
+@given(graph=networks())
+@settings(max_examples=60, deadline=None)
+def test_optimize_keeps_the_function(graph: Graph) -> None:
+    assert_same_function(graph, passes.optimize(graph))
+
+
+@given(graph=networks(most=5), step=st.sampled_from(EACH))
+@settings(max_examples=100, deadline=None)
+def test_each_pass_alone_keeps_the_function(graph: Graph, step: Pass) -> None:
+    assert_same_function(graph, run_passes(graph, [step]))
+
+
+@given(graph=networks(), length=st.integers(1, len(passes.FLOAT_PASSES)))
+@settings(max_examples=40, deadline=None)
+def test_each_stage_keeps_the_function(graph: Graph, length: int) -> None:
+    assert_same_function(graph, run_passes(graph, passes.FLOAT_PASSES[:length]))
+
+
+@given(graph=networks(NCHW_STEPS, first=("conv",)))
+@settings(max_examples=60, deadline=None)
+def test_transposes_remain_only_at_image_inputs_and_outputs(graph: Graph) -> None:
+    after = passes.optimize(graph)
+    outputs = {node for _, node in after.outputs}
+    inner = [
+        node
+        for node in after.nodes
+        if isinstance(node, Transpose)
+        and node.perm != (0, 1, 2, 4, 3)
+        and node not in outputs
+        and not isinstance(node.x, Input)
+    ]
+    assert inner == []
+
+
+@given(graph=networks())
+@settings(max_examples=40, deadline=None)
+def test_optimize_settles(graph: Graph) -> None:
+    once = passes.optimize(graph)
+    assert len(passes.optimize(once).nodes) == len(once.nodes)
+
+
+@given(graph=networks())
+@settings(max_examples=30, deadline=None)
+def test_optimize_is_deterministic(graph: Graph) -> None:
+    first, second = passes.optimize(graph), passes.optimize(graph)
+    assert [n.name for n in first.nodes] == [n.name for n in second.nodes]
+
+
+@given(graph=networks())
+@settings(max_examples=30, deadline=None)
+def test_names_of_values_survive(graph: Graph) -> None:
+    known = {node.name for node in graph.nodes}
+    fresh = [
+        node.name
+        for node in passes.optimize(graph).compute_nodes()
+        if not isinstance(node, Constant) and node.name not in known and ":" not in node.name
+    ]
+    assert fresh == []
+
+
+@pytest.mark.parametrize("step", EACH, ids=pass_name)
+def test_a_pass_is_called_as_its_file(step: Pass) -> None:
+    attribute = pass_name(step).replace("-", "_")
+    assert getattr(passes, attribute, None) is not None

@@ -1,0 +1,164 @@
+"""Hypothesis strategies: shapes, tensors, small networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.ops import (
+    Abs,
+    Add,
+    Clip,
+    Concat,
+    Div,
+    HardSigmoid,
+    LeakyRelu,
+    Max,
+    Mul,
+    Pad,
+    PRelu,
+    Relu,
+    Sigmoid,
+    Slice,
+    Sub,
+)
+from tests.builder import Builder
+
+EXTREMES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e30, 3.4e38)
+
+
+def shapes(rank: int, largest: int = 5) -> st.SearchStrategy[tuple[int, ...]]:
+    """Shapes of one rank; axes of size 1 are common."""
+    return st.tuples(*[st.one_of(st.just(1), st.integers(1, largest))] * rank)
+
+
+def tensors(shape: tuple[int, ...], bound: float = 10.0) -> st.SearchStrategy[np.ndarray]:
+    """Finite float32 arrays."""
+    values = st.floats(-bound, bound, width=32, allow_subnormal=False)
+    return hnp.arrays(np.float32, shape, elements=values)
+
+
+def permutations(rank: int) -> st.SearchStrategy[tuple[int, ...]]:
+    return st.permutations(range(rank)).map(tuple)
+
+
+Step = Callable[[Builder, Node, list[Node]], Node]
+"""Grows a network by one layer on the NCHW value x, given all values so far."""
+
+
+def residual(b: Builder, x: Node, values: list[Node]) -> Node:
+    """x plus an earlier value of its shape."""
+    same = [v for v in values if v.type == x.type]
+    return b.make(Add, x=x, y=same[b.random.integers(len(same))])
+
+
+def joined(b: Builder, x: Node, values: list[Node]) -> Node:
+    """x and an earlier value of its size, channel by channel."""
+    n, _, h, w = x.type.shape
+    fit = [v for v in values if v.type.shape[0] == n and v.type.shape[2:] == (h, w)]
+    return b.make(Concat, parts=(x, fit[b.random.integers(len(fit))]), axis=1)
+
+
+def shuffled(b: Builder, x: Node, values: list[Node]) -> Node:
+    """The channel shuffle."""
+    n, c, h, w = x.type.shape
+    g = 2 if c % 2 == 0 else 1
+    split = b.transpose(b.reshape(x, n, g, c // g, h, w), 0, 2, 1, 3, 4)
+    return b.reshape(split, n, c, h, w)
+
+
+def squeeze_excite(b: Builder, x: Node, values: list[Node]) -> Node:
+    c = x.type.shape[1]
+    inner = b.make(Relu, x=b.conv(b.global_mean(x), 3))
+    return b.make(Mul, x=x, y=b.make(HardSigmoid, x=b.conv(inner, c), alpha=1 / 6))
+
+
+def squeeze_excite_gemm(b: Builder, x: Node, values: list[Node]) -> Node:
+    n, c = x.type.shape[:2]
+    inner = b.make(Relu, x=b.gemm(b.global_mean(x, keepdims=False), 3))
+    gate = b.make(Sigmoid, x=b.gemm(inner, c))
+    return b.make(Mul, x=b.reshape(gate, n, c, 1, 1), y=x)
+
+
+def hard_swish(b: Builder, x: Node, values: list[Node]) -> Node:
+    shifted = b.make(Add, x=x, y=b.constant(3.0))
+    product = b.make(Mul, x=x, y=b.make(Clip, x=shifted, low=0.0, high=6.0))
+    return b.make(Div, x=product, y=b.constant(6.0))
+
+
+def half(b: Builder, x: Node, values: list[Node]) -> Node:
+    """The first channels."""
+    n, c, h, w = x.type.shape
+    return b.make(
+        Slice, x=x, starts=(0, 0, 0, 0), sizes=(n, (c + 1) // 2, h, w), steps=(1, 1, 1, 1)
+    )
+
+
+def padded(b: Builder, x: Node, values: list[Node]) -> Node:
+    return b.make(Pad, x=x, before=(0, 0, 1, 0), after=(0, 0, 0, 1))
+
+
+def swapped(b: Builder, x: Node, values: list[Node]) -> Node:
+    """H and W exchanged."""
+    return b.transpose(x, 0, 1, 3, 2)
+
+
+def per_channel(op: type[Node]) -> Step:
+    return lambda b, x, _: b.make(op, x=x, y=b.drawn(1, x.type.shape[1], 1, 1, low=0.5))
+
+
+STEPS: dict[str, Step] = {
+    "conv": lambda b, x, _: b.conv(x, 4, kernel=3),
+    "conv-strided": lambda b, x, _: b.conv(x, 2, kernel=3, strides=(2, 2)),
+    "conv-valid": lambda b, x, _: b.conv(x, 4, kernel=1),
+    "conv-depthwise": lambda b, x, _: b.conv(x, x.type.shape[1], kernel=3, group=x.type.shape[1]),
+    "batch-norm": lambda b, x, _: b.batch_norm(x),
+    "relu": lambda b, x, _: b.make(Relu, x=x),
+    "relu6": lambda b, x, _: b.make(Clip, x=x, low=0.0, high=6.0),
+    "leaky": lambda b, x, _: b.make(LeakyRelu, x=x, alpha=0.1),
+    "prelu": lambda b, x, _: b.make(PRelu, x=x, slope=b.drawn(x.type.shape[1], 1, 1)),
+    "max-scalar": lambda b, x, _: b.make(Max, x=x, y=b.constant(-0.5)),
+    "abs": lambda b, x, _: b.make(Abs, x=x),
+    "add": per_channel(Add),
+    "sub": per_channel(Sub),
+    "mul": per_channel(Mul),
+    "div": per_channel(Div),
+    "from": lambda b, x, _: b.make(Sub, x=b.constant([[[1.0]]]), y=x),
+    "max-pool": lambda b, x, _: b.max_pool(x),
+    "average-pool": lambda b, x, _: b.average_pool(x),
+    "residual": residual,
+    "concat": joined,
+    "shuffle": shuffled,
+    "squeeze-excite": squeeze_excite,
+    "squeeze-excite-gemm": squeeze_excite_gemm,
+    "hard-swish": hard_swish,
+    "half": half,
+    "pad": padded,
+    "swap": swapped,
+}
+"""Layers that networks are drawn from."""
+
+
+@st.composite
+def networks(
+    draw: st.DrawFn,
+    steps: tuple[str, ...] = tuple(STEPS),
+    most: int = 8,
+    first: tuple[str, ...] = (),
+) -> Graph:
+    """A small image network as the importer writes it; ends in an image, a classifier or both."""
+    b = Builder(draw(st.integers(0, 2**16)))
+    n, c = draw(st.sampled_from([(1, 3), (2, 4), (1, 1), (2, 1)]))
+    x: Node = b.input(n, c, draw(st.integers(2, 5)), draw(st.integers(2, 5)))
+    values = [x]
+    for step in (*first, *draw(st.lists(st.sampled_from(steps), max_size=most))):
+        x = STEPS[step](b, x, values)
+        values.append(x)
+    flat = b.reshape(x, n, x.type.size // n)
+    head = b.make(Relu, x=b.gemm(flat, 3))
+    return b.graph(*draw(st.sampled_from([(x,), (head,), (head, x)])))
