@@ -22,6 +22,7 @@ FAILURES = (
     ArithmeticError,
     AssertionError,
     AttributeError,
+    ImportError,
     LookupError,
     MemoryError,
     RuntimeError,

@@ -39,6 +39,9 @@ from quantglow.types import Array, f32
 FAMILIES = (convolution, elementwise, matmul, normalization, pooling, resize, shape, slicing)
 """The modules that fill ``IMPORTERS``."""
 
+_QUANTIZED = "the model is quantized already; import the float model it was made from"
+_REASONS = {"QuantizeLinear": _QUANTIZED, "DequantizeLinear": _QUANTIZED}
+
 
 def import_model(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
@@ -165,7 +168,7 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     if proto.op_type == "If":
         return inline_branch(call)
     if proto.op_type not in IMPORTERS:
-        raise Unsupported("there is no importer for this operator")
+        raise Unsupported(_REASONS.get(proto.op_type, "there is no importer for this operator"))
     made = IMPORTERS[proto.op_type](call)
     return bind(proto, [made] if isinstance(made, Node | np.ndarray) else made, scope)
 

@@ -13,6 +13,9 @@ from google.protobuf.message import DecodeError, EncodeError
 from quantglow.errors import ModelError
 
 OLDEST_OPSET = 7
+LISTLESS_IR = 4
+"""IR version since which initializers need not be inputs."""
+
 MAX_NBYTES = 2**31 - 1
 """Protobuf's own limit for one message."""
 
@@ -56,7 +59,7 @@ def checked(proto: onnx.ModelProto, origin: str, folder: Path | None) -> onnx.Mo
     refuse_recursion(proto, origin)
     load_external_data(proto, origin, folder)
     try:
-        onnx.checker.check_model(with_shapes(proto))
+        onnx.checker.check_model(for_the_checker(proto))
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
@@ -64,13 +67,19 @@ def checked(proto: onnx.ModelProto, origin: str, folder: Path | None) -> onnx.Mo
     return proto
 
 
-def with_shapes(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model as the checker wants it: it insists on a shape, even an empty one."""
+def for_the_checker(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model as the checker wants it, which is stricter than every runtime.
+
+    It insists on a shape, even an empty one, and before IR version 4 on listing all initializers
+    as inputs.
+    """
     ends = [*proto.graph.input, *proto.graph.output]
-    if all(e.type.tensor_type.HasField("shape") or not is_tensor(e) for e in ends):
+    shaped = all(e.type.tensor_type.HasField("shape") for e in ends if is_tensor(e))
+    if shaped and proto.ir_version >= LISTLESS_IR:
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
+    copy.ir_version = max(copy.ir_version, LISTLESS_IR)
     for end in filter(is_tensor, [*copy.graph.input, *copy.graph.output]):
         end.type.tensor_type.shape.SetInParent()
     return copy

@@ -30,7 +30,7 @@ class Digest:
 
     def add(self, *parts: object) -> None:
         for part in parts:
-            data = part if isinstance(part, bytes) else repr(part).encode()
+            data = part if isinstance(part, bytes | memoryview) else repr(part).encode()
             self.sha.update(f"{len(data)}:".encode())
             self.sha.update(data)
 
@@ -78,4 +78,4 @@ def add_tensor(digest: Digest, tensor: onnx.TensorProto) -> None:
     if array.dtype == np.object_:
         digest.add(array.reshape(-1).tolist())
     else:
-        digest.add(array.tobytes())
+        digest.add(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))

@@ -193,6 +193,12 @@ def test_an_initializer_may_be_listed_as_input() -> None:
     assert [i.name for i in import_model(made).inputs] == ["x"]
 
 
+def test_an_initializer_need_not_be_listed_in_old_models() -> None:
+    made = torch_padded_conv()
+    made.ir_version = 3
+    assert_agrees(made, {"x": floats(1, 2, 7, 9)})
+
+
 def test_local_functions_are_inlined() -> None:
     body = [node("Relu", ["a"], ["b"]), node("Neg", ["b"], ["c"])]
     function = helper.make_function(
