@@ -78,4 +78,4 @@ def add_tensor(digest: Digest, tensor: onnx.TensorProto) -> None:
     if array.dtype == np.object_:
         digest.add(array.reshape(-1).tolist())
     else:
-        digest.add(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        digest.add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
