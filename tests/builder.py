@@ -20,7 +20,7 @@ from quantglow.ops import (
     Reshape,
     Transpose,
 )
-from quantglow.types import f32
+from quantglow.types import ElementType, f32
 
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)
@@ -45,6 +45,9 @@ class Builder:
 
     def constant(self, value: Any) -> Constant:
         return Constant(name=self.name("c"), value=np.array(value, np.float32, order="C"))
+
+    def make_constant(self, value: np.ndarray, element: ElementType) -> Constant:
+        return Constant(name=self.name("c"), value=value, element=element)
 
     def drawn(self, *shape: int, low: float = -1.0, high: float = 1.0) -> Constant:
         return self.constant(self.random.uniform(low, high, shape))

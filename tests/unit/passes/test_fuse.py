@@ -1,0 +1,111 @@
+"""fuse_activation and fuse_residual."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from quantglow.graph.node import Node
+from quantglow.ops import Add, Clip, Conv, ConvTranspose, Gemm, Max, Min, Mul, Relu, Sigmoid, Sub
+from quantglow.passes import fuse_activation, fuse_residual
+from tests.builder import Builder, ops_of, rewritten
+
+
+def conv(b: Builder, /, **fields: Any) -> Node:
+    return b.make(Conv, x=b.input(1, 3, 3, 2), w=b.drawn(2, 2, 2, 4), **fields)
+
+
+def producers(b: Builder, kind: type[Node]) -> Node:
+    if kind is Gemm:
+        return b.make(Gemm, x=b.input(2, 3), w=b.drawn(3, 4))
+    if kind in (Conv, ConvTranspose):
+        return b.make(kind, x=b.input(1, 3, 3, 2), w=b.drawn(2, 2, 2, 4))
+    return b.make(kind, x=b.input(2, 3), y=b.input(3))
+
+
+@pytest.mark.parametrize("kind", [Conv, ConvTranspose, Gemm, Add, Sub, Mul, Max, Min])
+def test_an_activation_becomes_bounds(kind: type[Node]) -> None:
+    b = Builder()
+    y = b.make(Clip, x=b.make(Relu, x=producers(b, kind)), low=-1.0, high=0.5)
+    after = rewritten(fuse_activation, b, [y])
+    node = after.outputs[0][1]
+    assert (node.op, node.name, node.low, node.high) == (kind.__name__, y.name, 0.0, 0.5)  # type: ignore[attr-defined]
+
+
+def test_an_activation_on_a_shared_value_stays() -> None:
+    b = Builder()
+    x = conv(b)
+    after = rewritten(fuse_activation, b, [b.make(Relu, x=x), b.make(Sigmoid, x=x)])
+    assert ops_of(after) == ["Conv", "Relu", "Sigmoid"]
+
+
+def test_an_activation_on_a_graph_output_stays() -> None:
+    b = Builder()
+    x = conv(b)
+    assert ops_of(rewritten(fuse_activation, b, [x, b.make(Relu, x=x)])) == ["Conv", "Relu"]
+
+
+def test_an_activation_without_producer_stays() -> None:
+    b = Builder()
+    y = b.make(Relu, x=b.make(Sigmoid, x=b.input(3)))
+    assert ops_of(rewritten(fuse_activation, b, [y])) == ["Sigmoid", "Relu"]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_a_residual_add_goes_into_the_convolution(swap: bool) -> None:
+    b = Builder()
+    operands = [b.input(1, 2, 2, 4), conv(b)]
+    x, y = reversed(operands) if swap else operands
+    total = b.make(Add, x=x, y=y, low=0.0, high=3.0)
+    after = rewritten(fuse_residual, b, [total])
+    node = after.outputs[0][1]
+    assert (node.op, node.name, node.high) == ("Conv", total.name, 3.0)  # type: ignore[attr-defined]
+
+
+def test_of_two_convolutions_the_last_takes_the_other() -> None:
+    b = Builder()
+    first, last = conv(b), conv(b)
+    after = rewritten(fuse_residual, b, [b.make(Add, x=first, y=last)])
+    assert after.outputs[0][1].residual.name == first.name  # type: ignore[attr-defined]
+
+
+def test_a_broadcast_add_is_refused() -> None:
+    b = Builder()
+    y = b.make(Add, x=conv(b), y=b.input(1, 1, 1, 4))
+    assert ops_of(rewritten(fuse_residual, b, [y])) == ["Conv", "Add"]
+
+
+def test_an_add_that_widens_the_convolution_is_refused() -> None:
+    b = Builder()
+    y = b.make(Add, x=conv(b), y=b.input(5, 2, 2, 4))
+    assert ops_of(rewritten(fuse_residual, b, [y])) == ["Conv", "Add"]
+
+
+@pytest.mark.parametrize("bounds", [{"low": 0.0}, {"high": 1.0}])
+def test_a_convolution_with_bounds_is_refused(bounds: dict[str, float]) -> None:
+    b = Builder()
+    y = b.make(Add, x=conv(b, **bounds), y=b.input(1, 2, 2, 4))
+    assert ops_of(rewritten(fuse_residual, b, [y])) == ["Conv", "Add"]
+
+
+def test_a_convolution_with_a_residual_is_refused() -> None:
+    b = Builder()
+    x = conv(b, residual=b.input(1, 2, 2, 4))
+    after = rewritten(fuse_residual, b, [b.make(Add, x=x, y=b.input(1, 2, 2, 4))])
+    assert ops_of(after) == ["Conv", "Add"]
+
+
+def test_a_convolution_added_to_itself_is_refused() -> None:
+    b = Builder()
+    x = conv(b)
+    after = rewritten(fuse_residual, b, [b.make(Add, x=x, y=x, high=math.inf)])
+    assert ops_of(after) == ["Conv", "Add"]
+
+
+def test_a_convolution_with_another_reader_is_refused() -> None:
+    b = Builder()
+    x = conv(b)
+    y = b.make(Add, x=x, y=b.input(1, 2, 2, 4))
+    assert ops_of(rewritten(fuse_residual, b, [y, b.make(Relu, x=x)])).count("Add") == 1

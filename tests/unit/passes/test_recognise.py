@@ -1,0 +1,174 @@
+"""Activation functions recognised in their spellings, and not beyond."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+
+from quantglow.graph.node import Node
+from quantglow.ops import (
+    Add,
+    Clip,
+    Div,
+    Erf,
+    HardSigmoid,
+    Max,
+    Min,
+    Mul,
+    Pow,
+    Relu,
+    Sigmoid,
+    Tanh,
+)
+from quantglow.passes import (
+    merge_clips,
+    recognise_gelu,
+    recognise_hard_sigmoid,
+    recognise_hard_swish,
+    recognise_swish,
+    simplify_arithmetic,
+)
+from quantglow.passes.repeat import repeat
+from tests.builder import Builder, ops_of, rewritten
+
+recognise = repeat(
+    "recognise",
+    simplify_arithmetic,
+    merge_clips,
+    recognise_hard_sigmoid,
+    recognise_hard_swish,
+    recognise_swish,
+    recognise_gelu,
+)
+
+Spelling = Callable[[Builder, Node], Node]
+
+
+def mul(b: Builder, x: Node, y: Node | float) -> Node:
+    return b.make(Mul, x=x, y=y if isinstance(y, Node) else b.constant(y))
+
+
+def add(b: Builder, x: Node, y: Node | float) -> Node:
+    return b.make(Add, x=x, y=y if isinstance(y, Node) else b.constant(y))
+
+
+def div(b: Builder, x: Node, y: float) -> Node:
+    return b.make(Div, x=x, y=b.constant(y))
+
+
+def relu6(b: Builder, x: Node) -> Node:
+    return b.make(Clip, x=add(b, x, 3.0), low=0.0, high=6.0)
+
+
+def min_relu(b: Builder, x: Node) -> Node:
+    return b.make(Min, x=b.make(Relu, x=add(b, x, 3.0)), y=b.constant(6.0))
+
+
+def min_max(b: Builder, x: Node) -> Node:
+    inner = b.make(Max, x=b.constant(0.0), y=add(b, x, 3.0))
+    return b.make(Min, x=b.constant([[6.0]]), y=inner)
+
+
+def erf_gate(b: Builder, x: Node) -> Node:
+    return add(b, b.make(Erf, x=div(b, x, math.sqrt(2))), 1.0)
+
+
+def tanh_gate(b: Builder, inner: Node) -> Node:
+    return add(b, b.make(Tanh, x=mul(b, inner, math.sqrt(2 / math.pi))), 1.0)
+
+
+def cube(b: Builder, x: Node) -> Node:
+    return b.make(Pow, x=x, y=b.constant(3.0))
+
+
+SPELLINGS: list[tuple[str, Spelling]] = [
+    ("HardSigmoid", lambda b, x: div(b, relu6(b, x), 6.0)),
+    ("HardSigmoid", lambda b, x: mul(b, min_relu(b, x), 1 / 6)),
+    ("HardSigmoid", lambda b, x: div(b, min_max(b, x), 6.0)),
+    ("HardSwish", lambda b, x: mul(b, x, div(b, relu6(b, x), 6.0))),
+    ("HardSwish", lambda b, x: div(b, mul(b, x, relu6(b, x)), 6.0)),
+    ("HardSwish", lambda b, x: mul(b, div(b, x, 6.0), min_relu(b, x))),
+    ("HardSwish", lambda b, x: mul(b, b.make(HardSigmoid, x=x, alpha=1 / 6, beta=0.5), x)),
+    ("Swish", lambda b, x: mul(b, x, b.make(Sigmoid, x=x))),
+    ("Swish", lambda b, x: mul(b, b.make(Sigmoid, x=x), x)),
+    ("Swish", lambda b, x: mul(b, x, b.make(Sigmoid, x=mul(b, x, 1.702)))),
+    ("Gelu", lambda b, x: mul(b, mul(b, x, 0.5), erf_gate(b, x))),
+    ("Gelu", lambda b, x: mul(b, mul(b, x, erf_gate(b, x)), 0.5)),
+    ("Gelu", lambda b, x: mul(b, x, mul(b, erf_gate(b, x), 0.5))),
+    (
+        "Gelu",
+        lambda b, x: mul(b, mul(b, x, 0.5), tanh_gate(b, add(b, x, mul(b, cube(b, x), 0.044715)))),
+    ),
+    (
+        "Gelu",
+        lambda b, x: mul(
+            b,
+            mul(b, x, 0.5),
+            tanh_gate(b, mul(b, x, add(b, mul(b, mul(b, x, x), 0.044715), 1.0))),
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("op", "spelling"), SPELLINGS)
+def test_a_spelling_becomes_one_operator(op: str, spelling: Spelling) -> None:
+    b = Builder()
+    assert ops_of(rewritten(recognise, b, [spelling(b, b.input(3, 50))])) == [op]
+
+
+NEAR_MISSES: list[Spelling] = [
+    lambda b, x: mul(b, b.input(3, 4), b.make(Sigmoid, x=x)),
+    lambda b, x: mul(b, b.input(3, 4), relu6(b, x)),
+    lambda b, x: mul(b, x, b.make(HardSigmoid, x=x, alpha=0.2, beta=0.5)),
+    lambda b, x: div(b, mul(b, x, relu6(b, x)), 5.0),
+    lambda b, x: mul(b, x, mul(b, add(b, b.make(Erf, x=x), 1.0), 0.5)),
+    lambda b, x: mul(b, x, erf_gate(b, x)),
+    lambda b, x: mul(b, x, b.make(Sigmoid, x=mul(b, x, x))),
+    lambda b, x: mul(b, mul(b, x, 0.5), tanh_gate(b, add(b, x, mul(b, cube(b, x), 0.05)))),
+]
+
+
+@pytest.mark.parametrize("spelling", NEAR_MISSES)
+def test_a_near_miss_stays(spelling: Spelling) -> None:
+    b = Builder()
+    after = rewritten(recognise, b, [spelling(b, b.input(3, 4))])
+    assert not {"HardSwish", "Swish", "Gelu"} & set(ops_of(after))
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "expected"),
+    [
+        ((0.0, 6.0), (1.0, 9.0), (1.0, 6.0)),
+        ((-1.0, 1.0), (2.0, 3.0), (2.0, 2.0)),
+        ((4.0, 5.0), (2.0, 3.0), (3.0, 3.0)),
+        ((3.0, -3.0), (-9.0, 9.0), (3.0, -3.0)),
+    ],
+)
+def test_clips_merge(
+    inner: tuple[float, float], outer: tuple[float, float], expected: tuple[float, float]
+) -> None:
+    b = Builder()
+    x = b.make(Clip, x=b.input(3, 9), low=inner[0], high=inner[1])
+    after = rewritten(merge_clips, b, [b.make(Clip, x=x, low=outer[0], high=outer[1])])
+    node = after.outputs[0][1]
+    assert (node.low, node.high) == expected  # type: ignore[attr-defined]
+
+
+def test_max_with_zero_is_relu() -> None:
+    b = Builder()
+    y = b.make(Max, x=b.input(4), y=b.constant(0.0))
+    assert ops_of(rewritten(merge_clips, b, [y])) == ["Relu"]
+
+
+def test_max_with_a_vector_stays() -> None:
+    b = Builder()
+    y = b.make(Max, x=b.input(4), y=b.drawn(4))
+    assert ops_of(rewritten(merge_clips, b, [y])) == ["Max"]
+
+
+def test_a_scalar_that_widens_the_result_stays() -> None:
+    b = Builder()
+    y = b.make(Max, x=b.input(4), y=b.drawn(1, 1))
+    assert ops_of(rewritten(merge_clips, b, [y])) == ["Max"]
