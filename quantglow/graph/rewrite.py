@@ -99,7 +99,7 @@ def rewrite_pass(name: str) -> Callable[[LocalRule], RewritePass]:
 
 
 def pass_name(step: Pass) -> str:
-    name = getattr(step, "name", None) or type(step).__name__
+    name = getattr(step, "name", None) or getattr(step, "__name__", type(step).__name__)
     return str(name)
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.graph.rewrite import RewritePass, Uses, run_passes
+from quantglow.graph.rewrite import Pass, RewritePass, Uses, run_passes
 from quantglow.lowering import contraction, elementwise, reduction
 from quantglow.lowering.fuse import fuse_maps
 from quantglow.lowering.raise_transpose import raise_transpose
@@ -38,12 +38,15 @@ __all__ = [
 
 def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
     """Primitives only; with ``unsigned``, int8 activations are stored as uint8."""
-    passes = [RewritePass("lower", _apply_rule), raise_transpose, fuse_maps]
-    if unsigned:
-        graph = run_passes(graph, [store_unsigned])
-    lowered = unique_names(run_passes(graph, passes))
+    passes: list[Pass] = [store_unsigned] if unsigned else []
+    lowered = run_passes(graph, [*passes, lower_operators, raise_transpose, fuse_maps])
     check_lowered(lowered)
     return lowered
+
+
+def lower_operators(graph: Graph) -> Graph:
+    """Apply the lowering rules until every node is primitive."""
+    return unique_names(RewritePass("lower-operators", _apply_rule)(graph))
 
 
 def unique_names(graph: Graph) -> Graph:

@@ -82,14 +82,14 @@ def lower_log_softmax(node: LogSoftmax) -> Node:
 def lower_lrn(node: LRN) -> Node:
     """x / (bias + alpha * mean of squares over neighbouring channels) ** beta
 
-    The window along channels is a pool over [1, pixels, channels, 1].
+    The window along channels is a pool over [pixels, 1, channels, 1].
     """
     shape = node.x.type.shape
     squares = Map(
         name=tag(node, "squares"), args=(node.x,), expression=call("mul", arg(0), arg(0)), out=FLOAT
     )
     image = Reshape(
-        name=tag(node, "image"), x=squares, shape=(1, math.prod(shape[:-1]), shape[-1], 1)
+        name=tag(node, "image"), x=squares, shape=(math.prod(shape[:-1]), 1, shape[-1], 1)
     )
     before = (node.size - 1) // 2
     means = AveragePool(

@@ -116,6 +116,8 @@ class Conv(Contraction):
         top, left, bottom, right = self.pads
         oh = window_count(h, kh, self.strides[0], self.dilations[0], top, bottom)
         ow = window_count(w, kw, self.strides[1], self.dilations[1], left, right)
+        if min(oh, ow) < 1:
+            raise self.refuse("the window is larger than the padded input")
         result = self.typed((n, oh, ow, o), o)
         if self.residual is not None and self.residual.type.shape != result.shape:
             raise self.refuse("residual must have the shape of the result")
@@ -207,7 +209,10 @@ class ConvTranspose(Contraction):
         top, left, bottom, right = self.pads
         oh = (h - 1) * self.strides[0] + self.dilations[0] * (kh - 1) + 1 - top - bottom
         ow = (w - 1) * self.strides[1] + self.dilations[1] * (kw - 1) + 1 - left - right
-        return self.typed((n, oh + self.output_padding[0], ow + self.output_padding[1], o), o)
+        oh, ow = oh + self.output_padding[0], ow + self.output_padding[1]
+        if min(h, w, oh, ow) < 1:
+            raise self.refuse(f"x or the result, {oh} by {ow}, would have no pixels")
+        return self.typed((n, oh, ow, o), o)
 
     def reference(self, x: Array, w: Array, b: Array | None) -> Array:
         values, weights = exact_operands(self.x.type, x, w)

@@ -66,6 +66,8 @@ def as_bytes(array: Array) -> Array:
 
 def array_of(view: View, memory: Mapping[Buffer, Array]) -> Array:
     """The NumPy array that a view describes."""
+    if not view.type.size:
+        return np.empty(view.shape, view.type.dtype.numpy)
     itemsize = view.type.dtype.nbytes
     return np.ndarray(
         view.shape,

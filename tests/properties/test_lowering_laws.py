@@ -1,0 +1,83 @@
+"""Lowering, program generation, sharing and planning keep the meaning of a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quantglow.backends.reference import ReferenceExecutable
+from quantglow.graph.graph import Graph
+from quantglow.instr.generate import generate
+from quantglow.instr.program import Program
+from quantglow.instr.verify import verify_program
+from quantglow.interpreter import interpret
+from quantglow.lowering import check_lowered, lower
+from quantglow.memory.planner import plan_memory
+from quantglow.memory.schedule import schedule
+from quantglow.memory.share import share_in_place
+from quantglow.types import Array
+from tests.mixed_graphs import drawn_feeds, mixed_graphs
+
+slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+quick = settings(max_examples=60, deadline=None, suppress_health_check=slow)
+
+
+def assert_equal_values(found: Sequence[Array], expected: Sequence[Array]) -> None:
+    """Integers exactly; floats to the rounding of reordered sums and other formulas."""
+    for a, b in zip(found, expected, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if a.dtype == np.float32:
+            size = float(np.abs(b).max(initial=1.0))
+            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * size)
+        else:
+            np.testing.assert_array_equal(a, b)
+
+
+def program_of(lowered: Graph) -> Program:
+    program = generate(lowered, schedule(lowered))
+    verify_program(program)
+    return program
+
+
+def run(program: Program, graph: Graph) -> list[Array]:
+    return ReferenceExecutable(program, plan_memory(program)).run(drawn_feeds(graph))
+
+
+@quick
+@given(mixed_graphs(), st.booleans())
+def test_lowering_keeps_the_meaning(graph: Graph, unsigned: bool) -> None:
+    lowered = lower(graph, unsigned=unsigned)
+    lowered.verify()
+    check_lowered(lowered)
+    feeds = drawn_feeds(graph)
+    assert_equal_values(interpret(lowered, feeds), interpret(graph, feeds))
+
+
+@quick
+@given(mixed_graphs())
+def test_the_planned_program_gives_the_values_of_its_graph(graph: Graph) -> None:
+    lowered = lower(graph)
+    found = run(program_of(lowered), graph)
+    expected = interpret(lowered, drawn_feeds(graph))
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@quick
+@given(mixed_graphs())
+def test_execution_in_place_changes_nothing(graph: Graph) -> None:
+    program = program_of(lower(graph))
+    shared = share_in_place(program)
+    verify_program(shared)
+    for a, b in zip(run(shared, graph), run(program, graph), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@quick
+@given(mixed_graphs())
+def test_lowering_a_lowered_graph_changes_nothing(graph: Graph) -> None:
+    lowered = lower(graph)
+    assert lower(lowered, unsigned=False) is lowered

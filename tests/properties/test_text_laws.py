@@ -1,0 +1,114 @@
+"""``parse(print(ir))`` is the same IR."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import quantglow.instr.text as program_text
+from quantglow.graph.attributes import encode, parse_call
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input
+from quantglow.graph.text import constants_of, parse_graph, print_graph
+from quantglow.instr.generate import generate
+from quantglow.lowering import lower
+from quantglow.memory.share import share_in_place
+from quantglow.ops import Relu
+from quantglow.ops.expression import (
+    BINARY,
+    SELECT,
+    UNARY,
+    Expr,
+    arg,
+    call,
+    iconst,
+    parse_expression,
+)
+from quantglow.types import DType, ElementType, QuantParams, f32
+from tests.mixed_graphs import mixed_graphs
+from tests.same import same_graph, same_program
+
+slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+quick = settings(max_examples=40, deadline=None, suppress_health_check=slow)
+
+names = st.text(min_size=1)
+float32 = st.floats(width=32, allow_nan=False)
+scales = st.floats(2.0**-126, 2.0**100, width=32)
+params = st.one_of(
+    st.builds(QuantParams.per_tensor, scales, st.integers(-128, 127)),
+    st.lists(scales, min_size=1, max_size=4).map(lambda s: QuantParams.symmetric(s, 3)),
+)
+elements = st.builds(ElementType, st.sampled_from(DType), st.one_of(st.none(), params))
+scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
+attributes = st.recursive(
+    st.one_of(scalars, elements), lambda inner: st.lists(inner, max_size=3).map(tuple)
+)
+
+
+def calls(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
+    return st.one_of(
+        st.builds(call, st.sampled_from([*UNARY]), inner),
+        st.builds(call, st.sampled_from([*BINARY]), inner, inner),
+        st.builds(call, st.just(SELECT), inner, inner, inner),
+    )
+
+
+constants = st.one_of(float32.map(lambda v: Expr("f", value=v)), st.integers(-999, 999).map(iconst))
+expressions = st.recursive(st.one_of(st.integers(0, 3).map(arg), constants), calls)
+
+
+@quick
+@given(mixed_graphs())
+def test_a_graph_is_read_back(graph: Graph) -> None:
+    assert same_graph(parse_graph(print_graph(graph), constants_of(graph)), graph)
+
+
+@quick
+@given(mixed_graphs())
+def test_a_lowered_graph_is_read_back(graph: Graph) -> None:
+    lowered = lower(graph)
+    assert same_graph(parse_graph(print_graph(lowered), constants_of(lowered)), lowered)
+
+
+@quick
+@given(mixed_graphs())
+def test_a_program_is_read_back(graph: Graph) -> None:
+    program = share_in_place(generate(lower(graph)))
+    again = program_text.parse_program(str(program), program_text.constants_of(program))
+    assert same_program(again, program)
+
+
+@quick
+@given(st.lists(names, min_size=4, max_size=4, unique=True))
+def test_any_name_is_read_back(drawn: list[str]) -> None:
+    x = Input(name=drawn[0], tensor=f32(2))
+    graph = Graph((x,), ((drawn[1], Relu(name=drawn[2], x=x)),), drawn[3])
+    assert same_graph(parse_graph(print_graph(graph), {}), graph)
+
+
+@quick
+@given(st.lists(names, min_size=2, max_size=2, unique=True))
+def test_any_name_of_a_buffer_is_read_back(drawn: list[str]) -> None:
+    first, second = drawn
+    x = Input(name=first, tensor=f32(2))
+    program = generate(lower(Graph((x,), ((second, Relu(name=second, x=x)),))))
+    assert same_program(program_text.parse_program(str(program), {}), program)
+
+
+@quick
+@given(attributes)
+def test_any_attribute_is_read_back(value: object) -> None:
+    assert parse_call(f"Op(key={encode(value)})") == ("Op", {"key": value})
+
+
+@quick
+@given(expressions)
+def test_an_expression_is_read_back(expression: Expr) -> None:
+    assert parse_expression(str(expression)) == expression
+
+
+@quick
+@given(elements)
+def test_the_text_of_an_element_type_is_stable(element: ElementType) -> None:
+    again = parse_call(f"Op(key={encode(element)})")[1]["key"]
+    assert encode(again) == encode(element)
