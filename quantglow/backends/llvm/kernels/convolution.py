@@ -34,6 +34,8 @@ from quantglow.types import Array, DType
 
 UNROLL = 4
 """Steps in the body of the inner loop."""
+LINE_NBYTES = 64
+"""Bytes of a cache line."""
 STREAMED_NBYTES = 512 * 1024
 """Weights beyond this stay in cache panel by panel while all pixels pass."""
 
@@ -149,6 +151,12 @@ class _ConvKernel:
         """Whether panels are the outer loop (and what threads share)."""
         nbytes = self.vector_steps_nbytes * self.all_panels * self.tile.vectors
         return nbytes > STREAMED_NBYTES or (self.pixel_tiles < 4 and self.all_panels > 1)
+
+    @property
+    def streams_weights(self) -> bool:
+        """Whether weights come from memory panel by panel, each used by several tiles."""
+        nbytes = self.vector_steps_nbytes * self.all_panels * self.tile.vectors
+        return nbytes > STREAMED_NBYTES and self.pixel_tiles > 1
 
     @property
     def outer_count(self) -> int:
@@ -327,6 +335,8 @@ class _ConvKernel:
         for step in range(count):
             base = step * vectors * dot.weight_nbytes
             weights = [dot.weights(b, w, base + n * dot.weight_nbytes) for n in range(vectors)]
+            if self.streams_weights:
+                self.prefetch_next_panel(w, base, vectors)
             row = b.at(x, step * STEP_NBYTES)
             if self.windows_overlap:
                 # Pixels share bytes between steps; LLVM would keep those broadcasts and spill.
@@ -337,6 +347,12 @@ class _ConvKernel:
                     index = m * vectors + n
                     sums[index] = dot.accumulate(b, sums[index], operand, weights[n])
         return sums
+
+    def prefetch_next_panel(self, w: Value, base: int, vectors: int) -> None:
+        """Ask for the next panel's weights of the same step while this panel is at work."""
+        ahead = self.vector_steps_nbytes * self.tile.vectors + base
+        for offset in range(0, vectors * self.dot.weight_nbytes, LINE_NBYTES):
+            self.b.prefetch(self.b.at(w, ahead + offset))
 
     # -- results
 

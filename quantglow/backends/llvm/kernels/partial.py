@@ -29,10 +29,11 @@ def store_partial(
 ) -> None:
     """Write the first ``valid`` lanes; no other byte is written.
 
-    A mask of one lane is avoided: LLVM 22 turns a truncation under such a mask into a store of the
-    whole int32 lane.
+    Masks are left for what two plain stores cannot do: a masked store delays later loads of the
+    bytes it leaves alone, and LLVM 22 turns a truncation under a mask of one lane into a store of
+    the whole int32 lane.
     """
-    if valid == lanes or (has_masks(target) and valid > 1):
+    if valid == lanes or (has_masks(target) and len(list(_powers(valid))) > 2):
         store(b, element, Piece(0, lanes, valid), value, pointer)
         return
     kind = vector(lanes, element)
