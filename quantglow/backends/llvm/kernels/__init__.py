@@ -9,6 +9,8 @@ from quantglow.backends.llvm.kernels import (  # noqa: F401 - importing fills th
     map,
     pool,
     reduce,
+    resize,
+    softmax,
     table,
 )
 from quantglow.backends.llvm.target import Target

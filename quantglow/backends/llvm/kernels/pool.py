@@ -42,11 +42,12 @@ def emit_pool(step: Compute, target: Target) -> KernelCall:
     """One work item for each row of the result."""
     pool = step.op
     assert isinstance(pool, MaxPool | AveragePool)
-    kernel = _Pool(Builder(), target, pool, *step.inputs, step.output)
+    (x,) = step.inputs
+    kernel = _Pool(Builder(), target, pool, x, step.output)
     kernel.emit()
     n, oh, _, _ = pool.type.shape
     work = pool.type.size * pool.kernel[0] * pool.kernel[1] / 8
-    pointers = (step.output, *step.inputs, *kernel.constants())
+    pointers: tuple[View | Array, ...] = (step.output, x, *kernel.constants())
     return KernelCall(kernel.b.finish(), pointers, n * oh, work, "pool")
 
 

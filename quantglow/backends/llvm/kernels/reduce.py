@@ -10,6 +10,7 @@ from functools import cached_property
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels import vectors
+from quantglow.backends.llvm.kernels.fold import Fold, fold_row
 from quantglow.backends.llvm.kernels.strided import (
     load_lanes,
     load_strided,
@@ -24,7 +25,7 @@ from quantglow.types import DType
 
 Reduction = ReduceMean | ReduceSum | ReduceMax | ReduceMin
 UNROLL = 4
-"""Accumulators that a loop keeps, to hide the latency of one."""
+"""Vectors of neighbouring results that a work item computes together, at most."""
 MIN_BLOCKS = 4
 """Work items at least, where the inner axis can be cut so often."""
 
@@ -104,49 +105,14 @@ class _Reduce:
 
     def row(self, y: Value, x: Value) -> None:
         """Vectors along the reduced axis, combined at the end."""
-        b = self.b
-        unroll = UNROLL
-        while unroll > 1 and self.reduced < self.lanes * unroll:
-            unroll //= 2
-        lanes = self.lanes if self.reduced >= self.lanes else 1
-        step = lanes * unroll
-        whole = self.reduced // step
-        loop = b.begin_loop(whole, [(self.kind(lanes), self.start(lanes))] * unroll)
-        at = b.at(x, b.mul(loop.index, step * self.step))
-        values = [
-            self.combine(lanes, total, self.load(at, self.step, Piece(i * lanes, lanes, lanes)))
-            for i, total in enumerate(loop.carried)
-        ]
-        values = b.end_loop(loop, values)
-        while len(values) > 1:
-            half = len(values) // 2
-            values = [self.combine(lanes, values[i], values[half + i]) for i in range(half)]
-        total = self.across(lanes, values[0])
-        total = self.remainder(x, whole * step, total)
+
+        def load(index: Value | int, piece: Piece) -> Value:
+            offset = index * self.step if isinstance(index, int) else self.b.mul(index, self.step)
+            return self.load(self.b.at(x, offset), self.step, piece)
+
+        fold = Fold(self.kind, self.start, self.combine, load)
+        total = fold_row(self.b, fold, self.lanes, self.reduced)
         self.store(y, 0, [Piece(0, 1, 1)], [self.finish(1, total)])
-
-    def remainder(self, x: Value, first: int, total: Value) -> Value:
-        """The elements after the last full step, one by one."""
-        if first == self.reduced:
-            return total
-        b = self.b
-        loop = b.begin_loop(self.reduced - first, [(self.kind(1), total)])
-        at = b.at(b.at(x, first * self.step), b.mul(loop.index, self.step))
-        value = self.combine(1, loop.carried[0], self.load(at, self.step, Piece(0, 1, 1)))
-        return b.end_loop(loop, [value])[0]
-
-    def across(self, lanes: int, value: Value) -> Value:
-        """All lanes combined into one."""
-        while lanes > 1:
-            kind, lanes = self.kind(lanes), lanes // 2
-            low = self.b.shuffle(kind, value, "poison", range(lanes))
-            high = self.b.shuffle(kind, value, "poison", range(lanes, 2 * lanes))
-            if lanes == 1:
-                low, high = (
-                    self.b.emit(f"extractelement {kind} {value}, i32 {i}") for i in range(2)
-                )
-            value = self.combine(lanes, low, high)
-        return value
 
     # -- vectors of neighbouring results
 
