@@ -7,6 +7,7 @@ from quantglow.backends.llvm.kernels import (  # noqa: F401 - importing fills th
     convolution,
     copy,
     map,
+    matmul,
     pool,
     reduce,
     resize,
