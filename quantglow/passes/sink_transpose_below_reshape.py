@@ -54,8 +54,10 @@ def sink_transpose_below_reshape(node: Node, uses: Uses) -> Node | None:
 
 
 def best_order(ordered: tuple[Block, ...], rank: int) -> Axes:
-    """Target axes in the order of x, axes of size 1 put where channels come out last."""
+    """Target axes in the order of x; axes of size 1 go where channels come out last, if they can,
+    and never where the Transpose left over would climb again."""
     choices = [target_order(ordered, rank, follow) for follow in (True, False)]
+    choices.sort(key=lambda order: to_channels_last(back_to_target(order)))
     return next((c for c in choices if to_channels_first(back_to_target(c))), choices[0])
 
 
