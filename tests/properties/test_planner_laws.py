@@ -1,0 +1,141 @@
+"""Laws of the memory planner, on drawn lifetimes and on drawn graphs."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quantglow.backends.reference import ReferenceExecutable
+from quantglow.graph.graph import Graph
+from quantglow.instr.generate import generate
+from quantglow.instr.program import Alloc, Buffer, BufferKind, Dealloc, Instruction, Program
+from quantglow.lowering import lower
+from quantglow.memory.planner import ALIGNMENT, MemoryPlan, lifetimes, plan_memory
+from quantglow.memory.schedule import peak_nbytes, schedule
+from quantglow.memory.share import share_in_place
+from tests.mixed_graphs import drawn_feeds, mixed_graphs
+
+slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+quick = settings(max_examples=50, deadline=None, suppress_health_check=slow)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """Nothing but allocs and deallocs, in a drawn order."""
+    live: list[Buffer] = []
+    steps: list[Instruction] = []
+    for index in range(draw(st.integers(0, 12))):
+        nbytes = draw(st.sampled_from([0, 1, 63, 64, 65, 128, 1000, 4096]))
+        live.append(Buffer(f"b{index}", BufferKind.TEMP, nbytes))
+        steps.append(Alloc(live[-1]))
+        for _ in range(draw(st.integers(0, min(2, len(live))))):
+            steps.append(Dealloc(live.pop(draw(st.integers(0, len(live) - 1)))))
+    steps += [Dealloc(b) for b in live]
+    return Program((), (), tuple(steps))
+
+
+def live_sets(program: Program) -> list[set[Buffer]]:
+    """The live buffers after each alloc, by walking the program: no help of the planner."""
+    live: set[Buffer] = set()
+    found = []
+    for step in program.instructions:
+        if isinstance(step, Alloc):
+            live.add(step.buffer)
+            found.append(set(live))
+        elif isinstance(step, Dealloc):
+            live.remove(step.buffer)
+    return found
+
+
+def assert_disjoint(plan: MemoryPlan, live: set[Buffer]) -> None:
+    for a, b in itertools.combinations(live, 2):
+        first, second = plan.offsets[a], plan.offsets[b]
+        assert first + a.nbytes <= second or second + b.nbytes <= first
+
+
+@quick
+@given(programs())
+def test_no_two_live_buffers_overlap(program: Program) -> None:
+    plan = plan_memory(program)
+    for live in live_sets(program):
+        assert_disjoint(plan, live)
+
+
+@quick
+@given(mixed_graphs())
+def test_no_two_live_buffers_of_a_network_overlap(graph: Graph) -> None:
+    lowered = lower(graph)
+    program = share_in_place(generate(lowered, schedule(lowered)))
+    plan = plan_memory(program)
+    for live in live_sets(program):
+        assert_disjoint(plan, live)
+
+
+@quick
+@given(programs())
+def test_every_buffer_is_aligned_and_inside_the_arena(program: Program) -> None:
+    plan = plan_memory(program)
+    for buffer, offset in plan.offsets.items():
+        assert offset % ALIGNMENT == 0
+        assert 0 <= offset <= offset + buffer.nbytes <= plan.peak_nbytes
+
+
+@quick
+@given(programs())
+def test_the_peak_is_never_below_what_is_live(program: Program) -> None:
+    plan = plan_memory(program)
+    largest = max((sum(b.nbytes for b in live) for live in live_sets(program)), default=0)
+    assert largest <= plan.lower_bound_nbytes <= plan.peak_nbytes
+
+
+@quick
+@given(programs())
+def test_the_peak_is_at_most_the_sum(program: Program) -> None:
+    assert plan_memory(program).peak_nbytes <= sum(i.nbytes for i in lifetimes(program))
+
+
+@quick
+@given(mixed_graphs())
+def test_sharing_never_needs_more_buffers(graph: Graph) -> None:
+    program = generate(lower(graph))
+    assert len(lifetimes(share_in_place(program))) <= len(lifetimes(program))
+
+
+@quick
+@given(mixed_graphs())
+def test_a_schedule_runs_operands_first_and_is_no_worse_than_the_order_given(
+    graph: Graph,
+) -> None:
+    order = schedule(graph)
+    position = {node: index for index, node in enumerate(order)}
+    assert all(position[o] < position[node] for node in order for o in node.operands)
+    assert peak_nbytes(graph, order) <= peak_nbytes(graph, graph.nodes)
+
+
+def test_an_overlap_shows_in_the_reference_backend() -> None:
+    """The poison test itself: a plan that puts everything at 0 gives wrong results somewhere."""
+    wrong = 0
+
+    @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=slow)
+    @given(mixed_graphs())
+    def search(graph: Graph) -> None:
+        nonlocal wrong
+        program = generate(lower(graph))
+        plan = plan_memory(program)
+        bad = MemoryPlan(dict.fromkeys(plan.offsets, 0), plan.peak_nbytes, 0)
+        feeds = drawn_feeds(graph)
+        good, found = (ReferenceExecutable(program, p).run(feeds) for p in (plan, bad))
+        wrong += any(a.tobytes() != b.tobytes() for a, b in zip(good, found, strict=True))
+
+    with np.errstate(all="ignore"):
+        search()
+    assert wrong
+
+
+@pytest.mark.parametrize(("peak", "bound", "expected"), [(0, 0, 1.0), (200, 100, 0.5)])
+def test_efficiency_is_bound_over_peak(peak: int, bound: int, expected: float) -> None:
+    assert MemoryPlan({}, peak, bound).efficiency == expected

@@ -1,0 +1,183 @@
+"""Where program generation puts values: each awkward placement computes the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from quantglow.backends.reference import ReferenceExecutable
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.instr.generate import generate
+from quantglow.instr.program import Compute, Copy, Program
+from quantglow.instr.verify import verify_program
+from quantglow.interpreter import interpret
+from quantglow.memory.planner import plan_memory
+from quantglow.memory.share import share_in_place
+from quantglow.ops import Concat, Conv, Expand, Map, Pad, Slice, Transpose
+from quantglow.ops.expression import arg, call
+from quantglow.types import DType, ElementType, f32
+
+SHAPE = (1, 3, 4, 2)
+
+
+def doubled(name: str, x: Node) -> Node:
+    expression = call("add", arg(0), arg(0))
+    return Map(name=name, args=(x,), expression=expression, out=ElementType(DType.F32))
+
+
+def pad(name: str, x: Node, width: int, value: float = 0.0) -> Pad:
+    around = (0, width, width, 0)
+    return Pad(name=name, x=x, before=around, after=around, value=value)
+
+
+def concat(name: str, *parts: Node, axis: int = 3) -> Concat:
+    return Concat(name=name, parts=parts, axis=axis)
+
+
+def wider_pad_last(x: Node) -> list[Node]:
+    """The narrower Pad is read before the wider one, which contains it, is computed."""
+    a = doubled("a", x)
+    narrow = doubled("n", pad("narrow", a, 1, 3.0))
+    return [narrow, doubled("w", pad("wide", a, 2, 3.0))]
+
+
+def narrow_pad_in_concat(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    narrow = pad("narrow", a, 1)
+    return [doubled("w", pad("wide", a, 2)), concat("j", narrow, narrow, axis=1)]
+
+
+def narrow_pad_is_an_output(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    return [pad("narrow", a, 1), pad("wide", a, 2)]
+
+
+def pads_with_zeros_of_both_signs(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    one = Constant(name="one", value=np.float32(1))
+    pads = (pad("narrow", a, 1, -0.0), pad("wide", a, 2, 0.0))
+    div = call("div", arg(1), arg(0))
+    return [
+        Map(name=f"d{i}", args=(p, one), expression=div, out=ElementType(DType.F32))
+        for i, p in enumerate(pads)
+    ]
+
+
+def pad_of_pad(x: Node) -> list[Node]:
+    return [doubled("r", pad("outer", pad("inner", doubled("a", x), 1, 1.0), 2, 2.0))]
+
+
+def part_twice(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    return [concat("j", a, a, axis=1), concat("k", a, a)]
+
+
+def part_is_an_output(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    return [a, concat("j", a, doubled("b", a))]
+
+
+def part_reads_its_sibling(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    b = doubled("b", a)
+    return [doubled("r", pad("p", concat("j", a, b, doubled("c", b)), 1))]
+
+
+def empty_part(x: Node) -> list[Node]:
+    sizes = (1, 3, 0, 2)
+    nothing = Slice(name="s", x=x, starts=(0,) * 4, sizes=sizes, steps=(1,) * 4)
+    return [nothing, concat("j", doubled("a", x), nothing, axis=2)]
+
+
+def input_and_twice(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    return [x, a, a, Transpose(name="t", x=a, perm=(3, 2, 1, 0))]
+
+
+def written_over_an_expansion(x: Node) -> list[Node]:
+    row = Slice(name="s", x=doubled("a", x), starts=(0,) * 4, sizes=(1, 1, 4, 2), steps=(1,) * 4)
+    return [doubled("r", doubled("m", Expand(name="e", x=row, shape=SHAPE)))]
+
+
+def residual_is_the_image(x: Node) -> list[Node]:
+    w = Constant(name="w", value=np.array([[[[1, 2], [3, 4]]]], np.float32))
+    b = Constant(name="b", value=np.zeros(2, np.float32))
+    a = doubled("a", x)
+    return [doubled("r", Conv(name="c", x=a, w=w, b=b, residual=a))]
+
+
+CASES: list[Callable[[Node], list[Node]]] = [
+    wider_pad_last,
+    narrow_pad_in_concat,
+    narrow_pad_is_an_output,
+    pads_with_zeros_of_both_signs,
+    pad_of_pad,
+    part_twice,
+    part_is_an_output,
+    part_reads_its_sibling,
+    empty_part,
+    input_and_twice,
+    written_over_an_expansion,
+    residual_is_the_image,
+]
+
+
+def graph_of(case: Callable[[Node], list[Node]]) -> Graph:
+    x = Input(name="x", tensor=f32(*SHAPE))
+    return Graph((x,), tuple((f"out{i}", node) for i, node in enumerate(case(x))))
+
+
+def programs(graph: Graph) -> list[Program]:
+    program = generate(graph)
+    return [program, share_in_place(program)]
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.__name__)
+def test_every_placement_computes_the_graph(case: Callable[[Node], list[Node]]) -> None:
+    graph = graph_of(case)
+    feeds = {"x": np.random.default_rng(0).uniform(-1, 1, SHAPE).astype(np.float32)}
+    for program in programs(graph):
+        verify_program(program)
+        found = ReferenceExecutable(program, plan_memory(program)).run(feeds)
+        for a, b in zip(found, interpret(graph, feeds), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def copies(program: Program) -> int:
+    return sum(isinstance(step, Copy) for step in program.instructions)
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"), [(pad_of_pad, 0), (part_reads_its_sibling, 0), (part_is_an_output, 1)]
+)
+def test_containers_are_filled_in_place(case: Callable[[Node], list[Node]], expected: int) -> None:
+    assert copies(generate(graph_of(case))) == expected
+
+
+def shared_steps(case: Callable[[Node], list[Node]]) -> list[str]:
+    """Names of the computations that run in place."""
+    steps = share_in_place(generate(graph_of(case))).instructions
+    return [
+        s.op.name
+        for s in steps
+        if isinstance(s, Compute) and any(v.buffer is s.output.buffer for v in s.inputs)
+    ]
+
+
+def test_a_chain_of_maps_runs_in_one_buffer() -> None:
+    def chain(x: Node) -> list[Node]:
+        return [doubled("d", doubled("c", doubled("b", doubled("a", x))))]
+
+    assert shared_steps(chain) == ["b", "c"]
+
+
+def test_a_convolution_never_overwrites_the_image_it_reads() -> None:
+    assert "c" not in shared_steps(residual_is_the_image)
+
+
+def test_an_expanded_view_is_never_overwritten() -> None:
+    assert "m" not in shared_steps(written_over_an_expansion)

@@ -1,0 +1,26 @@
+"""Every operator is primitive, a leaf, or has a lowering rule; no rule is for nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantglow.lowering import COMPUTE_PRIMITIVES, VIEW_PRIMITIVES, lowering_rules
+from quantglow.lowering.rules import LEAVES
+from quantglow.ops import OPS
+
+PRIMITIVES = (*COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES, *LEAVES)
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_every_operator_can_be_lowered(name: str) -> None:
+    assert OPS[name] in PRIMITIVES or OPS[name] in lowering_rules
+
+
+@pytest.mark.parametrize("cls", lowering_rules, ids=lambda c: c.__name__)
+def test_every_rule_is_for_an_operator(cls: type) -> None:
+    assert OPS[cls.__name__] is cls
+
+
+@pytest.mark.parametrize("cls", VIEW_PRIMITIVES, ids=lambda c: c.__name__)
+def test_what_moves_data_has_no_rule(cls: type) -> None:
+    assert cls not in lowering_rules
