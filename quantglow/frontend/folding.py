@@ -31,6 +31,12 @@ FAILURES = (
 )
 """What evaluating or importing a malformed node may raise."""
 
+_INFERENCE_FAILURES = (
+    onnx.checker.ValidationError,
+    onnx.defs.SchemaError,
+    onnx.shape_inference.InferenceError,
+)
+
 _RANDOM = frozenset(
     {
         "Bernoulli",
@@ -73,8 +79,7 @@ def fold(
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
     try:
-        with np.errstate(all="ignore"):
-            arrays = ReferenceEvaluator(graph, opsets={**opsets, "": version}).run(None, feeds)
+        arrays = ReferenceEvaluator(graph, opsets={**opsets, "": version}).run(None, feeds)
         return [Known(n, as_array(a)) for n, a in zip(outputs, arrays, strict=True)]
     except FAILURES as error:
         raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from None
@@ -109,7 +114,7 @@ def inferred_types(
             {n: small for n, v in operands.items() if (small := small_tensor(v)) is not None},
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
         )
-    except (KeyError, onnx.defs.SchemaError, onnx.shape_inference.InferenceError, *FAILURES):
+    except (*_INFERENCE_FAILURES, *FAILURES):
         return {}
     return {name: read_type(kind) for name, kind in types.items() if kind.HasField("tensor_type")}
 

@@ -59,7 +59,8 @@ def import_model(
     proto = load_model(model)
     scope = new_scope(proto)
     inputs = declare_inputs(proto, input_shapes or {}, scope)
-    import_nodes(live_nodes(proto.graph), scope)
+    with np.errstate(all="ignore"):  # weights may be infinite
+        import_nodes(live_nodes(proto.graph), scope)
     outputs = [(output.name, output_node(output.name, scope)) for output in proto.graph.output]
     if scope.problems:
         raise UnsupportedOpError(scope.problems)

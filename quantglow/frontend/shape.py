@@ -106,18 +106,22 @@ def expand(call: Call) -> Node:
 
 @importer("Tile")
 def tile(call: Call) -> Node:
-    """Concatenated with itself along each repeated axis."""
+    """Each repeated axis d gets an axis of 1 before it, which expands and is joined to d."""
     x = call.node(0)
     repeats = [int(r) for r in call.array(1, "repeats")]
     if len(repeats) != x.type.rank or min(repeats, default=1) < 1:
         raise ValueError(f"repeats {repeats} do not fit shape {x.type.shape}")
     if math.prod(repeats) * x.type.size > MAX_ELEMENTS:
         raise Unsupported(f"repeats {repeats} make more than {MAX_ELEMENTS} elements")
-    repeated = [i for i, r in enumerate(repeats) if r > 1]
-    for axis in repeated:
-        name = call.result if axis == repeated[-1] else call.derived("part")
-        x = Concat(name=name, parts=(x,) * repeats[axis], axis=axis)
-    return x
+    apart: list[int] = []
+    wide: list[int] = []
+    for d, r in zip(x.type.shape, repeats, strict=True):
+        apart += [1, d] if r > 1 else [d]
+        wide += [r, d] if r > 1 else [d]
+    joined = tuple(d * r for d, r in zip(x.type.shape, repeats, strict=True))
+    x = Reshape(name=call.derived("apart"), x=x, shape=tuple(apart))
+    x = Expand(name=call.derived("wide"), x=x, shape=tuple(wide))
+    return Reshape(name=call.result, x=x, shape=joined)
 
 
 @importer("DepthToSpace")
