@@ -14,7 +14,6 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from quantglow.frontend.context import Unsupported
-from quantglow.frontend.shape import MAX_ELEMENTS
 from quantglow.frontend.values import Known, Value, onnx_type_of, shape_of
 from quantglow.types import Array
 
@@ -52,6 +51,9 @@ _CHANGED = {"Hardmax": 13, "LogSoftmax": 13, "Resize": 11, "Softmax": 13}
 
 _IMPLEMENTED = {"DequantizeLinear": 19}
 """Opset whose evaluation also serves older opsets, for ops it does not have in an older one."""
+
+MAX_CONSTANT_ELEMENTS = 2**28
+"""Larger results are not computed at import (1 GiB as float32)."""
 
 _SMALL = 4096
 
@@ -97,7 +99,7 @@ def check_size(
 ) -> None:
     """Raise ``Unsupported`` before a hostile node fills the memory."""
     for name, (_, shape) in inferred_types(proto, operands, opsets).items():
-        if shape is not None and math.prod(shape) > MAX_ELEMENTS:
+        if shape is not None and math.prod(shape) > MAX_CONSTANT_ELEMENTS:
             raise Unsupported(f"constant {name!r} would have shape {shape}")
 
 
