@@ -12,12 +12,14 @@ from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.library import addresses
 from quantglow.backends.llvm.target import Target
-from quantglow.backends.llvm.threads import BARRIER, PARALLEL, run_table
+from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
 from quantglow.instr.program import Alloc, Buffer, BufferKind, Dealloc, Program, View
 from quantglow.memory.planner import MemoryPlan
 from quantglow.types import Array
 
 ALIGNMENT = 64
+CHUNKS_PER_THREAD = 2
+"""More chunks even out what tiles and other programs disturb; each costs a claim."""
 SERIAL_WORK = 20_000.0
 """Calls with less work than this run on one thread: a split would cost more than it gains."""
 
@@ -84,20 +86,15 @@ class LlvmExecutable:
             table[row, 0] = self.kernels[row]
             table[row, 1] = arguments.ctypes.data + 8 * position
             table[row, 2] = call.items
-            table[row, 3] = self._flags(row)
+            table[row, 3] = self._chunks(call)
             position += len(call.pointers)
         return _Context(arena, arguments, table)
 
-    def _flags(self, row: int) -> int:
-        """Serial calls follow each other without a barrier."""
-        serial = self._serial(self.calls[row])
-        last = row + 1 == len(self.calls)
-        if serial and not last and self._serial(self.calls[row + 1]):
-            return 0
-        return BARRIER | (0 if serial else PARALLEL)
-
-    def _serial(self, call: KernelCall) -> bool:
-        return call.items < 2 or call.work < SERIAL_WORK
+    def _chunks(self, call: KernelCall) -> int:
+        """In how many chunks threads share a call; small ones stay whole."""
+        if call.items < 2 or call.work < SERIAL_WORK:
+            return SERIAL
+        return min(call.items, self.threads * CHUNKS_PER_THREAD, MOST_THREADS)
 
     def _address(self, pointer: View | Array, arena: Array) -> int:
         if not isinstance(pointer, View):

@@ -1,9 +1,13 @@
 """The run-time system: walks a table of kernel calls, alone or with a pool of worker threads.
 
-A table entry is four 64-bit words: kernel, arguments, work items, flags.  With threads, one
-inference is one parallel region: every thread walks the whole table, takes its share of each
-entry and meets the others at a barrier.  Workers spin between inferences for a bounded time, then
-sleep on a futex.
+A table entry is four 64-bit words: kernel, arguments, work items, chunks.  With threads, one
+inference is one parallel region: every thread walks the whole table.  Each entry's items are cut
+in chunks; a thread claims its own chunks first and then any that nobody has claimed, so a worker
+that the system keeps from running holds nobody up.  An entry begins when all chunks of the one
+before are done.  Workers spin between inferences for a bounded time, then sleep on a futex.
+
+Claims carry the number of the inference (its epoch): a worker that comes late to an inference that
+is over finds other claims there and goes back to waiting.
 """
 
 from __future__ import annotations
@@ -21,21 +25,21 @@ from quantglow.backends.llvm.library import addresses
 from quantglow.backends.llvm.target import Target
 from quantglow.types import Array
 
-PARALLEL = 1
-"""Flag: split the items among the threads (else thread 0 does them all)."""
-BARRIER = 2
-"""Flag: all threads wait for this entry before the next."""
+SERIAL = 0
+"""Chunks of an entry that the calling thread does alone."""
+MOST_THREADS = 32
+"""Chunks are bits of a 32-bit word."""
 
-POOL_WORDS = 64
-"""64-bit words of the shared state, on their own cache lines: see ``_POOL``."""
-
-_POOL = {"epoch": 0, "arrived": 64, "stop": 128, "table": 192, "count": 200, "base": 208,
-         "sleepers": 256}  # fmt: skip
+_POOL = {"epoch": 0, "stop": 64, "table": 128, "count": 136, "claims": 144, "sleepers": 192}
+"""Byte offsets in the shared state; what different threads write lies on different lines."""
+STATE_WORDS = 64
+CLAIM_WORDS = 4
+"""Of each entry: epoch and claimed chunks; chunks done; chunks; 0."""
 
 SPIN_CYCLES = 300_000
 """Cycles a worker spins for the next inference before it sleeps (about 0.1 ms)."""
 YIELD_AFTER = 4_000
-"""Pauses at a barrier before the time slice is given away (threads may outnumber cores)."""
+"""Pauses between entries before the time slice is given away (threads may outnumber cores)."""
 
 _FUTEX = {"x86_64": 202, "aarch64": 98}
 
@@ -44,6 +48,7 @@ declare void @llvm.x86.sse2.pause()
 declare i64 @llvm.readcyclecounter()
 declare i64 @syscall(i64, ...)
 declare i32 @sched_yield()
+declare i64 @llvm.umax.i64(i64, i64)
 
 define void @run_alone(ptr %table, i64 %count) nounwind {{
 entry:
@@ -65,59 +70,86 @@ done:
   ret void
 }}
 
-define void @share(ptr %pool, i64 %tid, i64 %threads) nounwind {{
+define void @share(ptr %pool, i64 %tid, i64 %threads, i64 %epoch) nounwind {{
 entry:
   %tp = getelementptr i8, ptr %pool, i64 {_POOL["table"]}
   %table = load ptr, ptr %tp
   %cp = getelementptr i8, ptr %pool, i64 {_POOL["count"]}
   %count = load i64, ptr %cp
-  %bp = getelementptr i8, ptr %pool, i64 {_POOL["base"]}
-  %base = load i64, ptr %bp
-  %arrived = getelementptr i8, ptr %pool, i64 {_POOL["arrived"]}
+  %lp = getelementptr i8, ptr %pool, i64 {_POOL["claims"]}
+  %claims = load ptr, ptr %lp
   %first = icmp eq i64 %tid, 0
-  %tid1 = add i64 %tid, 1
+  %low = and i64 %epoch, 4294967295
   br label %body
 body:
   %i = phi i64 [ 0, %entry ], [ %next, %continue ]
-  %met = phi i64 [ %base, %entry ], [ %met2, %continue ]
+  %claim = getelementptr [{CLAIM_WORDS} x i64], ptr %claims, i64 %i
+  %done = getelementptr i8, ptr %claim, i64 8
+  %chp = getelementptr i8, ptr %claim, i64 16
+  %given = load i64, ptr %chp
+  %serial = icmp eq i64 %given, {SERIAL}
+  %chunks = call i64 @llvm.umax.i64(i64 %given, i64 1)
+  %others = xor i1 %first, true
+  %idle = and i1 %serial, %others
+  %ahead = mul i64 %tid, %chunks
+  %start = udiv i64 %ahead, %threads
+  br i1 %idle, label %wait, label %attempt
+attempt:
+  %a = phi i64 [ 0, %body ], [ %a, %lost ], [ %a1, %passed ]
+  %at = add i64 %start, %a
+  %chunk = urem i64 %at, %chunks
+  %bit = shl i64 1, %chunk
+  %word = load atomic i64, ptr %claim acquire, align 8
+  %tag = lshr i64 %word, 32
+  %mine = icmp eq i64 %tag, %low
+  br i1 %mine, label %look, label %over
+look:
+  %taken = and i64 %word, %bit
+  %free = icmp eq i64 %taken, 0
+  br i1 %free, label %try, label %passed
+try:
+  %marked = or i64 %word, %bit
+  %swap = cmpxchg ptr %claim, i64 %word, i64 %marked acq_rel acquire
+  %won = extractvalue {{ i64, i1 }} %swap, 1
+  br i1 %won, label %work, label %lost
+lost:
+  br label %attempt
+work:
   %e = getelementptr [4 x i64], ptr %table, i64 %i
   %fn = load ptr, ptr %e
   %ap = getelementptr i8, ptr %e, i64 8
   %args = load ptr, ptr %ap
   %np = getelementptr i8, ptr %e, i64 16
   %items = load i64, ptr %np
-  %fp = getelementptr i8, ptr %e, i64 24
-  %flags = load i64, ptr %fp
-  %par = and i64 %flags, {PARALLEL}
-  %isp = icmp ne i64 %par, 0
-  %lo = mul i64 %items, %tid
-  %lo1 = udiv i64 %lo, %threads
-  %hi = mul i64 %items, %tid1
-  %hi1 = udiv i64 %hi, %threads
-  %serial = select i1 %first, i64 %items, i64 0
-  %b = select i1 %isp, i64 %lo1, i64 0
-  %f = select i1 %isp, i64 %hi1, i64 %serial
-  %work = icmp slt i64 %b, %f
-  br i1 %work, label %call, label %after
+  %after = add i64 %chunk, 1
+  %lo = mul i64 %items, %chunk
+  %b = udiv i64 %lo, %chunks
+  %hi = mul i64 %items, %after
+  %f = udiv i64 %hi, %chunks
+  %some = icmp slt i64 %b, %f
+  br i1 %some, label %call, label %finished
 call:
   call void %fn(ptr %args, i64 %b, i64 %f)
-  br label %after
-after:
-  %bar = and i64 %flags, {BARRIER}
-  %isb = icmp ne i64 %bar, 0
-  br i1 %isb, label %arrive, label %continue
-arrive:
-  %met1 = add i64 %met, %threads
-  %old = atomicrmw add ptr %arrived, i64 1 seq_cst
-  br label %wait
+  br label %finished
+finished:
+  %old = atomicrmw add ptr %done, i64 1 acq_rel
+  br label %passed
+passed:
+  %a1 = add i64 %a, 1
+  %left = icmp slt i64 %a1, %chunks
+  br i1 %left, label %attempt, label %wait
 wait:
-  %spins = phi i64 [ 0, %arrive ], [ %spins1, %pause ], [ 0, %yield ]
-  %now = load atomic i64, ptr %arrived acquire, align 8
-  %all = icmp sge i64 %now, %met1
+  %spins = phi i64 [ 0, %body ], [ 0, %passed ], [ %spins1, %pause ], [ 0, %yield ]
+  %now = load atomic i64, ptr %done acquire, align 8
+  %all = icmp sge i64 %now, %chunks
   br i1 %all, label %continue, label %still
 still:
+  %current = load atomic i64, ptr %pool acquire, align 8
+  %same = icmp eq i64 %current, %epoch
   %spins1 = add i64 %spins, 1
   %long = icmp sgt i64 %spins1, {YIELD_AFTER}
+  br i1 %same, label %patient, label %over
+patient:
   br i1 %long, label %yield, label %pause
 pause:
   call void @llvm.x86.sse2.pause()
@@ -126,24 +158,41 @@ yield:
   %ignored = call i32 @sched_yield()
   br label %wait
 continue:
-  %met2 = phi i64 [ %met, %after ], [ %met1, %wait ]
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %count
-  br i1 %more, label %body, label %done
-done:
+  br i1 %more, label %body, label %over
+over:
   ret void
 }}
 
 define void @run_shared(ptr %pool, ptr %table, i64 %count, i64 %threads) nounwind {{
+entry:
+  %before = load atomic i64, ptr %pool acquire, align 8
+  %epoch = add i64 %before, 1
+  %tag = shl i64 %epoch, 32
+  %lp = getelementptr i8, ptr %pool, i64 {_POOL["claims"]}
+  %claims = load ptr, ptr %lp
+  br label %reset
+reset:
+  %i = phi i64 [ 0, %entry ], [ %next, %reset ]
+  %claim = getelementptr [{CLAIM_WORDS} x i64], ptr %claims, i64 %i
+  %done = getelementptr i8, ptr %claim, i64 8
+  %chp = getelementptr i8, ptr %claim, i64 16
+  %e = getelementptr [4 x i64], ptr %table, i64 %i
+  %ep = getelementptr i8, ptr %e, i64 24
+  %chunks = load i64, ptr %ep
+  store i64 %chunks, ptr %chp
+  store atomic i64 0, ptr %done release, align 8
+  store atomic i64 %tag, ptr %claim release, align 8
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %reset, label %start
+start:
   %tp = getelementptr i8, ptr %pool, i64 {_POOL["table"]}
   store ptr %table, ptr %tp
   %cp = getelementptr i8, ptr %pool, i64 {_POOL["count"]}
   store i64 %count, ptr %cp
-  %arrived = getelementptr i8, ptr %pool, i64 {_POOL["arrived"]}
-  %now = load atomic i64, ptr %arrived acquire, align 8
-  %bp = getelementptr i8, ptr %pool, i64 {_POOL["base"]}
-  store i64 %now, ptr %bp
-  %old = atomicrmw add ptr %pool, i64 1 seq_cst
+  store atomic i64 %epoch, ptr %pool seq_cst, align 8
   %sp = getelementptr i8, ptr %pool, i64 {_POOL["sleepers"]}
   %sleepers = load atomic i64, ptr %sp seq_cst, align 8
   %any = icmp sgt i64 %sleepers, 0
@@ -152,7 +201,7 @@ wake:
   %w = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pool, i32 129, i32 2147483647)
   br label %go
 go:
-  call void @share(ptr %pool, i64 0, i64 %threads)
+  call void @share(ptr %pool, i64 0, i64 %threads, i64 %epoch)
   ret void
 }}
 
@@ -186,7 +235,7 @@ wake:
   %quit = icmp ne i64 %stop, 0
   br i1 %quit, label %done, label %run
 run:
-  call void @share(ptr %pool, i64 %tid, i64 %threads)
+  call void @share(ptr %pool, i64 %tid, i64 %threads, i64 %now)
   br label %idle
 done:
   ret void
@@ -240,7 +289,8 @@ class ThreadPool:
     def __init__(self, target: Target, threads: int) -> None:
         self.threads = threads
         self._entries = _entries(target)
-        self._state = np.zeros(POOL_WORDS, np.int64)
+        self._state = np.zeros(STATE_WORDS, np.int64)
+        self._claims: list[Array] = []
         self._lock = threading.Lock()
         for tid in range(1, threads):
             arguments = (self._state.ctypes.data, tid, threads, 0)
@@ -253,9 +303,17 @@ class ThreadPool:
         if not len(table):
             return
         with self._lock:
+            self._reserve(len(table))
             self._entries.run_shared(
                 self._state.ctypes.data, table.ctypes.data, len(table), self.threads
             )
+
+    def _reserve(self, entries: int) -> None:
+        """Claims for so many entries.  Outgrown ones stay: a late worker may still look there."""
+        if self._claims and len(self._claims[-1]) >= entries:
+            return
+        self._claims.append(np.zeros((max(2 * entries, 1024), CLAIM_WORDS), np.int64))
+        self._state[_POOL["claims"] // 8] = self._claims[-1].ctypes.data
 
     def close(self) -> None:
         """Let the workers end."""

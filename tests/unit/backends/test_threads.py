@@ -1,0 +1,87 @@
+"""The run-time system: any number of threads, callers and processes gives the same result."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+from quantglow.backends.llvm.executable import LlvmExecutable, compile_program
+from quantglow.backends.llvm.target import resolve
+from quantglow.graph.graph import Graph
+from quantglow.instr.generate import generate
+from quantglow.interpreter import interpret
+from quantglow.lowering import lower
+from quantglow.memory.planner import plan_memory
+from quantglow.ops import Constant, Conv, Input
+from quantglow.types import f32
+
+
+def network(seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
+    """Three convolutions with enough work to be shared."""
+    rng = np.random.default_rng(seed)
+    x = node = Input(name="x", tensor=f32(1, 24, 24, 16))
+    for i in range(3):
+        w = Constant(name=f"w{i}", value=rng.normal(size=(3, 3, 16, 16)).astype(np.float32) / 12)
+        node = Conv(name=f"conv{i}", x=node, w=w, low=0.0)
+    feeds = {"x": rng.normal(size=(1, 24, 24, 16)).astype(np.float32)}
+    return Graph((x,), (("y", node),)), feeds
+
+
+def compiled(graph: Graph, threads: int) -> LlvmExecutable:
+    program = generate(lower(graph))
+    return compile_program(program, plan_memory(program), resolve("native"), threads)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
+def test_any_number_of_threads_gives_the_same_floats(threads: int) -> None:
+    graph, feeds = network()
+    alone = compiled(graph, 1).run(feeds)[0]
+    executable = compiled(graph, threads)
+    for _ in range(200):
+        np.testing.assert_array_equal(executable.run(feeds)[0], alone)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_several_callers_do_not_disturb_each_other(threads: int) -> None:
+    graph, _ = network()
+    executable = compiled(graph, threads)
+    feeds = [network(seed)[1] for seed in range(4)]
+    expected = [executable.run(f)[0] for f in feeds]
+    wrong: list[int] = []
+
+    def call(index: int) -> None:
+        for _ in range(100):
+            if not np.array_equal(executable.run(feeds[index])[0], expected[index]):
+                wrong.append(index)
+
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+
+
+def test_models_of_different_length_share_a_pool() -> None:
+    graph, feeds = network()
+    short = Graph(graph.inputs, (("y", graph.by_name("conv0")),))
+    models = [(compiled(g, 2), interpret(g, feeds)[0]) for g in (graph, short)]
+    for _ in range(100):
+        for executable, want in models:
+            np.testing.assert_allclose(executable.run(feeds)[0], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_gets_workers_of_its_own() -> None:
+    graph, feeds = network()
+    executable = compiled(graph, 2)
+    expected = executable.run(feeds)[0]
+    child = os.fork()
+    if child == 0:
+        same = all(np.array_equal(executable.run(feeds)[0], expected) for _ in range(20))
+        os._exit(0 if same else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
