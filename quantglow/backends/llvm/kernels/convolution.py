@@ -24,8 +24,8 @@ from quantglow.backends.llvm.kernels.packing import (
     pack_weights,
     panel_channels,
 )
-from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile
 from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
+from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute

@@ -9,7 +9,6 @@ Where a chunk of channels is narrower than a vector, several output columns lie 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
@@ -238,7 +237,7 @@ class _Depthwise:
         return b.add(b.mul(i, i_pitch), b.mul(j, j_pitch)) if i != "0" else b.mul(j, j_pitch)
 
     def columns(self, chunk: Chunk, place: _Place) -> None:
-        """All output columns of a row group: blocks of side-by-side pixels, the last overlapping."""
+        """All output columns of a row group in blocks of side-by-side pixels; the last overlaps."""
         b = self.b
         side = self.target.vector_nbytes // chunk.width
         blocks, rest = divmod(self.y.width, side)

@@ -119,7 +119,7 @@ class DotProduct:
         return b.emit(f'call {self.kind} asm "", "=x,0"({self.kind} {sums})')
 
     def pack(self, quads: Array) -> Array:
-        """Weights [..., lanes, 4] (int8), or [..., lanes, 1] (float32), as the kernels read them."""
+        """Weights [..., lanes, 4] (int8) or [..., lanes, 1] (float32), as kernels read them."""
         if not self.widened:
             return np.ascontiguousarray(quads)
         wide = quads.astype(np.int16)

@@ -161,6 +161,9 @@ def power(b: Builder, target: Target, lanes: int, x: Value, y: Value) -> Value:
     magnitude = vectors.absolute(b, lanes, x)
     logarithm = _log64(b, lanes, b.cast("fpext", kind, magnitude, wide))
     product = b.op("fmul", wide, b.cast("fpext", kind, y, wide), logarithm)
+    # (-1) ** inf is 1: inf log(1) is no NaN here.
+    zero = splat(wide, _literal(wide, 0.0))
+    product = b.select(wide, b.compare("oeq", wide, logarithm, zero), zero, product)
     value = b.cast("fptrunc", wide, _exp64(b, lanes, product), kind)
     value = _signed_power(b, target, lanes, x, y, value)
     one = splat(kind, f32(1.0))
