@@ -53,8 +53,11 @@ def dump_ir(stage: str, ir: object) -> None:
 
 
 @contextmanager
-def timed(stage: str) -> Iterator[None]:
-    """Log the time of a stage at debug level 1."""
+def timed(stage: str, seconds: dict[str, float] | None = None) -> Iterator[None]:
+    """Log the time of a stage at debug level 1, and add it to ``seconds[stage]`` if given."""
     start = time.perf_counter()
     yield
-    log(1, f"{stage}: {(time.perf_counter() - start) * 1e3:.1f} ms")
+    spent = time.perf_counter() - start
+    log(1, f"{stage}: {spent * 1e3:.1f} ms")
+    if seconds is not None:
+        seconds[stage] = seconds.get(stage, 0.0) + spent

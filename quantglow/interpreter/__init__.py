@@ -13,7 +13,7 @@ import numpy as np
 from quantglow.errors import InputError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.types import Array
+from quantglow.types import Array, TensorType
 
 Listener = Callable[[Node, Array], None]
 """Called with every node and its value, in the order of execution."""
@@ -62,5 +62,11 @@ def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
         if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
             raise InputError(
                 f"input {name!r} must be {kind.dtype.numpy} of shape {kind.shape}, "
-                f"got {array.dtype} of shape {array.shape}"
+                f"got {array.dtype} of shape {array.shape}{_remedy(array, kind)}"
             )
+
+
+def _remedy(array: Array, kind: TensorType) -> str:
+    if array.shape != kind.shape:
+        return ""
+    return f". Remedy: cast it with .astype(numpy.{kind.dtype.numpy})"

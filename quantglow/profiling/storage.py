@@ -10,17 +10,16 @@ import io
 import json
 import math
 import os
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quantglow.errors import FileFormatError
+from quantglow.files import replacing
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.types import Array
 
@@ -61,9 +60,8 @@ def write(
         "tensors": {name: _described(h) for name, h in histograms.items()},
     }
     manifest["sha256"] = _digest(manifest, counts)
-    target = Path(path)
     with (
-        _replacing(target) as temporary,
+        replacing(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         archive.writestr("manifest.json", json.dumps(manifest, indent=1))
@@ -89,6 +87,15 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int]:
             f"{os.fspath(path)!r} is not a profile of version {VERSION}, or it is truncated or "
             f"altered ({error}). Remedy: profile the model again."
         ) from error
+
+
+def is_profile(path: str | os.PathLike[str]) -> bool:
+    """Whether a file has the members of a profile, sound or damaged."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return {"manifest.json", "counts.npy"} <= set(archive.namelist())
+    except (OSError, *_DAMAGE):
+        return False
 
 
 def _member(archive: zipfile.ZipFile, name: str) -> bytes:
@@ -143,29 +150,3 @@ def _histogram(fields: Mapping[str, Any], counts: Array) -> Histogram:
     if not sane or (len(counts) and not all(map(math.isfinite, extremes.values()))):
         raise ValueError("a histogram is out of bounds")
     return Histogram(counts=counts, **extremes, **numbers)  # type: ignore[arg-type]
-
-
-class _replacing:
-    """A temporary file that becomes ``target`` when the block ends well, and vanishes if not."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __enter__(self) -> Path:
-        handle, name = tempfile.mkstemp(dir=self.target.parent, prefix=f".{self.target.name}.")
-        os.close(handle)
-        self.temporary = Path(name)
-        return self.temporary
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.temporary.chmod(0o666 & ~_umask())
-            self.temporary.replace(self.target)
-        else:
-            self.temporary.unlink(missing_ok=True)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

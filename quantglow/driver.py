@@ -1,0 +1,293 @@
+"""The main job, end to end (``quantize_and_compile``) and stage by stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from quantglow import debug, frontend, interpreter, passes, profiling, quantization
+from quantglow.errors import OptionError
+from quantglow.graph.graph import Graph
+from quantglow.instr.program import BufferKind
+from quantglow.options import QuantizationConfig, choice
+from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds, feeds_of
+from quantglow.profiling.storage import is_profile
+from quantglow.report import MemoryFigures, Report, verification
+from quantglow.report.verification import MAX_SAMPLES, Verification
+from quantglow.runtime import saving
+from quantglow.runtime.build import Build, compile_graph, thread_count
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.types import Array
+
+Shapes = Mapping[str, Sequence[int]]
+"""Input name -> shape, for models that leave dimensions free."""
+
+
+def quantize_and_compile(
+    model: Any,
+    calibration_data: Any,
+    *,
+    preset: str = "mixed",
+    subset_size: int = 300,
+    ignored_scope: Any = None,
+    model_type: str | None = None,
+    max_drop: float | None = None,
+    drop_type: str = "absolute",
+    validation_fn: Callable[..., float] | None = None,
+    max_minutes: float | None = None,
+    calibrate_method: Any = "auto",
+    per_channel: bool = True,
+    nodes_to_exclude: Iterable[str] | None = None,
+    op_types_to_quantize: Iterable[str] | None = None,
+    target: str = "native",
+    num_threads: int | None = None,
+    verify: bool = True,
+    progress: bool | str = "auto",
+    seed: int = 0,
+    input_shapes: Shapes | None = None,
+) -> CompiledModel:
+    """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
+
+    model                 path, bytes or ``onnx.ModelProto``
+    calibration_data      iterable of samples (dict, array or tuple), onnxruntime
+                          CalibrationDataReader, path of an ``.npz`` file, ``Profile`` or its path
+    preset, ignored_scope, calibrate_method, per_channel, nodes_to_exclude, op_types_to_quantize
+                          see ``QuantizationConfig``
+    subset_size           calibration batches to use at most
+    target, num_threads   see ``compile``
+    verify                compare with onnxruntime on calibration samples, for the report
+    progress              progress bar on stderr; "auto": only on a terminal
+    seed                  of everything drawn at random; nothing is, so far
+    input_shapes          shapes of inputs that the model leaves free
+
+    ``model_type``, ``max_drop``, ``drop_type``, ``validation_fn`` and ``max_minutes`` are refused
+    until accuracy control exists.  Raises the errors of ``quantglow.errors``.
+    """
+    refuse_unavailable(
+        model_type=model_type,
+        max_drop=max_drop,
+        validation_fn=validation_fn,
+        max_minutes=max_minutes,
+        drop_type=None if drop_type == "absolute" else choice("drop_type", drop_type, DROP_TYPES),
+    )
+    config = QuantizationConfig(
+        preset=preset,
+        calibrate_method=calibrate_method,
+        per_channel=per_channel,
+        ignored_scope=ignored_scope,
+        nodes_to_exclude=nodes_to_exclude,
+        op_types_to_quantize=op_types_to_quantize,
+    )
+    thread_count(num_threads)
+    job = _Job(model, verify=verify)
+    job.prepare(input_shapes)
+    job.calibrate(calibration_data, subset_size, progress)
+    job.quantize(config)
+    return job.compile(target, num_threads)
+
+
+DROP_TYPES = ("absolute", "relative")
+
+
+def refuse_unavailable(**options: object) -> None:
+    """Raise ``OptionError`` for options that are part of the interface but do nothing yet."""
+    if given := sorted(name for name, value in options.items() if value is not None):
+        raise OptionError(f"{', '.join(given)}: not available yet. Remedy: leave it at its default")
+
+
+def import_model(model: Any, input_shapes: Shapes | None = None) -> Graph:
+    """The float graph of an ONNX model (path, bytes or ModelProto), see ``frontend``."""
+    return frontend.import_model(model, input_shapes)
+
+
+def profile(
+    model: Any,
+    calibration_data: Any,
+    *,
+    subset_size: int = 300,
+    progress: bool | str = "auto",
+    input_shapes: Shapes | None = None,
+) -> Profile:
+    """Histograms of every tensor of a model or graph over calibration data."""
+    graph = float_graph_of(model, input_shapes)
+    return profiling.profile(graph, calibration_data, subset_size=subset_size, progress=progress)
+
+
+def quantize(
+    graph: Graph,
+    profile: Profile | str | os.PathLike[str],
+    config: QuantizationConfig | None = None,
+) -> Graph:
+    """The int8 graph of a float graph, with ranges from its profile."""
+    known = profile if isinstance(profile, Profile) else Profile.load(profile)
+    return quantization.quantize(float_graph_of(graph), known, config)
+
+
+def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
+    """Outputs of a graph by the reference interpreter, in the order of its outputs."""
+    return interpreter.interpret(graph, {name: np.asarray(a) for name, a in feeds.items()})
+
+
+def compile(
+    model: Any,
+    target: str = "native",
+    num_threads: int | None = None,
+    *,
+    input_shapes: Shapes | None = None,
+    backend: str = "llvm",
+) -> CompiledModel:
+    """Compile a graph (float or int8) or a float ONNX model.
+
+    target        "native", or one of ``quantglow.backends.llvm.target.LEVELS``
+    num_threads   None: one for each physical core
+    backend       "llvm", or "reference": the same program in NumPy
+    """
+    seconds: dict[str, float] = {}
+    with debug.timed("import", seconds):
+        graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
+        graph = graph if is_quantized(graph) else passes.optimize(graph)
+    build = compile_graph(graph, target, num_threads, backend)
+    return CompiledModel(graph, build, report_of(build, seconds, Verification()))
+
+
+def load(
+    path: str | os.PathLike[str],
+    target: str = "native",
+    num_threads: int | None = None,
+    *,
+    backend: str = "llvm",
+) -> CompiledModel:
+    """A model that ``CompiledModel.save`` wrote, compiled for this processor.
+
+    Raises ``FileFormatError`` if the file is truncated or altered.
+    """
+    saved = saving.load(path)
+    report = Report.from_json(saved.report)
+    build = compile_graph(saved.graph, target, num_threads, backend)
+    now = report_of(build, {}, Verification())
+    report = replace(
+        report,
+        target=now.target,
+        num_threads=now.num_threads,
+        memory=now.memory,
+        seconds=now.seconds,
+    )
+    return CompiledModel(saved.graph, build, report)
+
+
+def float_graph_of(model: Any, input_shapes: Shapes | None = None) -> Graph:
+    """The optimized float graph of a model or of a graph."""
+    graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
+    if is_quantized(graph):
+        raise OptionError("the graph is quantized already. Remedy: pass the float graph.")
+    return passes.optimize(graph)
+
+
+def is_quantized(graph: Graph) -> bool:
+    """Whether any value is an integer standing for a real number."""
+    return any(node.type.quant is not None for node in graph.nodes)
+
+
+def report_of(build: Build, seconds: Mapping[str, float], found: Verification) -> Report:
+    """The report of a build; ``seconds`` are the stages before it."""
+    constants = [b for b in build.program.buffers if b.kind is BufferKind.CONSTANT]
+    return Report(
+        target=build.target,
+        num_threads=build.num_threads,
+        memory=MemoryFigures(
+            build.plan.peak_nbytes,
+            build.plan.lower_bound_nbytes,
+            sum(b.nbytes for b in constants),
+        ),
+        seconds={**seconds, **build.seconds},
+        outputs=found.outputs,
+        layers=found.layers,
+        compared_with=found.compared_with,
+        samples=found.samples,
+        notes=found.notes,
+    )
+
+
+@dataclass
+class _Job:
+    """The stages of ``quantize_and_compile`` with what they hand to each other."""
+
+    model: Any
+    verify: bool
+    seconds: dict[str, float] = field(default_factory=dict)
+    kept: list[Feeds] = field(default_factory=list)
+
+    def prepare(self, input_shapes: Shapes | None) -> None:
+        with debug.timed("import", self.seconds):
+            imported = import_model(self.model, input_shapes)
+        with debug.timed("optimize", self.seconds):
+            self.float_graph = passes.optimize(imported)
+
+    def calibrate(self, data: Any, subset_size: int, progress: bool | str) -> None:
+        with debug.timed("profile", self.seconds):
+            known = profile_in(data)
+            if known is None:
+                samples = _Samples(data, self.float_graph, self.kept)
+                known = profiling.profile(
+                    self.float_graph, samples, subset_size=subset_size, progress=progress
+                )
+        self.profile = known
+
+    def quantize(self, config: QuantizationConfig) -> None:
+        with debug.timed("quantize", self.seconds):
+            self.graph, self.decisions = quantization.quantize_with_report(
+                self.float_graph, self.profile, config
+            )
+
+    def compile(self, target: str, num_threads: int | None) -> CompiledModel:
+        build = compile_graph(self.graph, target, num_threads)
+        seconds = {**self.seconds, **build.seconds}
+        with debug.timed("verify", seconds):
+            found = self._verification(build)
+        report = replace(
+            report_of(build, seconds, found),
+            profile={"samples": self.profile.samples, "tensors": len(self.profile.histograms)},
+        )
+        return CompiledModel(self.graph, build, report, self.profile)
+
+    def _verification(self, build: Build) -> Verification:
+        nothing = () if self.decisions.count("int8") else (NOTHING_QUANTIZED,)
+        if not self.verify:
+            return verification.unverified(self.decisions, *nothing)
+        run = build.executable.run
+        found = verification.verify(
+            self.model, self.float_graph, self.graph, self.decisions, run, self.kept
+        )
+        return replace(found, notes=(*found.notes, *nothing))
+
+
+NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
+
+
+def profile_in(data: Any) -> Profile | None:
+    """The profile that calibration data is, or names; None for samples."""
+    if isinstance(data, Profile):
+        return data
+    if isinstance(data, str | os.PathLike) and is_profile(data):
+        return Profile.load(data)
+    return None
+
+
+@dataclass
+class _Samples:
+    """Calibration data as feeds; the first ones are kept for the check."""
+
+    data: Any
+    graph: Graph
+    kept: list[Feeds]
+
+    def __iter__(self) -> Iterator[Feeds]:
+        for feeds in feeds_of(self.data, self.graph.inputs):
+            if len(self.kept) < MAX_SAMPLES:
+                self.kept.append(feeds)
+            yield feeds

@@ -1,0 +1,106 @@
+"""Signal to noise of every layer: of the whole int8 graph, and of each layer by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.interpreter import evaluate, interpret
+from quantglow.ops.arithmetic import dequantize, quantize
+from quantglow.quantization import QuantizationReport
+from quantglow.report.metrics import Sums
+from quantglow.report.report import LayerAccuracy
+from quantglow.types import Array, TensorType
+
+Feeds = Mapping[str, Array]
+
+
+def layer_accuracy(
+    float_graph: Graph, int8_graph: Graph, decisions: QuantizationReport, samples: Sequence[Feeds]
+) -> tuple[LayerAccuracy, ...]:
+    """An entry for each operator of the float graph, measured on ``samples`` where it can be."""
+    local: dict[str, Sums] = {}
+    accumulated: dict[str, Sums] = {}
+    for feeds in samples:
+        exact = values_by_name(float_graph, feeds)
+        _add(local, local_sums(int8_graph, exact))
+        _add(accumulated, accumulated_sums(int8_graph, feeds, exact))
+    layers = [LayerAccuracy(n.name, n.op, n.precision, n.reason) for n in decisions.nodes]
+    return tuple(
+        replace(
+            layer,
+            sqnr_local_db=_db(local.get(layer.name)),
+            sqnr_accumulated_db=_db(accumulated.get(layer.name)),
+        )
+        for layer in layers
+    )
+
+
+def values_by_name(graph: Graph, feeds: Feeds) -> dict[str, Array]:
+    """Every value of a run."""
+    values: dict[str, Array] = {}
+    with np.errstate(all="ignore"):
+        interpret(graph, feeds, [lambda node, value: values.__setitem__(node.name, value)])
+    return values
+
+
+def accumulated_sums(graph: Graph, feeds: Feeds, exact: Mapping[str, Array]) -> dict[str, Sums]:
+    """Each value of the int8 graph's own run against the exact one of its name."""
+    sums: dict[str, Sums] = {}
+
+    def compare(node: Node, value: Array) -> None:
+        if comparable(node, exact):
+            sums[node.name] = Sums.of(exact[node.name], real(value, node.type))
+
+    interpret(graph, feeds, [compare])
+    return sums
+
+
+def local_sums(graph: Graph, exact: Mapping[str, Array]) -> dict[str, Sums]:
+    """Each node of the int8 graph run on the exact values of its operands, rounded to their types.
+
+    A helper node that no float value belongs to (a Quantize, say) is run on its own operands.
+    """
+    ideal: dict[Node, Array] = {}
+    sums: dict[str, Sums] = {}
+    for node in graph.nodes:
+        if not comparable(node, exact):
+            ideal[node] = evaluate(node, ideal, exact)
+            continue
+        if node.operands:
+            sums[node.name] = Sums.of(
+                exact[node.name], real(evaluate(node, ideal, exact), node.type)
+            )
+        ideal[node] = rounded(exact[node.name], node.type)
+    return sums
+
+
+def comparable(node: Node, exact: Mapping[str, Array]) -> bool:
+    """Whether the float graph computed the value of this node."""
+    if isinstance(node, Constant) or node.name not in exact:
+        return False
+    kind = node.type
+    return exact[node.name].shape == kind.shape and (kind.dtype.is_float or kind.quant is not None)
+
+
+def real(value: Array, kind: TensorType) -> Array:
+    """The real numbers that a value stands for."""
+    return value if kind.quant is None else dequantize(value, kind.params)
+
+
+def rounded(value: Array, kind: TensorType) -> Array:
+    """A float value in the type of a node."""
+    return value if kind.quant is None else quantize(value, kind.element)
+
+
+def _add(totals: dict[str, Sums], more: Mapping[str, Sums]) -> None:
+    for name, sums in more.items():
+        totals[name] = totals.get(name, Sums()) + sums
+
+
+def _db(sums: Sums | None) -> float | None:
+    return None if sums is None else sums.sqnr_db

@@ -1,0 +1,77 @@
+"""How far one result is from another.  Sums run in float64.
+
+>>> import numpy as np
+>>> sqnr_db(np.ones(4), np.full(4, 1.1))
+20.0
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.types import Array, TensorType
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Energies of a signal, of another one, of their difference and product: they add up."""
+
+    signal: float = 0.0
+    noise: float = 0.0
+    other: float = 0.0
+    product: float = 0.0
+    max_error: float = 0.0
+
+    @staticmethod
+    def of(reference: Array, value: Array) -> Sums:
+        """Sums over two arrays of one shape."""
+        a, b = np.ravel(reference).astype(np.float64), np.ravel(value).astype(np.float64)
+        error = a - b
+        largest = float(np.abs(error).max(initial=0.0))
+        return Sums(float(a @ a), float(error @ error), float(b @ b), float(a @ b), largest)
+
+    def __add__(self, more: Sums) -> Sums:
+        return Sums(
+            self.signal + more.signal,
+            self.noise + more.noise,
+            self.other + more.other,
+            self.product + more.product,
+            max(self.max_error, more.max_error),
+        )
+
+    @property
+    def sqnr_db(self) -> float:
+        """``10 log10(signal / noise)``; infinite where both are equal."""
+        if not self.noise:
+            return math.inf
+        return round(10 * math.log10(self.signal / self.noise), 3) if self.signal else -math.inf
+
+    @property
+    def cosine(self) -> float:
+        """Cosine of the angle between both; 1 if both are zero."""
+        if not self.signal or not self.other:
+            return float(self.signal == self.other)
+        return self.product / math.sqrt(self.signal * self.other)
+
+
+def sqnr_db(reference: Array, value: Array) -> float:
+    """Signal to quantization noise ratio in dB, ``10 log10(sum(r**2) / sum((r - v)**2))``."""
+    return Sums.of(reference, value).sqnr_db
+
+
+def cosine(reference: Array, value: Array) -> float:
+    """Cosine similarity."""
+    return Sums.of(reference, value).cosine
+
+
+def class_like(kind: TensorType) -> bool:
+    """Whether the last axis may hold one score for each class: [N, C], or with sizes 1 between."""
+    return kind.rank >= 2 and kind.size == kind.shape[0] * kind.shape[-1] and kind.shape[-1] > 1
+
+
+def top1_agreement(reference: Array, value: Array) -> float:
+    """Share of rows with the same largest entry along the last axis."""
+    return float(np.mean(reference.argmax(-1) == value.argmax(-1)))

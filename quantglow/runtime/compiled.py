@@ -1,0 +1,120 @@
+"""CompiledModel: a network ready to run, called as onnxruntime's ``InferenceSession`` is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from quantglow.errors import InputError
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import check_feeds
+from quantglow.options import strings
+from quantglow.profiling import Profile
+from quantglow.runtime.build import Build
+from quantglow.runtime.saving import save
+from quantglow.types import Array, DType, TensorType
+
+_ONNXRUNTIME_TYPES = {
+    DType.F32: "tensor(float)",
+    DType.I8: "tensor(int8)",
+    DType.U8: "tensor(uint8)",
+    DType.I16: "tensor(int16)",
+    DType.I32: "tensor(int32)",
+    DType.I64: "tensor(int64)",
+    DType.BOOL: "tensor(bool)",
+}
+
+
+class ReportLike(Protocol):
+    """What a compiled model needs of its report: to save it."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The report in types that ``json`` writes."""
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """An input or output as onnxruntime's ``NodeArg`` describes it."""
+
+    name: str
+    shape: list[int]
+    type: str
+
+    @staticmethod
+    def of(name: str, kind: TensorType) -> TensorInfo:
+        return TensorInfo(name, list(kind.shape), _ONNXRUNTIME_TYPES[kind.dtype])
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledModel:
+    """A graph and the machine code of it.  Immutable; all methods may be called from any thread.
+
+    ``report`` says what it costs and how exact it is; ``profile`` is what it was quantized with,
+    None for a float model or one loaded from a file.
+    """
+
+    graph: Graph
+    build: Build
+    report: ReportLike
+    profile: Profile | None = None
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        """The named outputs (None: all, in order) for ``feeds``, input name -> array.
+
+        Raises ``InputError`` for unknown names, wrong shapes and wrong dtypes.
+        """
+        wanted = self._positions(output_names)
+        if not isinstance(feeds, Mapping):
+            raise InputError(
+                f"feeds must map input names to arrays, got {type(feeds).__name__}. "
+                f"Remedy: run(None, {{{self.graph.inputs[0].name!r}: x}})"
+            )
+        arrays = {name: np.asarray(value) for name, value in feeds.items()}
+        check_feeds(self.graph, arrays)
+        outputs = self.build.executable.run(arrays)
+        return [outputs[position] for position in wanted]
+
+    def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
+        """Outputs for arrays given in the order of the inputs, or by name; a single one alone."""
+        names = [node.name for node in self.graph.inputs]
+        if len(arrays) > len(names):
+            raise InputError(f"{len(arrays)} arrays given, the model takes {len(names)}: {names}")
+        feeds = dict(zip(names, arrays, strict=False))
+        if twice := sorted(feeds.keys() & named.keys()):
+            raise InputError(f"input(s) {twice} given both by position and by name")
+        outputs = self.run(None, {**feeds, **named})
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input, in order."""
+        return [TensorInfo.of(node.name, node.type) for node in self.graph.inputs]
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each output, in order."""
+        return [TensorInfo.of(name, node.type) for name, node in self.graph.outputs]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``.qgm`` file for ``quantglow.load``, on any processor."""
+        save(path, self.graph, self.report.to_json())
+
+    def __repr__(self) -> str:
+        def shown(infos: list[TensorInfo]) -> str:
+            return ", ".join(f"{info.name}: {info.type[7:-1]}{info.shape}" for info in infos)
+
+        return (
+            f"<CompiledModel ({shown(self.get_inputs())}) -> ({shown(self.get_outputs())}), "
+            f"{self.build.target}, {self.build.num_threads} thread(s)>"
+        )
+
+    def _positions(self, output_names: Sequence[str] | None) -> list[int]:
+        known = [name for name, _ in self.graph.outputs]
+        if output_names is None:
+            return list(range(len(known)))
+        wanted = strings(output_names, "output_names")
+        if unknown := [name for name in wanted if name not in known]:
+            raise InputError(f"unknown output(s) {unknown}; the model has {known}")
+        return [known.index(name) for name in wanted]

@@ -1,0 +1,179 @@
+"""Saved models: a ``.qgm`` file is an uncompressed zip that numpy and a text editor can read.
+
+::
+
+    manifest.json     format and package versions, SHA-256 and size of every member, of itself too
+    graph.txt         the graph as ``print(graph)`` shows it
+    report.json       the report of the compilation
+    constants/0.npy   the array of the first Constant of the graph, and so on
+
+No machine code, no pickle: loading compiles again, on any processor.  Nothing is trusted: members
+are not extracted, none may be compressed (so that a small file cannot become a large one), and
+every byte is checked against its hash before it is parsed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quantglow.errors import FileFormatError, QuantglowError
+from quantglow.files import replacing
+from quantglow.graph.graph import Graph
+from quantglow.graph.text import constants_of, parse_graph, print_graph
+from quantglow.types import Array
+from quantglow.version import __version__
+
+FORMAT = "quantglow-model"
+VERSION = 1
+MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
+MAX_TEXT_NBYTES = 256 << 20
+"""Longer texts are refused unread."""
+
+_DAMAGE = (
+    zipfile.BadZipFile,
+    KeyError,
+    TypeError,
+    ValueError,
+    EOFError,
+    MemoryError,
+    RecursionError,
+    NotImplementedError,
+    RuntimeError,
+    AttributeError,
+)
+"""What reading a damaged archive raises in the standard library and NumPy."""
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """What a file holds."""
+
+    graph: Graph
+    report: dict[str, Any]
+
+
+def save(path: str | os.PathLike[str], graph: Graph, report: Mapping[str, Any]) -> None:
+    """Write a ``.qgm`` file; an existing file is replaced at once or not at all."""
+    constants = constants_of(graph)
+    members = {GRAPH: print_graph(graph).encode(), REPORT: json.dumps(report).encode()}
+    arrays = {member_of(i): array for i, array in enumerate(constants.values())}
+    members.update((name, npy(array)) for name, array in arrays.items())
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "quantglow": __version__,
+        "constants": list(constants),
+        "members": {name: described(data) for name, data in members.items()},
+    }
+    manifest["sha256"] = digest_of(manifest)
+    try:
+        with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+            archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+            for name, data in members.items():
+                archive.writestr(name, data)
+    except OSError as error:
+        raise FileFormatError(f"cannot write {os.fspath(path)!r}: {error}") from error
+
+
+def load(path: str | os.PathLike[str]) -> SavedModel:
+    """Read what ``save`` wrote.  Raises ``FileFormatError``."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return read(archive)
+    except OSError as error:
+        raise FileFormatError(f"cannot read {os.fspath(path)!r}: {error}") from error
+    except (*_DAMAGE, QuantglowError) as error:
+        raise FileFormatError(
+            f"{os.fspath(path)!r} is not a model saved by quantglow (version {VERSION}), or it is "
+            f"truncated or altered: {error}. Remedy: save the model again, or copy it again."
+        ) from error
+
+
+def read(archive: zipfile.ZipFile) -> SavedModel:
+    """The model in an open archive.  Raises one of ``_DAMAGE`` or a ``QuantglowError``."""
+    check_members(archive)
+    manifest = json.loads(text_of(archive, MANIFEST))
+    check_manifest(manifest, archive)
+    names = manifest["constants"]
+    constants = {name: array_of(archive, manifest, i) for i, name in enumerate(names)}
+    graph = parse_graph(checked(archive, manifest, GRAPH).decode(), constants)
+    graph.verify()
+    if list(constants_of(graph)) != names:
+        raise ValueError("its constants are not those of the graph")
+    report = json.loads(checked(archive, manifest, REPORT))
+    return SavedModel(graph, report)
+
+
+def check_members(archive: zipfile.ZipFile) -> None:
+    """Raise ``ValueError`` on members that are compressed, encrypted, or there twice."""
+    names = [info.filename for info in archive.infolist()]
+    if len(set(names)) != len(names):
+        raise ValueError("a member occurs twice")
+    for info in archive.infolist():
+        stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
+        if not stored or info.flag_bits & 1:
+            raise ValueError(f"member {info.filename!r} is compressed or encrypted")
+
+
+def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
+    """Raise ``ValueError`` unless the manifest is whole, of this version, and lists all members."""
+    if manifest["format"] != FORMAT or manifest["version"] != VERSION:
+        raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
+    if manifest["sha256"] != digest_of(manifest):
+        raise ValueError("the checksum of the manifest does not fit its content")
+    expected = {GRAPH, REPORT, *map(member_of, range(len(manifest["constants"])))}
+    if manifest["members"].keys() != expected:
+        raise ValueError("the manifest does not list the members of a model")
+    if set(archive.namelist()) != expected | {MANIFEST}:
+        odd = sorted(set(archive.namelist()) ^ (expected | {MANIFEST}))
+        raise ValueError(f"members missing or unknown: {odd[:5]}")
+
+
+def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:
+    """The bytes of a member, equal in size and hash to what the manifest says."""
+    data = archive.read(name)
+    if described(data) != manifest["members"][name]:
+        raise ValueError(f"the checksum of {name!r} does not fit its content")
+    return data
+
+
+def text_of(archive: zipfile.ZipFile, name: str) -> str:
+    if archive.getinfo(name).file_size > MAX_TEXT_NBYTES:
+        raise ValueError(f"{name} is larger than {MAX_TEXT_NBYTES} bytes")
+    return archive.read(name).decode()
+
+
+def array_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any], index: int) -> Array:
+    data = io.BytesIO(checked(archive, manifest, member_of(index)))
+    array: Array = np.lib.format.read_array(data, allow_pickle=False)
+    return array
+
+
+def npy(array: Array) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.asarray(array, order="C"), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def member_of(index: int) -> str:
+    """The member that holds constant number ``index``."""
+    return f"constants/{index}.npy"
+
+
+def described(data: bytes) -> dict[str, Any]:
+    return {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+def digest_of(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of the manifest without its own hash."""
+    rest = {key: value for key, value in manifest.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
