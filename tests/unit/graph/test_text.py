@@ -1,0 +1,102 @@
+"""The text of graphs: what it looks like, and how bad text is refused."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from quantglow.errors import FileFormatError
+from quantglow.graph.attributes import encode, parse_call
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
+from quantglow.graph.text import constants_of, parse_graph, print_graph
+from quantglow.ops import Conv, Relu
+from quantglow.types import f32
+from tests.altered import edited, edits
+
+
+def small_graph() -> Graph:
+    x = Input(name="x", tensor=f32(1, 3, 3, 2))
+    w = Constant(name="w", value=np.ones((2, 2, 2, 1), np.float32))
+    conv = Conv(name="conv", x=x, w=w, pads=(0, 1, 1, 0), low=0.0)
+    return Graph((x,), (("y", Relu(name="r", x=conv)),), "abc")
+
+
+GRAPH = small_graph()
+TEXT = print_graph(GRAPH)
+
+
+def test_the_text_has_one_line_for_each_node() -> None:
+    assert TEXT == (
+        "graph 'abc'\n"
+        "'x': f32[1x3x3x2] = Input(tensor=TensorType('f32', (1, 3, 3, 2)))\n"
+        "'w': f32[2x2x2x1] = Constant(value=ArrayMark('f32', (2, 2, 2, 1), '4f05df05f8da'))\n"
+        "'conv': f32[1x3x3x1] = Conv(x='x', w='w', pads=(0, 1, 1, 0), low=0.0)\n"
+        "'r': f32[1x3x3x1] = Relu(x='conv')\n"
+        "output 'y' = 'r'\n"
+    )
+
+
+BAD = {
+    "header": ("graph 'abc'", "grph", "line 1: expected"),
+    "operator": ("Relu(", "Rleu(", "line 5: there is no operator 'Rleu'"),
+    "attribute": ("pads=", "pad=", "line 4: Conv has no attribute 'pad'"),
+    "value": ("(0, 1, 1, 0)", "(0, 1, 1)", "attribute 'pads' of Conv cannot be"),
+    "number": ("low=0.0", "low='0.0'", "attribute 'low' of Conv cannot be"),
+    "type": ("'r': f32[1x3x3x1]", "'r': f32[1x3x3x2]", "'r' is of type"),
+    "operand": ("Relu(x='conv')", "Relu(x='cnv')", "node 'cnv' is not defined above"),
+    "missing": ("Relu(x='conv')", "Relu()", "Relu 'r'"),
+    "twice": ("'r': f32[1x3x3x1]", "'x': f32[1x3x3x1]", "node 'x' is defined twice"),
+    "array": ("4f05df05f8da", "000000000000", "the array of constant 'w' is"),
+    "call": ("low=0.0", "low=open('f')", "is not an attribute value"),
+    "expression": ("low=0.0", "low=1+1", "is not an attribute value"),
+    "star": ("x='conv'", "**{}", "is not allowed"),
+    "rule": ("pads=(0, 1, 1, 0)", "strides=(0, 1)", "Conv 'conv'"),
+    "junk": ("output 'y'", "outptu 'y'", "line 6: expected"),
+    "nesting": ("low=0.0", "low=" + "(" * 5000 + ")" * 5000, "cannot read"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_text_is_refused_with_line_cause_and_remedy(case: str) -> None:
+    old, new, message = BAD[case]
+    assert old in TEXT
+    with pytest.raises(FileFormatError) as caught:
+        parse_graph(TEXT.replace(old, new), constants_of(GRAPH))
+    assert message in str(caught.value)
+
+
+def test_a_missing_array_is_named() -> None:
+    with pytest.raises(FileFormatError, match="constant 'w' is missing"):
+        parse_graph(TEXT, {})
+
+
+@pytest.mark.parametrize("text", ["", "\n", "graph", "\0", "program\n"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(FileFormatError):
+        parse_graph(text, {})
+
+
+@settings(max_examples=150, deadline=None)
+@given(edits)
+@pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
+def test_an_altered_graph_is_read_or_refused(changes: list[tuple[int, int, str]]) -> None:
+    with suppress(FileFormatError):
+        parse_graph(edited(TEXT, changes), constants_of(GRAPH)).verify()
+
+
+def test_numbers_of_numpy_are_written_as_python_numbers() -> None:
+    assert encode((np.int64(3), np.float32(0.5), np.bool_(True))) == "(3, 0.5, True)"
+
+
+def test_a_value_without_text_form_is_refused() -> None:
+    with pytest.raises(TypeError, match="object has no text form"):
+        encode(object())
+
+
+def test_not_a_number_is_read_back() -> None:
+    value = parse_call(f"Op(key={encode(float('nan'))})")[1]["key"]
+    assert value != value
