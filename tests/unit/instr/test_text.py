@@ -19,7 +19,6 @@ from quantglow.ops import Conv, Relu
 from quantglow.types import f32
 from tests.altered import edited, edits
 
-
 GOLDEN = Path(__file__).parents[2] / "golden"
 
 
