@@ -1,0 +1,140 @@
+"""Draw operands that are transposed or sliced inputs, and results that lie inside others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from hypothesis import strategies as st
+
+from quantglow.backends.llvm.executable import compile_program
+from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
+from quantglow.backends.reference import ReferenceExecutable
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input, Node
+from quantglow.instr.generate import generate
+from quantglow.instr.verify import verify_program
+from quantglow.lowering import lower
+from quantglow.memory.planner import plan_memory
+from quantglow.memory.share import share_in_place
+from quantglow.ops import Concat, Pad, Slice, Transpose
+from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from tests.matrix.guarded import guarded
+
+TARGETS = ("native", *(name for name in LEVELS if runs_here(name)))
+SCALES = (0.0117, 0.05, 0.4)
+CHANNELS = (1, 2, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 63, 64, 65, 130)
+
+
+@dataclass
+class Drawing:
+    """A graph under construction, drawn by hypothesis."""
+
+    draw: st.DrawFn
+    dtype: DType
+    inputs: list[Input] = field(default_factory=list)
+    count: int = 0
+
+    def name(self) -> str:
+        self.count += 1
+        return f"v{self.count}"
+
+    def pick(self, *values):
+        return self.draw(st.sampled_from(values))
+
+    def number(self, low: int, high: int) -> int:
+        return self.draw(st.integers(low, high))
+
+    def element(self, dtype: DType | None = None) -> ElementType:
+        """Quantization with any scale and an odd zero point; float has none."""
+        dtype = dtype or self.dtype
+        if dtype.is_float:
+            return ElementType(dtype)
+        low, high = dtype.limits
+        zero_point = self.pick(low, high, 0, 3, low + 1, high - 6)
+        return ElementType(dtype, QuantParams.per_tensor(self.pick(*SCALES), zero_point))
+
+    def input(self, shape: Sequence[int], dtype: DType | None = None) -> Node:
+        """A value of ``shape``: an input, or a transposed or strided view of one."""
+        shape = tuple(shape)
+        how = self.pick("plain", "plain", "transposed", "sliced")
+        element = self.element(dtype)
+        if how == "transposed":
+            perm = tuple(self.draw(st.permutations(range(len(shape)))))
+            source = [0] * len(shape)
+            for axis, p in enumerate(perm):
+                source[p] = shape[axis]
+            return Transpose(name=self.name(), x=self._input(tuple(source), element), perm=perm)
+        if how == "sliced":
+            return self._sliced(shape, element)
+        return self._input(shape, element)
+
+    def _input(self, shape: tuple[int, ...], element: ElementType) -> Input:
+        made = Input(name=self.name(), tensor=TensorType(element.dtype, shape, element.quant))
+        self.inputs.append(made)
+        return made
+
+    def _sliced(self, shape: tuple[int, ...], element: ElementType) -> Node:
+        steps = tuple(self.pick(1, 1, 2, -1) for _ in shape)
+        sizes = tuple((d - 1) * abs(s) + 2 for d, s in zip(shape, steps, strict=True))
+        starts = tuple(1 if s > 0 else d - 1 for d, s in zip(sizes, steps, strict=True))
+        x = self._input(sizes, element)
+        return Slice(name=self.name(), x=x, starts=starts, sizes=shape, steps=steps)
+
+    def placed(self, node: Node) -> Node:
+        """The node as an output, or computed inside a Pad or a Concat."""
+        rank = node.type.rank
+        how = self.pick("plain", "padded", "joined") if rank else "plain"
+        if how == "padded":
+            widths = [self.pick(0, 1, 3) for _ in range(2 * rank)]
+            before, after = tuple(widths[:rank]), tuple(widths[rank:])
+            return Pad(name=self.name(), x=node, before=before, after=after, value=1.0)
+        if how == "joined":
+            axis = self.number(0, rank - 1)
+            other = self._input(node.type.shape, node.type.element)
+            parts = (node, other) if self.draw(st.booleans()) else (other, node)
+            return Concat(name=self.name(), parts=parts, axis=axis)
+        return node
+
+    def graph(self, *nodes: Node) -> Graph:
+        outputs = tuple((f"out{i}", self.placed(node)) for i, node in enumerate(nodes))
+        return Graph(tuple(self.inputs), outputs)
+
+
+def drawn_feeds(graph: Graph, seed: int, spread: float = 3.0) -> dict[str, Array]:
+    """Random values, the extremes of the type among them, on guarded pages."""
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for node in graph.inputs:
+        kind = node.type
+        if kind.dtype.is_float:
+            values = (rng.normal(size=kind.shape) * spread).astype(np.float32)
+        else:
+            low, high = kind.dtype.limits
+            values = rng.integers(low, high + 1, kind.shape).astype(kind.dtype.numpy)
+            values[rng.random(kind.shape) < 0.1] = low
+            values[rng.random(kind.shape) < 0.1] = high
+        feeds[node.name] = guarded(values, at_end=bool(rng.integers(2)))
+    return feeds
+
+
+def assert_targets_agree(
+    graph: Graph, feeds: dict[str, Array], *, unsigned: bool = False, rtol: float = 1e-5
+) -> None:
+    """Machine code of every target, on one and two threads, gives what the reference gives.
+
+    Integers equal bit for bit, floats within ``rtol``.
+    """
+    program = share_in_place(generate(lower(graph, unsigned=unsigned)))
+    verify_program(program)
+    plan = plan_memory(program)
+    expected = ReferenceExecutable(program, plan).run(feeds)
+    for target in TARGETS:
+        for threads in (1, 2):
+            found = compile_program(program, plan, resolve(target), threads).run(feeds)
+            for want, got in zip(expected, found, strict=True):
+                tolerance = rtol if want.dtype == np.float32 else 0.0
+                np.testing.assert_allclose(
+                    got, want, rtol=tolerance, atol=tolerance, err_msg=f"{target} x{threads}"
+                )

@@ -1,0 +1,247 @@
+"""Every kernel but convolution: primitive × element type × target, against the reference.
+
+Shapes lie around vector widths; operands are views of any strides; results lie inside others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from quantglow.errors import TypeRuleError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops import (
+    LRN,
+    Add,
+    AveragePool,
+    Dequantize,
+    Div,
+    Expand,
+    Gelu,
+    LogSoftmax,
+    Map,
+    MatMul,
+    Max,
+    MaxPool,
+    Min,
+    Mul,
+    Pad,
+    PRelu,
+    Quantize,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceSum,
+    Rescale,
+    Resize,
+    Sigmoid,
+    Softmax,
+    Sub,
+    Table,
+    Transpose,
+)
+from quantglow.ops.expression import arg
+from quantglow.types import DType, ElementType, QuantParams, f32
+from tests.matrix.drawing import CHANNELS, Drawing, assert_targets_agree, drawn_feeds
+
+Case = Callable[[Drawing], tuple[Node, ...]]
+INTEGERS = (DType.I8, DType.U8)
+ALL = (DType.F32, *INTEGERS)
+
+
+def image(d: Drawing, largest: int = 9) -> tuple[int, int, int, int]:
+    return (d.number(1, 2), d.number(1, largest), d.number(1, largest), d.pick(*CHANNELS))
+
+
+def out(d: Drawing):
+    """The `out` of a quantized operator; None for float."""
+    return None if d.dtype.is_float else d.element()
+
+
+def binary(d: Drawing) -> tuple[Node, ...]:
+    shape = image(d)
+    other = tuple(d.pick(size, size, 1) for size in shape)
+    op = d.pick(Add, Sub, Mul, Max, Min)
+    x, y = d.input(shape), d.input(other)
+    bounds = d.pick((-math.inf, math.inf), (0.0, 6.0))
+    return (op(name=d.name(), x=x, y=y, low=bounds[0], high=bounds[1], out=out(d)),)
+
+
+def with_constant(d: Drawing) -> tuple[Node, ...]:
+    shape = image(d)
+    value = np.linspace(-2, 2, shape[-1], dtype=np.float32)
+    constant = Constant(name=d.name(), value=value)
+    op = d.pick(Add, Mul)
+    return (op(name=d.name(), x=constant, y=d.input(shape), out=out(d)),)
+
+
+def prelu(d: Drawing) -> tuple[Node, ...]:
+    x = d.input(image(d))
+    slope = Constant(name=d.name(), value=np.full(x.type.shape[-1:], -0.3, np.float32))
+    return (PRelu(name=d.name(), x=x, slope=slope, out=out(d)),)
+
+
+def functions(d: Drawing) -> tuple[Node, ...]:
+    x = d.input(image(d))
+    y = d.input(x.type.shape)
+    return (
+        Gelu(name=d.name(), x=Sigmoid(name=d.name(), x=x)),
+        Div(name=d.name(), x=x, y=y),
+        LogSoftmax(name=d.name(), x=x),
+        LRN(name=d.name(), x=x, size=d.number(1, 5), alpha=0.5),
+    )
+
+
+def storage(d: Drawing) -> tuple[Node, ...]:
+    """Quantize, and its inverse in a wider type."""
+    x = d.input(image(d), DType.F32)
+    wide = Quantize(name=d.name(), x=x, out=d.element(DType.I16))
+    narrow = Rescale(name=d.name(), x=wide, out=d.element())
+    return (
+        narrow,
+        Dequantize(name=d.name(), x=narrow),
+        Quantize(name=d.name(), x=x, out=d.element()),
+    )
+
+
+def planes(d: Drawing) -> tuple[Node, ...]:
+    """Images with few channels, from NCHW into the inside of a padded NHWC tensor."""
+    n, h, w, c = d.number(1, 2), d.number(1, 5), d.number(1, 70), d.number(1, 5)
+    x = d._input((n, c, h, w), d.element(DType.F32))
+    nhwc = Transpose(name=d.name(), x=x, perm=(0, 2, 3, 1))
+    quantized = Quantize(name=d.name(), x=nhwc, out=d.element())
+    made = []
+    for node in (nhwc, quantized):
+        widths = (0, 1, 2, 0), (0, 2, 1, 0)
+        made.append(Pad(name=d.name(), x=node, before=widths[0], after=widths[1]))
+    return tuple(made)
+
+
+def moves(d: Drawing) -> tuple[Node, ...]:
+    """Transposes, slices and broadcasts that no view of the result can express."""
+    shape = image(d, largest=20)
+    x = d.input(shape)
+    wider = (d.number(2, 3), *shape)
+    wide = Expand(name=d.name(), x=x, shape=wider)
+    copied = Map(name=d.name(), args=(wide,), expression=arg(0), out=x.type.element)
+    perm = tuple(d.draw(st.permutations(range(4))))
+    return Transpose(name=d.name(), x=x, perm=perm), d.input(shape), copied
+
+
+def table(d: Drawing) -> tuple[Node, ...]:
+    x = d.input(image(d))
+    element = d.element(d.pick(DType.I8, DType.U8, DType.I16))
+    low, high = element.dtype.limits
+    values = np.random.default_rng(d.number(0, 99)).integers(low, high, 256)
+    if element.dtype is not x.type.dtype and element.dtype is not DType.I16 and d.pick(0, 1):
+        values = np.arange(low, high + 1)
+    entries = Constant(name=d.name(), value=values.astype(element.dtype.numpy), element=element)
+    return (Table(name=d.name(), x=x, table=entries, out=element),)
+
+
+def window(d: Drawing) -> dict[str, object]:
+    kernel = (d.number(1, 4), d.number(1, 4))
+    if d.number(0, 5) == 0:
+        kernel = (8, 9)
+    return {
+        "kernel": kernel,
+        "strides": (d.number(1, 3), d.number(1, 3)),
+        "pads": tuple(d.number(0, k // 2) for k in (*kernel, *kernel)),
+        "dilations": d.pick((1, 1), (1, 1), (2, 1), (1, 3)),
+        "ceil_mode": d.pick(False, True),
+    }
+
+
+def max_pool(d: Drawing) -> tuple[Node, ...]:
+    return (MaxPool(name=d.name(), x=d.input(image(d, largest=12)), **window(d)),)
+
+
+def average_pool(d: Drawing) -> tuple[Node, ...]:
+    x, counted = d.input(image(d, largest=12)), d.pick(False, True)
+    pool = AveragePool(name=d.name(), x=x, **window(d), count_include_pad=counted, out=out(d))
+    return (pool,)
+
+
+def reductions(d: Drawing) -> tuple[Node, ...]:
+    rank = d.number(1, 4)
+    shape = (*(d.number(1, 6) for _ in range(rank - 1)), d.pick(*CHANNELS))
+    axes = tuple(sorted(d.draw(st.sets(st.integers(0, rank - 1), min_size=1))))
+    x = d.input(shape)
+    made: list[Node] = [op(name=d.name(), x=x, axes=axes) for op in (ReduceMax, ReduceMin)]
+    made.append(ReduceMean(name=d.name(), x=x, axes=axes, keepdims=False, out=out(d)))
+    if d.dtype.is_float:
+        made.append(ReduceSum(name=d.name(), x=x, axes=axes))
+    return tuple(made)
+
+
+def softmax(d: Drawing) -> tuple[Node, ...]:
+    x = d.input((d.number(1, 3), d.number(1, 3), d.pick(*CHANNELS)))
+    return (Softmax(name=d.name(), x=x, out=out(d)),)
+
+
+def resize(d: Drawing) -> tuple[Node, ...]:
+    x = d.input(image(d, largest=6))
+    sizes = (d.number(1, 11), d.number(1, 11))
+    scales = (sizes[0] / x.type.shape[1], sizes[1] / x.type.shape[2])
+    mode = d.pick("nearest", "linear")
+    return (Resize(name=d.name(), x=x, sizes=sizes, scales=scales, mode=mode),)
+
+
+def matmul(d: Drawing) -> tuple[Node, ...]:
+    m, k, n = d.number(1, 19), d.number(1, 40), d.pick(*CHANNELS)
+    batch = d.number(1, 3)
+    other = d.dtype if d.dtype.is_float else d.pick(*INTEGERS)
+    x, y = d.input((batch, m, k)), d.input((d.pick(1, batch), k, n), other)
+    element = d.pick(out(d), None)
+    return (MatMul(name=d.name(), x=x, y=y, out=element),)
+
+
+CASES: dict[Case, tuple[DType, ...]] = {
+    binary: ALL,
+    with_constant: ALL,
+    prelu: ALL,
+    functions: (DType.F32,),
+    storage: INTEGERS,
+    planes: INTEGERS,
+    moves: (*ALL, DType.I16),
+    table: INTEGERS,
+    max_pool: ALL,
+    average_pool: ALL,
+    reductions: ALL,
+    softmax: ALL,
+    resize: ALL,
+    matmul: ALL,
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [pytest.param(c, t, id=f"{c.__name__}-{t}") for c, types in CASES.items() for t in types],
+)
+def test_targets_compute_what_the_reference_computes(case: Case, dtype: DType) -> None:
+    @settings(max_examples=6, deadline=None, database=None)
+    @given(st.data())
+    def check(data: st.DataObject) -> None:
+        d = Drawing(data.draw, dtype)
+        try:
+            graph = d.graph(*case(d))
+        except TypeRuleError:
+            assume(False)
+        unsigned = data.draw(st.booleans())
+        assert_targets_agree(graph, drawn_feeds(graph, d.number(0, 999)), unsigned=unsigned)
+
+    check()
+
+
+def test_quantize_saturates_infinities_and_takes_nan_for_the_lowest() -> None:
+    x = Input(name="x", tensor=f32(1, 70))
+    element = ElementType(DType.I8, QuantParams.per_tensor(0.5, -3))
+    graph = Graph((x,), (("out", Quantize(name="q", x=x, out=element)),))
+    values = [np.nan, np.inf, -np.inf, 3e38, -3e38, 0.25, 0.75, -0.25, 1e9]
+    assert_targets_agree(graph, {"x": np.resize(np.float32(values), (1, 70))})
