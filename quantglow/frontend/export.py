@@ -1,0 +1,121 @@
+"""A Graph, float or int8, as a standard ONNX model: quantized values as QuantizeLinear and
+DequantizeLinear pairs around the float operators (QDQ)."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import onnx
+
+from quantglow.errors import ModelError
+from quantglow.frontend import (
+    export_contraction,
+    export_elementwise,
+    export_pooling,
+    export_shape,
+)
+from quantglow.frontend.export_writer import (
+    ON_DEMAND,
+    Value,
+    Writer,
+    export_rule,
+    export_rules,
+    final_names,
+    identity,
+    output_value,
+)
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input, Node
+from quantglow.ops import Map
+from quantglow.types import TensorType
+
+FAMILIES = (export_contraction, export_elementwise, export_pooling, export_shape)
+"""The modules that fill ``export_rules``."""
+
+UNEXPORTED: dict[type[Node], str] = {Map: "it exists only after lowering"}
+"""Operators without an ONNX form, each with the reason."""
+
+LARGEST_NBYTES = 2**31 - 2**20
+"""An ONNX file is one protobuf message of less than 2 GB."""
+
+
+def export_onnx(graph: Graph, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
+    """The graph as an ONNX model (opset 18, newer where an operator needs it), written to
+    ``path`` if given.
+
+    Inputs and outputs keep names, shapes and layouts; values keep their names as far as they are
+    free.  Activations are int8 between QuantizeLinear and DequantizeLinear, weights int8 behind a
+    per-channel DequantizeLinear, biases int32 behind one.  A runtime gives the integers of the
+    interpreter up to one step, where float rounding decides a tie otherwise.
+
+    Raises ``ModelError`` for operators of lowered graphs, and for models of 2 GB or more.
+    """
+    check_exportable(graph)
+    writer = Writer()
+    for node in graph.nodes:
+        writer.write(node)
+    proto = assembled(writer, graph)
+    onnx.checker.check_model(proto)
+    if path is not None:
+        write_file(proto, Path(path))
+    return proto
+
+
+@export_rule(Input)
+def graph_input(node: Input, w: Writer) -> Value:
+    return Value(w.number(node.name), identity(node.type.rank))
+
+
+def check_exportable(graph: Graph) -> None:
+    for node in graph.nodes:
+        if type(node) not in export_rules and not isinstance(node, ON_DEMAND):
+            reason = UNEXPORTED.get(type(node), "there is no rule for it")
+            raise ModelError(
+                f"{node!r} cannot be written as ONNX: {reason}. "
+                "Remedy: export the graph as it was before lowering."
+            )
+
+
+def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
+    """The model of everything written."""
+    taken = {writer.stored(node) for node in graph.inputs}
+    outputs = [output_value(writer, name, node, taken) for name, node in graph.outputs]
+    names = {"": "", **final_names(writer, graph, outputs)}
+    for proto in writer.nodes:
+        proto.input[:] = [names[i] for i in proto.input]
+        proto.output[:] = [names[o] for o in proto.output]
+        proto.name = proto.output[0]
+    arrays = writer.initializers.items()
+    made = onnx.helper.make_graph(
+        writer.nodes,
+        "quantglow",
+        [value_info(node.name, node.type) for node in graph.inputs],
+        [value_info(name, node.type) for name, node in graph.outputs],
+        [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
+    )
+    opsets = [onnx.helper.make_opsetid("", writer.opset)]
+    version = onnx.helper.find_min_ir_version_for(opsets)
+    proto = onnx.helper.make_model(
+        made, opset_imports=opsets, ir_version=version, producer_name="quantglow"
+    )
+    onnx.helper.set_model_props(proto, {"quantglow.source_hash": graph.source_hash})
+    return proto
+
+
+def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
+    element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
+    return onnx.helper.make_tensor_value_info(name, element, kind.shape)
+
+
+def write_file(proto: onnx.ModelProto, target: Path) -> None:
+    """Write beside the target, then rename: a file is there whole or not at all."""
+    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(proto.SerializeToString())
+        os.replace(temporary, target)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,139 @@
+"""Export of convolutions and matrix products: DequantizeLinear, the product, bounds, QuantizeLinear.
+
+Nothing rounds in between: the residual of a Conv is added to the unrounded sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from quantglow.frontend.export_writer import (
+    Perm,
+    Value,
+    Writer,
+    channels_first,
+    export_rule,
+    identity,
+)
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Conv, ConvTranspose, Gemm, MatMul
+from quantglow.ops.arithmetic import dequantize, integer_bounds, is_integer, multiplier
+from quantglow.ops.convolution import Contraction
+
+IMAGE = channels_first(4)
+
+
+@export_rule(Conv)
+def conv(node: Conv, w: Writer) -> Value:
+    """Weights [KH, KW, C/group, O] become [O, C/group, KH, KW]."""
+    inputs = [w.real(node.x, IMAGE), w.real(node.w, (3, 2, 0, 1)), *bias(node, w)]
+    sums = w.emit(
+        "Conv",
+        inputs,
+        f"{node.name}:sum",
+        kernel_shape=node.w.type.shape[:2],
+        strides=node.strides,
+        pads=node.pads,
+        dilations=node.dilations,
+        group=node.group,
+    )
+    if node.residual is not None:
+        operands = [sums, w.real(node.residual, IMAGE)]
+        sums = w.emit("Add", operands, f"{node.name}:with_residual")
+    return finished(node, sums, IMAGE, w)
+
+
+@export_rule(ConvTranspose)
+def conv_transpose(node: ConvTranspose, w: Writer) -> Value:
+    """Weights [KH, KW, C/group, O] become [C, O/group, KH, KW]."""
+    sums = w.emit(
+        "ConvTranspose",
+        [w.real(node.x, IMAGE), transposed_weights(node, w), *bias(node, w)],
+        f"{node.name}:sum",
+        kernel_shape=node.w.type.shape[:2],
+        strides=node.strides,
+        pads=node.pads,
+        dilations=node.dilations,
+        output_padding=node.output_padding,
+        group=node.group,
+    )
+    return finished(node, sums, IMAGE, w)
+
+
+def transposed_weights(node: ConvTranspose, w: Writer) -> str:
+    """Grouped weights are written in float: no axis of theirs is the output channel."""
+    if node.group == 1:
+        return w.real(node.w, (2, 3, 0, 1))
+    assert isinstance(node.w, Constant), "weights are Constants"
+    value = node.w.value
+    if node.w.type.quant is not None:
+        value = dequantize(value, node.w.type.quant)
+    kh, kw, c_group, o = value.shape
+    split = value.reshape(kh, kw, c_group, node.group, o // node.group)
+    stacked = split.transpose(3, 2, 4, 0, 1).reshape(-1, o // node.group, kh, kw)
+    return w.constant(stacked, node.w.name)
+
+
+@export_rule(Gemm)
+def gemm(node: Gemm, w: Writer) -> Value:
+    inputs = [w.real(node.x), w.real(node.w), *bias(node, w)]
+    return finished(node, w.emit("Gemm", inputs, f"{node.name}:sum"), identity(2), w)
+
+
+@export_rule(MatMul)
+def mat_mul(node: MatMul, w: Writer) -> Value:
+    sums = w.emit("MatMul", [w.real(node.x), w.real(node.y)], f"{node.name}:sum")
+    return w.rounded(node, sums, identity(node.type.rank))
+
+
+def bias(node: Contraction, w: Writer) -> list[str]:
+    """The bias operand, if there is one; int32 steps of input scale times weight scale."""
+    if node.b is None:
+        return []
+    if not is_integer(node.x.type):
+        return [w.real(node.b)]
+    weights = node.w.type.params
+    scales = multiplier(weights.scales, node.x.type.params.scale)
+    zero_points = np.zeros(scales.shape, np.int32)
+    per_channel = weights.axis is not None
+    shape = (-1,) if per_channel else ()
+    inputs = [
+        w.stored(node.b),
+        w.constant(scales.reshape(shape), f"{node.b.name}:scale"),
+        w.constant(zero_points.reshape(shape), f"{node.b.name}:zero_point"),
+    ]
+    axis = {"axis": 0} if per_channel else {}
+    return [w.emit("DequantizeLinear", inputs, f"{node.b.name}:dq", **axis)]
+
+
+def finished(node: Any, name: str, perm: Perm, w: Writer) -> Value:
+    """The float32 result between its bounds, rounded if the node is quantized.
+
+    Bounds at which the rounding saturates anyway are left out: runtimes then see the pattern
+    DequantizeLinear, operator, QuantizeLinear.
+    """
+    low, high = node.low, node.high
+    if node.out is not None:
+        lowest, highest = node.out.dtype.limits
+        floor, ceiling = integer_bounds(node.out, low, high)
+        low = -math.inf if floor == lowest else low
+        high = math.inf if ceiling == highest else high
+    return w.rounded(node, bounded(node, name, low, high, w), perm)
+
+
+def bounded(node: Node, name: str, low: float, high: float, w: Writer) -> str:
+    """``min(max(x, low), high)``: Relu, Clip, or nothing."""
+    hint = f"{node.name}:bounded"
+    if (low, high) == (0.0, math.inf):
+        return w.emit("Relu", [name], hint)
+    inputs = [name]
+    for bound, label in ((low, "low"), (high, "high")):
+        known = math.isfinite(bound)
+        value = np.array(bound, np.float32)
+        inputs.append(w.constant(value, f"{node.name}:{label}") if known else "")
+    while not inputs[-1]:
+        inputs.pop()
+    return name if len(inputs) == 1 else w.emit("Clip", inputs, hint)

@@ -1,0 +1,129 @@
+"""Export of pools, reductions and normalizations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quantglow.errors import ModelError
+from quantglow.frontend.export_writer import (
+    Perm,
+    Value,
+    Writer,
+    channels_first,
+    export_rule,
+    identity,
+)
+from quantglow.ops import (
+    LRN,
+    AveragePool,
+    BatchNormalization,
+    LogSoftmax,
+    MaxPool,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceSum,
+    Softmax,
+)
+from quantglow.ops.pooling import Pool
+
+IMAGE = channels_first(4)
+
+
+@export_rule(MaxPool)
+def max_pool(node: MaxPool, w: Writer) -> Value:
+    x = w.real(node.x, IMAGE)
+    made = w.emit("MaxPool", [x], f"{node.name}:real", dilations=node.dilations, **windows(node))
+    return w.rounded(node, made, IMAGE)
+
+
+@export_rule(AveragePool)
+def average_pool(node: AveragePool, w: Writer) -> Value:
+    attributes: dict[str, Any] = windows(node)
+    if node.dilations != (1, 1):
+        w.require(19)
+        attributes["dilations"] = node.dilations
+    mean = w.emit(
+        "AveragePool",
+        [w.real(node.x, IMAGE)],
+        f"{node.name}:real",
+        count_include_pad=int(node.count_include_pad),
+        **attributes,
+    )
+    return w.rounded(node, mean, IMAGE)
+
+
+def windows(node: Pool) -> dict[str, Any]:
+    return {
+        "kernel_shape": node.kernel,
+        "strides": node.strides,
+        "pads": node.pads,
+        "ceil_mode": int(node.ceil_mode),
+    }
+
+
+@export_rule(ReduceMean, ReduceSum, ReduceMax, ReduceMin)
+def reduction(node: Any, w: Writer) -> Value:
+    """The mean of an image has an operator of its own, which more runtimes know in int8."""
+    if isinstance(node, ReduceMean) and (node.axes, node.x.type.rank) == ((1, 2), 4):
+        return image_mean(node, w)
+    perm = w.order(node.x)
+    axes = sorted(perm.index(a) for a in node.axes)
+    # Without axes ONNX reduces all of them, unless told not to.
+    made = w.emit(
+        node.op,
+        [w.real(node.x, perm), w.integers(axes, f"{node.name}:axes")],
+        f"{node.name}:real",
+        keepdims=int(node.keepdims),
+        noop_with_empty_axes=int(not axes),
+    )
+    return w.rounded(node, made, perm if node.keepdims else without(perm, node.axes))
+
+
+def image_mean(node: ReduceMean, w: Writer) -> Value:
+    mean = w.emit("GlobalAveragePool", [w.real(node.x, IMAGE)], f"{node.name}:image")
+    whole = w.rounded(node, mean, IMAGE)
+    if node.keepdims:
+        return whole
+    if node.out is None:
+        return Value(w.reshaped(mean, node.type.shape, node.name), identity(2))
+    flat = w.reshaped(
+        w.dequantized(whole.name, node.type, identity(2), node.name), node.type.shape, node.name
+    )
+    return w.rounded(node, flat, identity(2))
+
+
+def without(perm: Perm, axes: tuple[int, ...]) -> Perm:
+    """The order of the axes that are left."""
+    kept = [a for a in range(len(perm)) if a not in axes]
+    return tuple(kept.index(p) for p in perm if p in kept)
+
+
+@export_rule(BatchNormalization)
+def batch_normalization(node: BatchNormalization, w: Writer) -> Value:
+    if node.type.rank < 2:
+        raise ModelError(
+            f"{node!r} cannot be written as ONNX, whose BatchNormalization needs two axes. "
+            "Remedy: optimize the graph before exporting it."
+        )
+    perm = channels_first(node.type.rank)
+    parameters = [w.stored(p) for p in (node.gamma, node.beta, node.mean, node.var)]
+    operands = [w.real(node.x, perm), *parameters]
+    return Value(w.emit(node.op, operands, node.name, epsilon=node.epsilon), perm)
+
+
+@export_rule(LRN)
+def lrn(node: LRN, w: Writer) -> Value:
+    perm = channels_first(node.type.rank)
+    return Value(w.emit(node.op, [w.real(node.x, perm)], node.name, **node.attributes()), perm)
+
+
+@export_rule(Softmax, LogSoftmax)
+def softmax(node: Softmax | LogSoftmax, w: Writer) -> Value:
+    """Along what the last axis of the graph is in ONNX."""
+    perm = w.order(node.x)
+    axis = perm.index(node.type.rank - 1)
+    made = w.emit(node.op, [w.real(node.x, perm)], f"{node.name}:real", axis=axis)
+    return w.rounded(node, made, perm)
