@@ -269,6 +269,11 @@ class _Job:
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
 
 
+def profile_of(graph: Graph, data: Any, subset_size: int = 300) -> Profile:
+    """The profile that ``data`` is or names, or a new one over these samples."""
+    return profile_in(data) or profile(graph, data, subset_size=subset_size)
+
+
 def profile_in(data: Any) -> Profile | None:
     """The profile that calibration data is, or names; None for samples."""
     if isinstance(data, Profile):

@@ -5,8 +5,10 @@ The only place that imports it.
 
 from __future__ import annotations
 
+import logging
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from onnxruntime.quantization import (
     QuantType,
     quantize_static,
 )
+from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from quantglow.errors import QuantglowError
 from quantglow.types import Array
@@ -55,12 +58,17 @@ def float_runner(model: Any, num_threads: int = 1) -> Runner:
     return run
 
 
-def int8_runner(model: str | Path, samples: Iterable[Feeds], num_threads: int = 1) -> Runner:
-    """``quantize_static`` at its best setting: QDQ, u8 activations, s8 weights per channel."""
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "int8.onnx"
+def int8_runner(model: Any, samples: Iterable[Feeds], num_threads: int = 1) -> Runner:
+    """``quant_pre_process`` and ``quantize_static`` of a ModelProto with fixed shapes.
+
+    Its best setting: QDQ, u8 activations, s8 weights per channel, min-max ranges.
+    """
+    with tempfile.TemporaryDirectory() as folder, _quiet():
+        plain, prepared, target = (Path(folder) / f"{i}.onnx" for i in range(3))
+        plain.write_bytes(model.SerializeToString())
+        quant_pre_process(str(plain), str(prepared), skip_symbolic_shape=True)
         quantize_static(
-            str(model),
+            str(prepared),
             str(target),
             _Reader(samples),
             quant_format=QuantFormat.QDQ,
@@ -70,6 +78,17 @@ def int8_runner(model: str | Path, samples: Iterable[Feeds], num_threads: int = 
             calibrate_method=CalibrationMethod.MinMax,
         )
         return float_runner(target.read_bytes(), num_threads)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """onnxruntime's quantizer warns through the root logger about what it was just told to do."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class _Reader(CalibrationDataReader):

@@ -1,0 +1,322 @@
+"""The commands but ``demo``.  Each has a function for its arguments and one that runs it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from quantglow import driver
+from quantglow.cli.timing import medians
+from quantglow.errors import InputError, OptionError, QuantglowError
+from quantglow.files import replacing
+from quantglow.options import METHODS, PRESETS, QuantizationConfig
+from quantglow.report import Report
+from quantglow.report.tables import Table
+from quantglow.runtime import saving
+from quantglow.runtime.build import plan_program
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.types import Array
+
+SAVED = ".qgm"
+
+STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
+
+
+# -- arguments that several commands have
+
+
+def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") -> None:
+    parser.add_argument("model", help=what)
+    parser.add_argument(
+        "--input-shapes",
+        nargs="+",
+        default=[],
+        metavar="NAME:D,D,…",
+        help="shapes of inputs that an ONNX model leaves free, as x:1,3,48,192",
+    )
+
+
+def calibration_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
+    parser.add_argument(
+        "--calibration-data",
+        required=required,
+        metavar="FILE",
+        help=".npz with an array for each input (first axis: samples), or a profile",
+    )
+    parser.add_argument("--subset-size", type=int, default=300, help="batches used at most")
+
+
+def quantization_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--preset", choices=PRESETS, default="mixed")
+    parser.add_argument("--calibrate-method", choices=METHODS, default="auto")
+    parser.add_argument("--per-channel", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--ignored-scope", nargs="+", metavar="NODE", help="nodes kept float")
+    parser.add_argument("--nodes-to-exclude", nargs="+", metavar="NODE", help="the same")
+    parser.add_argument("--op-types-to-quantize", nargs="+", metavar="OP", help="all others: float")
+
+
+def machine_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--target", default="native", help="native, or an x86 level as avx2")
+    parser.add_argument("--num-threads", type=int, help="default: the physical cores")
+
+
+def output_argument(parser: argparse.ArgumentParser, what: str, required: bool = True) -> None:
+    parser.add_argument("--output", required=required, metavar="FILE", help=what)
+
+
+# -- commands
+
+
+def profile_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    calibration_arguments(parser, required=True)
+    output_argument(parser, "profile to write (.npz)")
+
+
+def profile(options: argparse.Namespace, console: Console) -> None:
+    """Record a profile."""
+    check_writable(options.output)
+    found = driver.profile(
+        options.model,
+        options.calibration_data,
+        subset_size=options.subset_size,
+        input_shapes=shapes_of(options),
+    )
+    found.save(options.output)
+    console.print(
+        f"{options.output}: {len(found.histograms)} tensors over {found.samples} batches",
+        highlight=False,
+    )
+
+
+def quantize_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    calibration_arguments(parser, required=True)
+    quantization_arguments(parser)
+    machine_arguments(parser)
+    parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=True)
+    output_argument(parser, f"compiled model to write ({SAVED})", required=False)
+
+
+def quantize(options: argparse.Namespace, console: Console) -> None:
+    """Quantize, compile, check, report and save."""
+    if options.output:
+        check_writable(options.output)
+    compiled = driver.quantize_and_compile(
+        options.model,
+        options.calibration_data,
+        preset=options.preset,
+        subset_size=options.subset_size,
+        ignored_scope=options.ignored_scope,
+        calibrate_method=options.calibrate_method,
+        per_channel=options.per_channel,
+        nodes_to_exclude=options.nodes_to_exclude,
+        op_types_to_quantize=options.op_types_to_quantize,
+        target=options.target,
+        num_threads=options.num_threads,
+        verify=options.verify,
+        input_shapes=shapes_of(options),
+    )
+    console.print(compiled.report)
+    save(compiled, options.output, console)
+
+
+def compile_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    machine_arguments(parser)
+    output_argument(parser, f"compiled model to write ({SAVED})")
+
+
+def compile(options: argparse.Namespace, console: Console) -> None:
+    """Compile a float model and save it."""
+    check_writable(options.output)
+    compiled = opened(options)
+    console.print(compiled.report)
+    save(compiled, options.output, console)
+
+
+def run_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser, f"ONNX or {SAVED} model")
+    machine_arguments(parser)
+    parser.add_argument(
+        "--inputs", required=True, metavar="FILE", help=".npz with an array for each input"
+    )
+    output_argument(parser, ".npz file to write, with an array for each output", required=False)
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Run once; show and save the outputs."""
+    if options.output:
+        check_writable(options.output)
+    feeds = arrays_in(options.inputs)
+    compiled = opened(options)
+    outputs = compiled.run(None, feeds)
+    named = dict(zip((info.name for info in compiled.get_outputs()), outputs, strict=True))
+    console.print(outputs_table(named).rich())
+    if options.output:
+        write_arrays(options.output, named)
+
+
+def bench_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser, f"ONNX or {SAVED} model")
+    machine_arguments(parser)
+    parser.add_argument("--seconds", type=float, default=2.0, help="about how long to measure")
+
+
+def bench(options: argparse.Namespace, console: Console) -> None:
+    """Median latency on random inputs."""
+    if not options.seconds > 0:
+        raise OptionError(f"seconds must be positive, got {options.seconds}")
+    compiled = opened(options)
+    feeds = drawn_feeds(compiled)
+    times = medians({"latency": lambda: compiled.run(None, feeds)}, options.seconds)
+    spent = times["latency"]
+    console.print(repr(compiled), highlight=False, markup=False)
+    console.print(f"median {spent * 1e3:.3f} ms, {1 / spent:.0f} runs/s", highlight=False)
+
+
+def inspect_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser, f"ONNX or {SAVED} model")
+    calibration_arguments(parser, required=False)
+    quantization_arguments(parser)
+    parser.add_argument("--stage", choices=STAGES, default="optimized")
+
+
+def inspect(options: argparse.Namespace, console: Console) -> None:
+    """Print one stage.  With calibration data the stages after ``optimized`` are the int8 ones."""
+    console.file.write(stage_text(options).rstrip("\n") + "\n")
+
+
+def stage_text(options: argparse.Namespace) -> str:
+    """The text of the stage that ``options`` ask for."""
+    if options.stage == "report":
+        return str(report_of(options))
+    if is_saved(options.model):
+        graph = saving.load(options.model).graph
+    else:
+        graph = driver.import_model(options.model, shapes_of(options))
+        if options.stage == "imported":
+            return str(graph)
+        graph = driver.float_graph_of(graph)
+    if options.stage != "optimized" and options.calibration_data:
+        config = QuantizationConfig(
+            preset=options.preset,
+            calibrate_method=options.calibrate_method,
+            per_channel=options.per_channel,
+            ignored_scope=options.ignored_scope,
+            nodes_to_exclude=options.nodes_to_exclude,
+            op_types_to_quantize=options.op_types_to_quantize,
+        )
+        profile = driver.profile_of(graph, options.calibration_data, options.subset_size)
+        graph = driver.quantize(graph, profile, config)
+    if options.stage == "int8" and not driver.is_quantized(graph):
+        raise OptionError("stage int8 needs --calibration-data FILE")
+    if options.stage in ("imported", "optimized", "int8"):
+        return str(graph)
+    planned = plan_program(graph)
+    texts = {"lowered": planned.lowered, "program": planned.program, "memory": planned.plan}
+    return str(texts[options.stage])
+
+
+def report_of(options: argparse.Namespace) -> object:
+    """The report saved with a model, or that of quantizing or compiling one now."""
+    if is_saved(options.model):
+        return Report.from_json(saving.load(options.model).report)
+    if not options.calibration_data:
+        return driver.compile(options.model, input_shapes=shapes_of(options)).report
+    return driver.quantize_and_compile(
+        options.model, options.calibration_data, input_shapes=shapes_of(options)
+    ).report
+
+
+# -- helpers
+
+
+def opened(options: argparse.Namespace) -> CompiledModel:
+    """The compiled model that ``options`` name: a saved one, or an ONNX file."""
+    if is_saved(options.model):
+        return driver.load(options.model, options.target, options.num_threads)
+    shapes = shapes_of(options)
+    return driver.compile(options.model, options.target, options.num_threads, input_shapes=shapes)
+
+
+def is_saved(model: str) -> bool:
+    return Path(model).suffix == SAVED
+
+
+def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
+    """``{"x": (1, 3, 48, 192)}`` from ``["x:1,3,48,192"]``."""
+    shapes = {}
+    for text in options.input_shapes:
+        name, colon, dims = text.rpartition(":")
+        if not colon or not all(d.strip().isdigit() for d in dims.split(",")):
+            raise OptionError(f"input_shapes takes NAME:D,D,… as x:1,3,48,192; got {text!r}")
+        shapes[name] = tuple(map(int, dims.split(",")))
+    return shapes
+
+
+def save(compiled: CompiledModel, output: str | None, console: Console) -> None:
+    if output:
+        compiled.save(output)
+        console.print(f"saved {output} ({os.path.getsize(output)} bytes)", highlight=False)
+
+
+def check_writable(output: str) -> None:
+    """Raise ``OptionError`` before the work rather than after it."""
+    folder = Path(output).absolute().parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise OptionError(f"cannot write {output!r}: the folder {folder} is missing or read-only")
+
+
+def arrays_in(path: str) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file.  Raises ``InputError``."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            if not hasattr(archive, "files"):
+                raise ValueError("it holds one array without a name")
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"cannot read inputs {path!r}: {error}. Remedy: write them with numpy.savez(path, "
+            "**feeds), one array for each input."
+        ) from error
+
+
+def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
+    """An ``.npz`` file, written whole or not at all."""
+    try:
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **dict[str, Any](arrays))
+    except OSError as error:
+        raise QuantglowError(f"cannot write {path!r}: {error}") from error
+
+
+def drawn_feeds(compiled: CompiledModel) -> dict[str, Array]:
+    """Random values in the type of each input."""
+    rng = np.random.default_rng(0)
+    return {
+        node.name: rng.standard_normal(node.type.shape).astype(node.type.dtype.numpy)
+        for node in compiled.graph.inputs
+    }
+
+
+def outputs_table(outputs: Mapping[str, Array]) -> Table:
+    rows = [
+        (
+            name,
+            f"{array.dtype}{list(array.shape)}",
+            f"{array.min():.6g}",
+            f"{array.max():.6g}",
+            str(int(array.argmax())),
+        )
+        for name, array in outputs.items()
+    ]
+    numbers = ("smallest", "largest", "index of largest")
+    return Table("Outputs", ("name", "type", *numbers), rows, frozenset(numbers))

@@ -1,0 +1,112 @@
+"""``quantglow demo``: two embedded networks from ONNX to int8 machine code, checked and timed."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+from rich.console import Console
+
+from quantglow.cli.data import EXAMPLES, Example
+from quantglow.cli.timing import medians
+from quantglow.driver import compile, quantize_and_compile
+from quantglow.frontend.peer_model import peer_model
+from quantglow.profiling.data import Feeds
+from quantglow.report import Report
+from quantglow.report.onnxruntime_check import float_runner, int8_runner
+from quantglow.report.tables import Table, number
+from quantglow.runtime.build import thread_count
+from quantglow.types import Array
+
+CALIBRATION_SAMPLES = 50
+OURS, PEER = "quantglow", "onnxruntime"
+
+Runner = Callable[[Feeds], list[Array]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--num-threads", type=int, help="threads of each runtime (default: the physical cores)"
+    )
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Run every example and print its tables."""
+    start = time.perf_counter()
+    threads = thread_count(options.num_threads)
+    for make in EXAMPLES:
+        example = make()
+        console.rule(example.title)
+        runners, report = prepared(example, threads)
+        console.print(stages_table(report).rich())
+        console.print(results_table(example, runners, threads).rich())
+        console.print(accuracy_line(report))
+    console.rule()
+    console.print(f"{time.perf_counter() - start:.0f} s in all")
+
+
+def prepared(example: Example, threads: int) -> tuple[dict[str, Runner], Report]:
+    """Both precisions on both runtimes, by their titles, and the report of our int8 model."""
+    shape = (1, *example.images.shape[1:])
+    shapes = {example.input_name: shape}
+    samples = example.calibration[:CALIBRATION_SAMPLES]
+    feeds = [{example.input_name: image[None]} for image in samples]
+    exact = compile(example.model, num_threads=threads, input_shapes=shapes)
+    int8 = quantize_and_compile(example.model, feeds, num_threads=threads, input_shapes=shapes)
+    fixed = peer_model(example.model, shapes)
+    runners: dict[str, Runner] = {
+        f"{PEER} float": float_runner(fixed, threads),
+        f"{OURS} float": lambda feeds: exact.run(None, feeds),
+        f"{PEER} int8": int8_runner(fixed, feeds, threads),
+        f"{OURS} int8": lambda feeds: int8.run(None, feeds),
+    }
+    assert isinstance(int8.report, Report)
+    return runners, int8.report
+
+
+def stages_table(report: Report) -> Table:
+    """Time of each stage of ``quantize_and_compile``."""
+    rows = [(stage, f"{seconds * 1e3:.0f} ms") for stage, seconds in report.seconds.items()]
+    return Table("From ONNX to checked int8 machine code", ("stage", "time"), rows, _TIME)
+
+
+_TIME = frozenset({"time"})
+
+
+def results_table(example: Example, runners: dict[str, Runner], threads: int) -> Table:
+    """Accuracy on the labelled images and latency of one image."""
+    one = {example.input_name: example.images[:1]}
+    calls = {name: lambda run=run: run(one) for name, run in runners.items()}
+    times = medians(calls)
+    baseline = times[f"{PEER} float"]
+    rows = [
+        (
+            name,
+            f"{accuracy(run, example):.2%}",
+            f"{times[name] * 1e6:.0f} µs",
+            number(baseline / times[name], "{:.2f} x"),
+        )
+        for name, run in runners.items()
+    ]
+    numbers = ("accuracy", "latency", f"speed against {PEER} float")
+    title = f"{len(example.labels)} labelled images, {threads} thread(s), batch 1"
+    return Table(title, ("runtime", *numbers), rows, frozenset(numbers))
+
+
+def accuracy(run: Runner, example: Example) -> float:
+    """Share of the labelled images whose largest score is the label."""
+    found = [int(run({example.input_name: image[None]})[0].argmax()) for image in example.images]
+    return float(np.mean(np.array(found) == example.labels))
+
+
+def accuracy_line(report: Report) -> str:
+    """The check against onnxruntime in one line."""
+    int8 = sum(layer.precision == "int8" for layer in report.layers)
+    outputs = ", ".join(f"{o.name} {o.sqnr_db:.1f} dB" for o in report.outputs)
+    return (
+        f"{int8} of {len(report.layers)} operators in int8; SQNR against {report.compared_with}: "
+        f"{outputs}; arena {report.memory.peak_nbytes / 1000:.1f} kB, "
+        f"{report.memory.efficiency:.0%} of it needed at once"
+    )

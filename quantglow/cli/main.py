@@ -1,0 +1,124 @@
+"""``quantglow``: the command line.  Flags are the keywords of the Python functions.
+
+Exit codes: 0 done, 1 an error of the model, the data or the options, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console
+
+from quantglow.cli import commands, demo
+from quantglow.errors import QuantglowError
+from quantglow.version import __version__
+
+
+@dataclass(frozen=True)
+class Command:
+    """A subcommand: what it does in one line, its arguments, and its action."""
+
+    summary: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Console], None]
+    example: str
+
+
+COMMANDS: dict[str, Command] = {
+    "demo": Command(
+        "two embedded networks: profile, int8, machine code, check against onnxruntime",
+        demo.add_arguments,
+        demo.run,
+        "quantglow demo",
+    ),
+    "profile": Command(
+        "record the range of every tensor on calibration data",
+        commands.profile_arguments,
+        commands.profile,
+        "quantglow profile net.onnx --calibration-data samples.npz --output net.profile.npz",
+    ),
+    "quantize": Command(
+        "quantize to int8, check against onnxruntime, print the report, save the model",
+        commands.quantize_arguments,
+        commands.quantize,
+        "quantglow quantize net.onnx --calibration-data samples.npz --output net.qgm",
+    ),
+    "compile": Command(
+        "compile a float model and save it",
+        commands.compile_arguments,
+        commands.compile,
+        "quantglow compile net.onnx --output net.qgm",
+    ),
+    "run": Command(
+        "run a model on the arrays of an .npz file",
+        commands.run_arguments,
+        commands.run,
+        "quantglow run net.qgm --inputs one.npz --output result.npz",
+    ),
+    "bench": Command(
+        "measure the latency of a model",
+        commands.bench_arguments,
+        commands.bench,
+        "quantglow bench net.qgm --num-threads 2",
+    ),
+    "inspect": Command(
+        "print a stage of the compiler: graph, primitives, program, memory plan or report",
+        commands.inspect_arguments,
+        commands.inspect,
+        "quantglow inspect net.qgm --stage program",
+    ),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command line (default: that of the process); its exit code."""
+    options = parser().parse_args(arguments)
+    console = Console(soft_wrap=False)
+    try:
+        COMMANDS[options.command].run(options, console)
+    except QuantglowError as error:
+        print(f"quantglow: {type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of our output went away; a closed stdout must not raise again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their flags."""
+    top = _Parser(prog="quantglow", description=__doc__, **_RAW)
+    top.add_argument("--version", action="version", version=f"quantglow {__version__}")
+    subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, command in COMMANDS.items():
+        made = subparsers.add_parser(
+            name,
+            help=command.summary,
+            description=command.summary,
+            epilog=f"example:\n  {command.example}",
+            **_RAW,
+        )
+        command.add_arguments(made)
+    return top
+
+
+class _Parser(argparse.ArgumentParser):
+    """Flags must be written out: a new flag never changes the meaning of a script."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+
+
+_RAW: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""A model prepared for onnxruntime's quantizer: fixed shapes, an opset with per-channel scales."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import onnx
+from onnx.version_converter import convert_version
+
+from quantglow.errors import ModelError
+from quantglow.frontend.loading import load_model, opsets_of
+
+PER_CHANNEL_OPSET = 13
+"""DequantizeLinear has an axis from here on."""
+
+
+def peer_model(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+    input_shapes: Mapping[str, Sequence[int]],
+) -> onnx.ModelProto:
+    """A copy with the given input shapes and at least opset 13.  Raises ``ModelError``."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(load_model(model))
+    for value in proto.graph.input:
+        if value.name in input_shapes:
+            fix_shape(value, input_shapes[value.name])
+    if opsets_of(proto).get("", 1) >= PER_CHANNEL_OPSET:
+        return proto
+    try:
+        return convert_version(proto, PER_CHANNEL_OPSET)
+    except RuntimeError as error:
+        raise ModelError(f"cannot convert to opset {PER_CHANNEL_OPSET}: {error}") from error
+
+
+def fix_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:
+    for dim, size in zip(value.type.tensor_type.shape.dim, shape, strict=True):
+        dim.dim_value = size
