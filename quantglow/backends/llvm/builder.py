@@ -126,11 +126,13 @@ class Builder:
         """i64 addition; adding zero costs nothing."""
         if b in (0, "0"):
             return a
+        if a == "0":
+            return str(b)
         return self.op("add", I64, a, str(b))
 
     def mul(self, a: Value, b: Value | int) -> Value:
-        """i64 multiplication; by one costs nothing."""
-        if b in (1, "1"):
+        """i64 multiplication; by one, or of zero, costs nothing."""
+        if b in (1, "1") or a == "0":
             return a
         return self.op("mul", I64, a, str(b))
 
@@ -230,6 +232,9 @@ class Builder:
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:
         """Run the body if the i1 ``condition`` holds."""
+        if condition == "true":
+            yield
+            return
         label = self.fresh("when")
         self.do(f"br i1 {condition}, label %{label}.then, label %{label}.done")
         self.start_block(f"{label}.then")

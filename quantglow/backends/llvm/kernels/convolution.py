@@ -16,7 +16,7 @@ from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.depthwise import depthwise_call, has_depthwise_form
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, DotProduct, dot_product
-from quantglow.backends.llvm.kernels.epilogue import Epilogue, groups
+from quantglow.backends.llvm.kernels.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.geometry import Geometry
 from quantglow.backends.llvm.kernels.packing import (
     Panels,
@@ -25,7 +25,7 @@ from quantglow.backends.llvm.kernels.packing import (
     panel_channels,
 )
 from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
-from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile
+from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile, groups
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
@@ -168,42 +168,80 @@ class _ConvKernel:
         self.x, self.y, self.w, self.bias = pointers[:4]
         self.scale = pointers[4] if self.epilogue.scaled else ""
         self.residual = pointers[-1] if self.conv.residual is not None else ""
-        inner = self.pixel_tiles if self.panels_outer else self.all_panels
-        with b.loop("%begin", "%end") as i, b.loop(0, inner) as j:
-            tile, panel = (j, i) if self.panels_outer else (i, j)
-            self.dispatch(tile, panel)
+        if self.panels_outer:
+            with b.loop("%begin", "%end") as panel:
+                channels = self.locate_channels(panel)
+                with b.loop(0, self.pixel_tiles) as tile:
+                    self.dispatch(self.locate_pixels(tile), channels)
+        else:
+            with b.loop("%begin", "%end") as tile:
+                pixels = self.locate_pixels(tile)
+                with b.loop(0, self.all_panels) as panel:
+                    self.dispatch(pixels, self.locate_channels(panel))
         return b.finish()
 
-    def dispatch(self, tile: Value, panel: Value) -> None:
-        """Decode tile and panel numbers, and run the body made for their size."""
+    def locate_pixels(self, tile: Value) -> _Pixels:
+        """Pointers to the first pixel of a tile."""
         b, g = self.b, self.geometry
         rest, column = b.divide(tile, self.column_tiles)
         image, row = b.divide(rest, self.row_tiles)
-        group, local = b.divide(panel, self.panels.count)
-        top, left = b.mul(row, self.tile.rows), b.mul(column, self.tile.columns)
-        x = b.at(self.x, self._dot3(image, top, left, (g.x.batch_pitch, *self._strided())))
-        x = b.at(x, b.mul(group, self.conv.w.type.shape[2] * g.x.itemsize))
-        y = b.at(self.y, self._dot3(image, top, left, g.y.pitches))
+        index = (image, b.mul(row, self.tile.rows), b.mul(column, self.tile.columns))
         residual = ""
         if g.residual is not None:
-            residual = b.at(self.residual, self._dot3(image, top, left, g.residual.pitches))
-        for rows, row_test in self._sizes(g.y.height, self.tile.rows, row, self.row_tiles):
+            residual = b.at(self.residual, self._dot3(index, g.residual.pitches))
+        return _Pixels(
+            b.at(self.x, self._dot3(index, (g.x.batch_pitch, *self._strided()))),
+            b.at(self.y, self._dot3(index, g.y.pitches)),
+            residual,
+            self._sizes(g.y.height, self.tile.rows, row, self.row_tiles),
+            self._sizes(g.y.width, self.tile.columns, column, self.column_tiles),
+        )
+
+    def locate_channels(self, panel: Value) -> _Channels:
+        """Offsets of the first channel of a panel."""
+        b, panels = self.b, self.panels
+        group, local = b.divide(panel, panels.count)
+        width = panels.vectors * panels.lanes
+        group_nbytes = sum(panels.widths()) * self.vector_steps_nbytes
+        panel_nbytes = panels.vectors * self.vector_steps_nbytes
+        return _Channels(
+            b.mul(group, self.conv.w.type.shape[2] * self.geometry.x.itemsize),
+            b.add(b.mul(group, panels.channels), b.mul(local, width)),
+            b.add(b.mul(group, group_nbytes), b.mul(local, panel_nbytes)),
+            b.add(b.mul(group, panels.padded_channels), b.mul(local, width)),
+            self._panel_kinds(local),
+        )
+
+    def dispatch(self, pixels: _Pixels, channels: _Channels) -> None:
+        """Run the body made for the sizes of a tile and a panel."""
+        b, g = self.b, self.geometry
+        residual = pixels.residual
+        if g.residual is not None:
+            residual = b.at(residual, b.mul(channels.first, g.residual.itemsize))
+        place = _Place(
+            b.at(pixels.x, channels.x_offset),
+            b.at(pixels.y, b.mul(channels.first, g.y.itemsize)),
+            b.at(self.w, channels.weights),
+            channels.packed_first,
+            residual,
+        )
+        for rows, row_test in pixels.rows:
             with b.when(row_test):
-                for columns, column_test in self._sizes(
-                    g.y.width, self.tile.columns, column, self.column_tiles
-                ):
+                for columns, column_test in pixels.columns:
                     with b.when(column_test):
-                        self.bodies(rows, columns, group, local, x, y, residual)
+                        for vectors, valid, test in channels.kinds:
+                            with b.when(test):
+                                self.body(rows, columns, vectors, valid, place)
 
     def _strided(self) -> tuple[int, int]:
         g = self.geometry
         return g.strides[0] * g.x.row_pitch, g.strides[1] * g.x.column_pitch
 
-    def _dot3(self, i: Value, j: Value, k: Value, pitches: tuple[int, int, int]) -> Value:
+    def _dot3(self, index: tuple[Value, Value, Value], pitches: tuple[int, int, int]) -> Value:
         b, total = self.b, "0"
-        for index, pitch in zip((i, j, k), pitches, strict=True):
-            if index != "0" and pitch:
-                term = b.mul(index, pitch)
+        for i, pitch in zip(index, pitches, strict=True):
+            if i != "0" and pitch:
+                term = b.mul(i, pitch)
                 total = term if total == "0" else b.add(total, term)
         return total
 
@@ -217,39 +255,6 @@ class _ConvKernel:
         last = self.b.compare("eq", "i64", index, str(count - 1))
         full = self.b.op("xor", "i1", last, "true")
         return [(size, full), (tail, last)]
-
-    def bodies(
-        self,
-        rows: int,
-        columns: int,
-        group: Value,
-        local: Value,
-        x: Value,
-        y: Value,
-        residual: Value,
-    ) -> None:
-        """The body for full panels and the one for the tail panel."""
-        b, panels = self.b, self.panels
-        group_nbytes = sum(panels.widths()) * self.vector_steps_nbytes
-        first = b.add(
-            b.mul(group, panels.padded_channels), b.mul(local, panels.vectors * panels.lanes)
-        )
-        weights = b.add(
-            b.mul(group, group_nbytes), b.mul(local, panels.vectors * self.vector_steps_nbytes)
-        )
-        channel = b.add(b.mul(group, panels.channels), b.mul(local, panels.vectors * panels.lanes))
-        place = _Place(
-            x,
-            b.at(y, b.mul(channel, self.geometry.y.itemsize)),
-            b.at(self.w, weights),
-            first,
-            b.at(residual, b.mul(channel, self.geometry.residual.itemsize))
-            if self.geometry.residual
-            else "",
-        )
-        for vectors, channels, test in self._panel_kinds(local):
-            with b.when(test):
-                self.body(rows, columns, vectors, channels, place)
 
     def _panel_kinds(self, local: Value) -> list[tuple[int, int, Value]]:
         panels = self.panels
@@ -399,6 +404,29 @@ class _ConvKernel:
             )
             for i in range(size)
         ]
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """A tile of pixels: pointers, and the sizes it may have with their tests."""
+
+    x: Value
+    y: Value
+    residual: Value
+    rows: list[tuple[int, Value]]
+    columns: list[tuple[int, Value]]
+
+
+@dataclass(frozen=True)
+class _Channels:
+    """A panel of channels: bytes to its group's input, its first output channel, bytes to its
+    weights, its position among packed constants, and the sizes it may have with their tests."""
+
+    x_offset: Value
+    first: Value
+    weights: Value
+    packed_first: Value
+    kinds: list[tuple[int, int, Value]]
 
 
 @dataclass(frozen=True)

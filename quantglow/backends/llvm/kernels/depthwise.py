@@ -8,7 +8,7 @@ Where a chunk of channels is narrower than a vector, several output columns lie 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -243,6 +243,7 @@ class _Depthwise:
         blocks, rest = divmod(self.y.width, side)
         advance = side * self.conv.strides[1]
         carried = self._carried(advance)
+        place = place.with_constants(*self._constants(place))
         kinds = [self.dot.bytes_kind] * (4 * len(self.rows.quads) * len(carried))
         if blocks:
             first = [
@@ -258,6 +259,17 @@ class _Depthwise:
             offset = start * self.conv.strides[1] * self.x.column_pitch
             last = place.moved(b, offset, start * self.y.column_pitch)
             self.block(chunk, last, side, min(side, self.y.width), {})
+
+    def _constants(self, place: _Place) -> tuple[list[Value], list[Value]]:
+        """Bias and multipliers of a run, loaded once before its columns."""
+        b, nbytes = self.b, self.target.vector_nbytes
+        return (
+            [b.load(self.dot.kind, b.at(place.bias, g * nbytes), align=4) for g in range(4)],
+            [
+                b.load(self.epilogue.floats, b.at(place.scale, g * nbytes), align=4)
+                for g in range(4)
+            ],
+        )
 
     def _carried(self, advance: int) -> list[int]:
         """Column taps whose interleaved column the next block reads again, kept in registers."""
@@ -277,14 +289,7 @@ class _Depthwise:
         ``kept`` holds columns of the previous block by the tap they had there.
         """
         b, advance = self.b, side * self.conv.strides[1]
-        kind = self.dot.kind
-        sums = [
-            [
-                b.load(kind, b.at(place.bias, g * self.target.vector_nbytes), align=4)
-                for g in range(4)
-            ]
-            for _ in range(self.rows.outputs)
-        ]
+        sums = [list(place.bias_values) for _ in range(self.rows.outputs)]
         window: dict[int, list[Value]] = {}
         for number, tap in enumerate(self.column_taps):
             old = kept.get(tap + advance)
@@ -292,7 +297,7 @@ class _Depthwise:
             self.accumulate(sums, window[tap], place.w, number)
         for row in range(self.rows.outputs):
             y = b.at(place.y, row * self.y.row_pitch)
-            self.store(chunk, sums[row], place.scale, y, side, valid)
+            self.store(chunk, sums[row], place.scale_values, y, side, valid)
         return window
 
     def accumulate(
@@ -363,13 +368,11 @@ class _Depthwise:
         return halves[0], halves[1]
 
     def store(
-        self, chunk: Chunk, sums: list[Value], scale: Value, y: Value, side: int, valid: int
+        self, chunk: Chunk, sums: list[Value], scale: list[Value], y: Value, side: int, valid: int
     ) -> None:
         """Finish four vectors of sums and store each pixel's bytes."""
-        b, nbytes = self.b, self.target.vector_nbytes
-        values = [
-            self.epilogue.values(b, s, b.at(scale, g * nbytes), None) for g, s in enumerate(sums)
-        ]
+        b = self.b
+        values = [self.epilogue.scaled_sums(b, s, c) for s, c in zip(sums, scale, strict=True)]
         data = self.epilogue.byte_results(b, values)
         for pixel in range(valid):
             part = data
@@ -389,10 +392,15 @@ class _Place:
     w: Value
     bias: Value
     scale: Value
+    bias_values: list[Value] = field(default_factory=list)
+    scale_values: list[Value] = field(default_factory=list)
+
+    def with_constants(self, bias: list[Value], scale: list[Value]) -> _Place:
+        return replace(self, bias_values=bias, scale_values=scale)
 
     def moved(self, b: Builder, x: Value | int, y: Value | int) -> _Place:
         x_moved, y_moved = b.opaque(b.at(self.x, x)), b.opaque(b.at(self.y, y))
-        return _Place(x_moved, y_moved, self.w, self.bias, self.scale)
+        return replace(self, x=x_moved, y=y_moved)
 
     def at_column(self, b: Builder, index: Value, x_pitch: int, y_pitch: int) -> _Place:
         return self.moved(b, b.mul(index, x_pitch), b.mul(index, y_pitch))

@@ -15,6 +15,7 @@ from functools import cached_property
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.kernels.tiling import groups
 from quantglow.backends.llvm.kernels.vectors import round_to_int
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
@@ -24,12 +25,6 @@ from quantglow.types import Array, DType
 
 LANE = 4
 """int32 elements of a 128-bit lane."""
-
-
-def groups(vectors: int) -> list[int]:
-    """How many vectors of sums are stored together: fours, then twos, then ones."""
-    fours, rest = divmod(vectors, 4)
-    return [4] * fours + [2] * (rest // 2) + [1] * (rest % 2)
 
 
 def channel_order(lanes: int, vectors: int, packed: bool) -> Array:
@@ -111,12 +106,15 @@ class Epilogue:
         """Sums as float32 in output steps (or reals), residual added."""
         result = sums
         if self.scaled:
-            result = b.cast("sitofp", self.ints, sums, self.floats)
             scale = b.load(self.floats, multiplier_pointer, align=4)
-            result = b.op("fmul", self.floats, result, scale)
+            result = self.scaled_sums(b, sums, scale)
         if residual is not None:
             result = b.op("fadd", self.floats, result, residual)
         return result
+
+    def scaled_sums(self, b: Builder, sums: Value, scale: Value) -> Value:
+        """``float32(sums) * scale``"""
+        return b.op("fmul", self.floats, b.cast("sitofp", self.ints, sums, self.floats), scale)
 
     def float_results(self, b: Builder, values: Value) -> Value:
         """Float results within their bounds."""

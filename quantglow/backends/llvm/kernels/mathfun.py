@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
-from quantglow.backends.llvm.kernels import vectors
+from quantglow.backends.llvm.kernels import rounding, vectors
 from quantglow.backends.llvm.target import Target
 
 _LN2_HIGH = 355 / 512
@@ -178,8 +178,8 @@ def _signed_power(
     """Negative bases: the sign for odd exponents, NaN for fractional ones."""
     kind = vector(lanes, "float")
     half = _scale(b, kind, y, 0.5)
-    whole = b.compare("oeq", kind, vectors.rint(b, target, lanes, y), y)
-    even = b.compare("oeq", kind, vectors.rint(b, target, lanes, half), half)
+    whole = b.compare("oeq", kind, rounding.rint(b, target, lanes, y), y)
+    even = b.compare("oeq", kind, rounding.rint(b, target, lanes, half), half)
     negated = vectors.with_sign_of(b, lanes, value, x)
     value = b.select(kind, even, value, b.select(kind, whole, negated, value))
     lowest = b.compare("ogt", kind, x, splat(kind, f32(-math.inf)))

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-import numpy as np
-
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels import vectors
 from quantglow.backends.llvm.kernels.nest import Axis, Nest, emit_row
+from quantglow.backends.llvm.kernels.pool_tables import OUTSIDE, PoolTables
 from quantglow.backends.llvm.kernels.strided import (
     load_lanes,
     load_strided,
@@ -28,10 +27,6 @@ from quantglow.instr.program import Compute, View
 from quantglow.ops import AveragePool, MaxPool
 from quantglow.types import Array, DType
 
-OUTSIDE = -(2**62)
-"""The table entry of a tap outside the image."""
-MAX_TAPS = 49
-"""Larger windows are not unrolled: every position is treated as a border."""
 UNROLL = 4
 
 Combine = Callable[[Builder, int, Value, Value], Value]
@@ -47,7 +42,7 @@ def emit_pool(step: Compute, target: Target) -> KernelCall:
     kernel.emit()
     n, oh, _, _ = pool.type.shape
     work = pool.type.size * pool.kernel[0] * pool.kernel[1] / 8
-    pointers: tuple[View | Array, ...] = (step.output, x, *kernel.constants())
+    pointers: tuple[View | Array, ...] = (step.output, x, *kernel.compile_time.constants())
     return KernelCall(kernel.b.finish(), pointers, n * oh, work, "pool")
 
 
@@ -75,6 +70,10 @@ class _Pool:
         return [s * self.dtype.nbytes for s in self.x.strides]
 
     @cached_property
+    def compile_time(self) -> PoolTables:
+        return PoolTables(self.pool, (self.x_strides[1], self.x_strides[2]))
+
+    @cached_property
     def y_strides(self) -> list[int]:
         return [s * self.y.type.dtype.nbytes for s in self.y.strides]
 
@@ -92,60 +91,14 @@ class _Pool:
         itemsize = 4 if self.averages else self.dtype.nbytes
         return self.target.vector_nbytes // itemsize
 
-    # -- tables
-
-    def taps(self, axis: int) -> Array:
-        """int64 [outputs, kernel]: source index of every tap along H (0) or W (1)."""
-        outputs, kernel = self.pool.type.shape[axis + 1], self.pool.kernel[axis]
-        first = np.arange(outputs) * self.pool.strides[axis] - self.pool.pads[axis]
-        return np.asarray(first[:, None] + np.arange(kernel) * self.pool.dilations[axis])
-
-    def inside(self, axis: int) -> Array:
-        taps = self.taps(axis)
-        return np.asarray((taps >= 0) & (taps < self.pool.x.type.shape[axis + 1]))
-
-    def interior(self, axis: int) -> tuple[int, int]:
-        """The outputs whose taps all lie inside; empty for large windows."""
-        whole = np.flatnonzero(self.inside(axis).all(axis=1))
-        if not len(whole) or self.pool.kernel[0] * self.pool.kernel[1] > MAX_TAPS:
-            return 0, 0
-        return int(whole[0]), int(whole[-1]) + 1
-
-    def constants(self) -> list[Array]:
-        """Tap offsets of rows and columns, a row of padding, and divisors by position."""
-        offsets = [
-            np.where(self.inside(axis), self.taps(axis) * self.x_strides[axis + 1], OUTSIDE)
-            for axis in (0, 1)
-        ]
-        channels = self.pool.type.shape[3]
-        padding = np.full(channels, self._padding(), self.dtype.numpy)
-        tables = [np.ascontiguousarray(o, np.int64) for o in offsets]
-        return [*tables, padding, *self._divisors()]
-
-    def _padding(self) -> float | int:
-        if self.averages:
-            return 0
-        return -np.inf if self.dtype.is_float else self.dtype.limits[0]
-
-    def _divisors(self) -> list[Array]:
-        """For averages [OH, OW]: float divisors, or multipliers and sums of zero points."""
-        if not isinstance(self.pool, AveragePool):
-            return []
-        if self.pool.out is None:
-            return [np.ascontiguousarray(self.pool.divisors()[..., 0], np.float32)]
-        scale = np.ascontiguousarray(self.pool.output_scale()[..., 0], np.float32)
-        counts = np.outer(self.inside(0).sum(axis=1), self.inside(1).sum(axis=1))
-        zero_point = self.pool.x.type.params.zero_point
-        return [scale, np.ascontiguousarray(counts * zero_point, np.int32)]
-
     # -- loops
 
     def emit(self) -> None:
         b = self.b
-        count = 5 + len(self._divisors())
+        count = 5 + len(self.compile_time.divisors())
         y, x, *self.tables = b.kernel(count)
         _, oh, _, _ = self.pool.type.shape
-        top, bottom = self.interior(0)
+        top, bottom = self.compile_time.interior(0)
         with b.loop("%begin", "%end") as item:
             image, row = b.divide(item, oh)
             y_row = b.at(y, b.mul(image, self.y_strides[0]))
@@ -166,7 +119,7 @@ class _Pool:
 
     def row(self, y: Value, image: Value, row: Value) -> None:
         """A row whose windows need no padding above or below."""
-        left, right = self.interior(1)
+        left, right = self.compile_time.interior(1)
         width = self.pool.type.shape[2]
         if right > left:
             self.border(y, image, row, 0, left)
@@ -303,7 +256,7 @@ class _Pool:
     def _start(self, lanes: int) -> Value:
         kind = self._kind(lanes)
         element = "float" if "float" in kind else "i32"
-        return splat(kind, vectors.literal(element, self._padding()))
+        return splat(kind, vectors.literal(element, self.compile_time.padding))
 
     def load(self, pointer: Value, stride: int, piece: Piece) -> Value:
         if self.averages:
@@ -369,5 +322,5 @@ class _Pool:
 
     def _full(self, index: int) -> float:
         """The entry of the divisor table for windows inside the image."""
-        row, column = self.interior(0)[0], self.interior(1)[0]
-        return float(self._divisors()[index][row, column])
+        row, column = self.compile_time.interior(0)[0], self.compile_time.interior(1)[0]
+        return float(self.compile_time.divisors()[index][row, column])

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
-from quantglow.backends.llvm.kernels import mathfun, vectors
+from quantglow.backends.llvm.kernels import mathfun, rounding, vectors
 from quantglow.backends.llvm.target import Target
 from quantglow.ops.expression import SELECT, Expr
 from quantglow.types import DType
@@ -15,9 +15,9 @@ from quantglow.types import DType
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _INT_OPS = {"iadd": "add", "isub": "sub", "imul": "mul"}
 _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, Target, int, Value], Value]] = {
-    "floor": vectors.floor,
-    "ceil": vectors.ceil,
-    "rint": vectors.rint,
+    "floor": rounding.floor,
+    "ceil": rounding.ceil,
+    "rint": rounding.rint,
     "exp": mathfun.exp,
     "log": mathfun.log,
     "tanh": mathfun.tanh,

@@ -11,9 +11,9 @@ from functools import cache
 
 LATENCY = 4
 """Cycles between dependent dot products."""
-EPILOGUE = 3.0
-"""Cycles to finish and store one vector of results."""
-OVERHEAD = 12.0
+EPILOGUE = {4: 1.6, 2: 1.6, 1: 2.4}
+"""Cycles to finish and store one vector of results, by how many are stored together."""
+OVERHEAD = 14.0
 """Cycles to enter and leave a tile."""
 
 
@@ -33,7 +33,14 @@ class Tile:
 def cycles(pixels: int, vectors: int, steps: int) -> float:
     """Model of one tile."""
     inner = max(pixels * vectors / 2, (pixels + vectors) / 2, LATENCY)
-    return steps * inner + pixels * vectors * EPILOGUE + OVERHEAD
+    finish = pixels * sum(size * EPILOGUE[size] for size in groups(vectors))
+    return steps * inner + finish + OVERHEAD
+
+
+def groups(vectors: int) -> list[int]:
+    """How many vectors of results are stored together: fours, then twos, then ones."""
+    fours, rest = divmod(vectors, 4)
+    return [4] * fours + [2] * (rest // 2) + [1] * (rest % 2)
 
 
 def spans(total: int, size: int) -> list[tuple[int, int]]:

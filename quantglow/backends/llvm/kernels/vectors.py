@@ -18,9 +18,6 @@ ELEMENTS = {"f32": "float", "i8": "i8", "u8": "i8", "i16": "i16", "i32": "i32", 
             "bool": "i8"}  # fmt: skip
 """LLVM type in memory of each element type."""
 
-TWO_POW_23 = 8388608.0
-"""float32 values at least this large are integers."""
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -80,7 +77,7 @@ def load(b: Builder, element: str, piece: Piece, pointer: Value) -> Value:
     if piece.active == piece.lanes:
         return b.load(vector(piece.lanes, element), pointer)
     kind, mask = vector(piece.lanes, element), f"<{piece.lanes} x i1>"
-    name = f"llvm.masked.load.{_suffix(piece.lanes, element)}.p0"
+    name = f"llvm.masked.load.{suffix(piece.lanes, element)}.p0"
     return b.call(
         name, kind, ("ptr align 1", pointer), (mask, _mask(piece)), (kind, "zeroinitializer")
     )
@@ -92,7 +89,7 @@ def store(b: Builder, element: str, piece: Piece, value: Value, pointer: Value) 
     if piece.active == piece.lanes:
         b.store(kind, value, pointer)
         return
-    name = f"llvm.masked.store.{_suffix(piece.lanes, element)}.p0"
+    name = f"llvm.masked.store.{suffix(piece.lanes, element)}.p0"
     mask = (f"<{piece.lanes} x i1>", _mask(piece))
     b.call(name, "void", (kind, value), ("ptr align 1", pointer), mask)
 
@@ -102,7 +99,7 @@ def _mask(piece: Piece) -> Value:
     return f"<{bits}>"
 
 
-def _suffix(lanes: int, element: str) -> str:
+def suffix(lanes: int, element: str) -> str:
     name = "f32" if element == "float" else "f64" if element == "double" else element
     return name if lanes == 1 else f"v{lanes}{name}"
 
@@ -255,46 +252,6 @@ def with_sign_of(b: Builder, lanes: int, magnitude: Value, sign: Value) -> Value
     return from_bits(b, lanes, b.op("or", kind, bits(b, lanes, magnitude), top))
 
 
-def rint(b: Builder, target: Target, lanes: int, value: Value) -> Value:
-    """Rounded half to even, any float32."""
-    return _rounded(b, target, lanes, value, "rint")
-
-
-def floor(b: Builder, target: Target, lanes: int, value: Value) -> Value:
-    """The largest integer not above, any float32."""
-    return _rounded(b, target, lanes, value, "floor")
-
-
-def ceil(b: Builder, target: Target, lanes: int, value: Value) -> Value:
-    """The smallest integer not below, any float32."""
-    return _rounded(b, target, lanes, value, "ceil")
-
-
-def _rounded(b: Builder, target: Target, lanes: int, value: Value, how: str) -> Value:
-    kind = vector(lanes, "float")
-    if target.vector_nbytes > 16:
-        return b.call(f"llvm.{how}.{_suffix(lanes, 'float')}", kind, (kind, value))
-    # SSE2 has no rounding instruction (LLVM would call libm).  Adding 2^23 to |x| < 2^23 leaves
-    # no fraction bits, so the addition itself rounds half to even.
-    magnitude = absolute(b, lanes, value)
-    large = splat(kind, f32(TWO_POW_23))
-    nearest = b.op("fsub", kind, b.op("fadd", kind, magnitude, large), large)
-    nearest = with_sign_of(b, lanes, nearest, value)
-    if how != "rint":
-        nearest = with_sign_of(
-            b, lanes, absolute(b, lanes, _corrected(b, kind, nearest, value, how)), value
-        )
-    small = b.compare("olt", kind, magnitude, large)
-    return b.select(kind, small, nearest, value)
-
-
-def _corrected(b: Builder, kind: str, nearest: Value, value: Value, how: str) -> Value:
-    """One less where rounding went above the value (floor), one more where below (ceil)."""
-    predicate, operation = ("ogt", "fsub") if how == "floor" else ("olt", "fadd")
-    moved = b.op(operation, kind, nearest, splat(kind, f32(1.0)))
-    return b.select(kind, b.compare(predicate, kind, nearest, value), moved, nearest)
-
-
 def literal(element: str, value: float | int | np.generic) -> Value:
     """A constant of an element type as LLVM writes it."""
     return f32(float(value)) if element == "float" else str(int(value))
@@ -317,4 +274,4 @@ def _extreme(
     unsigned = dtype in (DType.U8, DType.BOOL)
     name = names[0] if dtype.is_float else names[1] if unsigned else names[2]
     kind = vector(lanes, element)
-    return b.call(f"llvm.{name}.{_suffix(lanes, element)}", kind, (kind, x), (kind, y))
+    return b.call(f"llvm.{name}.{suffix(lanes, element)}", kind, (kind, x), (kind, y))
