@@ -24,11 +24,14 @@ from quantglow.frontend.export import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
-from quantglow.ops.arithmetic import is_integer
+from quantglow.ops import Dequantize, Quantize
+from quantglow.ops.arithmetic import dequantize, is_integer
+from quantglow.ops.arithmetic import quantize as to_integers
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize
+from quantglow.types import f32
 
 Array = NDArray[Any]
 Feeds = Mapping[str, Array]
@@ -96,13 +99,13 @@ def network_agreement(
 ) -> dict[str, Agreement]:
     """By node name: every integer value of a run of the whole model."""
     nodes = integer_nodes(graph)
-    watched = replace(graph, outputs=tuple((node.name, node) for node in nodes))
+    watched = replace(graph, outputs=tuple(watched_output(node) for node in nodes))
     model = export_onnx(watched)
     total = {node.name: Agreement() for node in nodes}
     for feed in feeds:
         outputs = zip(interpret(watched, feed), run_onnx(model, feed, level), strict=True)
         for node, (expected, found) in zip(nodes, outputs, strict=True):
-            total[node.name] += Agreement.of(expected, found)
+            total[node.name] += steps_apart(node, expected, found)
     return total
 
 
@@ -116,20 +119,42 @@ def local_agreement(
         values: dict[Node, Array] = {}
         interpret(graph, feed, [values.__setitem__])
         for node in nodes:
-            alone = graph_of_one(node)
-            own = {o.name: values[o] for o in node.operands if not isinstance(o, Constant)}
-            (found,) = run_onnx(export_onnx(alone), own, level)
-            total[node.name] += Agreement.of(values[node], found)
+            operands = [o for o in node.operands if not isinstance(o, Constant)]
+            own = {o.name: real(values[o], o) for o in operands}
+            (found,) = run_onnx(export_onnx(graph_of_one(node)), own, level)
+            total[node.name] += steps_apart(node, real(values[node], node), found)
     return total
 
 
 def graph_of_one(node: Node) -> Graph:
-    """The node on inputs instead of computed operands."""
-    inputs = {
-        o: Input(name=o.name, tensor=o.type) for o in node.operands if not isinstance(o, Constant)
-    }
-    alone = node.with_operands(tuple(inputs.get(o, o) for o in node.operands))
-    return Graph(inputs=tuple(inputs.values()), outputs=((node.name, alone),))
+    """The node on float inputs instead of computed operands, giving floats.
+
+    An int8 input or output would keep onnxruntime from choosing uint8, for which it has kernels.
+    """
+    computed = dict.fromkeys(o for o in node.operands if not isinstance(o, Constant))
+    inputs = {o: Input(name=o.name, tensor=f32(*o.type.shape)) for o in computed}
+    stored = {o: as_integers(i, o) if is_integer(o.type) else i for o, i in inputs.items()}
+    alone = node.with_operands(tuple(stored.get(o, o) for o in node.operands))
+    return Graph(inputs=tuple(inputs.values()), outputs=(watched_output(alone),))
+
+
+def as_integers(reals: Node, node: Node) -> Node:
+    return Quantize(name=f"{node.name}:q", x=reals, out=node.type.element)
+
+
+def watched_output(node: Node) -> tuple[str, Node]:
+    name = f"{node.name}:watched"
+    return name, Dequantize(name=name, x=node)
+
+
+def real(value: Array, node: Node) -> Array:
+    """What a value of the node stands for, in float32."""
+    return dequantize(value, node.type.params) if is_integer(node.type) else value
+
+
+def steps_apart(node: Node, expected: Array, found: Array) -> Agreement:
+    """The agreement of the integers behind two dequantized values."""
+    return Agreement.of(*(to_integers(a, node.type.element) for a in (expected, found)))
 
 
 def int8_graph(chosen: Network) -> Graph:
