@@ -120,7 +120,7 @@ class _ConvKernel:
             return b
         sums = w.astype(np.int64).sum(axis=(0, 1, 2))
         folded = b.astype(np.int64) - self.conv.x.type.params.zero_point * sums
-        return folded.astype(np.int32)
+        return np.asarray(folded, np.int32)
 
     @property
     def windows_overlap(self) -> bool:

@@ -320,7 +320,7 @@ class _Depthwise:
     def interleaved(self, chunk: Chunk, x: Value, column: int, side: int) -> list[Value]:
         """Input column ``column`` (of each side-by-side pixel): for each quad four vectors, each
         lane the bytes of four rows of one channel."""
-        result = []
+        result: list[Value] = []
         for rows in self.rows.quads:
             loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
             loaded += [loaded[0]] * (ROWS - len(loaded))
