@@ -148,7 +148,7 @@ class _Reader:
         if mnemonic == "copy" and counts == (1, 0, 1) and not attributes:
             return Copy(views["in"][0][1], views["out"][0][1])
         if mnemonic == "fill" and counts == (0, 1, 0):
-            return _fill(views["inout"][0][1], **attributes)
+            return _fill(views["inout"][0][1], attributes)
         if mnemonic in OPS and counts[:2] == (1, 0):
             return _compute(OPS[mnemonic], views["out"][0][1], views["in"], attributes)
         raise ValueError(f"there is no instruction {mnemonic!r} with such operands")
@@ -174,10 +174,10 @@ def _attributes(text: str) -> dict[str, Any]:
     return parse_call(f"Attributes({match[1]})")[1]
 
 
-def _fill(dst: View, value: Any = None, interior: Any = None) -> Fill:
+def _fill(dst: View, attributes: dict[str, Any]) -> Fill:
     """A fill whose interior is a box inside ``dst``."""
-    match value, interior:
-        case ((bool() | int() | float()), ((*starts,), (*sizes,))):
+    match attributes.get("value"), attributes.get("interior"):
+        case ((bool() | int() | float()) as value, ((*starts,), (*sizes,)) as interior):
             boxes = zip(starts, sizes, dst.shape, strict=True)
             if all(type(a) is type(n) is int and 0 <= a <= a + n <= d for a, n, d in boxes):
                 return Fill(dst, value, interior)

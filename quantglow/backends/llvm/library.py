@@ -69,9 +69,10 @@ class KernelLibrary:
 
 def machine(target: Target) -> llvm.TargetMachine:
     """A machine whose code may lie anywhere and reaches its constants directly."""
-    return llvm.Target.from_triple(target.triple).create_target_machine(
+    made: llvm.TargetMachine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
     )
+    return made
 
 
 @cache

@@ -102,6 +102,21 @@ def written_over_an_expansion(x: Node) -> list[Node]:
     return [doubled("r", doubled("m", Expand(name="e", x=row, shape=SHAPE)))]
 
 
+def value_is_read_again(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    b = doubled("b", a)
+    both = call("add", arg(0), arg(1))
+    return [Map(name="r", args=(a, b), expression=both, out=ElementType(DType.F32))]
+
+
+def container_is_begun_before(x: Node) -> list[Node]:
+    """c lies in the second Concat before b, its first part, could take over the first Concat."""
+    c, a = doubled("c", doubled("e", doubled("f", x))), doubled("a", x)
+    first = concat("j", a, doubled("a2", a), axis=1)
+    second = concat("k", doubled("b", a), c, axis=1)
+    return [doubled("q", c), doubled("r", first), doubled("s", second)]
+
+
 def residual_is_the_image(x: Node) -> list[Node]:
     w = Constant(name="w", value=np.array([[[[1, 2], [3, 4]]]], np.float32))
     b = Constant(name="b", value=np.zeros(2, np.float32))
@@ -121,6 +136,8 @@ CASES: list[Callable[[Node], list[Node]]] = [
     empty_part,
     input_and_twice,
     written_over_an_expansion,
+    value_is_read_again,
+    container_is_begun_before,
     residual_is_the_image,
 ]
 
