@@ -71,9 +71,9 @@ class CompiledModel:
         if not isinstance(feeds, Mapping):
             raise InputError(
                 f"feeds must map input names to arrays, got {type(feeds).__name__}. "
-                f"Remedy: run(None, {{{self.graph.inputs[0].name!r}: x}})"
+                "Remedy: run(None, {name: array}), or call the model with arrays"
             )
-        arrays = {name: np.asarray(value) for name, value in feeds.items()}
+        arrays = {name: as_array(name, value) for name, value in feeds.items()}
         check_feeds(self.graph, arrays)
         outputs = self.build.executable.run(arrays)
         return [outputs[position] for position in wanted]
@@ -118,3 +118,11 @@ class CompiledModel:
         if unknown := [name for name in wanted if name not in known]:
             raise InputError(f"unknown output(s) {unknown}; the model has {known}")
         return [known.index(name) for name in wanted]
+
+
+def as_array(name: str, value: Any) -> Array:
+    """The array that a feed is.  Raises ``InputError``."""
+    try:
+        return np.asarray(value)
+    except ValueError as error:
+        raise InputError(f"input {name!r} is no array: {error}") from None

@@ -55,11 +55,18 @@ class LlvmExecutable:
             view.buffer: np.empty(view.shape, view.type.dtype.numpy)
             for _, view in self.program.outputs
         }
-        context = self._idle.pop() if self._idle else self._new_context()
+        context = self._take_context()
         self._bind(context, {**inputs, **outputs})
         run_table(self.target, self.threads, context.table)
         self._idle.append(context)
         return [outputs[view.buffer] for _, view in self.program.outputs]
+
+    def _take_context(self) -> _Context:
+        try:
+            # Not "if self._idle": another thread may take the last one after the question.
+            return self._idle.pop()
+        except IndexError:
+            return self._new_context()
 
     def _bind(self, context: _Context, external: Mapping[Buffer, Array]) -> None:
         for position, view in self._external_pointers:

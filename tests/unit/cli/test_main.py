@@ -1,0 +1,133 @@
+"""The command line: every command does its work, every error is one message."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import quantglow as qg
+from quantglow.cli.main import COMMANDS, main, parser
+from quantglow.cli.timing import medians
+from tests.unit.small_network import small_model, small_samples
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """net.onnx, samples.npz, one.npz."""
+    made = tmp_path_factory.mktemp("cli")
+    onnx.save(small_model(), made / "net.onnx")
+    np.savez(made / "samples.npz", x=np.concatenate(small_samples()))
+    np.savez(made / "one.npz", x=small_samples()[0])
+    return made
+
+
+def run(folder: Path, line: str) -> int:
+    """The exit code of a command line in which names with a dot are files of ``folder``."""
+    words = [str(folder / w) if "." in w and not w.startswith("-") else w for w in line.split()]
+    return main(words)
+
+
+def test_profile_writes_a_profile(folder: Path) -> None:
+    run(folder, "profile net.onnx --calibration-data samples.npz --output ranges.npz")
+    assert qg.Profile.load(folder / "ranges.npz").samples == 4
+
+
+def test_quantize_writes_a_model_and_prints_the_report(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.qgm")
+    assert "Outputs against onnxruntime" in capsys.readouterr().out
+    assert qg.load(folder / "int8.qgm").report.outputs
+
+
+def test_compile_and_run_give_the_outputs(folder: Path) -> None:
+    run(folder, "compile net.onnx --output float.qgm --num-threads 1")
+    run(folder, "run float.qgm --inputs one.npz --output result.npz")
+    with np.load(folder / "result.npz") as found:
+        expected = qg.compile(folder / "net.onnx")(small_samples()[0])
+        np.testing.assert_array_equal(found["scores"], expected[0])
+
+
+def test_bench_prints_a_latency(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "bench net.onnx --seconds 1 --num-threads 1") == 0
+    assert "median" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        ("imported", "Transpose("),
+        ("optimized", "Conv("),
+        ("int8", "Quantize("),
+        ("lowered", "Conv("),
+        ("program", "@out"),
+        ("memory", "lower bound"),
+        ("report", "Outputs against"),
+    ],
+)
+def test_inspect_prints_every_stage(
+    folder: Path, capsys: pytest.CaptureFixture[str], stage: str, expected: str
+) -> None:
+    run(folder, f"inspect net.onnx --calibration-data samples.npz --stage {stage}")
+    assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("compile none.onnx --output a.qgm", "ModelError: "),
+        ("compile net.onnx --output a.qgm --input-shapes x:1,a", "OptionError: input_shapes"),
+        ("compile net.onnx --output a.qgm --num-threads 0", "OptionError: num_threads"),
+        ("compile net.onnx --output a.qgm --target avx9", "BackendError: unknown target"),
+        ("run net.onnx --inputs none.npz", "InputError: cannot read inputs"),
+        ("run net.onnx --inputs net.onnx", "InputError: cannot read inputs"),
+        ("run none.qgm --inputs one.npz", "FileFormatError: cannot read"),
+        ("quantize net.onnx --calibration-data none.npz", "CalibrationError: cannot read"),
+        ("quantize net.onnx --calibration-data net.onnx", "CalibrationError: cannot read"),
+        ("inspect net.onnx --stage int8", "OptionError: stage int8 needs"),
+        ("bench net.onnx --seconds 0", "OptionError: seconds"),
+    ],
+)
+def test_errors_are_one_message_and_exit_code_1(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str, message: str
+) -> None:
+    assert run(folder, line) == 1
+    assert capsys.readouterr().err.startswith(f"quantglow: {message}")
+
+
+def test_output_into_a_missing_folder_is_refused_before_the_work(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = ["compile", str(folder / "none.onnx"), "--output", str(folder / "no" / "a.qgm")]
+    assert main(line) == 1
+    assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", [[], ["fly"], ["run"], ["bench", "a", "--num-thr", "1"]], ids=str)
+def test_wrong_usage_is_exit_code_2(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(line)
+    assert exit_.value.code == 2
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert f"quantglow {command}" in capsys.readouterr().out.split("example:")[1]
+
+
+def test_flags_are_the_keywords_of_the_function() -> None:
+    keywords = set(inspect.signature(qg.quantize_and_compile).parameters)
+    options = parser().parse_args(["quantize", "net.onnx", "--calibration-data", "a.npz"])
+    assert set(vars(options)) - {"command", "output"} <= keywords
+
+
+def test_medians_are_of_one_call() -> None:
+    found = medians({"sleep": lambda: time.sleep(0.005)}, seconds=0.05, rounds=3)
+    assert 0.005 <= found["sleep"] < 0.05

@@ -1,0 +1,187 @@
+"""A saved model loads equal or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quantglow as qg
+from quantglow.runtime import saving
+from tests.unit.small_network import small_model, small_samples
+
+
+@pytest.fixture(scope="module")
+def compiled() -> qg.CompiledModel:
+    return qg.quantize_and_compile(small_model(), small_samples(), num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def saved(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "model.qgm"
+    compiled.save(path)
+    return path
+
+
+def test_a_loaded_model_gives_the_same_integers(compiled: Any, saved: Path) -> None:
+    loaded = qg.load(saved, num_threads=1)
+    for x in small_samples(4, seed=9):
+        for found, expected in zip(loaded(x), compiled(x), strict=True):
+            np.testing.assert_array_equal(found, expected)
+
+
+def test_a_loaded_model_has_the_same_graph(compiled: Any, saved: Path) -> None:
+    assert str(qg.load(saved).graph) == str(compiled.graph)
+
+
+def test_a_loaded_model_keeps_the_accuracy_of_its_report(compiled: Any, saved: Path) -> None:
+    assert qg.load(saved).report.layers == compiled.report.layers
+
+
+def test_a_loaded_model_saves_the_same_members(saved: Path, tmp_path: Path) -> None:
+    qg.load(saved, num_threads=1).save(tmp_path / "again.qgm")
+    with zipfile.ZipFile(saved) as one, zipfile.ZipFile(tmp_path / "again.qgm") as other:
+        assert one.read("graph.txt") == other.read("graph.txt")
+
+
+def test_saving_leaves_one_file(compiled: Any, tmp_path: Path) -> None:
+    compiled.save(tmp_path / "model.qgm")
+    assert os.listdir(tmp_path) == ["model.qgm"]
+
+
+def test_saving_into_a_missing_folder_is_refused(compiled: Any, tmp_path: Path) -> None:
+    with pytest.raises(qg.FileFormatError, match="cannot write"):
+        compiled.save(tmp_path / "no" / "model.qgm")
+
+
+def test_a_failed_save_keeps_the_old_file(tmp_path: Path, compiled: Any, monkeypatch: Any) -> None:
+    path = tmp_path / "model.qgm"
+    path.write_bytes(b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", fail)
+    with pytest.raises(qg.FileFormatError, match="disk full"):
+        compiled.save(path)
+    assert (os.listdir(tmp_path), path.read_bytes()) == (["model.qgm"], b"old")
+
+
+def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(qg.FileFormatError, match="cannot read"):
+        qg.load(tmp_path / "none.qgm")
+
+
+@settings(deadline=None, max_examples=40)
+@given(share=st.floats(0, 1, exclude_max=True))
+def test_every_truncation_is_refused(saved: Path, share: float) -> None:
+    data = saved.read_bytes()
+    assert refused(saved, data[: int(share * len(data))])
+
+
+@settings(deadline=None, max_examples=60)
+@given(share=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
+def test_an_altered_byte_is_refused_or_changes_nothing(
+    saved: Path, share: float, flip: int
+) -> None:
+    data = bytearray(saved.read_bytes())
+    data[int(share * len(data))] ^= flip
+    assert refused(saved, bytes(data)) or unchanged(saved, bytes(data))
+
+
+def refused(saved: Path, data: bytes) -> bool:
+    path = saved.with_name("damaged.qgm")
+    path.write_bytes(data)
+    try:
+        saving.load(path)
+    except qg.FileFormatError as error:
+        return "Remedy" in str(error)
+    return False
+
+
+def unchanged(saved: Path, data: bytes) -> bool:
+    """Zip has bytes that mean nothing here: dates, attributes."""
+    path = saved.with_name("damaged.qgm")
+    path.write_bytes(data)
+    return str(saving.load(path).graph) == str(saving.load(saved).graph)
+
+
+def repacked(saved: Path, edit: Callable[[dict[str, bytes]], None], **options: Any) -> Path:
+    with zipfile.ZipFile(saved) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    edit(members)
+    path = saved.with_name("repacked.qgm")
+    with zipfile.ZipFile(path, "w", **options) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+def resigned(members: dict[str, bytes], **changes: Any) -> None:
+    """Change the manifest and make its hashes fit again, as an attacker would."""
+    manifest = json.loads(members["manifest.json"])
+    names = [name for name in members if name != "manifest.json"]
+    manifest["members"] = {name: saving.described(members[name]) for name in names}
+    manifest.update(changes)
+    manifest["sha256"] = saving.digest_of(manifest)
+    members["manifest.json"] = json.dumps(manifest).encode()
+
+
+def test_compressed_members_are_refused(saved: Path) -> None:
+    path = repacked(saved, lambda members: None, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(qg.FileFormatError, match="compressed"):
+        saving.load(path)
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "constants/99.npy", "extra.txt"])
+def test_unknown_members_are_refused(saved: Path, name: str) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        members[name] = b"x"
+        resigned(members)
+
+    with pytest.raises(qg.FileFormatError, match="members"):
+        saving.load(repacked(saved, edit))
+
+
+def test_another_version_is_refused(saved: Path) -> None:
+    path = repacked(saved, lambda members: resigned(members, version=2))
+    with pytest.raises(qg.FileFormatError, match="version 2"):
+        saving.load(path)
+
+
+def test_pickled_arrays_are_refused(saved: Path) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        evil = saved.with_name("evil.npy")
+        np.save(evil, np.array([object()]), allow_pickle=True)
+        members["constants/0.npy"] = evil.read_bytes()
+        resigned(members)
+
+    with pytest.raises(qg.FileFormatError, match="Object arrays cannot be loaded"):
+        saving.load(repacked(saved, edit))
+
+
+def test_a_constant_that_is_not_the_one_named_is_refused(saved: Path) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        members["constants/0.npy"] = saving.npy(np.zeros(3, np.float32))
+        resigned(members)
+
+    with pytest.raises(qg.FileFormatError, match="constant"):
+        saving.load(repacked(saved, edit))
+
+
+@pytest.mark.parametrize("report", [{}, {"target": 1}, [], {"layers": 3}], ids=str)
+def test_a_damaged_report_is_refused(saved: Path, report: Any) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        members["report.json"] = json.dumps(report).encode()
+        resigned(members)
+
+    with pytest.raises(qg.FileFormatError, match="report"):
+        qg.load(repacked(saved, edit))

@@ -1,0 +1,82 @@
+"""Imports go downhill only; each foreign library has one door."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "quantglow"
+LAYERS = (
+    ("errors", "version", "files"),
+    ("types", "debug"),
+    ("options",),
+    ("graph",),
+    ("ops",),
+    ("passes", "interpreter", "frontend"),
+    ("profiling",),
+    ("quantization",),
+    ("lowering",),
+    ("instr",),
+    ("memory",),
+    ("backends",),
+    ("runtime",),
+    ("report",),
+    ("driver",),
+    ("cli",),
+)
+"""Lowest first.  A room may import itself and the layers below its own."""
+
+DOORS = {
+    "onnx": "frontend",
+    "google": "frontend",
+    "llvmlite": "backends/llvm",
+    "onnxruntime": "report/onnxruntime_check.py",
+    "pickle": "nowhere",
+}
+ALLOWED_UPHILL = {("graph", "ops")}
+"""Reading a graph's text needs the operators to be registered."""
+
+RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}
+FILES = sorted(p for p in ROOT.rglob("*.py") if p != ROOT / "__init__.py")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}"
+
+
+def room(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_downhill(path: Path) -> None:
+    own = room(path)
+    targets = {name.split(".")[1] for name in imports(path) if name.startswith("quantglow.")}
+    uphill = {t for t in targets - {own} if RANK[t] >= RANK[own] and (own, t) not in ALLOWED_UPHILL}
+    assert not uphill
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_foreign_libraries_are_imported_at_their_door_only(path: Path) -> None:
+    place = path.relative_to(ROOT).as_posix()
+    found = {name.split(".")[0] for name in imports(path)} & DOORS.keys()
+    assert all(place.startswith(DOORS[name]) for name in found)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "backends").rglob("*.py")), ids=lambda p: p.stem)
+def test_backends_do_not_see_the_high_level_graph(path: Path) -> None:
+    assert not {n for n in imports(path) if n.startswith("quantglow.graph.graph")}
+
+
+def test_every_room_has_a_layer() -> None:
+    assert {room(path) for path in FILES} == RANK.keys()

@@ -1,0 +1,142 @@
+"""The public names, and the signature that the design fixes."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quantglow as qg
+from tests.unit.small_network import small_model, small_samples
+
+SIGNATURE = {
+    "model": inspect.Parameter.empty,
+    "calibration_data": inspect.Parameter.empty,
+    "preset": "mixed",
+    "subset_size": 300,
+    "ignored_scope": None,
+    "model_type": None,
+    "max_drop": None,
+    "drop_type": "absolute",
+    "validation_fn": None,
+    "max_minutes": None,
+    "calibrate_method": "auto",
+    "per_channel": True,
+    "nodes_to_exclude": None,
+    "op_types_to_quantize": None,
+    "target": "native",
+    "num_threads": None,
+    "verify": True,
+    "progress": "auto",
+    "seed": 0,
+}
+NAMES = {
+    "quantize_and_compile",
+    "import_model",
+    "profile",
+    "quantize",
+    "interpret",
+    "compile",
+    "load",
+    "QuantizationConfig",
+    "QuantglowError",
+    "ModelError",
+    "UnsupportedOpError",
+    "CalibrationError",
+    "ProfileMismatchError",
+    "IgnoredScopeError",
+    "AccuracyDropError",
+    "BackendError",
+}
+
+
+def test_the_fixed_names_exist() -> None:
+    assert set(qg.__all__) >= NAMES
+
+
+def test_every_public_name_resolves() -> None:
+    assert all(hasattr(qg, name) for name in qg.__all__)
+
+
+def test_quantize_and_compile_has_the_fixed_signature() -> None:
+    parameters = inspect.signature(qg.quantize_and_compile).parameters
+    defaults = {name: p.default for name, p in parameters.items()}
+    assert {name: defaults[name] for name in SIGNATURE} == SIGNATURE
+
+
+def test_all_options_are_keywords() -> None:
+    parameters = list(inspect.signature(qg.quantize_and_compile).parameters.values())
+    assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters[2:])
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"max_drop": 0.01},
+        {"drop_type": "relative"},
+        {"validation_fn": len},
+        {"max_minutes": 1.0},
+        {"model_type": "transformer"},
+    ],
+    ids=lambda o: next(iter(o)),
+)
+def test_options_without_effect_are_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(qg.OptionError, match=f"{next(iter(option))}: not available yet"):
+        qg.quantize_and_compile(small_model(), small_samples(), **option)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"preset": "mix"},
+        {"calibrate_method": "min-max"},
+        {"drop_type": "percent"},
+        {"num_threads": 0},
+        {"num_threads": True},
+        {"subset_size": 0},
+    ],
+    ids=str,
+)
+def test_values_that_do_not_exist_are_refused(option: dict[str, Any]) -> None:
+    with pytest.raises(qg.OptionError, match=next(iter(option))):
+        qg.quantize_and_compile(small_model(), small_samples(), **option)
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(qg.BackendError, match="unknown target 'pdp-11'"):
+        qg.compile(small_model(), target="pdp-11")
+
+
+def test_missing_calibration_data_is_refused() -> None:
+    with pytest.raises(qg.CalibrationError, match="missing"):
+        qg.quantize_and_compile(small_model(), None)
+
+
+def test_the_stages_give_what_the_one_call_gives(tmp_path: Path) -> None:
+    model, samples = small_model(), small_samples()
+    graph = qg.import_model(model)
+    qg.profile(graph, samples).save(tmp_path / "profile.npz")
+    int8 = qg.quantize(graph, tmp_path / "profile.npz", qg.QuantizationConfig())
+    whole = qg.quantize_and_compile(model, samples, verify=False)
+    (expected, _), (found, _) = (
+        qg.interpret(int8, {"x": samples[0]}),
+        whole.run(None, {"x": samples[0]}),
+    )
+    assert (expected == found).all()
+
+
+def test_quantizing_twice_is_refused() -> None:
+    graph = qg.import_model(small_model())
+    profile = qg.profile(graph, small_samples())
+    with pytest.raises(qg.OptionError, match="quantized already"):
+        qg.quantize(qg.quantize(graph, profile), profile)
+
+
+def test_a_profile_stands_for_calibration_data(tmp_path: Path) -> None:
+    model, samples = small_model(), small_samples()
+    path = tmp_path / "profile.npz"
+    qg.profile(model, samples).save(path)
+    from_file = qg.quantize_and_compile(model, path)
+    assert str(from_file.graph) == str(qg.quantize_and_compile(model, samples).graph)
