@@ -2,8 +2,9 @@
 
 ``python -m benchmarks.qdq_agreement [NAME ...]`` prints a row for each network and each level of
 onnxruntime's optimizations: share of differing integers and largest difference in steps, counted
-over all int8 values.  *local*: every operator alone, on the interpreter's operands.  *network*:
-the model as a whole, where one differing integer makes others differ behind it.
+over int8 values.  *local*: every operator alone, on the interpreter's operands.  *network*: every
+value of one run of the model, where a differing integer makes others differ behind it.  *output*:
+what the model gives.  (Watching every value keeps onnxruntime from fusing some operators.)
 """
 
 from __future__ import annotations
@@ -109,6 +110,21 @@ def network_agreement(
     return total
 
 
+def output_agreement(
+    graph: Graph, feeds: Sequence[Feeds], level: ort.GraphOptimizationLevel = LEVELS["optimized"]
+) -> dict[str, Agreement]:
+    """By output name: the integers behind the dequantized outputs of the model."""
+    stored = {name: node.x for name, node in graph.outputs if isinstance(node, Dequantize)}
+    model = export_onnx(graph)
+    total = dict.fromkeys(stored, Agreement())
+    for feed in feeds:
+        outputs = zip(interpret(graph, feed), run_onnx(model, feed, level), strict=True)
+        for (name, _), (expected, found) in zip(graph.outputs, outputs, strict=True):
+            if name in stored:
+                total[name] += steps_apart(stored[name], expected, found)
+    return total
+
+
 def local_agreement(
     graph: Graph, feeds: Sequence[Feeds], level: ort.GraphOptimizationLevel = LEVELS["optimized"]
 ) -> dict[str, Agreement]:
@@ -169,13 +185,20 @@ def total(agreements: Mapping[str, Agreement]) -> Agreement:
     return sum(agreements.values(), Agreement())
 
 
+MEASURES = {
+    "local": local_agreement,
+    "network": network_agreement,
+    "output": output_agreement,
+}
+
+
 def report(name: str) -> None:
     """Print the rows of one network, and the operators that differ by more than one step."""
     chosen = network(name)
     graph = int8_graph(chosen)
     feeds = chosen.feeds(1, seed=1)
     for label, level in LEVELS.items():
-        for kind, measure in (("local", local_agreement), ("network", network_agreement)):
+        for kind, measure in MEASURES.items():
             found = measure(graph, feeds, level)
             whole = total(found)
             print(

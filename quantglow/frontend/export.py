@@ -37,8 +37,8 @@ FAMILIES = (export_contraction, export_elementwise, export_pooling, export_shape
 UNEXPORTED: dict[type[Node], str] = {Map: "it exists only after lowering"}
 """Operators without an ONNX form, each with the reason."""
 
-LARGEST_NBYTES = 2**31 - 2**20
-"""An ONNX file is one protobuf message of less than 2 GB."""
+LARGEST_NBYTES = 2**31 - 2**24
+"""Weights of an ONNX model: one protobuf message holds less than 2 GiB with all the rest."""
 
 
 def export_onnx(graph: Graph, path: str | os.PathLike[str] | None = None) -> onnx.ModelProto:
@@ -50,7 +50,7 @@ def export_onnx(graph: Graph, path: str | os.PathLike[str] | None = None) -> onn
     per-channel DequantizeLinear, biases int32 behind one.  A runtime gives the integers of the
     interpreter up to one step, where float rounding decides a tie otherwise.
 
-    Raises ``ModelError`` for operators of lowered graphs, and for models of 2 GB or more.
+    Raises ``ModelError`` for operators of lowered graphs, and for weights of 2 GB or more.
     """
     check_exportable(graph)
     writer = Writer()
@@ -80,13 +80,15 @@ def check_exportable(graph: Graph) -> None:
 
 def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
     """The model of everything written."""
+    if sum(array.nbytes for array in writer.initializers.values()) > LARGEST_NBYTES:
+        raise ModelError("the weights need more than one 2 GB ONNX file. Remedy: quantize them.")
     taken = {writer.stored(node) for node in graph.inputs}
     outputs = [output_value(writer, name, node, taken) for name, node in graph.outputs]
     names = {"": "", **final_names(writer, graph, outputs)}
-    for proto in writer.nodes:
-        proto.input[:] = [names[i] for i in proto.input]
-        proto.output[:] = [names[o] for o in proto.output]
-        proto.name = proto.output[0]
+    for written in writer.nodes:
+        written.input[:] = [names[i] for i in written.input]
+        written.output[:] = [names[o] for o in written.output]
+        written.name = written.output[0]
     arrays = writer.initializers.items()
     made = onnx.helper.make_graph(
         writer.nodes,
@@ -116,6 +118,5 @@ def write_file(proto: onnx.ModelProto, target: Path) -> None:
         with os.fdopen(handle, "wb") as file:
             file.write(proto.SerializeToString())
         os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        Path(temporary).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Export of convolutions and matrix products: DequantizeLinear, the product, bounds, QuantizeLinear.
+"""Export of convolutions and matrix products: dequantize, multiply, bound, quantize.
 
 Nothing rounds in between: the residual of a Conv is added to the unrounded sum.
 """

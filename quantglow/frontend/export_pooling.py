@@ -122,8 +122,15 @@ def lrn(node: LRN, w: Writer) -> Value:
 
 @export_rule(Softmax, LogSoftmax)
 def softmax(node: Softmax | LogSoftmax, w: Writer) -> Value:
-    """Along what the last axis of the graph is in ONNX."""
+    """Along what the last axis of the graph is in ONNX.
+
+    onnxruntime has an integer Softmax that is up to a step off, away from ties.  The maximum with
+    0 changes nothing, and keeps it from using that.
+    """
     perm = w.order(node.x)
     axis = perm.index(node.type.rank - 1)
     made = w.emit(node.op, [w.real(node.x, perm)], f"{node.name}:real", axis=axis)
+    if node.type.quant is not None:
+        zero = w.constant(np.zeros((), np.float32), f"{node.name}:zero")
+        made = w.emit("Max", [made, zero], f"{node.name}:nonnegative")
     return w.rounded(node, made, perm)

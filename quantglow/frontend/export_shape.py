@@ -98,8 +98,8 @@ def resize(node: Resize, w: Writer) -> Value:
 def resize_operands(node: Resize, w: Writer) -> list[str]:
     """Sizes where their ratios are the scales, else the scales."""
     before = node.x.type.shape[1:3]
-    ratios = np.float32([s / d for s, d in zip(node.sizes, before, strict=True)])
-    if (ratios == np.float32(node.scales)).all():
+    ratios = np.array(node.sizes) / before
+    if (ratios.astype(np.float32) == np.array(node.scales, np.float32)).all():
         n, h, width, c = node.type.shape
         return ["", w.integers((n, c, h, width), f"{node.name}:sizes")]
-    return [w.constant(np.float32([1, 1, *node.scales]), f"{node.name}:scales")]
+    return [w.constant(np.array([1, 1, *node.scales], np.float32), f"{node.name}:scales")]

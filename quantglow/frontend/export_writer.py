@@ -86,7 +86,7 @@ def of_rank(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 def source(node: Node, perm: Perm) -> tuple[Node, Perm]:
     """The value below all Transposes, and the order of its axes that gives ``perm`` of node's."""
     while isinstance(node, Transpose):
-        node, perm = node.x, permuted(node.perm, perm)
+        perm, node = permuted(node.perm, perm), node.x
     return node, perm
 
 
