@@ -102,7 +102,7 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     quantization_arguments(parser)
     machine_arguments(parser)
     parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=True)
-    output_argument(parser, f"compiled model to write ({SAVED})", required=False)
+    output_argument(parser, f"model to write: {SAVED}, or .onnx for QDQ", required=False)
 
 
 def quantize(options: argparse.Namespace, console: Console) -> None:
@@ -131,7 +131,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
 def compile_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     machine_arguments(parser)
-    output_argument(parser, f"compiled model to write ({SAVED})")
+    output_argument(parser, f"model to write: {SAVED}, or .onnx as optimized")
 
 
 def compile(options: argparse.Namespace, console: Console) -> None:
@@ -264,7 +264,8 @@ def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
 
 def save(compiled: CompiledModel, output: str | None, console: Console) -> None:
     if output:
-        compiled.save(output)
+        write = compiled.export_onnx if Path(output).suffix == ".onnx" else compiled.save
+        write(output)
         console.print(f"saved {output} ({os.path.getsize(output)} bytes)", highlight=False)
 
 

@@ -75,11 +75,13 @@ def stages_table(report: Report) -> Table:
 _TIME = frozenset({"time"})
 
 
-def results_table(example: Example, runners: dict[str, Runner], threads: int) -> Table:
-    """Accuracy on the labelled images and latency of one image."""
+def results_table(
+    example: Example, runners: dict[str, Runner], threads: int, seconds: float = 1.0
+) -> Table:
+    """Accuracy on the labelled images, latency of one image measured for ``seconds`` each."""
     one = {example.input_name: example.images[:1]}
     calls = {name: lambda run=run: run(one) for name, run in runners.items()}
-    times = medians(calls)
+    times = medians(calls, seconds)
     baseline = times[f"{PEER} float"]
     rows = [
         (

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from quantglow.errors import InputError
+from quantglow.frontend.export import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import check_feeds
 from quantglow.options import strings
@@ -100,6 +101,13 @@ class CompiledModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor."""
         save(path, self.graph, self.report.to_json())
+
+    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the graph as ONNX; int8 values as QDQ, which onnxruntime runs.
+
+        Its integers may differ from ours by one step where a sum lies on a tie.
+        """
+        export_onnx(self.graph, path)
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import quantglow as qg
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.cli.timing import medians
+from quantglow.report.metrics import sqnr_db
 from tests.unit.small_network import small_model, small_samples
 
 
@@ -43,6 +45,14 @@ def test_quantize_writes_a_model_and_prints_the_report(
     run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.qgm")
     assert "Outputs against onnxruntime" in capsys.readouterr().out
     assert qg.load(folder / "int8.qgm").report.outputs
+
+
+def test_quantize_writes_onnx_that_onnxruntime_runs(folder: Path) -> None:
+    run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.onnx")
+    session = onnxruntime.InferenceSession(folder / "int8.onnx")
+    scores, _ = session.run(None, {"x": small_samples()[0]})
+    expected = qg.compile(folder / "net.onnx")(small_samples()[0])[0]
+    assert sqnr_db(expected, scores) > 25
 
 
 def test_compile_and_run_give_the_outputs(folder: Path) -> None:
