@@ -225,7 +225,7 @@ CASES: dict[Case, tuple[DType, ...]] = {
     [pytest.param(c, t, id=f"{c.__name__}-{t}") for c, types in CASES.items() for t in types],
 )
 def test_targets_compute_what_the_reference_computes(case: Case, dtype: DType) -> None:
-    @settings(max_examples=6, deadline=None, database=None)
+    @settings(max_examples=5, deadline=None, database=None)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         d = Drawing(data.draw, dtype)

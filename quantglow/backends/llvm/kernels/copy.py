@@ -41,7 +41,7 @@ def emit_copy(step: Copy, target: Target) -> KernelCall:
     b = Builder()
     pointers = b.kernel(2)
     items = _emit(b, target, axes, itemsize, pointers)
-    return KernelCall(b.finish(), (step.dst, step.src), items, kind.nbytes / 16, "copy")
+    return KernelCall(b.finish(), (step.dst, step.src), items, kind.nbytes / 4, "copy")
 
 
 def _as_bytes(axes: Sequence[Axis], itemsize: int) -> list[Axis]:
@@ -204,7 +204,7 @@ def emit_fill(step: Fill, target: Target) -> KernelCall:
         first = b.at(base, (box.offset - step.dst.offset) * itemsize)
         nest.emit(b, target, [first], body, _share(b, nest.items))
     items = FILL_ITEMS if size else 0
-    return KernelCall(b.finish(), (step.dst,), items, size * itemsize / 32, "fill")
+    return KernelCall(b.finish(), (step.dst,), items, size * itemsize / 8, "fill")
 
 
 def _share(b: Builder, count: int) -> tuple[Value, Value]:

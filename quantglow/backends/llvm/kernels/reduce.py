@@ -38,7 +38,7 @@ def emit_reduce(step: Compute, target: Target) -> KernelCall:
     (x,) = step.inputs
     kernel = _Reduce(Builder(), target, op, x, step.output)
     kernel.emit()
-    work = op.x.type.size / 8
+    work = op.x.type.size / 4
     return KernelCall(kernel.b.finish(), (step.output, x), kernel.items, work, "reduce")
 
 

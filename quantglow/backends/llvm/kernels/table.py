@@ -42,7 +42,7 @@ def emit_table(step: Compute, target: Target) -> KernelCall:
     nest.emit(b, target, pointers, body)
     constant = lookup.entries()
     views = (step.output, source, table if constant is None else constant)
-    return KernelCall(b.finish(), views, nest.items, op.type.size / 8, "table")
+    return KernelCall(b.finish(), views, nest.items, op.type.size / 4, "table")
 
 
 @dataclass
