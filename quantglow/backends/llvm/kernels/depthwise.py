@@ -2,8 +2,8 @@
 
 Integer form: four *rows* of the input are interleaved byte by byte, so that one dot-product lane
 multiplies four rows of one channel.  An interleaved column serves every tap of that column for
-several output rows at once; neighbouring output columns share interleaved columns in registers.
-Where a chunk of channels is narrower than a vector, several output columns lie side by side.
+several output rows at once, and neighbouring output columns share it.  Where a chunk of channels
+is narrower than a vector, several output columns lie side by side.
 """
 
 from __future__ import annotations
@@ -14,9 +14,18 @@ import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.kernels.depthwise_constants import DepthwisePacker
 from quantglow.backends.llvm.kernels.depthwise_float import FloatDepthwise
+from quantglow.backends.llvm.kernels.depthwise_plan import (
+    LANE_NBYTES,
+    ROWS,
+    Chunk,
+    cut_channels,
+    plan_block,
+    plan_rows,
+)
 from quantglow.backends.llvm.kernels.dot import dot_product
-from quantglow.backends.llvm.kernels.epilogue import Epilogue, channel_order
+from quantglow.backends.llvm.kernels.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.geometry import Image
 from quantglow.backends.llvm.kernels.partial import store_partial
 from quantglow.backends.llvm.target import Target
@@ -25,12 +34,11 @@ from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 from quantglow.types import Array, DType
 
-ROWS = 4
-"""Rows in a quad: the bytes of a dot-product lane."""
-LANE_NBYTES = 16
-"""A 128-bit lane: the narrowest chunk of channels."""
 LARGEST_TAPS = 81
 """Larger windows would unroll to too much code; they run as grouped convolutions."""
+
+Columns = dict[int, list[Value]]
+"""Interleaved columns by their distance from the block's first column, in column taps."""
 
 
 def has_depthwise_form(step: Compute, target: Target) -> bool:
@@ -49,63 +57,6 @@ def depthwise_call(step: Compute, target: Target) -> KernelCall:
     if step.op.x.type.dtype is DType.F32:
         return FloatDepthwise(step, step.op, target).call()
     return _Depthwise(step, step.op, target).call()
-
-
-@dataclass(frozen=True)
-class RowPlan:
-    """Output rows computed together, and the input rows they need, four to a quad."""
-
-    outputs: int
-    quads: tuple[tuple[int, ...], ...]
-
-    def uses(self, taps: list[int], stride: int) -> list[list[int]]:
-        """For each output row, the quads that hold any of its taps."""
-        return [
-            [q for q, rows in enumerate(self.quads) if {r * stride + t for t in taps} & set(rows)]
-            for r in range(self.outputs)
-        ]
-
-
-def plan_rows(height: int, taps: list[int], stride: int) -> RowPlan:
-    """The plan with the fewest dot products and shuffles for each output row."""
-
-    def plan(outputs: int) -> RowPlan:
-        rows = sorted({r * stride + t for r in range(outputs) for t in taps})
-        quads = [tuple(rows[i : i + ROWS]) for i in range(0, len(rows), ROWS)]
-        return RowPlan(outputs, tuple(quads))
-
-    def cost(candidate: RowPlan) -> float:
-        dots = sum(map(len, candidate.uses(taps, stride)))
-        return (dots + len(candidate.quads)) / candidate.outputs
-
-    return min((plan(n) for n in range(1, min(height, 4) + 1)), key=cost)
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """``count`` runs of ``width`` channels from ``first``; ``valid`` of each are real."""
-
-    first: int
-    width: int
-    valid: int
-    count: int = 1
-
-
-def cut_channels(channels: int, vector_nbytes: int) -> list[Chunk]:
-    """Whole vectors, then halves, quarters …, the last padded to a lane."""
-    chunks = []
-    full, rest = divmod(channels, vector_nbytes)
-    if full:
-        chunks.append(Chunk(0, vector_nbytes, vector_nbytes, full))
-    first, width = full * vector_nbytes, vector_nbytes // 2
-    while rest and width >= LANE_NBYTES:
-        if rest >= width:
-            chunks.append(Chunk(first, width, width))
-            first, rest = first + width, rest - width
-        width //= 2
-    if rest:
-        chunks.append(Chunk(first, LANE_NBYTES, rest))
-    return chunks
 
 
 @dataclass
@@ -127,6 +78,7 @@ class _Depthwise:
         self.column_taps = [k * self.conv.dilations[1] for k in range(kw)]
         self.rows = plan_rows(self.y.height, self.row_taps, self.conv.strides[0])
         self.uses = self.rows.uses(self.row_taps, self.conv.strides[0])
+        self.blocks = plan_block(self.rows, kw, self.target.registers)
         self.chunks = cut_channels(self.y.channels, self.target.vector_nbytes)
 
     # -- the call
@@ -139,53 +91,23 @@ class _Depthwise:
             pointers=(self.step.inputs[0], self.step.output, *self.constants()),
             items=self.y.count * groups,
             work=float(outputs * len(self.row_taps) * len(self.column_taps)),
-            label=f"depthwise {self.rows.outputs} rows",
+            label=f"depthwise {self.rows.outputs}x{self.blocks.columns}",
         )
 
     def constants(self) -> tuple[Array, Array, Array]:
-        """Weights, bias and multipliers, chunk by chunk in the order of the code."""
+        """Weights, bias (input zero point folded in) and multipliers."""
         w, b = self.conv.w, self.conv.b
         assert isinstance(w, Constant) and isinstance(b, Constant)
-        zero_point = self.conv.x.type.params.zero_point
         sums = w.value.astype(np.int64).sum(axis=(0, 1, 2))
-        bias = (b.value.astype(np.int64) - zero_point * sums).astype(np.int32)
-        lanes = [c for chunk in self.chunks for c in self._lane_channels(chunk)]
-        weights = [self._chunk_weights(w.value[:, :, 0], c) for c in lanes]
-        scale = self.epilogue.multipliers()
-        return (
-            np.concatenate([piece.view(np.uint8).reshape(-1) for piece in weights]),
-            _by_lane(bias, lanes),
-            _by_lane(scale, lanes),
+        bias = b.value.astype(np.int64) - self.conv.x.type.params.zero_point * sums
+        packer = DepthwisePacker(
+            self.dot, self.chunks, self.rows, self.row_taps, self.conv.strides[0]
         )
-
-    def _lane_channels(self, chunk: Chunk) -> list[Array]:
-        """For each run of a chunk: int [4, lanes], the channel of each sum, -1 for none."""
-        order = channel_order(self.dot.lanes, 4, packed=True) % chunk.width
-        channels = np.where(order < chunk.valid, order + chunk.first, -1)
-        return [np.where(channels < 0, -1, channels + i * chunk.width) for i in range(chunk.count)]
-
-    def _chunk_weights(self, w: Array, channels: Array) -> Array:
-        """Packed weights [column taps, (output row, quad) pairs, 4, …] of one run."""
-        extended = np.concatenate([w, np.zeros_like(w[..., :1])], axis=2)
-        stride, pieces = self.conv.strides[0], []
-        for column in range(len(self.column_taps)):
-            for row, quads in enumerate(self.uses):
-                for quad in quads:
-                    pieces.append(
-                        [self._row_weights(extended[:, column], r - row * stride, channels)
-                         for r in self._padded_quad(quad)]
-                    )  # fmt: skip
-        return self.dot.pack(np.moveaxis(np.array(pieces, np.int8), 1, -1))
-
-    def _padded_quad(self, quad: int) -> list[int]:
-        rows = self.rows.quads[quad]
-        return [*rows, *(-1_000_000,) * (ROWS - len(rows))]
-
-    def _row_weights(self, w: Array, tap: int, channels: Array) -> Array:
-        """The weights that multiply an input row at distance ``tap``; zero when it is no tap."""
-        if tap not in self.row_taps:
-            return np.zeros(channels.shape, np.int8)
-        return np.asarray(w[self.row_taps.index(tap)][channels])
+        return (
+            packer.weights(w.value[:, :, 0]),
+            packer.per_channel(bias.astype(np.int32)),
+            packer.per_channel(self.epilogue.multipliers()),
+        )
 
     @property
     def pairs(self) -> int:
@@ -205,22 +127,19 @@ class _Depthwise:
         with b.loop("%begin", "%end") as item:
             image, group = b.divide(item, groups)
             top = self._top(group)
-            x_row = b.at(x, self._sum(image, self.x.batch_pitch, top,
-                                      self.conv.strides[0] * self.x.row_pitch))  # fmt: skip
-            y_row = b.at(y, self._sum(image, self.y.batch_pitch, top, self.y.row_pitch))
+            row_step = self.conv.strides[0] * self.x.row_pitch
+            x_row = b.at(x, b.add(b.mul(image, self.x.batch_pitch), b.mul(top, row_step)))
+            y_row = b.at(y, b.add(b.mul(image, self.y.batch_pitch), b.mul(top, self.y.row_pitch)))
             for chunk in self.chunks:
                 with b.loop(0, chunk.count) as index:
                     number = b.add(index, run)
                     channel = b.add(b.mul(index, chunk.width), chunk.first)
-                    constants = b.mul(number, 4 * self.target.vector_nbytes)
-                    place = _Place(
-                        b.at(x_row, channel),
-                        b.at(y_row, channel),
-                        b.at(w, b.mul(number, self.run_nbytes)),
-                        b.at(bias, constants),
-                        b.at(scale, constants),
-                    )
-                    self.columns(chunk, place)
+                    weights = b.at(w, b.mul(number, self.run_nbytes))
+                    per_channel = b.mul(number, 4 * self.target.vector_nbytes)
+                    constants = (self._vectors(bias, per_channel, self.dot.kind),
+                                 self._vectors(scale, per_channel, self.epilogue.floats))  # fmt: skip
+                    x_run, y_run = b.at(x_row, channel), b.at(y_row, channel)
+                    self.all_columns(chunk, _Place(x_run, y_run, weights, *constants))
                 run += chunk.count
         return b.finish()
 
@@ -232,101 +151,151 @@ class _Depthwise:
             return start
         return b.call("llvm.umin.i64", "i64", ("i64", start), ("i64", str(last)))
 
-    def _sum(self, i: Value, i_pitch: int, j: Value, j_pitch: int) -> Value:
+    def _vectors(self, pointer: Value, offset: Value, kind: str) -> list[Value]:
+        """Four vectors of per-channel constants, loaded once for all columns."""
         b = self.b
-        return b.add(b.mul(i, i_pitch), b.mul(j, j_pitch)) if i != "0" else b.mul(j, j_pitch)
+        at = b.at(pointer, offset)
+        return [b.load(kind, b.at(at, g * self.target.vector_nbytes), align=4) for g in range(4)]
 
-    def columns(self, chunk: Chunk, place: _Place) -> None:
-        """All output columns of a row group in blocks of side-by-side pixels; the last overlaps."""
-        b = self.b
+    def all_columns(self, chunk: Chunk, place: _Place) -> None:
+        """Every output column of a row group: a loop of blocks, single columns, an overlapping
+        rest."""
         side = self.target.vector_nbytes // chunk.width
-        blocks, rest = divmod(self.y.width, side)
-        advance = side * self.conv.strides[1]
-        carried = self._carried(advance)
-        place = place.with_constants(*self._constants(place))
-        kinds = [self.dot.bytes_kind] * (4 * len(self.rows.quads) * len(carried))
+        whole, rest = divmod(self.y.width, side)
+        blocks, singles = divmod(whole, self.blocks.columns)
         if blocks:
-            first = [
-                v for c in carried for v in self.interleaved(chunk, place.x, c - advance, side)
-            ]
-            loop = b.begin_loop(blocks, list(zip(kinds, first, strict=True)))
-            moved = place.at_column(b, loop.index, advance * self.x.column_pitch,
-                                    side * self.y.column_pitch)  # fmt: skip
-            window = self.block(chunk, moved, side, side, dict(self._split(carried, loop.carried)))
-            b.end_loop(loop, [v for c in carried for v in window[c]])
+            self.block_loop(chunk, place, side, blocks)
+        for single in range(singles):
+            start = (blocks * self.blocks.columns + single) * side
+            self.block(chunk, self._from(place, start), side, 1, side, {})
         if rest:
             start = max(self.y.width - side, 0)
-            offset = start * self.conv.strides[1] * self.x.column_pitch
-            last = place.moved(b, offset, start * self.y.column_pitch)
-            self.block(chunk, last, side, min(side, self.y.width), {})
+            self.block(chunk, self._from(place, start), side, 1, min(side, self.y.width), {})
 
-    def _constants(self, place: _Place) -> tuple[list[Value], list[Value]]:
-        """Bias and multipliers of a run, loaded once before its columns."""
-        b, nbytes = self.b, self.target.vector_nbytes
-        return (
-            [b.load(self.dot.kind, b.at(place.bias, g * nbytes), align=4) for g in range(4)],
-            [
-                b.load(self.epilogue.floats, b.at(place.scale, g * nbytes), align=4)
-                for g in range(4)
-            ],
+    def _from(self, place: _Place, column: int) -> _Place:
+        x = column * self.conv.strides[1] * self.x.column_pitch
+        return place.moved(self.b, x, column * self.y.column_pitch)
+
+    def block_loop(self, chunk: Chunk, place: _Place, side: int, blocks: int) -> None:
+        """Whole blocks from the left; interleaved columns pass from one to the next."""
+        b, columns = self.b, self.blocks.columns * side
+        advance = columns * self.conv.strides[1]
+        kept = self._kept_taps(advance)
+        first = [self.interleaved(chunk, place.x, t - advance, side, range(4)) for t in kept]
+        values = [v for column in first for v in column]
+        loop = b.begin_loop(blocks, [(self.dot.bytes_kind, v) for v in values])
+        moved = place.moved(
+            b,
+            b.mul(loop.index, advance * self.x.column_pitch),
+            b.mul(loop.index, columns * self.y.column_pitch),
         )
-
-    def _carried(self, advance: int) -> list[int]:
-        """Column taps whose interleaved column the next block reads again, kept in registers."""
-        again = [t for t in self.column_taps if t - advance in self.column_taps]
-        vectors = 4 * len(self.rows.quads) * len(self.column_taps) + 4 * self.rows.outputs
-        return again if vectors <= 28 and self.target.registers == 32 else []
-
-    def _split(self, taps: list[int], values: list[Value]) -> list[tuple[int, list[Value]]]:
         size = 4 * len(self.rows.quads)
-        return [(t, values[i * size : (i + 1) * size]) for i, t in enumerate(taps)]
+        held = {t - advance: loop.carried[i * size : (i + 1) * size] for i, t in enumerate(kept)}
+        window = self.block(chunk, moved, side, self.blocks.columns, side, held)
+        b.end_loop(loop, [v for t in kept for v in window[t]])
+
+    def _kept_taps(self, advance: int) -> list[int]:
+        """Column taps whose interleaved column the next block reads again."""
+        if not self.blocks.carry:
+            return []
+        return [t for t in self.column_taps if t - advance in self.column_taps]
+
+    # -- one block
 
     def block(
-        self, chunk: Chunk, place: _Place, side: int, valid: int, kept: dict[int, list[Value]]
-    ) -> dict[int, list[Value]]:
-        """One block of output pixels; returns the interleaved columns by tap.
+        self, chunk: Chunk, place: _Place, side: int, columns: int, valid: int, held: Columns
+    ) -> Columns:
+        """``columns`` neighbouring groups of ``side`` output pixels, of each ``valid`` stored.
 
-        ``kept`` holds columns of the previous block by the tap they had there.
+        ``held`` are columns interleaved before; returns the columns of the last pass.
         """
-        b, advance = self.b, side * self.conv.strides[1]
-        sums = [list(place.bias_values) for _ in range(self.rows.outputs)]
-        window: dict[int, list[Value]] = {}
-        for number, tap in enumerate(self.column_taps):
-            old = kept.get(tap + advance)
-            window[tap] = old or self.interleaved(chunk, place.x, tap, side)
-            self.accumulate(sums, window[tap], place.w, number)
-        for row in range(self.rows.outputs):
-            y = b.at(place.y, row * self.y.row_pitch)
-            self.store(chunk, sums[row], place.scale_values, y, side, valid)
+        b, window = self.b, dict(held)
+        halves: list[list[list[Value]]] = []
+        for vectors in self.blocks.passes:
+            window = dict(held)
+            # Each pass reads its rows anew: kept from the pass before, they would spill.
+            own = replace(place, x=b.opaque(place.x))
+            sums = self.sums(chunk, own, side, columns, vectors, window)
+            halves.append([[self._words(place, vectors, s) for s in rows] for rows in sums])
+        for column in range(columns):
+            for row in range(self.rows.outputs):
+                offset = row * self.y.row_pitch + column * side * self.y.column_pitch
+                words = [half[column][row] for half in halves]
+                self.store(chunk, words, b.at(place.y, offset), side, valid)
         return window
 
-    def accumulate(
-        self, sums: list[list[Value]], columns: list[Value], w: Value, number: int
-    ) -> None:
-        """Add one column tap to every output row."""
-        b, pair = self.b, number * self.pairs
-        operands = [self.dot.operand_of(b, v) for v in columns]
-        for row, quads in enumerate(self.uses):
-            for quad in quads:
-                for g in range(4):
-                    offset = (pair * 4 + g) * self.dot.weight_nbytes
-                    weights = self.dot.weights(b, w, offset)
-                    operand = operands[quad * 4 + g]
-                    sums[row][g] = self.dot.accumulate(b, sums[row][g], operand, weights)
-                pair += 1
+    def sums(
+        self,
+        chunk: Chunk,
+        place: _Place,
+        side: int,
+        columns: int,
+        vectors: tuple[int, ...],
+        window: Columns,
+    ) -> list[list[list[Value]]]:
+        """Sums [column][output row][vector] over all taps; ``window`` gathers the columns."""
+        b, dot = self.b, self.dot
+        start = [place.bias[g] for g in vectors]
+        sums = [[list(start) for _ in self.uses] for _ in range(columns)]
+        step = side * self.conv.strides[1]
+        for number, tap in enumerate(self.column_taps):
+            sources = [tap + column * step for column in range(columns)]
+            for source in sources:
+                if source not in window:
+                    window[source] = self.interleaved(chunk, place.x, source, side, vectors)
+            operands = [[dot.operand_of(b, v) for v in window[s]] for s in sources]
+            pair = number * self.pairs
+            for row, quads in enumerate(self.uses):
+                for quad in quads:
+                    for i, g in enumerate(vectors):
+                        weights = dot.weights(b, place.w, (pair * 4 + g) * dot.weight_nbytes)
+                        for column in range(columns):
+                            operand = operands[column][quad * len(vectors) + i]
+                            old = sums[column][row][i]
+                            sums[column][row][i] = dot.accumulate(b, old, operand, weights)
+                    pair += 1
+        return sums
+
+    def _words(self, place: _Place, vectors: tuple[int, ...], sums: list[Value]) -> Value:
+        """Finished sums: bytes if all four vectors are here, else 16-bit words."""
+        b = self.b
+        values = [
+            self.epilogue.scaled_sums(b, s, place.scale[g])
+            for s, g in zip(sums, vectors, strict=True)
+        ]
+        if len(vectors) == 4:
+            return self.epilogue.byte_results(b, values)
+        return self.epilogue.word_results(b, values)
+
+    def store(self, chunk: Chunk, words: list[Value], y: Value, side: int, valid: int) -> None:
+        """Store each side-by-side pixel's bytes."""
+        b = self.b
+        data = words[0] if len(words) == 1 else self.epilogue.joined_words(b, *words)
+        for pixel in range(valid):
+            part = data
+            if side > 1:
+                lanes = range(pixel * chunk.width, (pixel + 1) * chunk.width)
+                part = b.shuffle(self.dot.bytes_kind, data, "poison", lanes)
+            target = b.at(y, pixel * self.y.column_pitch)
+            store_partial(b, self.target, "i8", chunk.width, chunk.valid, part, target)
 
     # -- vectors
 
-    def interleaved(self, chunk: Chunk, x: Value, column: int, side: int) -> list[Value]:
-        """Input column ``column`` (of each side-by-side pixel): for each quad four vectors, each
-        lane the bytes of four rows of one channel."""
+    def interleaved(
+        self, chunk: Chunk, x: Value, column: int, side: int, vectors: range | tuple[int, ...]
+    ) -> list[Value]:
+        """Input column ``column`` (of each side-by-side pixel): for each quad the wanted of its
+        four vectors, each lane the bytes of four rows of one channel."""
         result: list[Value] = []
         for rows in self.rows.quads:
             loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
             loaded += [loaded[0]] * (ROWS - len(loaded))
-            low, high = self._zip(loaded[0], loaded[1], 1), self._zip(loaded[2], loaded[3], 1)
-            for a, c in zip(low, high, strict=True):
-                result.extend(self._zip(a, c, 2))
+            for half in (0, 1):
+                wanted = [g for g in (2 * half, 2 * half + 1) if g in vectors]
+                if wanted:
+                    upper = self._zip(loaded[0], loaded[1], 1, half)
+                    lower = self._zip(loaded[2], loaded[3], 1, half)
+                    result.extend(self._zip(upper, lower, 2, g % 2) for g in wanted)
         return result
 
     def row_bytes(self, chunk: Chunk, x: Value, row: int, column: int, side: int) -> Value:
@@ -340,73 +309,36 @@ class _Depthwise:
             parts.append(b.load(vector(width, "i8"), b.at(x, offset)))
         while len(parts) > 1:
             kind, width = vector(width, "i8"), width * 2
-            parts = [
-                b.shuffle(kind, parts[i], parts[i + 1], range(width))
-                for i in range(0, len(parts), 2)
-            ]
+            joined = zip(parts[0::2], parts[1::2], strict=True)
+            parts = [b.shuffle(kind, left, right, range(width)) for left, right in joined]
         return parts[0]
 
-    def _zip(self, a: Value, c: Value, size: int) -> tuple[Value, Value]:
-        """Low and high interleavings of elements of ``size`` bytes within 128-bit lanes."""
+    def _zip(self, a: Value, c: Value, size: int, half: int) -> Value:
+        """Interleave the low (0) or high (1) halves of 128-bit lanes, by ``size`` bytes."""
         b, count = self.b, self.target.vector_nbytes // size
         kind = vector(count, f"i{8 * size}")
         if size > 1:
             a, c = (b.cast("bitcast", self.dot.bytes_kind, v, kind) for v in (a, c))
         per_lane = LANE_NBYTES // size
-        halves = []
-        for half in (0, per_lane // 2):
-            mask = [
-                lane + half + i + other
-                for lane in range(0, count, per_lane)
-                for i in range(per_lane // 2)
-                for other in (0, count)
-            ]
-            mixed = b.shuffle(kind, a, c, mask)
-            halves.append(
-                b.cast("bitcast", kind, mixed, self.dot.bytes_kind) if size > 1 else mixed
-            )
-        return halves[0], halves[1]
-
-    def store(
-        self, chunk: Chunk, sums: list[Value], scale: list[Value], y: Value, side: int, valid: int
-    ) -> None:
-        """Finish four vectors of sums and store each pixel's bytes."""
-        b = self.b
-        values = [self.epilogue.scaled_sums(b, s, c) for s, c in zip(sums, scale, strict=True)]
-        data = self.epilogue.byte_results(b, values)
-        for pixel in range(valid):
-            part = data
-            if side > 1:
-                lanes = range(pixel * chunk.width, (pixel + 1) * chunk.width)
-                part = b.shuffle(self.dot.bytes_kind, data, "poison", lanes)
-            target = b.at(y, pixel * self.y.column_pitch)
-            store_partial(b, self.target, "i8", chunk.width, chunk.valid, part, target)
+        mask = [
+            lane + half * (per_lane // 2) + i + other
+            for lane in range(0, count, per_lane)
+            for i in range(per_lane // 2)
+            for other in (0, count)
+        ]
+        mixed = b.shuffle(kind, a, c, mask)
+        return b.cast("bitcast", kind, mixed, self.dot.bytes_kind) if size > 1 else mixed
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Pointers to what a block reads and writes."""
+    """Pointers to what a block reads and writes, and its per-channel constants."""
 
     x: Value
     y: Value
     w: Value
-    bias: Value
-    scale: Value
-    bias_values: list[Value] = field(default_factory=list)
-    scale_values: list[Value] = field(default_factory=list)
-
-    def with_constants(self, bias: list[Value], scale: list[Value]) -> _Place:
-        return replace(self, bias_values=bias, scale_values=scale)
+    bias: list[Value]
+    scale: list[Value]
 
     def moved(self, b: Builder, x: Value | int, y: Value | int) -> _Place:
-        x_moved, y_moved = b.opaque(b.at(self.x, x)), b.opaque(b.at(self.y, y))
-        return replace(self, x=x_moved, y=y_moved)
-
-    def at_column(self, b: Builder, index: Value, x_pitch: int, y_pitch: int) -> _Place:
-        return self.moved(b, b.mul(index, x_pitch), b.mul(index, y_pitch))
-
-
-def _by_lane(values: Array, lanes: list[Array]) -> Array:
-    """Per-channel values in the order of the sums; zero where there is no channel."""
-    extended = np.append(values, values.dtype.type(0))
-    return np.concatenate([extended[c].reshape(-1) for c in lanes])
+        return replace(self, x=b.opaque(b.at(self.x, x)), y=b.opaque(b.at(self.y, y)))

@@ -127,33 +127,41 @@ class Epilogue:
 
     def byte_results(self, b: Builder, values: list[Value]) -> Value:
         """One, two or four vectors of steps as one vector of unsigned bytes."""
-        assert self.op.out is not None
-        zero_point = self.op.type.params.zero_point
-        low, high = integer_bounds(self.op.out, self.op.low, self.op.high)
-        ints = [self._round(b, v, high - zero_point) for v in values]
-        if len(ints) == 1:
-            return self._narrow_one(b, ints[0], zero_point, low, high)
-        words = [
-            self._clamp_words(b, self._pack_words(b, *pair), zero_point, low, high)
-            for pair in zip(ints[0::2], ints[1::2], strict=True)
-        ]
+        if len(values) == 1:
+            return self._narrow_one(b, values[0])
+        words = [self.word_results(b, values[i : i + 2]) for i in range(0, len(values), 2)]
+        if len(words) == 2:
+            return self.joined_words(b, *words)
         kind = vector(self.lanes * 2, "i16")
-        if len(words) == 1:
-            small = self._limit(b, kind, "i16", words[0], low, high)
-            return b.cast("trunc", kind, small, vector(self.lanes * 2, "i8"))
-        return self._pack_bytes(b, *words)
+        small = self._limit(b, kind, "i16", words[0], *self.bounds)
+        return b.cast("trunc", kind, small, vector(self.lanes * 2, "i8"))
 
-    def _round(self, b: Builder, values: Value, highest: int) -> Value:
+    def word_results(self, b: Builder, values: list[Value]) -> Value:
+        """Two vectors of steps as one of 16-bit words; too large ones saturate later."""
+        return self._clamp_words(b, self._pack_words(b, *(self._round(b, v) for v in values)))
+
+    @property
+    def zero_point(self) -> int:
+        return self.op.type.params.zero_point
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """Smallest and largest result."""
+        assert self.op.out is not None
+        return integer_bounds(self.op.out, self.op.low, self.op.high)
+
+    def _round(self, b: Builder, values: Value) -> Value:
         if self.may_overflow:
-            limit = splat(self.floats, f32(highest))
+            limit = splat(self.floats, f32(self.bounds[1] - self.zero_point))
             inside = b.compare("olt", self.floats, values, limit)
             values = b.select(self.floats, inside, values, limit)
         return round_to_int(b, self.target, self.lanes, values)
 
-    def _narrow_one(self, b: Builder, ints: Value, zero_point: int, low: int, high: int) -> Value:
+    def _narrow_one(self, b: Builder, values: Value) -> Value:
         # Clamp first: adding the zero point to an extreme sum could wrap.
-        ints = self._limit(b, self.ints, "i32", ints, low - zero_point, high - zero_point)
-        moved = b.op("add", self.ints, ints, f"splat (i32 {zero_point})")
+        low, high = (bound - self.zero_point for bound in self.bounds)
+        ints = self._limit(b, self.ints, "i32", self._round(b, values), low, high)
+        moved = b.op("add", self.ints, ints, f"splat (i32 {self.zero_point})")
         return b.cast("trunc", self.ints, moved, vector(self.lanes, "i8"))
 
     def _limit(self, b: Builder, kind: str, element: str, v: Value, low: int, high: int) -> Value:
@@ -161,13 +169,13 @@ class Epilogue:
         v = b.call(f"llvm.smax.{suffix}", kind, (kind, v), (kind, f"splat ({element} {low})"))
         return b.call(f"llvm.smin.{suffix}", kind, (kind, v), (kind, f"splat ({element} {high})"))
 
-    def _clamp_words(self, b: Builder, words: Value, zero_point: int, low: int, high: int) -> Value:
+    def _clamp_words(self, b: Builder, words: Value) -> Value:
         kind, lanes = vector(self.lanes * 2, "i16"), self.lanes * 2
-        if zero_point:
-            other = f"splat (i16 {zero_point})"
+        if self.zero_point:
+            other = f"splat (i16 {self.zero_point})"
             words = b.call(f"llvm.sadd.sat.v{lanes}i16", kind, (kind, words), (kind, other))
-        if (low, high) != (0, 255):
-            words = self._limit(b, kind, "i16", words, low, high)
+        if self.bounds != (0, 255):
+            words = self._limit(b, kind, "i16", words, *self.bounds)
         return words
 
     def _pack_words(self, b: Builder, x: Value, y: Value) -> Value:
@@ -177,7 +185,8 @@ class Epilogue:
             f"llvm.x86.{name[self.target.vector_nbytes]}", kind, (self.ints, x), (self.ints, y)
         )
 
-    def _pack_bytes(self, b: Builder, x: Value, y: Value) -> Value:
+    def joined_words(self, b: Builder, x: Value, y: Value) -> Value:
+        """Two vectors of words as one of unsigned bytes, saturating."""
         name = {16: "sse2.packuswb.128", 32: "avx2.packuswb", 64: "avx512.packuswb.512"}
         words, result = vector(self.lanes * 2, "i16"), vector(self.lanes * 4, "i8")
         return b.call(f"llvm.x86.{name[self.target.vector_nbytes]}", result, (words, x), (words, y))
