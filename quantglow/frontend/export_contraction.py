@@ -60,6 +60,9 @@ def conv_transpose(node: ConvTranspose, w: Writer) -> Value:
         output_padding=node.output_padding,
         group=node.group,
     )
+    if node.out is not None and node.group > 1:
+        # onnxruntime would quantize float weights in front of a QuantizeLinear once more.
+        sums = w.opaque(sums, node.name)
     return finished(node, sums, IMAGE, w)
 
 

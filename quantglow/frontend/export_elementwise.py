@@ -9,11 +9,11 @@ import numpy as np
 import onnx
 
 from quantglow.frontend.export_contraction import bounded, finished
-from quantglow.frontend.export_writer import Value, Writer, export_rule
+from quantglow.frontend.export_writer import Value, Writer, export_rule, source
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import elementwise as ops
 from quantglow.ops.arithmetic import dequantize
-from quantglow.ops.quantization import Quantize, Rescale, Table
+from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 SAME_NAME = (
@@ -110,9 +110,15 @@ def prelu(node: ops.PRelu, w: Writer) -> Value:
 
 @export_rule(Quantize, Rescale)
 def quantize(node: Quantize | Rescale, w: Writer) -> Value:
-    """QuantizeLinear; behind DequantizeLinear where x is quantized already."""
+    """QuantizeLinear; behind DequantizeLinear where x is quantized already.
+
+    onnxruntime merges two roundings in a row into one, which gives other integers.
+    """
     perm = w.order(node.x)
-    return w.rounded(node, w.real(node.x, perm), perm)
+    x = w.real(node.x, perm)
+    if isinstance(node, Rescale) or isinstance(source(node.x, perm)[0], Dequantize):
+        x = w.opaque(x, node.name)
+    return w.rounded(node, x, perm)
 
 
 @export_rule(Table)

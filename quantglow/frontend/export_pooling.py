@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from quantglow.errors import ModelError
 from quantglow.frontend.export_writer import (
     Perm,
@@ -56,12 +54,31 @@ def average_pool(node: AveragePool, w: Writer) -> Value:
 
 
 def windows(node: Pool) -> dict[str, Any]:
+    """Attributes of the windows.
+
+    ONNX versions disagree on ``ceil_mode``, so it is written as padding behind the image where
+    that is the same: the padding does not count, and is smaller than the kernel.
+    """
+    pads: tuple[int, ...] = node.pads
+    ceil_mode = node.ceil_mode
+    counts_padding = isinstance(node, AveragePool) and node.count_include_pad
+    if ceil_mode and not counts_padding:
+        after = tuple(padding_behind(node, axis) for axis in (0, 1))
+        if after[0] < node.kernel[0] and after[1] < node.kernel[1]:
+            pads, ceil_mode = (*node.pads[:2], *after), False
     return {
         "kernel_shape": node.kernel,
         "strides": node.strides,
-        "pads": node.pads,
-        "ceil_mode": int(node.ceil_mode),
+        "pads": pads,
+        "ceil_mode": int(ceil_mode),
     }
+
+
+def padding_behind(node: Pool, axis: int) -> int:
+    """What the last window along H (0) or W (1) needs behind the image."""
+    size, count = node.x.type.shape[axis + 1], node.type.shape[axis + 1]
+    reach = node.dilations[axis] * (node.kernel[axis] - 1) + 1
+    return max((count - 1) * node.strides[axis] + reach - size - node.pads[axis], 0)
 
 
 @export_rule(ReduceMean, ReduceSum, ReduceMax, ReduceMin)
@@ -124,13 +141,11 @@ def lrn(node: LRN, w: Writer) -> Value:
 def softmax(node: Softmax | LogSoftmax, w: Writer) -> Value:
     """Along what the last axis of the graph is in ONNX.
 
-    onnxruntime has an integer Softmax that is up to a step off, away from ties.  The maximum with
-    0 changes nothing, and keeps it from using that.
+    onnxruntime has an integer Softmax that is up to a step off, away from ties: not to be used.
     """
     perm = w.order(node.x)
     axis = perm.index(node.type.rank - 1)
     made = w.emit(node.op, [w.real(node.x, perm)], f"{node.name}:real", axis=axis)
     if node.type.quant is not None:
-        zero = w.constant(np.zeros((), np.float32), f"{node.name}:zero")
-        made = w.emit("Max", [made, zero], f"{node.name}:nonnegative")
+        made = w.opaque(made, node.name)
     return w.rounded(node, made, perm)

@@ -22,7 +22,7 @@ import numpy as np
 import onnx
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Dequantize, Transpose
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
 
@@ -223,6 +223,11 @@ class Writer:
         axis = axis_of(element.quant, perm)
         return self.emit("QuantizeLinear", [name, *parameters], f"{hint}:q", **axis)
 
+    def opaque(self, name: str, hint: str) -> str:
+        """The same float32 value, out of sight of runtimes that would fuse what surrounds it."""
+        lowest = self.constant(np.array(-np.inf, np.float32), f"{hint}:lowest")
+        return self.emit("Max", [name, lowest], f"{hint}:opaque")
+
     def parameters(self, element: ElementType, hint: str) -> tuple[str, str]:
         """Scale and zero point as initializers.  int16 needs opset 21."""
         if element.dtype is DType.I16:
@@ -251,6 +256,8 @@ def axis_of(params: QuantParams, perm: Perm) -> dict[str, int]:
 def output_value(writer: Writer, name: str, node: Node, taken: set[str]) -> str:
     """The value of a graph output, one that no other output, input or initializer is."""
     value = writer.stored(node)
+    if isinstance(node, Input) and node.name == name:
+        return value
     if value in taken or value in writer.initializers:
         value = writer.emit("Identity", [value], name)
     taken.add(value)

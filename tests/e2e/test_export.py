@@ -1,0 +1,77 @@
+"""Real networks in int8, exported: onnxruntime gives the integers of the interpreter.
+
+Bounds: no operator differs by more than a step, and in at most one integer of 50,000.  A differing
+integer makes others differ behind it, so the whole model is judged by its outputs.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from benchmarks.models import network
+from benchmarks.qdq_agreement import (
+    LEVELS,
+    int8_graph,
+    local_agreement,
+    output_agreement,
+    run_onnx,
+    total,
+)
+from quantglow.frontend import export_onnx, import_model
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.passes import optimize
+
+NETWORKS = ("mnist", "ppocr_cls")
+RATE = 2e-5
+
+
+@cache
+def quantized(name: str) -> Graph:
+    return int8_graph(network(name))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_operator_gives_the_interpreters_integers(name: str, level: str) -> None:
+    feeds = network(name).feeds(1, seed=1)
+    found = total(local_agreement(quantized(name), feeds, LEVELS[level]))
+    assert found.steps <= 1
+    assert found.rate <= RATE
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", NETWORKS)
+def test_outputs_of_the_whole_model_are_a_step_apart_at_most(name: str, level: str) -> None:
+    feeds = network(name).feeds(10, seed=1)
+    found = total(output_agreement(quantized(name), feeds, LEVELS[level]))
+    assert found.count > 0
+    assert found.steps <= 1
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_exported_float_graph_agrees_and_can_be_imported_again(name: str) -> None:
+    chosen = network(name)
+    graph = optimize(import_model(chosen.path(), {chosen.input_name: chosen.input_shape()}))
+    model, (feed,) = export_onnx(graph), chosen.feeds(1, seed=1)
+    (expected,) = interpret(graph, feed)
+    np.testing.assert_allclose(run_onnx(model, feed)[0], expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        interpret(import_model(model), feed)[0], expected, rtol=1e-4, atol=1e-4
+    )
+
+
+def test_onnxruntime_fuses_all_of_mnist(tmp_path: object) -> None:
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = f"{tmp_path}/optimized.onnx"
+    options.log_severity_level = 4
+    model = export_onnx(quantized("mnist"))
+    onnxruntime.InferenceSession(model.SerializeToString(), options)
+    ops = {node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node}
+    assert {"QLinearConv", "QGemm"} <= ops
+    assert not {"Conv", "Gemm"} & ops
