@@ -1,7 +1,9 @@
-"""Every test runs with the verifier on."""
+"""Every test runs with the verifier on and without the kernel cache on disk."""
 
 from __future__ import annotations
 
 import os
 
 os.environ.setdefault("QUANTGLOW_VERIFY", "1")
+# Tests compile what they check: no kernel of an earlier run, none left in the user's cache.
+os.environ.setdefault("QUANTGLOW_CACHE_DIR", "")

@@ -1,7 +1,7 @@
 """Kernels compiled and loaded: IR text to the address of a function.
 
 Each kernel is an object of its own, named by a hash of its text and target, so that equal
-kernels of any model share one.
+kernels of any model share one, in this process and (``cache``) in later ones.
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from quantglow import debug
+from quantglow.backends.llvm.cache import ObjectCache, user_cache
 from quantglow.backends.llvm.target import Target, initialize
 from quantglow.errors import BackendError
+
+_SETTINGS = {"opt": 3, "reloc": "pic", "codemodel": "small"}
+"""Code may lie anywhere and reaches its constants directly."""
 
 
 class KernelLibrary:
     """Compiled kernels of one target, in this process."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, cache: ObjectCache | None = None) -> None:
         initialize()
         self.target = target
+        self.cache = cache or user_cache()
         self._machine = machine(target)
         self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine(target))
         self._addresses: dict[str, int] = {}
@@ -37,7 +42,7 @@ class KernelLibrary:
         with self._lock:
             new = {s: t for s, t in zip(symbols, texts, strict=True) if s not in self._addresses}
             for symbol, text in new.items():
-                code = self.compile(text.replace(f"@{entry}(", f"@{symbol}("), symbol)
+                code = self.object_code(symbol, text.replace(f"@{entry}(", f"@{symbol}("))
                 self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
             if new:
                 self._engine.finalize_object()
@@ -48,11 +53,20 @@ class KernelLibrary:
     def symbol(self, text: str, entry: str) -> str:
         """A name that depends on everything the code depends on."""
         target = self.target
-        parts = (text, target.triple, target.cpu, target.features, llvmlite.__version__)
+        settings = (target.triple, target.cpu, target.features, llvmlite.__version__)
+        parts = (text, *settings, repr(_SETTINGS))
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         return f"quantglow_{entry}_{digest[:32]}"
 
-    def compile(self, text: str, symbol: str) -> bytes:
+    def object_code(self, symbol: str, text: str) -> bytes:
+        """The object of a module that defines ``symbol``: from the cache, or compiled and kept."""
+        code = self.cache.get(symbol)
+        if code is None:
+            code = self.compile(text)
+            self.cache.put(symbol, code)
+        return code
+
+    def compile(self, text: str) -> bytes:
         """Object code of a module.  Raises ``BackendError`` with the text when LLVM refuses it."""
         debug.log(3, text)
         try:
@@ -68,9 +82,9 @@ class KernelLibrary:
 
 
 def machine(target: Target) -> llvm.TargetMachine:
-    """A machine whose code may lie anywhere and reaches its constants directly."""
+    """What generates the code of a target."""
     made: llvm.TargetMachine = llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, opt=3, reloc="pic", codemodel="small"
+        cpu=target.cpu, features=target.features, **_SETTINGS
     )
     return made
 

@@ -1,0 +1,224 @@
+"""The object cache: it saves compilation, and nothing that happens to its files does harm."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantglow.backends.llvm.cache import (
+    ENVIRONMENT,
+    MAGIC,
+    PRUNE_EVERY_NBYTES,
+    TOUCH_AFTER_SECONDS,
+    ObjectCache,
+    sealed,
+    unsealed,
+    user_cache,
+)
+from quantglow.backends.llvm.library import KernelLibrary
+from quantglow.backends.llvm.target import resolve
+
+TEXT = """
+define void @kernel(ptr %args, i64 %begin, i64 %end) nounwind {
+  %sum = mul i64 %begin, %end
+  store i64 %sum, ptr %args
+  ret void
+}
+"""
+ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+PRODUCT = f"""
+import ctypes, numpy as np
+from pathlib import Path
+from quantglow.backends.llvm.cache import ObjectCache
+from quantglow.backends.llvm.library import KernelLibrary
+from quantglow.backends.llvm.target import resolve
+
+class Counting(KernelLibrary):
+    compiled = 0
+    def compile(self, text):
+        Counting.compiled += 1
+        return super().compile(text)
+
+library = Counting(resolve("native"))
+texts = [{TEXT!r}.replace("mul", op) for op in ("mul", "add", "sub", "or", "and", "xor")]
+results = []
+for address in library.load(texts):
+    out = np.zeros(1, np.int64)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)(
+        out.ctypes.data, 6, 7)
+    results.append(int(out[0]))
+print(Counting.compiled, results)
+"""
+RESULTS = [6 * 7, 6 + 7, 6 - 7, 6 | 7, 6 & 7, 6 ^ 7]
+
+
+def product(kernels: KernelLibrary) -> int:
+    """What the kernel ``TEXT`` makes of 6 and 7."""
+    (address,) = kernels.load([TEXT])
+    out = np.zeros(1, np.int64)
+    ENTRY(address)(out.ctypes.data, 6, 7)
+    return int(out[0])
+
+
+def started(root: Path | str) -> subprocess.Popen[str]:
+    environment = {**os.environ, ENVIRONMENT: str(root)}
+    return subprocess.Popen(
+        [sys.executable, "-c", PRODUCT], env=environment, stdout=subprocess.PIPE, text=True
+    )
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    return output.strip()
+
+
+def library(cache: ObjectCache) -> KernelLibrary:
+    return KernelLibrary(resolve("native"), cache)
+
+
+def entry_path(folder: Path) -> Path:
+    (path,) = folder.glob("*.o")
+    return path
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
+    answers = [answer(started(tmp_path)) for _ in range(2)]
+    assert answers == [f"6 {RESULTS}", f"0 {RESULTS}"]
+
+
+def test_concurrent_processes_agree_and_leave_intact_entries(tmp_path: Path) -> None:
+    processes = [started(tmp_path) for _ in range(4)]
+    assert all(answer(process).endswith(str(RESULTS)) for process in processes)
+    entries = list((tmp_path / "kernels").glob("*.o"))
+    assert len(entries) == 6
+    assert all(unsealed(path.stem, path.read_bytes()) for path in entries)
+    assert answer(started(tmp_path)) == f"0 {RESULTS}"
+
+
+def test_the_empty_variable_disables_the_cache(tmp_path: Path) -> None:
+    answers = [answer(started("")) for _ in range(2)]
+    assert answers == [f"6 {RESULTS}"] * 2
+
+
+@pytest.mark.parametrize("position", [0, len(MAGIC), len(MAGIC) + 40, -1])
+def test_an_entry_with_a_flipped_bit_is_rebuilt(tmp_path: Path, position: int) -> None:
+    library(ObjectCache(tmp_path)).load([TEXT])
+    path = entry_path(tmp_path)
+    intact = path.read_bytes()
+    damaged = bytearray(intact)
+    damaged[position] ^= 1
+    path.write_bytes(damaged)
+    assert product(library(ObjectCache(tmp_path))) == 42
+    assert path.read_bytes() == intact
+
+
+@pytest.mark.parametrize("length", [0, 5, len(MAGIC) + 32, -1])
+def test_a_truncated_entry_is_rebuilt(tmp_path: Path, length: int) -> None:
+    library(ObjectCache(tmp_path)).load([TEXT])
+    path = entry_path(tmp_path)
+    intact = path.read_bytes()
+    path.write_bytes(intact[:length])
+    assert product(library(ObjectCache(tmp_path))) == 42
+    assert path.read_bytes() == intact
+
+
+def test_an_entry_under_another_name_is_refused() -> None:
+    assert unsealed("b", sealed("a", b"code")) is None
+
+
+def test_the_symbol_depends_on_text_entry_and_target() -> None:
+    native = library(ObjectCache(None))
+    baseline = KernelLibrary(resolve("x86-64"), ObjectCache(None))
+    symbols = {
+        native.symbol(TEXT, "kernel"),
+        native.symbol(TEXT + "\n", "kernel"),
+        native.symbol(TEXT, "other"),
+        baseline.symbol(TEXT, "kernel"),
+    }
+    assert len(symbols) == 4
+
+
+@pytest.mark.parametrize("obstacle", ["file", "folder"])
+def test_an_unusable_cache_is_no_error(tmp_path: Path, obstacle: str) -> None:
+    folder = tmp_path / "kernels"
+    if obstacle == "file":
+        folder.write_text("in the way")
+    else:
+        symbol = library(ObjectCache(None)).symbol(TEXT, "kernel")
+        (folder / f"{symbol}.o").mkdir(parents=True)
+    assert product(library(ObjectCache(folder))) == 42
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: str, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    ObjectCache(tmp_path).put("a", b"code")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pruning_removes_what_was_used_longest_ago(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path, most_nbytes=5000)
+    for index in range(8):
+        cache.put(f"k{index}", bytes(900))
+        os.utime(tmp_path / f"k{index}.o", (index, index))
+    assert cache.get("k0") is not None  # now it is the one used last
+    cache.prune()
+    assert sorted(path.stem for path in tmp_path.glob("*.o")) == ["k0", "k6", "k7"]
+
+
+def test_much_writing_prunes_by_itself(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path, most_nbytes=PRUNE_EVERY_NBYTES // 2)
+    for index in range(3):
+        cache.put(f"k{index}", bytes(PRUNE_EVERY_NBYTES // 2))
+    assert sum(path.stat().st_size for path in tmp_path.glob("*.o")) <= PRUNE_EVERY_NBYTES
+
+
+def test_a_day_after_the_last_look_one_process_looks_again(tmp_path: Path) -> None:
+    ObjectCache(tmp_path).put("old", bytes(100))
+    os.utime(tmp_path / "old.o", (1, 1))
+    os.utime(tmp_path / ".looked", (1, 1))
+    ObjectCache(tmp_path, most_nbytes=350).put("new", bytes(200))
+    assert [path.stem for path in tmp_path.glob("*.o")] == ["new"]
+
+
+def test_recently_dated_entries_keep_their_date(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    cache.put("a", b"code")
+    date = (tmp_path / "a.o").stat().st_mtime - TOUCH_AFTER_SECONDS / 2
+    os.utime(tmp_path / "a.o", (date, date))
+    cache.get("a")
+    assert (tmp_path / "a.o").stat().st_mtime == pytest.approx(date)
+
+
+def test_threads_may_share_a_cache(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    threads = [
+        threading.Thread(target=cache.put, args=(f"k{i % 3}", bytes(1000))) for i in range(12)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [cache.get(f"k{i}") for i in range(3)] == [bytes(1000)] * 3
+
+
+def test_the_environment_chooses_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ENVIRONMENT, str(tmp_path))
+    assert user_cache().folder == tmp_path / "kernels"
+    monkeypatch.delenv(ENVIRONMENT)
+    monkeypatch.setenv("HOME", "/somewhere")
+    assert user_cache().folder == Path("/somewhere/.cache/quantglow/kernels")
+    monkeypatch.setenv(ENVIRONMENT, "")
+    assert user_cache().folder is None
