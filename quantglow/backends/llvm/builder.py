@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
@@ -17,6 +18,7 @@ Value = str
 I64 = "i64"
 
 
+@cache
 def vector(lanes: int, element: str) -> str:
     """The type of ``lanes`` elements; the element itself for one lane."""
     return element if lanes == 1 else f"<{lanes} x {element}>"
@@ -34,6 +36,12 @@ def splat(kind: str, literal: Value) -> Value:
         return literal
     element = kind[kind.index("x ") + 2 : -1]
     return f"splat ({element} {literal})"
+
+
+@cache
+def _mask(lanes: tuple[int, ...]) -> Value:
+    """The literal of a shuffle's lanes."""
+    return f"<{len(lanes)} x i32> <{', '.join(f'i32 {lane}' for lane in lanes)}>"
 
 
 @dataclass
@@ -67,7 +75,9 @@ class Builder:
 
     def emit(self, text: str) -> Value:
         """A new value computed by ``text``."""
-        name = self.fresh()
+        # Not by way of fresh: most of the time of making kernels is spent here.
+        self.count += 1
+        name = f"%v{self.count}"
         self.lines.append(f"  {name} = {text}")
         return name
 
@@ -167,8 +177,7 @@ class Builder:
 
     def shuffle(self, kind: str, a: Value, b: Value, mask: Sequence[int]) -> Value:
         """``shufflevector`` of two vectors of one kind."""
-        lanes = ", ".join(f"i32 {i}" for i in mask)
-        return self.emit(f"shufflevector {kind} {a}, {kind} {b}, <{len(mask)} x i32> <{lanes}>")
+        return self.emit(f"shufflevector {kind} {a}, {kind} {b}, {_mask(tuple(mask))}")
 
     # -- control
 

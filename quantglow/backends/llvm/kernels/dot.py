@@ -7,6 +7,7 @@ product with packed weights to vectors of int32 (float32) lanes, one lane for ea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,33 +26,33 @@ class DotProduct:
     target: Target
     element: str
 
-    @property
+    @cached_property
     def lanes(self) -> int:
         return self.target.f32_lanes
 
-    @property
+    @cached_property
     def kind(self) -> str:
         """The LLVM type of a vector of sums."""
         return vector(self.lanes, self.element)
 
-    @property
+    @cached_property
     def bytes_kind(self) -> str:
         return vector(self.lanes * 4, "i8")
 
-    @property
+    @cached_property
     def words_kind(self) -> str:
         return vector(self.lanes * 2, "i16")
 
-    @property
+    @cached_property
     def is_float(self) -> bool:
         return self.element == "float"
 
-    @property
+    @cached_property
     def widened(self) -> bool:
         """Whether weights are packed as 16-bit words, even and odd bytes apart."""
         return not self.is_float and self.target.dot is Dot.MADD
 
-    @property
+    @cached_property
     def weight_nbytes(self) -> int:
         """Packed weight bytes for one step of one vector."""
         return self.target.vector_nbytes * (2 if self.widened else 1)

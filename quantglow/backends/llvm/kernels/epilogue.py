@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -27,6 +27,7 @@ LANE = 4
 """int32 elements of a 128-bit lane."""
 
 
+@cache
 def channel_order(lanes: int, vectors: int, packed: bool) -> Array:
     """int [vectors, lanes]: the channel (within a panel) that each lane of each vector holds."""
     order = np.empty((vectors, lanes), np.int64)
@@ -37,6 +38,7 @@ def channel_order(lanes: int, vectors: int, packed: bool) -> Array:
             channels = lane * LANE * size + v * LANE + within if size > 1 else np.arange(lanes)
             order[first + v] = first * lanes + channels
         first += size
+    order.setflags(write=False)
     return order
 
 
@@ -91,7 +93,8 @@ class Epilogue:
         """Whether a scaled sum might not fit int32 (the conversion would give its minimum)."""
         w, b = self.op.w, self.op.b
         assert w is not None and b is not None
-        largest = 255.0 * np.abs(w.value.astype(np.float64)).sum(axis=(0, 1, 2))  # type: ignore[attr-defined]
+        magnitudes = np.abs(w.value.astype(np.int32))  # type: ignore[attr-defined]
+        largest = 255.0 * magnitudes.sum(axis=(0, 1, 2), dtype=np.int64)
         largest += np.abs(b.value.astype(np.float64))  # type: ignore[attr-defined]
         bound = float((largest * self.multipliers()).max(initial=0.0))
         if self.op.residual is not None:

@@ -8,6 +8,7 @@ reads beyond its run have weight zero.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -77,8 +78,24 @@ def pack_weights(w: Array, runs: Runs, channels: list[Array], dot: DotProduct) -
     rows = w.reshape(run_count, (kh * kw * c_group) // run_count, o)
     padding = runs.steps * per_step - rows.shape[1]
     rows = np.pad(rows, ((0, 0), (0, padding), (0, 1)))
-    # [steps of all runs, bytes of a step, channels + 1]
-    steps = rows.reshape(run_count * runs.steps, per_step, o + 1)
-    # Index -1 picks the zero channel that was appended.
-    panels = [dot.pack(steps[:, :, c].transpose(0, 2, 3, 1)).reshape(-1) for c in channels]
-    return np.concatenate(panels)
+    # Four bytes of a step are one word; index -1 picks the zero channel that was appended.
+    words = _words(rows.reshape(run_count * runs.steps, per_step, o + 1))
+    panels = [words.take(c, axis=1) for c in channels]
+    return np.concatenate([dot.pack(_unpacked(p, w.dtype)).reshape(-1) for p in panels])
+
+
+def _words(steps: Array) -> Array:
+    """uint32 [steps, channels] of the bytes in [steps, 4 bytes or 1 float32, channels]."""
+    if steps.dtype.itemsize == STEP_NBYTES:
+        return np.ascontiguousarray(steps[:, 0]).view(np.uint32)
+    octets = steps.view(np.uint8)
+    words = octets[:, STEP_NBYTES - 1].astype(np.uint32)
+    for index in reversed(range(STEP_NBYTES - 1)):
+        words <<= 8
+        words |= octets[:, index]
+    return words
+
+
+def _unpacked(words: Array, dtype: np.dtype[Any]) -> Array:
+    """[...] words as [..., elements of a step]; x86 has the lowest byte first."""
+    return words[..., None].astype("<u4", copy=False).view(dtype)
