@@ -40,6 +40,7 @@ MAX_TEXT_NBYTES = 256 << 20
 
 _DAMAGE = (
     zipfile.BadZipFile,
+    OSError,
     KeyError,
     TypeError,
     ValueError,
@@ -87,10 +88,12 @@ def save(path: str | os.PathLike[str], graph: Graph, report: Mapping[str, Any]) 
 def load(path: str | os.PathLike[str]) -> SavedModel:
     """Read what ``save`` wrote.  Raises ``FileFormatError``."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            return read(archive)
+        file = open(path, "rb")  # noqa: SIM115 - closed below; its own errors are other ones
     except OSError as error:
         raise FileFormatError(f"cannot read {os.fspath(path)!r}: {error}") from error
+    try:
+        with file, zipfile.ZipFile(file) as archive:
+            return read(archive)
     except (*_DAMAGE, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (version {VERSION}), or it is "
