@@ -4,7 +4,7 @@
 
     QuantglowError
     ├── ModelError                a model that is corrupt, unsafe or ill-typed
-    │   └── UnsupportedOpError    valid ONNX that quantglow does not compile; lists every node at once
+    │   └── UnsupportedOpError    valid ONNX that quantglow does not compile; lists all nodes
     ├── TypeRuleError             an operator applied to operands it does not accept
     ├── CalibrationError          calibration data that cannot be used
     │   └── ProfileMismatchError  a profile recorded on another model
