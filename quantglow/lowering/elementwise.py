@@ -245,7 +245,7 @@ def _quantize_per_axis(node: Quantize, params: QuantParams) -> Node:
     low, high = (
         call("float", call("isub", iconst(limit), arg(2))) for limit in node.out.dtype.limits
     )
-    clipped_steps = call("min", call("max", steps, low), high)
+    clipped_steps = call("fmin", call("fmax", steps, low), high)
     expression = call("iadd", call("int", clipped_steps), arg(2))
     args = (node.x, *_per_axis(node, params, node.type.rank))
     return Map(name=node.name, args=args, expression=expression, out=node.out)

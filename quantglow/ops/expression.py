@@ -39,14 +39,17 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "sub": np.subtract,
     "mul": np.multiply,
     "div": np.divide,
-    "max": np.fmax,
-    "min": np.fmin,
+    "max": np.maximum,
+    "min": np.minimum,
+    "fmax": np.fmax,
+    "fmin": np.fmin,
     "pow": np.power,
     "iadd": np.add,
     "isub": np.subtract,
     "imul": np.multiply,
 }
-"""float32 and (``i…``) int32 functions; ``max``/``min`` return the other operand for NaN."""
+"""float32 and (``i…``) int32 functions.  ``max``/``min`` propagate NaN; ``fmax``/``fmin`` return
+the other operand."""
 
 SELECT = "select_negative"
 """``select_negative(c, a, b)``: a where c < 0, else b; c is float32."""
@@ -118,9 +121,9 @@ def call(op: str, *args: Expr) -> Expr:
 
 
 def quantized(steps: Expr, low: int, high: int, zero_point: int) -> Expr:
-    """``int(min(max(rint(steps), low - zp), high - zp)) + zp``, as ``arithmetic.saturate``."""
-    clipped = call("max", call("rint", steps), const(low - zero_point))
-    clipped = call("min", clipped, const(high - zero_point))
+    """``int(fmin(fmax(rint(steps), low - zp), high - zp)) + zp``, as ``arithmetic.saturate``."""
+    clipped = call("fmax", call("rint", steps), const(low - zero_point))
+    clipped = call("fmin", clipped, const(high - zero_point))
     return call("iadd", call("int", clipped), iconst(zero_point))
 
 

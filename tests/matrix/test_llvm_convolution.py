@@ -177,3 +177,12 @@ def test_integer_gemm_equals_the_interpreter(target: str, rows: int, k: int, col
     y = Gemm(name="y", x=x, w=w, out=ElementType(DType.I8, QuantParams.per_tensor(0.3, 5)))
     feeds = {"x": rng.integers(-128, 128, (rows, k)).astype(np.int8)}
     assert_agree(Graph((x,), (("y", y),)), feeds, target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_bounds_of_a_float_conv_keep_nan(target: str) -> None:
+    x = Input(name="x", tensor=TensorType(DType.F32, (1, 1, 3, 1)))
+    w = Constant(name="w", value=np.ones((1, 1, 1, 1), np.float32))
+    graph = Graph((x,), (("y", Conv(name="y", x=x, w=w, low=0.0, high=6.0)),))
+    feeds = {"x": np.array([np.nan, -1.0, 9.0], np.float32).reshape(1, 1, 3, 1)}
+    assert_agree(graph, feeds, target)

@@ -21,7 +21,7 @@ from quantglow.graph.node import Input
 from quantglow.instr.generate import generate
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Map
-from quantglow.ops.expression import Expr, arg, call, const
+from quantglow.ops.expression import BINARY, Expr, arg, call, const
 from quantglow.types import Array, DType, ElementType, f32
 
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
@@ -116,13 +116,12 @@ def test_powers_have_the_borders_of_ieee(target: str) -> None:
     assert_close(evaluate(call("pow", arg(0), arg(1)), target, x, y), exact, 1e-6)
 
 
-@pytest.mark.parametrize("name", ["max", "min"])
-def test_extremes_take_the_operand_that_is_not_nan(name: str) -> None:
+@pytest.mark.parametrize("name", ["max", "min", "fmax", "fmin"])
+def test_extremes_treat_nan_as_numpy_does(name: str) -> None:
     x = np.array([np.nan, 1, np.nan, 2], np.float32)
     y = np.array([1, np.nan, np.nan, 3], np.float32)
-    reference = {"max": np.fmax, "min": np.fmin}[name]
     got = evaluate(call(name, arg(0), arg(1)), TARGETS[0], x, y)
-    np.testing.assert_array_equal(got, reference(x, y))
+    np.testing.assert_array_equal(got, BINARY[name](x, y))
 
 
 @pytest.mark.parametrize("target", LEVELS)
@@ -134,7 +133,9 @@ def test_no_function_becomes_a_call(target: str, lanes: int) -> None:
     operands = [b.load(kind, source), b.load(kind, b.at(source, 64))]
     scalars = Scalars(b, resolve(target), lanes, operands, (DType.F32, DType.F32))
     expressions = [call(name, arg(0)) for name in FUNCTIONS]
-    expressions += [call(name, arg(0), arg(1)) for name in ("pow", "max", "min", "div")]
+    expressions += [
+        call(name, arg(0), arg(1)) for name in ("pow", "max", "min", "fmax", "fmin", "div")
+    ]
     for index, expression in enumerate(expressions):
         b.store(kind, scalars.value(expression), b.at(destination, 64 * index))
     initialize()

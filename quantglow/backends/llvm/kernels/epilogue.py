@@ -120,12 +120,12 @@ class Epilogue:
         return b.op("fmul", self.floats, b.cast("sitofp", self.ints, sums, self.floats), scale)
 
     def float_results(self, b: Builder, values: Value) -> Value:
-        """Float results within their bounds."""
-        for bound, predicate in ((self.op.low, "ogt"), (self.op.high, "olt")):
+        """Float results within their bounds; NaN stays."""
+        for bound, predicate in ((self.op.low, "olt"), (self.op.high, "ogt")):
             if math.isfinite(bound):
                 limit = splat(self.floats, f32(bound))
-                inside = b.compare(predicate, self.floats, values, limit)
-                values = b.select(self.floats, inside, values, limit)
+                outside = b.compare(predicate, self.floats, values, limit)
+                values = b.select(self.floats, outside, limit, values)
         return values
 
     def byte_results(self, b: Builder, values: list[Value]) -> Value:

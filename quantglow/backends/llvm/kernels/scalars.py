@@ -91,9 +91,9 @@ class Scalars:
         """Towards zero; the quantizer's clipped ``rint`` becomes one conversion that rounds."""
         match x:
             case Expr(
-                op="min",
+                op="fmin",
                 args=(
-                    Expr(op="max", args=(Expr(op="rint", args=(steps,)), Expr(op="f") as low)),
+                    Expr(op="fmax", args=(Expr(op="rint", args=(steps,)), Expr(op="f") as low)),
                     Expr(op="f") as high,
                 ),
             ) if _is_integer(low) and _is_integer(high):
@@ -103,12 +103,30 @@ class Scalars:
         return self.b.cast("fptosi", self.kind, self.value(x), self.int_kind)
 
     def maximum(self, x: Expr, y: Expr) -> Value:
-        return self._extreme("ogt", x, y)
+        return self._propagating("olt", x, y)
 
     def minimum(self, x: Expr, y: Expr) -> Value:
-        return self._extreme("olt", x, y)
+        return self._propagating("ogt", x, y)
 
-    def _extreme(self, predicate: str, x: Expr, y: Expr) -> Value:
+    def _propagating(self, predicate: str, x: Expr, y: Expr) -> Value:
+        """y where x compares so with it, else x; NaN if either is NaN."""
+        if x.op == "f":
+            x, y = y, x
+        b, kind = self.b, self.kind
+        first, second = self.value(x), self.value(y)
+        # A comparison with NaN is false, so the first is taken: right unless only the second is.
+        best = b.select(kind, b.compare(predicate, kind, first, second), second, first)
+        if y.op == "f":
+            return best
+        return b.select(kind, b.compare("uno", kind, second, second), second, best)
+
+    def number_maximum(self, x: Expr, y: Expr) -> Value:
+        return self._number("ogt", x, y)
+
+    def number_minimum(self, x: Expr, y: Expr) -> Value:
+        return self._number("olt", x, y)
+
+    def _number(self, predicate: str, x: Expr, y: Expr) -> Value:
         """One of x, y; for NaN the other."""
         if x.op == "f":
             x, y = y, x
@@ -145,6 +163,8 @@ _RULES: dict[str, Callable[..., Value]] = {
     "int": Scalars.to_int,
     "max": Scalars.maximum,
     "min": Scalars.minimum,
+    "fmax": Scalars.number_maximum,
+    "fmin": Scalars.number_minimum,
     "pow": Scalars.power,
     SELECT: Scalars.select_negative,
 }
