@@ -28,11 +28,12 @@ from quantglow.instr.program import (
     View,
     dense_strides,
 )
-from quantglow.ops import Concat, Expand, Map, Pad, Reshape, Slice, Transpose
+from quantglow.ops import Concat, Conv, Expand, Map, Pad, Reshape, Slice, Transpose
 from quantglow.types import TensorType
 
 SLACK_NBYTES = 64
-"""Bytes after every buffer that kernels may read, never write (vector loads at the end)."""
+"""Bytes after temporaries and constants that kernels may read, never write (vector loads at the
+end).  The caller's buffers have none: see ``_reads_slack``."""
 
 
 def generate(graph: Graph, order: Sequence[Node] | None = None) -> Program:
@@ -83,9 +84,11 @@ class _Generator:
     def operand(self, node: Node, operand: Node) -> View:
         """The view of an operand; Maps take any strides, other primitives dense rows."""
         view = self.views[operand]
-        if isinstance(node, Map) or view.dense_rows:
-            return view
-        return self.copied(view, f"{operand.name}:dense")
+        if not (isinstance(node, Map) or view.dense_rows):
+            return self.copied(view, f"{operand.name}:dense")
+        if _reads_slack(node, operand) and view.buffer.kind is BufferKind.INPUT:
+            return self.copied(view, f"{operand.name}:slack")
+        return view
 
     def destination(self, node: Node) -> View:
         """Where ``node`` is to be computed: its home, a graph output, or a new buffer."""
@@ -209,6 +212,11 @@ _HANDLERS: dict[type[Node], Callable[[_Generator, Node], View]] = {
     Transpose: _Generator.transpose,
     Expand: _Generator.expand,
 }
+
+
+def _reads_slack(node: Node, operand: Node) -> bool:
+    """Whether a kernel may read beyond an operand: a Conv takes bytes by fours and sixteens."""
+    return isinstance(node, Conv) and operand is node.x and not operand.type.dtype.is_float
 
 
 def dense_view(buffer: Buffer, kind: TensorType) -> View:

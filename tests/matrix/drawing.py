@@ -142,19 +142,12 @@ def assert_targets_agree(
 
 def run_backwards(executable: LlvmExecutable, feeds: dict[str, Array]) -> list[Array]:
     """Every work item of a kernel in a call of its own, the last one first."""
-    program = executable.program
-    empty = [np.empty(view.shape, view.type.dtype.numpy) for _, view in program.outputs]
-    outputs = [guarded(array, at_end=True) for array in empty]
-    external = {view.buffer: feeds[name] for name, view in program.inputs}
-    external.update(
-        (view.buffer, made) for (_, view), made in zip(program.outputs, outputs, strict=True)
-    )
-    context = executable._new_context()
-    executable._bind(context, external)
-    for row, call in zip(context.table, executable.calls, strict=True):
-        kernel = ENTRY(int(row[0]))
-        for item in reversed(range(call.items)):
-            kernel(int(row[1]), item, item + 1)
+    outputs = [guarded(array, at_end=True) for array in executable.new_outputs()]
+    with executable.bound(feeds, outputs) as table:
+        for row, call in zip(table, executable.calls, strict=True):
+            kernel = ENTRY(int(row[0]))
+            for item in reversed(range(call.items)):
+                kernel(int(row[1]), item, item + 1)
     return outputs
 
 

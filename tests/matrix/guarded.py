@@ -21,9 +21,14 @@ def guarded(array: Array, at_end: bool) -> Array:
     memory = mmap.mmap(-1, room + 2 * page)
     raw = np.frombuffer(memory, np.uint8)
     for border in (0, page + room):
-        if _libc.mprotect(raw.ctypes.data + border, page, _NO_ACCESS):
-            raise OSError(ctypes.get_errno(), "mprotect failed")
+        protect(raw.ctypes.data + border, page)
     start = page + room - array.nbytes if at_end else page
     copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
     copy[...] = array
     return copy
+
+
+def protect(address: int, nbytes: int) -> None:
+    """Forbid all access to whole pages."""
+    if _libc.mprotect(address, nbytes, _NO_ACCESS):
+        raise OSError(ctypes.get_errno(), "mprotect failed")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from quantglow import debug
+from quantglow.backends.llvm.buffers import Allocate, aligned_bytes, load_constants
+from quantglow.backends.llvm.call_times import CallTime, median_call_times
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.library import addresses
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
-from quantglow.instr.program import Alloc, Buffer, BufferKind, Dealloc, Program, View
+from quantglow.instr.program import Alloc, BufferKind, Dealloc, Instruction, Program, View
 from quantglow.memory.planner import MemoryPlan
 from quantglow.types import Array
 
-ALIGNMENT = 64
 CHUNKS_PER_THREAD = 2
 """More chunks even out what tiles and other programs disturb; each costs a claim."""
 SERIAL_WORK = 20_000.0
@@ -41,25 +43,57 @@ class LlvmExecutable:
     plan: MemoryPlan
     target: Target
     threads: int
+    steps: list[Instruction]
     calls: list[KernelCall]
     kernels: list[int]
     constants: dict[int, Array]
+    allocate: Allocate = aligned_bytes
     _idle: list[_Context] = field(default_factory=list)
 
-    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """Outputs in the program's order; feeds must match its inputs."""
-        inputs = {
+    def run(
+        self, feeds: Mapping[str, Array], outputs: Sequence[Array] | None = None
+    ) -> list[Array]:
+        """Outputs in the program's order; feeds must match its inputs.
+
+        ``outputs``: contiguous arrays of the right types to write to, instead of new ones.
+        """
+        results = self.new_outputs() if outputs is None else list(outputs)
+        with self.bound(feeds, results) as table:
+            run_table(self.target, self.threads, table)
+        return results
+
+    def new_outputs(self) -> list[Array]:
+        """Uninitialised arrays for the outputs."""
+        return [np.empty(view.shape, view.type.dtype.numpy) for _, view in self.program.outputs]
+
+    @contextmanager
+    def bound(self, feeds: Mapping[str, Array], outputs: Sequence[Array]) -> Iterator[Array]:
+        """A table of kernel calls, ready to run, on inputs and outputs that live as long."""
+        external = {
             view.buffer: np.ascontiguousarray(feeds[name]) for name, view in self.program.inputs
         }
-        outputs = {
-            view.buffer: np.empty(view.shape, view.type.dtype.numpy)
-            for _, view in self.program.outputs
-        }
+        for (_, view), array in zip(self.program.outputs, outputs, strict=True):
+            external[view.buffer] = array
         context = self._take_context()
-        self._bind(context, {**inputs, **outputs})
-        run_table(self.target, self.threads, context.table)
+        for position, view in self._external_pointers:
+            address = external[view.buffer].ctypes.data + view.offset_bytes
+            context.arguments[position] = address
+        yield context.table
         self._idle.append(context)
-        return [outputs[view.buffer] for _, view in self.program.outputs]
+
+    def profile_calls(self, feeds: Mapping[str, Array], repeats: int = 30) -> list[CallTime]:
+        """The median seconds of each kernel call, in the order of execution.
+
+        Calls run one after the other as in ``run``, so each finds the caches as it does there;
+        what it costs to enter compiled code is taken off.
+        """
+        with self.bound(feeds, self.new_outputs()) as table:
+            return median_call_times(
+                self.steps,
+                self.calls,
+                lambda begin, end: run_table(self.target, self.threads, table[begin:end]),
+                repeats,
+            )
 
     def _take_context(self) -> _Context:
         try:
@@ -67,11 +101,6 @@ class LlvmExecutable:
             return self._idle.pop()
         except IndexError:
             return self._new_context()
-
-    def _bind(self, context: _Context, external: Mapping[Buffer, Array]) -> None:
-        for position, view in self._external_pointers:
-            address = external[view.buffer].ctypes.data + view.offset_bytes
-            context.arguments[position] = address
 
     def __post_init__(self) -> None:
         self._external_pointers = [
@@ -85,7 +114,7 @@ class LlvmExecutable:
         return [pointer for call in self.calls for pointer in call.pointers]
 
     def _new_context(self) -> _Context:
-        arena = aligned_bytes(self.plan.peak_nbytes)
+        arena = self.allocate(self.plan.peak_nbytes)
         arguments = np.array([self._address(p, arena) for p in self._pointers()], np.uint64)
         table = np.zeros((len(self.calls), 4), np.uint64)
         position = 0
@@ -115,46 +144,21 @@ class LlvmExecutable:
 
 
 def compile_program(
-    program: Program, plan: MemoryPlan, target: Target, threads: int = 1
+    program: Program,
+    plan: MemoryPlan,
+    target: Target,
+    threads: int = 1,
+    allocate: Allocate = aligned_bytes,
 ) -> LlvmExecutable:
-    """Emit, compile and load every kernel of a program."""
+    """Emit, compile and load every kernel of a program; ``allocate`` makes arenas and constants."""
     with debug.timed("emit"):
-        steps = [s for s in program.instructions if not isinstance(s, Alloc | Dealloc)]
-        calls = [call for call in (emit(step, target) for step in steps) if call.items]
+        computed = [s for s in program.instructions if not isinstance(s, Alloc | Dealloc)]
+        emitted = [(step, emit(step, target)) for step in computed]
+        steps = [step for step, call in emitted if call.items]
+        calls = [call for _, call in emitted if call.items]
     with debug.timed("compile"):
         kernels = addresses(target, [call.ir for call in calls])
-    constants = load_constants(calls)
-    return LlvmExecutable(program, plan, target, threads, calls, kernels, constants)
-
-
-def load_constants(calls: Sequence[KernelCall]) -> dict[int, Array]:
-    """Aligned copies of constants with readable slack after them, keyed by identity."""
-    loaded: dict[int, Array] = {}
-    for call in calls:
-        for pointer in call.pointers:
-            if isinstance(pointer, View):
-                if pointer.buffer.kind is BufferKind.CONSTANT:
-                    assert pointer.buffer.value is not None
-                    key, array = id(pointer.buffer), pointer.buffer.value
-                else:
-                    continue
-            else:
-                key, array = id(pointer), pointer
-            if key not in loaded:
-                loaded[key] = aligned_copy(array)
-    return loaded
-
-
-def aligned_bytes(nbytes: int) -> Array:
-    """Uninitialised bytes at a cache-line boundary, with slack after them."""
-    raw = np.empty(nbytes + 2 * ALIGNMENT, np.uint8)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes + ALIGNMENT]
-
-
-def aligned_copy(array: Array) -> Array:
-    data = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
-    copy = aligned_bytes(data.size)
-    copy[: data.size] = data
-    copy[data.size :] = 0
-    return copy
+    constants = load_constants(calls, allocate)
+    return LlvmExecutable(
+        program, plan, target, threads, steps, calls, kernels, constants, allocate
+    )

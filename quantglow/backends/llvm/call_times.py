@@ -1,0 +1,91 @@
+"""Where the time goes: every kernel call timed alone, beside what bounds it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.instr.program import Compute, Instruction, View
+from quantglow.ops import Conv, MatMul
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """One kernel call: ``name`` of the value it computes, ``op``, ``label`` of its kernel.
+
+    ``work`` is the generator's estimate of operations; ``macs`` counts multiply-accumulates
+    without padding; ``nbytes`` is what is read and written at least, constants included.
+    """
+
+    name: str
+    op: str
+    label: str
+    seconds: float
+    work: float
+    macs: int
+    nbytes: int
+    is_integer: bool
+
+    def limit_seconds(self, macs_per_second: float, nbytes_per_second: float) -> float:
+        """The time of a machine that does nothing but these products, or moves these bytes."""
+        return max(self.macs / macs_per_second, self.nbytes / nbytes_per_second)
+
+
+def median_call_times(
+    steps: Sequence[Instruction],
+    calls: Sequence[KernelCall],
+    run: Callable[[int, int], None],
+    repeats: int,
+) -> list[CallTime]:
+    """``run(begin, end)`` runs these rows of the table; each row is run alone, all in turn."""
+    seconds = np.empty((repeats, len(calls)))
+    entering = np.empty(repeats)
+    run(0, len(calls))
+    for repeat in range(repeats):
+        entering[repeat] = _seconds(run, 0, 0)
+        for row in range(len(calls)):
+            seconds[repeat, row] = _seconds(run, row, row + 1)
+    spent = np.maximum(np.median(seconds, axis=0) - np.median(entering), 0.0)
+    return [
+        described(step, call, float(median))
+        for step, call, median in zip(steps, calls, spent, strict=True)
+    ]
+
+
+def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
+    start = time.perf_counter()
+    run(begin, end)
+    return time.perf_counter() - start
+
+
+def described(step: Instruction, call: KernelCall, seconds: float) -> CallTime:
+    """A time with what is known of its call."""
+    written = (*step.outs, *step.inouts)[0]
+    constants = [p.nbytes for p in call.pointers if not isinstance(p, View)]
+    views = [p.type.nbytes for p in call.pointers if isinstance(p, View)]
+    return CallTime(
+        name=step.op.name if isinstance(step, Compute) else written.buffer.name,
+        op=step.mnemonic,
+        label=call.label,
+        seconds=seconds,
+        work=call.work,
+        macs=_macs(step),
+        nbytes=sum(constants) + sum(views),
+        is_integer=not (step.ins or step.inouts)[0].type.dtype.is_float,
+    )
+
+
+def _macs(step: Instruction) -> int:
+    """Multiply-accumulates of a Conv or MatMul; element-wise work counts as none."""
+    match step:
+        case Compute(op=Conv(w=w)):
+            return step.output.type.size * math.prod(w.type.shape[:3])
+        case Compute(op=MatMul(x=x)):
+            return step.output.type.size * x.type.shape[-1]
+        case _:
+            return 0

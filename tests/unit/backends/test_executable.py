@@ -1,0 +1,71 @@
+"""Executables: outputs of the caller, memory of the caller, times of calls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.backends.llvm.buffers import aligned_bytes
+from quantglow.backends.llvm.executable import LlvmExecutable, compile_program
+from quantglow.backends.llvm.target import resolve
+from quantglow.graph.graph import Graph
+from quantglow.instr.generate import SLACK_NBYTES, generate
+from quantglow.lowering import lower
+from quantglow.memory.planner import plan_memory
+from quantglow.ops import Constant, Conv, Input, Pad
+from quantglow.types import Array, f32
+
+FEEDS = {"x": np.arange(4 * 5 * 3, dtype=np.float32).reshape(1, 4, 5, 3)}
+
+
+def executable(asked: list[int] | None = None) -> LlvmExecutable:
+    """A Conv on a padded input; ``asked`` gathers what memory is allocated."""
+    x = Input(name="x", tensor=f32(1, 4, 5, 3))
+    padded = Pad(name="p", x=x, before=(0, 1, 1, 0), after=(0, 1, 1, 0))
+    weights = np.ones((3, 3, 3, 7), np.float32)
+    w, b = Constant(name="w", value=weights), Constant(name="b", value=np.zeros(7, np.float32))
+    conv = Conv(name="y", x=padded, w=w, b=b)
+    program = generate(lower(Graph((x,), (("out", conv),))))
+
+    def allocate(nbytes: int) -> Array:
+        if asked is not None:
+            asked.append(nbytes)
+        return aligned_bytes(nbytes)
+
+    return compile_program(program, plan_memory(program), resolve("native"), allocate=allocate)
+
+
+def test_outputs_are_written_where_the_caller_wants_them() -> None:
+    compiled = executable()
+    mine = compiled.new_outputs()
+    (returned,) = compiled.run(FEEDS, mine)
+    assert returned is mine[0]
+    np.testing.assert_array_equal(returned, compiled.run(FEEDS)[0])
+
+
+def test_arena_and_constants_come_from_the_allocator() -> None:
+    asked: list[int] = []
+    compiled = executable(asked)
+    compiled.run(FEEDS)
+    assert compiled.plan.peak_nbytes in asked
+    assert len(asked) == 1 + len(compiled.constants)
+
+
+def test_own_memory_has_slack_and_alignment() -> None:
+    memory = aligned_bytes(100)
+    assert memory.nbytes == 100 + SLACK_NBYTES
+    assert memory.ctypes.data % 64 == 0
+
+
+def test_profiled_calls_name_every_step_and_count_its_products() -> None:
+    times = executable().profile_calls(FEEDS, repeats=3)
+    assert [(t.name, t.op, t.macs) for t in times if t.op == "Conv"] == [
+        ("y", "Conv", 4 * 5 * 7 * 27)
+    ]
+    assert all(t.seconds >= 0 and t.nbytes > 0 for t in times)
+
+
+def test_profiling_leaves_results_unchanged() -> None:
+    compiled = executable()
+    (before,) = compiled.run(FEEDS)
+    compiled.profile_calls(FEEDS, repeats=2)
+    np.testing.assert_array_equal(compiled.run(FEEDS)[0], before)
