@@ -36,8 +36,8 @@ UNROLL = 4
 """Steps in the body of the inner loop."""
 LINE_NBYTES = 64
 """Bytes of a cache line."""
-STREAMED_NBYTES = 512 * 1024
-"""Weights beyond this stay in cache panel by panel while all pixels pass."""
+FEWEST_PANELS = 6
+"""With fewer panels threads could not share them evenly."""
 
 
 @emits(Conv)
@@ -147,16 +147,24 @@ class _ConvKernel:
         return self.conv.group * self.panels.count
 
     @property
+    def packed_nbytes(self) -> int:
+        """Bytes of all packed weights."""
+        return self.vector_steps_nbytes * self.conv.group * sum(self.panels.widths())
+
+    @property
     def panels_outer(self) -> bool:
-        """Whether panels are the outer loop (and what threads share)."""
-        nbytes = self.vector_steps_nbytes * self.all_panels * self.tile.vectors
-        return nbytes > STREAMED_NBYTES or (self.pixel_tiles < 4 and self.all_panels > 1)
+        """Whether panels are the outer loop (and what threads share): where weights outweigh the
+        image, they are better read once."""
+        if self.pixel_tiles < 4:
+            return self.all_panels > 1
+        pixels = self.geometry.x.count * self.geometry.x.height * self.geometry.x.width
+        image_nbytes = pixels * self.geometry.x.channels * self.geometry.x.itemsize
+        return self.all_panels >= FEWEST_PANELS and self.packed_nbytes > image_nbytes
 
     @property
     def streams_weights(self) -> bool:
-        """Whether weights come from memory panel by panel, each used by several tiles."""
-        nbytes = self.vector_steps_nbytes * self.all_panels * self.tile.vectors
-        return nbytes > STREAMED_NBYTES and self.pixel_tiles > 1
+        """Whether weights come from far away panel by panel, each used by several tiles."""
+        return self.panels_outer and self.pixel_tiles > 1
 
     @property
     def outer_count(self) -> int:

@@ -134,12 +134,15 @@ class _Depthwise:
                 with b.loop(0, chunk.count) as index:
                     number = b.add(index, run)
                     channel = b.add(b.mul(index, chunk.width), chunk.first)
-                    weights = b.at(w, b.mul(number, self.run_nbytes))
                     per_channel = b.mul(number, 4 * self.target.vector_nbytes)
-                    constants = (self._vectors(bias, per_channel, self.dot.kind),
-                                 self._vectors(scale, per_channel, self.epilogue.floats))  # fmt: skip
-                    x_run, y_run = b.at(x_row, channel), b.at(y_row, channel)
-                    self.all_columns(chunk, _Place(x_run, y_run, weights, *constants))
+                    place = _Place(
+                        b.at(x_row, channel),
+                        b.at(y_row, channel),
+                        b.at(w, b.mul(number, self.run_nbytes)),
+                        self._vectors(bias, per_channel, self.dot.kind),
+                        self._vectors(scale, per_channel, self.epilogue.floats),
+                    )
+                    self.all_columns(chunk, place)
                 run += chunk.count
         return b.finish()
 
