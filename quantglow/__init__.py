@@ -11,6 +11,7 @@
 
 from quantglow.driver import (
     compile,
+    diagnose,
     import_model,
     interpret,
     load,
@@ -35,7 +36,7 @@ from quantglow.errors import (
 from quantglow.graph.graph import Graph
 from quantglow.options import IgnoredScope, QuantizationConfig
 from quantglow.profiling import Profile
-from quantglow.report import Report
+from quantglow.report import Diagnosis, Report
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.version import __version__
 
@@ -44,6 +45,7 @@ __all__ = [
     "BackendError",
     "CalibrationError",
     "CompiledModel",
+    "Diagnosis",
     "FileFormatError",
     "Graph",
     "IgnoredScope",
@@ -60,6 +62,7 @@ __all__ = [
     "UnsupportedOpError",
     "__version__",
     "compile",
+    "diagnose",
     "import_model",
     "interpret",
     "load",

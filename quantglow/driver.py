@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from quantglow import debug, frontend, interpreter, passes, profiling, quantization
-from quantglow.errors import OptionError
+from quantglow.errors import CalibrationError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import BufferKind
 from quantglow.options import QuantizationConfig, choice
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.storage import is_profile
-from quantglow.report import MemoryFigures, Report, verification
+from quantglow.report import Diagnosis, MemoryFigures, Report, diagnosis, verification
+from quantglow.report.accuracy import WORST
 from quantglow.report.verification import MAX_SAMPLES, Verification
 from quantglow.runtime import saving
 from quantglow.runtime.build import Build, compile_graph, thread_count
@@ -155,6 +156,41 @@ def compile(
     return CompiledModel(graph, build, report_of(build, seconds, Verification()))
 
 
+def diagnose(
+    model: Any,
+    calibration_data: Any,
+    config: QuantizationConfig | None = None,
+    *,
+    subset_size: int = 300,
+    samples: int = 2,
+    sensitivity: bool = True,
+    worst: int = WORST,
+    progress: bool | str = "auto",
+    input_shapes: Shapes | None = None,
+) -> Diagnosis:
+    """Where the error of the int8 model comes from: every figure of every layer.
+
+    samples       calibration batches to measure on
+    sensitivity   also what each layer alone does to the outputs: a run of the rest for each
+    worst         layers shown in detail
+
+    The other arguments are those of ``quantize_and_compile``; nothing is compiled.
+    """
+    if samples < 1 or worst < 1:
+        raise OptionError(f"samples and worst must be at least 1, got {samples} and {worst}")
+    job = _Job(model, verify=False)
+    job.prepare(input_shapes)
+    job.calibrate(calibration_data, subset_size, progress)
+    if not job.kept:
+        raise CalibrationError(
+            "a profile holds no samples to measure on. Remedy: pass the calibration samples."
+        )
+    job.quantize(config or QuantizationConfig())
+    graphs = (job.float_graph, job.graph, job.decisions)
+    kept = job.kept[:samples]
+    return diagnosis.diagnose(*graphs, kept, job.profile, sensitivity=sensitivity, shown=worst)
+
+
 def load(
     path: str | os.PathLike[str],
     target: str = "native",
@@ -260,9 +296,8 @@ class _Job:
         if not self.verify:
             return verification.unverified(self.decisions, *nothing)
         run = build.executable.run
-        found = verification.verify(
-            self.model, self.float_graph, self.graph, self.decisions, run, self.kept
-        )
+        graphs = (self.float_graph, self.graph, self.decisions)
+        found = verification.verify(self.model, *graphs, run, self.kept, self.profile)
         return replace(found, notes=(*found.notes, *nothing))
 
 

@@ -206,14 +206,7 @@ def stage_text(options: argparse.Namespace) -> str:
             return str(graph)
         graph = driver.float_graph_of(graph)
     if options.stage != "optimized" and options.calibration_data:
-        config = QuantizationConfig(
-            preset=options.preset,
-            calibrate_method=options.calibrate_method,
-            per_channel=options.per_channel,
-            ignored_scope=options.ignored_scope,
-            nodes_to_exclude=options.nodes_to_exclude,
-            op_types_to_quantize=options.op_types_to_quantize,
-        )
+        config = config_of(options)
         profile = driver.profile_of(graph, options.calibration_data, options.subset_size)
         graph = driver.quantize(graph, profile, config)
     if options.stage == "int8" and not driver.is_quantized(graph):
@@ -237,6 +230,18 @@ def report_of(options: argparse.Namespace) -> object:
 
 
 # -- helpers
+
+
+def config_of(options: argparse.Namespace) -> QuantizationConfig:
+    """What ``quantization_arguments`` hold."""
+    return QuantizationConfig(
+        preset=options.preset,
+        calibrate_method=options.calibrate_method,
+        per_channel=options.per_channel,
+        ignored_scope=options.ignored_scope,
+        nodes_to_exclude=options.nodes_to_exclude,
+        op_types_to_quantize=options.op_types_to_quantize,
+    )
 
 
 def opened(options: argparse.Namespace) -> CompiledModel:

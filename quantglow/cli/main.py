@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.cli import commands, demo
+from quantglow.cli import commands, debug, demo
 from quantglow.errors import QuantglowError
 from quantglow.version import __version__
 
@@ -71,6 +71,12 @@ COMMANDS: dict[str, Command] = {
         commands.inspect_arguments,
         commands.inspect,
         "quantglow inspect net.qgm --stage program",
+    ),
+    "debug": Command(
+        "show which layers lose accuracy in int8, and why",
+        debug.add_arguments,
+        debug.run,
+        "quantglow debug net.onnx --calibration-data samples.npz --output net.html",
     ),
 }
 

@@ -1,9 +1,13 @@
 """What a compilation did and how exact its result is.
 
-``metrics``, ``layers`` and ``outputs`` measure, ``report`` holds the figures, ``tables`` draws
-them; ``onnxruntime_check`` runs the float model.
+``metrics``, ``codes``, ``layers``, ``sensitivity`` and ``outputs`` measure; ``accuracy``,
+``report`` and ``diagnosis`` hold the figures, ``tables`` draws them; ``onnxruntime_check`` runs
+the float model.
 """
 
-from quantglow.report.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
+from quantglow.report.accuracy import LayerAccuracy, OutputAccuracy
+from quantglow.report.codes import CodeUse
+from quantglow.report.diagnosis import Diagnosis
+from quantglow.report.report import MemoryFigures, Report
 
-__all__ = ["LayerAccuracy", "MemoryFigures", "OutputAccuracy", "Report"]
+__all__ = ["CodeUse", "Diagnosis", "LayerAccuracy", "MemoryFigures", "OutputAccuracy", "Report"]

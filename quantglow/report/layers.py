@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
-from quantglow.interpreter import evaluate, interpret
+from quantglow.interpreter import Listener, evaluate, interpret
 from quantglow.ops.arithmetic import dequantize, quantize
+from quantglow.profiling import Histogram
 from quantglow.quantization import QuantizationReport
+from quantglow.report.accuracy import LayerAccuracy
+from quantglow.report.codes import CodeCounter
 from quantglow.report.metrics import Sums
-from quantglow.report.report import LayerAccuracy
 from quantglow.types import Array, TensorType
 
 Feeds = Mapping[str, Array]
 
 
 def layer_accuracy(
-    float_graph: Graph, int8_graph: Graph, decisions: QuantizationReport, samples: Sequence[Feeds]
+    float_graph: Graph,
+    int8_graph: Graph,
+    decisions: QuantizationReport,
+    samples: Sequence[Feeds],
+    histograms: Mapping[str, Histogram],
 ) -> tuple[LayerAccuracy, ...]:
-    """An entry for each operator of the float graph, measured on ``samples`` where it can be."""
+    """An entry for each operator of the float graph, measured on ``samples`` where it can be.
+
+    ``histograms`` of the profile say how much of each range was needed.
+    """
     local: dict[str, Sums] = {}
     accumulated: dict[str, Sums] = {}
+    counter = CodeCounter()
     for feeds in samples:
         exact = values_by_name(float_graph, feeds)
         _add(local, local_sums(int8_graph, exact))
-        _add(accumulated, accumulated_sums(int8_graph, feeds, exact))
+        _add(accumulated, accumulated_sums(int8_graph, feeds, exact, counter))
+    uses = counter.uses(histograms)
     layers = [LayerAccuracy(n.name, n.op, n.precision, n.reason) for n in decisions.nodes]
     return tuple(
         replace(
             layer,
             sqnr_local_db=_db(local.get(layer.name)),
             sqnr_accumulated_db=_db(accumulated.get(layer.name)),
+            codes=uses.get(layer.name),
         )
         for layer in layers
     )
@@ -48,35 +60,42 @@ def values_by_name(graph: Graph, feeds: Feeds) -> dict[str, Array]:
     return values
 
 
-def accumulated_sums(graph: Graph, feeds: Feeds, exact: Mapping[str, Array]) -> dict[str, Sums]:
-    """Each value of the int8 graph's own run against the exact one of its name."""
+def accumulated_sums(
+    graph: Graph, feeds: Feeds, exact: Mapping[str, Array], *listeners: Listener
+) -> dict[str, Sums]:
+    """Each value of the int8 graph's own run against the exact one of its name.
+
+    ``listeners`` see the run, too.
+    """
     sums: dict[str, Sums] = {}
 
     def compare(node: Node, value: Array) -> None:
         if comparable(node, exact):
             sums[node.name] = Sums.of(exact[node.name], real(value, node.type))
 
-    interpret(graph, feeds, [compare])
+    interpret(graph, feeds, [compare, *listeners])
     return sums
 
 
 def local_sums(graph: Graph, exact: Mapping[str, Array]) -> dict[str, Sums]:
-    """Each node of the int8 graph run on the exact values of its operands, rounded to their types.
+    """Each node of the int8 graph, on exact operands, against the exact value of its name."""
+    return {node.name: Sums.of(exact[node.name], v) for node, v in local_values(graph, exact)}
+
+
+def local_values(graph: Graph, exact: Mapping[str, Array]) -> Iterator[tuple[Node, Array]]:
+    """Each node of the int8 graph run on the exact values of its operands, rounded to their types;
+    the real numbers that this gives.
 
     A helper node that no float value belongs to (a Quantize, say) is run on its own operands.
     """
     ideal: dict[Node, Array] = {}
-    sums: dict[str, Sums] = {}
     for node in graph.nodes:
         if not comparable(node, exact):
             ideal[node] = evaluate(node, ideal, exact)
             continue
         if node.operands:
-            sums[node.name] = Sums.of(
-                exact[node.name], real(evaluate(node, ideal, exact), node.type)
-            )
+            yield node, real(evaluate(node, ideal, exact), node.type)
         ideal[node] = rounded(exact[node.name], node.type)
-    return sums
 
 
 def comparable(node: Node, exact: Mapping[str, Array]) -> bool:

@@ -8,9 +8,9 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
+from quantglow.report.accuracy import OutputAccuracy
 from quantglow.report.metrics import Sums, class_like, top1_agreement
 from quantglow.report.onnxruntime_check import ReferenceRuntimeError, float_runner
-from quantglow.report.report import OutputAccuracy
 from quantglow.types import Array
 
 Feeds = Mapping[str, Array]

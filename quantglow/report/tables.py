@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import rich.box
 import rich.table
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
+
+TERMINAL_WIDTH = 110
+"""Columns of ``str`` of anything tabular."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,33 @@ class Table:
             side = "right" if column in self.numbers else "left"
             cells.append(f'<td style="text-align:{side}">{html.escape(text)}</td>')
         return "".join(cells)
+
+
+class Tabular:
+    """Tables and notes: text with ``str``, drawn by rich, HTML in a notebook."""
+
+    notes: tuple[str, ...]
+
+    def tables(self) -> Iterator[Table]:
+        """The figures as tables."""
+        raise NotImplementedError
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for table in self.tables():
+            yield table.rich()
+        for note in self.notes:
+            yield f"Note: {escape(note)}"
+
+    def __str__(self) -> str:
+        console = Console(file=io.StringIO(), width=TERMINAL_WIDTH, color_system=None)
+        console.print(self, highlight=False)
+        assert isinstance(console.file, io.StringIO)
+        return console.file.getvalue()
+
+    def _repr_html_(self) -> str:
+        notes = Table("Notes", ("note",), [(note,) for note in self.notes])
+        tables = [*self.tables(), *([notes] if self.notes else [])]
+        return "\n".join(table.html() for table in tables)
 
 
 def number(value: float | None, pattern: str = "{:.1f}") -> str:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantglow.graph.graph import Graph
+from quantglow.profiling import Profile
 from quantglow.quantization import QuantizationReport
+from quantglow.report.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.report.layers import layer_accuracy
 from quantglow.report.outputs import Runner, output_accuracy, reference_runner
-from quantglow.report.report import LayerAccuracy, OutputAccuracy
 from quantglow.types import Array
 
 MAX_SAMPLES = 8
@@ -38,16 +39,17 @@ def verify(
     decisions: QuantizationReport,
     run: Runner,
     samples: Sequence[Mapping[str, Array]],
+    profile: Profile,
 ) -> Verification:
     """Outputs of ``run`` against onnxruntime running ``model``; layers of ``graph`` against
-    ``float_graph``, by the interpreter.
+    ``float_graph``, by the interpreter; ranges against the ``profile`` they come from.
     """
     if not samples:
         return unverified(decisions, "not checked: a profile holds no samples to check with")
     expected, name, note = reference_runner(model, float_graph, samples)
     outputs = output_accuracy(graph, run, expected, samples)
     few = samples[: max(1, LAYER_ELEMENTS // sum(node.type.size for node in float_graph.nodes))]
-    layers = layer_accuracy(float_graph, graph, decisions, few)
+    layers = layer_accuracy(float_graph, graph, decisions, few, profile.histograms)
     return Verification(outputs, layers, name, len(samples), (note,) if note else ())
 
 

@@ -63,6 +63,16 @@ def test_compile_and_run_give_the_outputs(folder: Path) -> None:
         np.testing.assert_array_equal(found["scores"], expected[0])
 
 
+@pytest.mark.parametrize("name", ["found.json", "found.html"])
+def test_debug_prints_and_writes(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    line = f"debug net.onnx --calibration-data samples.npz --samples 1 --output {name}"
+    assert run(folder, line) == 0
+    assert "Worst int8 layers" in capsys.readouterr().out
+    assert "features" in (folder / name).read_text(encoding="utf-8")
+
+
 def test_bench_prints_a_latency(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "bench net.onnx --seconds 1 --num-threads 1") == 0
     assert "median" in capsys.readouterr().out
@@ -100,6 +110,8 @@ def test_inspect_prints_every_stage(
         ("quantize net.onnx --calibration-data none.npz", "CalibrationError: cannot read"),
         ("quantize net.onnx --calibration-data net.onnx", "CalibrationError: cannot read"),
         ("inspect net.onnx --stage int8", "OptionError: stage int8 needs"),
+        ("debug net.onnx --calibration-data samples.npz --samples 0", "OptionError: samples"),
+        ("debug net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
         ("bench net.onnx --seconds 0", "OptionError: seconds"),
     ],
 )

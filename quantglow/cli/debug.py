@@ -1,0 +1,73 @@
+"""``quantglow debug``: where the error of an int8 model comes from."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+
+from quantglow import driver
+from quantglow.cli import commands
+from quantglow.errors import OptionError, QuantglowError
+from quantglow.files import replacing
+from quantglow.report import Diagnosis
+from quantglow.report.accuracy import WORST
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands.model_argument(parser)
+    commands.calibration_arguments(parser, required=True)
+    commands.quantization_arguments(parser)
+    parser.add_argument("--samples", type=int, default=2, help="batches to measure on")
+    parser.add_argument("--worst", type=int, default=WORST, help="layers shown in detail")
+    parser.add_argument(
+        "--sensitivity",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also what each layer alone does to the outputs (slow for deep networks)",
+    )
+    what = "file to write, besides the text: .json or .html"
+    commands.output_argument(parser, what, required=False)
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Print the diagnosis, and write it."""
+    if options.output:
+        commands.check_writable(options.output)
+        file_kind(options.output)
+    found = driver.diagnose(
+        options.model,
+        options.calibration_data,
+        commands.config_of(options),
+        subset_size=options.subset_size,
+        samples=options.samples,
+        sensitivity=options.sensitivity,
+        worst=options.worst,
+        input_shapes=commands.shapes_of(options),
+    )
+    console.print(found)
+    if options.output:
+        write(found, options.output)
+
+
+def file_kind(path: str) -> str:
+    """``.json`` or ``.html``.  Raises ``OptionError``."""
+    kind = Path(path).suffix
+    if kind not in (".json", ".html"):
+        raise OptionError(f"output must end in .json or .html, got {path!r}")
+    return kind
+
+
+def write(found: Diagnosis, path: str) -> None:
+    """The diagnosis as JSON or as a page of HTML."""
+    if file_kind(path) == ".json":
+        text = json.dumps(found.to_json(), indent=1, allow_nan=False)
+    else:
+        text = found.html_page()
+    try:
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise QuantglowError(f"cannot write {path!r}: {error}") from error

@@ -1,0 +1,56 @@
+"""How much the error of one layer alone harms the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.interpreter import evaluate, interpret
+from quantglow.report.layers import local_values
+from quantglow.report.metrics import Sums
+from quantglow.types import Array
+
+Feeds = Mapping[str, Array]
+
+
+def sensitivities(
+    float_graph: Graph, int8_graph: Graph, names: Iterable[str], samples: Sequence[Feeds]
+) -> dict[str, float]:
+    """For each named layer the SQNR in dB of the worst output, all other layers being exact.
+
+    The layer has the error of its integer form on exact operands.  Layers whose value no longer
+    exists by itself are left out.
+    """
+    wanted = frozenset(names)
+    totals: dict[str, list[Sums]] = {}
+    for feeds in samples:
+        for name, sums in _of_sample(float_graph, int8_graph, wanted, feeds):
+            before = totals.get(name, [Sums()] * len(sums))
+            totals[name] = [a + b for a, b in zip(before, sums, strict=True)]
+    return {name: min(s.sqnr_db for s in sums) for name, sums in totals.items()}
+
+
+def _of_sample(
+    float_graph: Graph, int8_graph: Graph, wanted: frozenset[str], feeds: Feeds
+) -> Iterable[tuple[str, list[Sums]]]:
+    exact: dict[Node, Array] = {}
+    interpret(float_graph, feeds, [exact.__setitem__])
+    by_name = {node.name: value for node, value in exact.items()}
+    outputs = [node for _, node in float_graph.outputs]
+    for node, value in local_values(int8_graph, by_name):
+        if node.name in wanted:
+            changed = consequences(float_graph, exact, float_graph.by_name(node.name), value)
+            yield node.name, [Sums.of(exact[o], changed.get(o, exact[o])) for o in outputs]
+
+
+def consequences(
+    graph: Graph, exact: Mapping[Node, Array], node: Node, value: Array
+) -> dict[Node, Array]:
+    """The values of a run that change if ``node`` had ``value``; ``exact`` are those it had."""
+    changed = {node: value}
+    for later in graph.nodes:
+        if later not in changed and any(o in changed for o in later.operands):
+            operands = {o: changed.get(o, exact[o]) for o in later.operands}
+            changed[later] = evaluate(later, operands, {})
+    return changed

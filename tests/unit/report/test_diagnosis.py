@@ -1,0 +1,117 @@
+"""The diagnosis finds the culprit and says the same as text, HTML and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.driver import float_graph_of
+from quantglow.graph.node import Node
+from quantglow.interpreter import interpret
+from quantglow.ops import Conv
+from quantglow.report import CodeUse, LayerAccuracy
+from quantglow.report.accuracy import worst
+from quantglow.report.metrics import sqnr_db
+from quantglow.report.sensitivity import consequences, sensitivities
+from tests.unit.small_network import small_model, small_samples
+
+
+@pytest.fixture(scope="module")
+def found() -> qg.Diagnosis:
+    config = qg.QuantizationConfig(ignored_scope=["scores"])
+    return qg.diagnose(small_model(), small_samples(), config, samples=3)
+
+
+def layer(name: str, local: float | None, alone: float | None = None) -> LayerAccuracy:
+    return LayerAccuracy(name, "Conv", "int8", "", local, None, alone)
+
+
+def test_worst_is_by_sensitivity_where_known() -> None:
+    layers = [layer("a", 10.0, 50.0), layer("b", 30.0, 20.0), layer("c", 5.0, 60.0)]
+    assert [n.name for n in worst(layers, 2)] == ["b", "a"]
+
+
+def test_worst_is_by_local_error_otherwise() -> None:
+    layers = [layer("a", 10.0), layer("b", math.inf), layer("c", 5.0), layer("d", None)]
+    assert [n.name for n in worst(layers)] == ["c", "a"]
+
+
+def test_sensitivity_names_the_spoiled_layer() -> None:
+    """Zero weights in one layer: it alone does harm."""
+    graph = float_graph_of(small_model())
+    int8 = qg.quantize(graph, qg.profile(graph, small_samples()))
+    conv = next(n for n in int8.nodes if isinstance(n, Conv))
+    spoiled = int8.rebuild(
+        lambda n: replace(n, value=np.zeros_like(n.value)) if n.name == conv.w.name else n
+    )
+    feeds = [{"x": x} for x in small_samples()]
+    alone = sensitivities(graph, spoiled, [n.name for n in graph.compute_nodes()], feeds)
+    assert min(alone, key=alone.__getitem__) == conv.name
+    assert sorted(alone.values())[1] > alone[conv.name] + 10
+
+
+def test_consequences_are_those_of_running_with_the_value() -> None:
+    """Changing the input: as if it had been fed."""
+    graph = float_graph_of(small_model())
+    one, other = small_samples(2)
+    exact: dict[Node, np.ndarray] = {}
+    interpret(graph, {"x": one}, [exact.__setitem__])
+    changed = consequences(graph, exact, graph.inputs[0], other)
+    expected = interpret(graph, {"x": other})
+    for (_, node), array in zip(graph.outputs, expected, strict=True):
+        np.testing.assert_array_equal(changed[node], array)
+
+
+def test_outputs_are_those_of_the_int8_graph(found: qg.Diagnosis) -> None:
+    graph = float_graph_of(small_model())
+    profile, config = (
+        qg.profile(graph, small_samples()),
+        qg.QuantizationConfig(ignored_scope="scores"),
+    )
+    int8 = qg.quantize(graph, profile, config)
+    runs = [(interpret(graph, {"x": x})[1], interpret(int8, {"x": x})[1]) for x in small_samples()]
+    exact, values = (np.stack(part) for part in zip(*runs[:3], strict=True))
+    assert found.outputs[1].sqnr_db == pytest.approx(sqnr_db(exact, values), abs=0.01)
+
+
+def test_float_layers_say_why(found: qg.Diagnosis) -> None:
+    scores = next(n for n in found.layers if n.name == "scores")
+    assert scores.codes is None
+    assert "ignored_scope" in str(found)
+
+
+def test_int8_layers_have_code_figures(found: qg.Diagnosis) -> None:
+    conv = next(n for n in found.layers if n.op == "Conv")
+    assert conv.codes is not None
+    assert conv.codes.seen == pytest.approx(1, abs=0.01)
+    assert 64 < conv.codes.used <= 256
+
+
+def test_json_has_every_layer(found: qg.Diagnosis) -> None:
+    data = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert tuple(LayerAccuracy.from_json(n) for n in data["layers"]) == found.layers
+
+
+def test_html_escapes_names(found: qg.Diagnosis) -> None:
+    use = CodeUse(-1.0, 1.0, 256, 3, 0.0)
+    nasty = replace(layer("<script>", 3.0), codes=use)
+    page = replace(found, layers=(nasty,)).html_page()
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_html_is_self_contained(found: qg.Diagnosis) -> None:
+    page = found.html_page()
+    assert "src=" not in page
+    assert "href=" not in page
+
+
+def test_a_profile_is_no_sample() -> None:
+    profile = qg.profile(small_model(), small_samples())
+    with pytest.raises(qg.CalibrationError, match="holds no samples"):
+        qg.diagnose(small_model(), profile)
