@@ -15,6 +15,9 @@ PRESETS = ("mixed", "performance")
 METHODS = ("auto", "minmax", "entropy", "percentile", "mse")
 """How a tensor's range is chosen from its histogram; ``auto`` is ``minmax`` for now."""
 
+RECOVERIES = ("adapt-weights", "round-weights", "search-scales", "correct-bias")
+"""Techniques that bring int8 closer to float, see ``quantglow.quantization.recovery``."""
+
 _ONNXRUNTIME_METHODS = {0: "minmax", 1: "entropy", 2: "percentile"}
 
 
@@ -61,6 +64,8 @@ class QuantizationConfig:
     ignored_scope         nodes that stay float, see ``IgnoredScope.of``
     nodes_to_exclude      the same, as onnxruntime calls it
     op_types_to_quantize  if given, all other op types stay float
+    recovery              techniques of ``RECOVERIES``, or "auto" for all; they need calibration
+                          samples, a Profile alone does not do
     quantize_output       round the last layer to int8 too, instead of giving its float32 result
     """
 
@@ -72,6 +77,7 @@ class QuantizationConfig:
     nodes_to_exclude: Iterable[str] | None = None
     op_types_to_quantize: Iterable[str] | None = None
     quantize_output: bool = False
+    recovery: Any = "auto"
 
     def __post_init__(self) -> None:
         choice("preset", self.preset, PRESETS)
@@ -83,6 +89,7 @@ class QuantizationConfig:
             "ignored_scope": IgnoredScope.of(self.ignored_scope),
             "nodes_to_exclude": strings(self.nodes_to_exclude or (), "nodes_to_exclude"),
             "op_types_to_quantize": types and strings(types, "op_types_to_quantize"),
+            "recovery": recoveries(self.recovery),
         }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
@@ -99,6 +106,13 @@ def method_name(method: Any) -> str:
         return _ONNXRUNTIME_METHODS[method]
     name = str(getattr(method, "name", method)).lower()
     return choice("calibrate_method", name, METHODS)
+
+
+def recoveries(chosen: Any) -> tuple[str, ...]:
+    """Names of techniques from "auto", a name, several, or None.  Raises ``OptionError``."""
+    if chosen == "auto":
+        return RECOVERIES
+    return tuple(choice("recovery", name, RECOVERIES) for name in strings(chosen, "recovery"))
 
 
 def choice(option: str, value: Any, allowed: Iterable[str]) -> str:

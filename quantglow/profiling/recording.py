@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from quantglow.errors import CalibrationError, OptionError
 from quantglow.graph.graph import Graph
@@ -18,6 +15,7 @@ from quantglow.interpreter import Listener, interpret
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
+from quantglow.profiling.progress import shown
 from quantglow.types import Array
 
 Runner = Callable[[Graph, Mapping[str, Array], Sequence[Listener]], object]
@@ -75,9 +73,5 @@ def _recorder(recorded: dict[str, Histogram], sample: int) -> Listener:
 
 def _shown(feeds: Iterable[Feeds], data: Any, progress: bool | str) -> Iterator[Feeds]:
     """The feeds, with a progress bar around them if wanted."""
-    if progress is False or (progress == "auto" and not sys.stderr.isatty()):
-        yield from feeds
-        return
     total = float(len(data)) if hasattr(data, "__len__") and not isinstance(data, str) else None
-    console = Console(stderr=True, force_terminal=True if progress is True else None)
-    yield from track(feeds, "Profiling", total=total, console=console, transient=True)
+    return shown(feeds, "Profiling", progress, total)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from quantglow import debug
 from quantglow.graph.graph import Graph
@@ -11,7 +12,9 @@ from quantglow.ops import Dequantize, Quantize, Rescale
 from quantglow.ops.arithmetic import quantize as quantized_array
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
+from quantglow.profiling.data import feeds_of
 from quantglow.quantization.plan import Plan, make_plan
+from quantglow.quantization.recovery import capacity, recover, spread
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rules import rule_of
 from quantglow.types import ElementType
@@ -22,14 +25,16 @@ def quantize(
     profile: Profile,
     config: QuantizationConfig | None = None,
     imported: Graph | None = None,
+    data: Any = None,
 ) -> Graph:
     """The int8 graph of an optimized float graph; names and outputs stay.
 
     Raises ``ProfileMismatchError`` for the profile of another model and ``IgnoredScopeError`` for
     an exclusion that matches nothing.  ``imported``, the graph before optimization, lets
-    exclusions name nodes that were fused away.
+    exclusions name nodes that were fused away.  ``data``, calibration samples as ``profile`` takes
+    them, turns accuracy recovery on; see ``quantglow.quantization.recovery``.
     """
-    return quantize_with_report(graph, profile, config, imported)[0]
+    return quantize_with_report(graph, profile, config, imported, data)[0]
 
 
 def quantize_with_report(
@@ -37,12 +42,17 @@ def quantize_with_report(
     profile: Profile,
     config: QuantizationConfig | None = None,
     imported: Graph | None = None,
+    data: Any = None,
+    progress: bool | str = "auto",
 ) -> tuple[Graph, QuantizationReport]:
     """``quantize``, and for every operator its precision and why it stayed float."""
     config = config or QuantizationConfig()
     profile.check(graph)
     plan = make_plan(graph, profile, config, imported)
     result = Converter(plan, config.per_channel).run()
+    if data is not None and config.recovery:
+        samples = spread(feeds_of(data, graph.inputs), capacity(graph, result))
+        result = recover(graph, result, samples, config.recovery, config.per_channel, progress)
     if debug.verifying():
         result.verify()
     debug.dump_ir("quantize", result)

@@ -75,7 +75,7 @@ def quantize_weights(
     scales = _channel_scales(largest if per_channel else np.full_like(largest, largest.max()))
     for _ in range(8):
         integers = _rounded(weights, scales)
-        excess = _excess(integers, bias, scales, x)
+        excess = accumulator_excess(integers, bias, scales, x)
         if (excess <= 1).all():
             break
         # Float32 rounding and the rounding of weights can leave a little: hence the margin.
@@ -102,7 +102,7 @@ def _rounded_bias(bias: Array | None, scales: Array, x: QuantParams) -> Array | 
     return np.rint(bias / (scales.astype(np.float64) * x.scale)).astype(np.int32)
 
 
-def _excess(integers: Array, bias: Array | None, scales: Array, x: QuantParams) -> Array:
+def accumulator_excess(integers: Array, bias: Array | None, scales: Array, x: QuantParams) -> Array:
     """For each channel the largest possible ``|accumulator|`` over what int32 holds."""
     sums = np.abs(integers.astype(np.int64)).sum(axis=tuple(range(integers.ndim - 1)))
     reach = max(HIGHEST - x.zero_point, x.zero_point - LOWEST)

@@ -37,7 +37,7 @@ from quantglow.ops import (
 from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.convolution import Contraction
 from quantglow.ops.elementwise import Binary, Unary
-from quantglow.quantization.params import quantize_weights
+from quantglow.quantization.params import QuantizedWeights, quantize_weights
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 
@@ -84,18 +84,26 @@ def contraction(node: Any, conversion: Conversion) -> Node:
     x, out = conversion.int8(node.x), conversion.out(node)
     bias = None if node.b is None else node.b.value
     made = quantize_weights(node.w.value, bias, x.type.params, conversion.per_channel)
-    b = None
-    if made.bias is not None:
-        scales = made.scales.astype(np.float64) * x.type.params.scale
-        b = _constant(f"{node.name}:b", made.bias, DType.I32, _per_channel(scales, 0))
-    last_axis = made.weights.ndim - 1
-    w = _constant(f"{node.name}:w", made.weights, DType.I8, _per_channel(made.scales, last_axis))
-    changes: dict[str, Any] = {"x": x, "w": w, "b": b, "out": out}
+    changes: dict[str, Any] = {
+        "x": x,
+        "out": out,
+        **integer_operands(node.name, made, x.type.params),
+    }
     if isinstance(node, Conv) and node.residual is not None:
         read = conversion.real if out is None else conversion.int8
         changes["residual"] = read(node.residual)
     result: Node = replace(node, **changes)
     return result
+
+
+def integer_operands(name: str, made: QuantizedWeights, x: QuantParams) -> dict[str, Any]:
+    """The operands ``w`` and ``b`` of the layer ``name``."""
+    b = None
+    if made.bias is not None:
+        scales = made.scales.astype(np.float64) * x.scale
+        b = _constant(f"{name}:b", made.bias, DType.I32, _per_channel(scales, 0))
+    by_channel = _per_channel(made.scales, made.weights.ndim - 1)
+    return {"w": _constant(f"{name}:w", made.weights, DType.I8, by_channel), "b": b}
 
 
 def _constant(name: str, value: Array, dtype: DType, params: QuantParams) -> Constant:

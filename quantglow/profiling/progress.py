@@ -1,0 +1,26 @@
+"""A progress bar on stderr around anything that is iterated."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import track
+
+Item = TypeVar("Item")
+
+
+def shown(
+    items: Iterable[Item], label: str, progress: bool | str = "auto", total: float | None = None
+) -> Iterator[Item]:
+    """The items, with a bar if ``progress`` is True, or "auto" and stderr is a terminal.
+
+    ``total``: how many there are; None: their ``len``, if they have one.
+    """
+    if progress is False or (progress == "auto" and not sys.stderr.isatty()):
+        yield from items
+        return
+    console = Console(stderr=True, force_terminal=True if progress is True else None)
+    yield from track(items, label, total=total, console=console, transient=True)

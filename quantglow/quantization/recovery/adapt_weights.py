@@ -1,0 +1,64 @@
+"""adapt-weights: choose real weights for the input the layer will get, before rounding them.
+
+The int8 layer sees x, the rounded input made by the layers before it, yet should give y, what
+the float model gives.  Ridge regression (as in GPTAQ, Li et al., 2025, arXiv:2504.02692, which
+folds it into the rounding) moves the weights by
+
+    dw = (cov(x, x) + r d I)^-1 cov(x, y - w x),      d = mean variance of x
+
+so that the layer corrects what went wrong before it.  What one half of the samples teaches must
+pay on the other half: r is chosen so for each channel, and channels where no r helps keep w.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.quantization.recovery.layer import Layer
+from quantglow.quantization.recovery.moments import Moments
+from quantglow.types import Array
+
+RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+ROWS_FOR_EACH_INPUT = 2
+"""With fewer rows in a half, the regression would fit the samples, not the network."""
+
+
+def adapt_weights(layer: Layer) -> Layer:
+    """The layer with other real weights to round, where they pay."""
+    if len(layer.halves) < 2 or not layer.per_channel:
+        return layer
+    if min(half.count for half in layer.halves) < ROWS_FOR_EACH_INPUT * layer.product.shape[1]:
+        return layer
+    return layer.aiming_at(layer.weights + _movement(layer))
+
+
+def _movement(layer: Layer) -> Array:
+    """dw [G, K, O/G]; 0 in channels that keep their weights."""
+    one, other = (_Problem(half, layer.weights) for half in layer.halves)
+    whole = _Problem(layer.moments, layer.weights)
+    best, least = np.zeros_like(layer.weights), np.zeros_like(layer.steps)
+    for ridge in RIDGES:
+        gain = one.error(other.solution(ridge)) + other.error(one.solution(ridge))
+        better = gain < least
+        if better.any():
+            best = np.where(better, whole.solution(ridge), best)
+            least = np.minimum(gain, least)
+    return best
+
+
+class _Problem:
+    """The regression of ``y - w x`` on x over some of the samples."""
+
+    def __init__(self, moments: Moments, weights: Array) -> None:
+        self.c = moments.covariance()
+        self.cross = moments.cross_covariance() - self.c @ weights
+        variances = np.diagonal(self.c, axis1=1, axis2=2)
+        self.level = variances.mean(axis=1)[:, None, None] + np.finfo(np.float32).tiny
+
+    def solution(self, ridge: float) -> Array:
+        """dw [G, K, O/G]"""
+        return np.linalg.solve(self.c + ridge * self.level * np.eye(self.c.shape[1]), self.cross)
+
+    def error(self, dw: Array) -> Array:
+        """[G, 1, O/G]: by how much ``dw`` changes the mean square error."""
+        return np.asarray((dw * (self.c @ dw - 2 * self.cross)).sum(axis=1, keepdims=True))

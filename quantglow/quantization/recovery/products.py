@@ -1,0 +1,92 @@
+"""Convolutions and matrix products seen as ``columns @ matrix``, one product for each group.
+
+``columns`` [G, rows, K] holds one window of the input in each row, ``matrix`` [G, K, O/G] the
+weights; K runs over (KH, KW, C/G), as in the HWIO weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from quantglow.ops import Conv, ConvTranspose
+from quantglow.ops.convolution import Contraction, pad_or_crop, spread_out
+from quantglow.types import Array
+
+BAND_NBYTES = 2**25
+"""Columns are made for a band of output rows at a time, so that memory stays bounded."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """How a Conv, ConvTranspose or Gemm reads its input and stores its weights."""
+
+    node: Contraction
+
+    @property
+    def group(self) -> int:
+        return self.node.group if isinstance(self.node, Conv | ConvTranspose) else 1
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(G, K, O/G)"""
+        outputs = self.node.w.type.shape[-1]
+        return self.group, self.node.w.type.size // outputs, outputs // self.group
+
+    def matrix(self, weights: Array) -> Array:
+        """[G, K, O/G] from weights in the node's layout."""
+        if isinstance(self.node, ConvTranspose):
+            weights = weights[::-1, ::-1]
+        return self.by_group(weights)
+
+    def weights(self, matrix: Array) -> Array:
+        """Weights in the node's layout from [G, K, O/G]; the inverse of ``matrix``."""
+        weights = matrix.transpose(1, 0, 2).reshape(self.node.w.type.shape)
+        if isinstance(self.node, ConvTranspose):
+            weights = weights[::-1, ::-1]
+        return np.ascontiguousarray(weights)
+
+    def by_group(self, array: Array) -> Array:
+        """[..., O] -> [G, rows, O/G]"""
+        group, _, outputs = self.shape
+        return np.ascontiguousarray(array.reshape(-1, group, outputs).transpose(1, 0, 2))
+
+    def bands(self, x: Array, *results: Array) -> Iterator[tuple[Array, ...]]:
+        """float32 columns of ``x``, and for each array in the result's shape its rows by group.
+
+        ``x`` has its zero point already taken away, so that padding is 0.
+        """
+        if not isinstance(self.node, Conv | ConvTranspose):
+            yield (x.astype(np.float32)[None], *(self.by_group(r) for r in results))
+            return
+        windows = self._windows(x)
+        n, oh, ow = windows.shape[:3]
+        row_nbytes = 8 * n * ow * self.group * self.shape[1]
+        step = max(1, BAND_NBYTES // row_nbytes)
+        for start in range(0, oh, step):
+            part = slice(start, start + step)
+            yield self._columns(windows[:, part]), *(self.by_group(r[:, part]) for r in results)
+
+    def _windows(self, x: Array) -> Array:
+        """View [N, OH, OW, C, KH, KW] of the padded input."""
+        node = self.node
+        assert isinstance(node, Conv | ConvTranspose)
+        strides = (1, 1)
+        if isinstance(node, ConvTranspose):
+            padded = pad_or_crop(spread_out(x, node.strides), *node.equivalent_pads())
+        else:
+            top, left, bottom, right = node.pads
+            padded, strides = pad_or_crop(x, (top, left), (bottom, right)), node.strides
+        (dh, dw), (kh, kw) = node.dilations, node.w.type.shape[:2]
+        span = (dh * (kh - 1) + 1, dw * (kw - 1) + 1)
+        windows = sliding_window_view(padded, span, axis=(1, 2))
+        return windows[:, :: strides[0], :: strides[1], :, ::dh, ::dw]
+
+    def _columns(self, windows: Array) -> Array:
+        n, oh, ow, c, kh, kw = windows.shape
+        grouped = windows.reshape(n, oh, ow, self.group, c // self.group, kh, kw)
+        moved = grouped.transpose(3, 0, 1, 2, 5, 6, 4)
+        return moved.astype(np.float32, order="C").reshape(self.group, n * oh * ow, -1)

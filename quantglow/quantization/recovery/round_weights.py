@@ -1,0 +1,60 @@
+"""round-weights: round each weight so that it makes up for the rounding of those before it.
+
+GPTQ (Frantar et al., 2023, arXiv:2210.17323) in the equal form of LDLQ (Chee et al., 2023,
+QuIP, arXiv:2307.13304): with the input covariance ``C = F D F'``, F unit upper triangular, and
+errors ``e = w - q``,
+
+    q_k = round(w_k + sum over j < k of F_jk e_j)
+
+makes each term of ``e' C e = sum of D_k (e_k + sum over j < k of F_jk e_j)**2`` as small as
+rounding can.  The covariance stands where GPTQ has the second moments: a constant error is left
+to the bias.  Inputs that vary most come first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.quantization.params import WEIGHT_LIMIT
+from quantglow.quantization.recovery.layer import Layer
+from quantglow.types import Array
+
+BLOCK = 64
+"""Rows that hand on their errors one by one, before a matrix product hands on all of them."""
+
+
+def round_weights(layer: Layer) -> Layer:
+    """The target rounded against the data, in the channels where that makes a smaller error."""
+    return layer.taking(rounded(layer.target / layer.reach, layer.metric), layer.reach)
+
+
+def rounded(w: Array, metric: Array) -> Array:
+    """Integers in [-127, 127] near ``w`` [G, K, O], with a small ``(w - q)' metric (w - q)``."""
+    order = np.argsort(-np.diagonal(metric, axis1=1, axis2=2), axis=1, kind="stable")[:, :, None]
+    in_order = np.take_along_axis(w, order, axis=1)
+    found = _round_in_order(in_order, feedback(metric, order))
+    integers = np.empty_like(found)
+    np.put_along_axis(integers, order, found, axis=1)
+    return integers
+
+
+def feedback(metric: Array, order: Array) -> Array:
+    """F with ``metric = F D F'`` in the given order [G, K, 1], F unit upper triangular."""
+    ordered = np.take_along_axis(metric, order, axis=1)
+    ordered = np.take_along_axis(ordered, order.transpose(0, 2, 1), axis=2)
+    factor: Array = np.linalg.cholesky(ordered[:, ::-1, ::-1])[:, ::-1, ::-1]
+    return factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :]
+
+
+def _round_in_order(w: Array, factors: Array) -> Array:
+    integers, errors = np.empty_like(w), np.zeros_like(w)
+    turned = factors.transpose(0, 2, 1)
+    for start in range(0, w.shape[1], BLOCK):
+        block = slice(start, min(start + BLOCK, w.shape[1]))
+        wanted = w[:, block] + turned[:, block, :start] @ errors[:, :start]
+        for i in range(start, block.stop):
+            row = (turned[:, i : i + 1, start:i] @ errors[:, start:i])[:, 0]
+            steps = np.rint(wanted[:, i - start] + row)
+            integers[:, i] = np.clip(steps, -WEIGHT_LIMIT, WEIGHT_LIMIT)
+            errors[:, i] = w[:, i] - integers[:, i]
+    return integers

@@ -1,0 +1,207 @@
+"""The walk through both graphs, layer by layer, over all samples at once.
+
+Each layer is improved for the input that the improved layers before it give, so that errors do
+not pile up.  What it should give is the float model's result: where that is clipped, and the
+int8 model clips too, there is no error to correct.
+
+Memory: for every sample the values between two layers, float and int8, and the moments of one
+layer.  Samples are left out where all of them would need more than ``MEMORY_NBYTES``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Conv
+from quantglow.ops.arithmetic import centred, dequantize, is_integer
+from quantglow.ops.convolution import Contraction
+from quantglow.profiling.data import Feeds
+from quantglow.profiling.progress import shown
+from quantglow.quantization.params import QuantizedWeights
+from quantglow.quantization.recovery.adapt_weights import adapt_weights
+from quantglow.quantization.recovery.correct_bias import correct_bias
+from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
+from quantglow.quantization.recovery.layer import Layer, flat
+from quantglow.quantization.recovery.moments import Moments
+from quantglow.quantization.recovery.products import Product
+from quantglow.quantization.recovery.round_weights import round_weights
+from quantglow.quantization.recovery.search_scales import search_scales
+from quantglow.quantization.rules import integer_operands
+from quantglow.types import Array
+
+TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
+    "adapt-weights": adapt_weights,
+    "round-weights": round_weights,
+    "search-scales": search_scales,
+    "correct-bias": correct_bias,
+}
+"""In the order in which they are applied to a layer.  ``options.RECOVERIES`` has their names."""
+
+MEMORY_NBYTES = 2**30
+"""For the values of all samples."""
+
+GRAM_NBYTES = 2**28
+"""For the second moments of one layer; a layer with larger ones gets its bias corrected only."""
+
+FEWEST_TO_SPLIT = 4
+"""Samples, below which there is nothing to hold back."""
+
+
+def capacity(graph: Graph, int8: Graph) -> int:
+    """How many samples fit into ``MEMORY_NBYTES``; at least one."""
+    # Besides what the graphs hold, a layer's float result before its clip.
+    spare = max((n.type.nbytes for n in graph.compute_nodes()), default=0)
+    return max(1, MEMORY_NBYTES // (peak_nbytes(graph) + peak_nbytes(int8) + spare + 1))
+
+
+def recover(
+    graph: Graph,
+    int8: Graph,
+    samples: Sequence[Feeds],
+    techniques: Sequence[str],
+    per_channel: bool = True,
+    progress: bool | str = False,
+) -> Graph:
+    """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
+
+    ``int8`` is what ``quantize`` made of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
+    """
+    if not samples or not techniques:
+        return int8
+    walk = _Walk(graph, int8, list(samples), frozenset(techniques), per_channel)
+    made: dict[Node, Node] = {}
+    for node in shown(int8.nodes, "Recovering accuracy", progress):
+        moved = node.with_operands(tuple(made[operand] for operand in node.operands))
+        made[node] = walk.visit(moved)
+    return int8.with_outputs(made[node] for _, node in int8.outputs)
+
+
+@dataclass
+class _Walk:
+    """Both graphs up to the current layer.  ``results``: float results before their clips, of
+    layers that the int8 walk has not reached yet.
+    """
+
+    graph: Graph
+    int8: Graph
+    samples: list[Feeds]
+    techniques: frozenset[str]
+    per_channel: bool
+    results: dict[str, list[Array]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.floats = Frontier(self.graph, self.samples)
+        self.integers = Frontier(self.int8, self.samples)
+        self.ahead: Iterator[Node] = iter(self.graph.nodes)
+        self.names = {
+            node.name
+            for node in self.int8.nodes
+            if isinstance(node, Contraction) and is_integer(node.x.type)
+        }
+
+    def visit(self, node: Node) -> Node:
+        """The node, improved if it is a layer; its values are computed."""
+        if isinstance(node, Constant):
+            return node
+        if node.name in self.names and isinstance(node, Contraction):
+            node = self._improved(node)
+        self.integers.keep(node, list(self.integers.compute(node)))
+        return node
+
+    def _improved(self, node: Any) -> Any:
+        layer = self._layer(node)
+        for name, technique in TECHNIQUES.items():
+            if name in self.techniques and (layer.moments.second or name == "correct-bias"):
+                layer = technique(layer)
+        return replace(node, **_operands(node, layer))
+
+    def _layer(self, node: Any) -> Layer:
+        """The layer as plain rounding left it, with its moments over all samples."""
+        x, product = node.x.type.params, Product(node)
+        wanted = self._float_results(node.name)
+        real: Any = self.graph.by_name(node.name)
+        weights = product.matrix(real.w.value.astype(np.float64) * x.scale)
+        bias = np.zeros(node.type.shape[-1]) if real.b is None else real.b.value
+        scales = np.asarray(node.w.type.params.scales) * x.scale
+        steps = product.by_group(np.broadcast_to(scales, bias.shape).reshape(1, -1))
+        layer = Layer(
+            product=product,
+            x=x,
+            halves=self._moments(product),
+            weights=weights,
+            target=weights,
+            reach=steps,
+            integers=product.matrix(node.w.value.astype(np.float64)),
+            steps=steps,
+            bias=product.by_group(bias.astype(np.float64).reshape(1, -1)),
+            per_channel=self.per_channel,
+        )
+        for sample, result in enumerate(wanted):
+            self._add(layer, node, sample, result)
+        return layer
+
+    def _moments(self, product: Product) -> tuple[Moments, ...]:
+        group, k, _ = product.shape
+        nbytes = group * k * k * 8
+        second = self.techniques != {"correct-bias"} and nbytes <= GRAM_NBYTES
+        split = "adapt-weights" in self.techniques and nbytes <= GRAM_NBYTES // 4
+        count = 2 if second and split and len(self.samples) >= FEWEST_TO_SPLIT else 1
+        return tuple(Moments.zeros(product.shape, second) for _ in range(count))
+
+    def _add(self, layer: Layer, node: Any, sample: int, wanted: Array) -> None:
+        """Count one sample: the int8 input, and the float result less the int8 residual."""
+        x = centred(self.integers.value(node.x, sample), node.x.type)
+        added = np.zeros((), np.float32)
+        if isinstance(node, Conv) and node.residual is not None:
+            added = self.integers.value(node.residual, sample)
+            if is_integer(node.residual.type):
+                added = dequantize(added, node.residual.type.params)
+        moments = layer.halves[sample % len(layer.halves)]
+        if node.low == -math.inf and node.high == math.inf:
+            for columns, y in layer.product.bands(x, wanted - added):
+                moments.add(columns, y)
+            return
+        weights, bias = layer.weights.astype(np.float32), layer.bias.astype(np.float32)
+        everywhere = np.broadcast_to(added, wanted.shape)
+        for columns, y, r in layer.product.bands(x, wanted, everywhere):
+            now = columns @ weights + bias + r
+            clipped = ((y <= node.low) & (now <= node.low)) | (
+                (y >= node.high) & (now >= node.high)
+            )
+            moments.add(columns, np.where(clipped, now, y) - r)
+
+    def _float_results(self, name: str) -> list[Array]:
+        """The float results of a layer before its clip; the float walk advances to it."""
+        while name not in self.results:
+            self._advance(next(self.ahead))
+        return self.results.pop(name)
+
+    def _advance(self, node: Node) -> None:
+        if isinstance(node, Constant):
+            return
+        if node.name not in self.names or not isinstance(node, Contraction):
+            self.floats.keep(node, list(self.floats.compute(node)))
+            return
+        bare: Any = replace(node, low=-math.inf, high=math.inf)
+        results = list(self.floats.compute(bare))
+        self.results[node.name] = results
+        low, high = np.float32(node.low), np.float32(node.high)
+        self.floats.keep(node, [np.clip(result, low, high) for result in results])
+
+
+def _operands(node: Any, layer: Layer) -> dict[str, Any]:
+    """The Constants w and b of an improved layer."""
+    steps = flat(layer.steps)[0]
+    bias = None
+    if node.b is not None or layer.bias.any():
+        bias = np.rint(flat(layer.bias)[0] / steps).astype(np.int32)
+    scales = (steps / layer.x.scale).astype(np.float32)
+    weights = layer.product.weights(layer.integers).astype(np.int8)
+    return integer_operands(node.name, QuantizedWeights(weights, scales, bias), layer.x)
