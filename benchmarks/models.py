@@ -1,11 +1,13 @@
 """The benchmark networks: where their ONNX files come from and what goes into them.
 
-``python -m benchmarks.models [NAME ...]`` builds the files into the cache and prints what is there.
+``python -m benchmarks.models [NAME ...]`` builds the files into the cache and prints what is there;
+``--folder FOLDER`` copies them there as ``NAME.onnx``, for the recipes of ``calibration/``.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial
@@ -160,9 +162,17 @@ def network(name: str) -> Network:
 
 
 def main() -> None:
-    for name in sys.argv[1:] or TABLE:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.models")
+    parser.add_argument("names", nargs="*", default=TABLE, metavar="NAME")
+    parser.add_argument("--folder", type=Path, help="copy the files there as NAME.onnx")
+    options = parser.parse_args()
+    for name in options.names:
         chosen = network(name)
-        print(f"{name:20} {chosen.macs() / 1e6:9.1f} MMAC  {chosen.path()}")
+        path = chosen.path()
+        if options.folder:
+            options.folder.mkdir(parents=True, exist_ok=True)
+            path = Path(shutil.copy(path, options.folder / f"{name}.onnx"))
+        print(f"{name:20} {chosen.macs() / 1e6:9.1f} MMAC  {path}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.cli import commands, debug, demo
+from quantglow.cli import calibrate, commands, debug, demo
 from quantglow.errors import QuantglowError
 from quantglow.version import __version__
 
@@ -71,6 +71,12 @@ COMMANDS: dict[str, Command] = {
         commands.inspect_arguments,
         commands.inspect,
         "quantglow inspect net.qgm --stage program",
+    ),
+    "calibrate": Command(
+        "reproduce a calibration recipe: profile, quantize, evaluate, hold against its gate",
+        calibrate.add_arguments,
+        calibrate.run,
+        "quantglow calibrate calibration/mnist.toml",
     ),
     "debug": Command(
         "show which layers lose accuracy in int8, and why",

@@ -1,0 +1,177 @@
+"""``quantglow calibrate RECIPE``: profile, quantize, evaluate, and hold against the gate."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from rich.console import Console
+
+from quantglow import driver
+from quantglow.cli import commands
+from quantglow.cli.recipe import Recipe, images_of, load_recipe
+from quantglow.errors import AccuracyDropError, ModelError
+from quantglow.graph.graph import Graph
+from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds
+from quantglow.report.metrics import Sums, top1_agreement
+from quantglow.report.outputs import reference_runner
+from quantglow.report.tables import Table, number
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.types import Array
+
+PROFILE_TOLERANCE = 0.01
+"""Ends of ranges may differ by this share of the range: float sums differ between processors."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """int8 against float on the evaluation data; accuracies are None without labels."""
+
+    samples: int
+    compared_with: str
+    sqnr_db: float
+    agreement: float
+    float_accuracy: float | None = None
+    accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the result; ``limit`` is the gate's, ``missed`` says whether it was missed."""
+
+    name: str
+    value: str
+    limit: str = ""
+    missed: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="TOML file, see calibration/README.md")
+    parser.add_argument(
+        "--update-profile", action="store_true", help="write the profile that the recipe names"
+    )
+    parser.add_argument("--num-threads", type=int, help="default: the physical cores")
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Print the table.  Raises ``AccuracyDropError`` if the gate is missed."""
+    recipe = load_recipe(options.recipe)
+    graph, feeds = prepared(recipe)
+    profile = driver.profile(graph, feeds, subset_size=len(feeds))
+    int8 = driver.quantize(graph, profile, recipe.config)
+    compiled = driver.compile(int8, num_threads=options.num_threads)
+    measured = evaluate(recipe, graph, compiled)
+    if options.update_profile and recipe.profile:
+        commands.check_writable(str(recipe.profile))
+        profile.save(recipe.profile)
+    figures = (*gate_figures(recipe, measured), *profile_figures(recipe, profile))
+    console.print(results_table(recipe, measured, figures).rich())
+    if missed := [f"{f.name} {f.value}, wanted {f.limit}" for f in figures if f.missed]:
+        raise AccuracyDropError(
+            f"recipe {str(recipe.path)!r} misses its gate: {'; '.join(missed)}. Remedy: look at "
+            "the layers with `quantglow debug`, or correct [options], [gate] or the profile.",
+            compiled,
+        )
+
+
+def prepared(recipe: Recipe) -> tuple[Graph, list[Feeds]]:
+    """The float graph and the calibration feeds."""
+    if not recipe.model.is_file():
+        hint = f" Remedy: {recipe.obtain}" if recipe.obtain else ""
+        raise ModelError(f"the model {str(recipe.model)!r} does not exist.{hint}")
+    graph = driver.float_graph_of(driver.import_model(recipe.model, recipe.input_shapes or None))
+    images, _ = images_of(recipe.calibration, recipe.steps)
+    return graph, feeds_of_images(graph, images)
+
+
+def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
+    """One feed for each image.  Raises ``ModelError`` unless the model takes images one by one."""
+    (only, *others) = graph.inputs
+    if others or only.type.shape[:1] != (1,):
+        kinds = [f"{i.name}: {i.type}" for i in graph.inputs]
+        raise ModelError(f"a recipe needs a model with one input of batch 1, this has {kinds}")
+    return [{only.name: image[None]} for image in images]
+
+
+def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel) -> Measured:
+    """The compiled model against float on the evaluation data."""
+    images, labels = images_of(recipe.evaluation, recipe.steps)
+    feeds = feeds_of_images(graph, images)
+    expected, name, _ = reference_runner(recipe.model, graph, feeds)
+    sums = [Sums() for _ in graph.outputs]
+    answers: list[tuple[Array, Array]] = []
+    for sample in feeds:
+        exact, found = expected(sample), compiled.run(None, sample)
+        sums = [s + Sums.of(a, b) for s, a, b in zip(sums, exact, found, strict=True)]
+        answers.append((exact[0].reshape(1, -1), found[0].reshape(1, -1)))
+    wanted, got = (np.concatenate(part) for part in zip(*answers, strict=True))
+    accuracies = [None if labels is None else accuracy(a, labels) for a in (wanted, got)]
+    worst = min(s.sqnr_db for s in sums)
+    return Measured(len(feeds), name, worst, top1_agreement(wanted, got), *accuracies)
+
+
+def accuracy(scores: Array, labels: Array) -> float:
+    """Share of rows whose largest score is the label."""
+    return float(np.mean(scores.argmax(-1) == labels))
+
+
+def gate_figures(recipe: Recipe, measured: Measured) -> Iterator[Figure]:
+    """Each figure against the gate; a limit on what cannot be measured is missed."""
+    gate, known = recipe.gate, measured.accuracy is not None
+    drop = (measured.float_accuracy or 0.0) - (measured.accuracy or 0.0) if known else None
+    yield _figure("SQNR dB", measured.sqnr_db, gate.min_sqnr_db, "{:.2f}")
+    yield _figure("agreement with float", measured.agreement, gate.min_agreement, "{:.2%}")
+    yield Figure("accuracy of float", number(measured.float_accuracy, "{:.2%}"))
+    yield _figure("accuracy of int8", measured.accuracy, gate.min_accuracy, "{:.2%}")
+    yield _figure("drop", drop, gate.max_drop, "{:.2%}", at_most=True)
+
+
+def _figure(
+    name: str, value: float | None, limit: float | None, pattern: str, at_most: bool = False
+) -> Figure:
+    if limit is None:
+        return Figure(name, number(value, pattern))
+    shown = ("at most " if at_most else "at least ") + pattern.format(limit)
+    # Shares are quotients of counts: a hair of rounding must not decide.
+    good = value is not None and (value <= limit + 1e-9 if at_most else value >= limit - 1e-9)
+    return Figure(name, number(value, pattern), shown, not good)
+
+
+def profile_figures(recipe: Recipe, profile: Profile) -> Iterator[Figure]:
+    """How far the recorded profile is from the one just made."""
+    if recipe.profile is None:
+        return
+    name, limit = "recorded profile", f"equal to {PROFILE_TOLERANCE:.0%} (--update-profile)"
+    if not recipe.profile.is_file():
+        yield Figure(name, "missing", limit, missed=True)
+        return
+    recorded = Profile.load(recipe.profile)
+    if recorded.source_hash != profile.source_hash:
+        yield Figure(name, "of another model", limit, missed=True)
+        return
+    far = deviation(recorded, profile)
+    yield Figure(name, f"differs by {far:.2g}", limit, not far <= PROFILE_TOLERANCE)
+
+
+def deviation(recorded: Profile, found: Profile) -> float:
+    """The largest distance of two ends of a range, as a share of the range; 1 for a lost one."""
+    if recorded.histograms.keys() != found.histograms.keys():
+        return 1.0
+    distances = [0.0]
+    for name, one in recorded.histograms.items():
+        other = found.histograms[name]
+        ends = (abs(one.minimum - other.minimum), abs(one.maximum - other.maximum))
+        width = max(abs(one.maximum), abs(one.minimum), one.maximum - one.minimum)
+        distances.append(max(ends) / width if max(ends) else 0.0)
+    return max(distances)
+
+
+def results_table(recipe: Recipe, measured: Measured, figures: tuple[Figure, ...]) -> Table:
+    """All figures, their limits, and whether they hold."""
+    title = f"{recipe.path.name}: {measured.samples} samples against {measured.compared_with}"
+    verdicts = {False: "holds", True: "MISSED"}
+    rows = [(f.name, f.value, f.limit, verdicts[f.missed] if f.limit else "") for f in figures]
+    return Table(title, ("figure", "int8", "gate", ""), rows, frozenset({"int8"}))

@@ -1,0 +1,224 @@
+"""Calibration recipes: TOML files that say how a model is quantized and how exact it must be.
+
+``calibration/README.md`` explains every entry.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantglow.cli.preprocessing import STEPS, Images, preprocess
+from quantglow.errors import CalibrationError, OptionError
+from quantglow.options import QuantizationConfig, choice
+from quantglow.types import Array
+
+ROOT_MARKS = (".git", "pyproject.toml")
+"""What the folder of a repository contains."""
+
+MAX_NBYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What the int8 model must reach.  None: anything will do.
+
+    min_sqnr_db    of every output against float
+    min_accuracy   share of right answers of the first output
+    max_drop       of the accuracy, float minus int8
+    min_agreement  share of answers that are float's
+    """
+
+    min_sqnr_db: float | None = None
+    min_accuracy: float | None = None
+    max_drop: float | None = None
+    min_agreement: float | None = None
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Arrays of an ``.npz`` file: ``arrays`` maps a role (images, labels, widths) to a name."""
+
+    file: Path
+    arrays: Mapping[str, str]
+    count: int | None = None
+    crops: str = "centre"
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One network: model, data, preprocessing, options, gate and the profile it produced."""
+
+    path: Path
+    model: Path
+    calibration: DataSet
+    evaluation: DataSet
+    steps: tuple[tuple[str, Any], ...]
+    config: QuantizationConfig
+    gate: Gate
+    profile: Path | None = None
+    input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    obtain: str = ""
+
+
+def load_recipe(path: str | os.PathLike[str]) -> Recipe:
+    """The recipe of a TOML file.  Raises ``OptionError``, which names the file and the entry."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > MAX_NBYTES:
+            raise OptionError(f"larger than {MAX_NBYTES} bytes")
+        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        return _recipe(file, data)
+    except (OSError, ValueError) as error:
+        raise OptionError(f"recipe {os.fspath(path)!r}: {error}") from error
+
+
+def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array, Array | None]:
+    """Model inputs, and the labels if the data set has them.  Raises ``CalibrationError``."""
+    try:
+        with np.load(data.file, allow_pickle=False) as archive:
+            arrays = {role: np.asarray(archive[name]) for role, name in data.arrays.items()}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise CalibrationError(
+            f"cannot read {list(data.arrays.values())} of {str(data.file)!r}: {error}. "
+            "Remedy: look at the names with numpy.load(...).files."
+        ) from error
+    sizes = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(sizes.values())) != 1 or not arrays["images"].size or arrays["images"].ndim < 3:
+        raise CalibrationError(
+            f"the arrays of {str(data.file)!r} need one entry for each image [H, W] or "
+            f"[H, W, C], got {sizes}"
+        )
+    rows = _rows(len(arrays["images"]), data)
+    arrays = {role: array[rows] for role, array in arrays.items()}
+    images = Images(arrays["images"], arrays, data.crops, data.seed)
+    return preprocess(images, steps), arrays.get("labels")
+
+
+def _rows(available: int, data: DataSet) -> Array:
+    """The first ones; for random crops drawn, without repetition as far as they go."""
+    count = available if data.count is None else data.count
+    if data.crops == "centre":
+        return np.arange(min(count, available))
+    rng = np.random.default_rng(data.seed)
+    rounds = -(-count // available)
+    return np.concatenate([rng.permutation(available) for _ in range(rounds)])[:count]
+
+
+def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
+    known = ("model", "data", "preprocessing", "options", "gate", "profile")
+    tables = {name: _table(data, name, "") for name in known}
+    _refuse(data, "", known)
+    model, sets, profile = tables["model"], tables["data"], tables["profile"]
+    _refuse(model, "model", ("path", "input_shapes", "obtain"))
+    _refuse(sets, "data", ("path", "calibration", "evaluation"))
+    _refuse(tables["preprocessing"], "preprocessing", ("steps",))
+    _refuse(profile, "profile", ("path",))
+    source = _inside(file, _text(sets, "path", "data"))
+    return Recipe(
+        path=file,
+        model=_inside(file, _text(model, "path", "model")),
+        calibration=_data_set(source, sets, "calibration"),
+        evaluation=_data_set(source, sets, "evaluation"),
+        steps=_steps(tables["preprocessing"].get("steps", [])),
+        config=_config(tables["options"]),
+        gate=_gate(tables["gate"]),
+        profile=_inside(file, _text(profile, "path", "profile")) if profile else None,
+        input_shapes=_shapes(_table(model, "input_shapes", "model.")),
+        obtain=str(model.get("obtain", "")),
+    )
+
+
+def repository(file: Path) -> Path:
+    """The folder that paths of a recipe must not leave: its repository, else its own folder."""
+    folder = file.resolve().parent
+    for candidate in (folder, *folder.parents):
+        if any((candidate / mark).exists() for mark in ROOT_MARKS):
+            return candidate
+    return folder
+
+
+def _inside(file: Path, text: str) -> Path:
+    root = repository(file)
+    found = (file.resolve().parent / text).resolve()
+    if Path(text).is_absolute() or not found.is_relative_to(root):
+        raise OptionError(
+            f"path {text!r} leaves the folder {str(root)!r}. "
+            "Remedy: write it relative to the recipe, to a file of the repository"
+        )
+    return found
+
+
+def _table(data: Mapping[str, Any], name: str, prefix: str) -> dict[str, Any]:
+    found = data.get(name, {})
+    if not isinstance(found, dict):
+        raise OptionError(f"{prefix}{name} must be a table")
+    return found
+
+
+def _refuse(table: Mapping[str, Any], name: str, known: tuple[str, ...]) -> None:
+    if unknown := sorted(table.keys() - set(known)):
+        where = f"[{name}]" if name else "the file"
+        raise OptionError(f"unknown entries {unknown} in {where}; known are {sorted(known)}")
+
+
+def _text(table: Mapping[str, Any], key: str, name: str) -> str:
+    value = table.get(key)
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise OptionError(f'[{name}] needs {key} = "…", got {value!r}')
+    return value
+
+
+def _data_set(file: Path, tables: Mapping[str, Any], name: str) -> DataSet:
+    table = dict(_table(tables, name, "data."))
+    count, seed = table.pop("count", None), table.pop("seed", 0)
+    crops = choice(f"data.{name}.crops", table.pop("crops", "centre"), ("centre", "random"))
+    for key, value in (("count", count), ("seed", seed)):
+        if value is not None and (type(value) is not int or value < (key == "count")):
+            raise OptionError(f"data.{name}.{key} must be a positive integer, got {value!r}")
+    for role in table:
+        _text(table, role, f"data.{name}")
+    _text(table, "images", f"data.{name}")
+    return DataSet(file, table, count, crops, seed)
+
+
+def _steps(steps: Any) -> tuple[tuple[str, Any], ...]:
+    found: list[tuple[str, Any]] = []
+    for step in steps if isinstance(steps, list) else [steps]:
+        if not isinstance(step, dict) or len(step) != 1:
+            raise OptionError(f"a step is a table with one entry as {{ divide = 255 }}: {step!r}")
+        ((name, argument),) = step.items()
+        found.append((choice("step", name, STEPS), argument))
+    return tuple(found)
+
+
+def _config(table: dict[str, Any]) -> QuantizationConfig:
+    _refuse(table, "options", tuple(f.name for f in fields(QuantizationConfig)))
+    try:
+        return QuantizationConfig(**table)
+    except TypeError as error:
+        raise OptionError(f"[options]: {error}") from error
+
+
+def _gate(table: dict[str, Any]) -> Gate:
+    _refuse(table, "gate", tuple(f.name for f in fields(Gate)))
+    for name, value in table.items():
+        if type(value) not in (int, float):
+            raise OptionError(f"gate.{name} must be a number, got {value!r}")
+    return Gate(**table)
+
+
+def _shapes(table: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    for name, shape in table.items():
+        if not isinstance(shape, list) or not all(type(d) is int and d > 0 for d in shape):
+            raise OptionError(f"model.input_shapes.{name} must list positive sizes, got {shape!r}")
+    return {name: tuple(shape) for name, shape in table.items()}
