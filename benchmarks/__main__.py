@@ -1,4 +1,4 @@
-"""``python -m benchmarks latency | accuracy``; README.md shows the uses."""
+"""``python -m benchmarks latency | accuracy | memory | layers | peak``; see README.md."""
 
 from __future__ import annotations
 
@@ -6,51 +6,82 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import accuracy, latency, models
+from benchmarks import accuracy, latency, layers, memory, models, peak
 
 
 def parser() -> argparse.ArgumentParser:
-    """Both commands and their options."""
+    """All commands and their options."""
     top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
-    for name, module in (("latency", latency), ("accuracy", accuracy)):
+    for module in (latency, accuracy, memory, layers, peak):
+        name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
-        command.add_argument("--models", nargs="+", default=models.TABLE, metavar="NAME")
-        command.add_argument(
+        if module is not peak:
+            command.add_argument("--samples", type=int, default=8, help="calibration samples")
+    for name in ("latency", "accuracy", "memory"):
+        commands.choices[name].add_argument(
+            "--models", nargs="+", default=models.TABLE, metavar="NAME"
+        )
+    for name in ("latency", "accuracy"):
+        commands.choices[name].add_argument(
             "--peers", nargs="*", default=["onnxruntime"], choices=latency.PEERS, metavar="PEER"
         )
-        command.add_argument("--samples", type=int, default=8, help="calibration samples")
+    for name in ("latency", "peak"):
+        commands.choices[name].add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    for name in ("memory", "layers"):
+        commands.choices[name].add_argument("--threads", type=int, default=1)
+        commands.choices[name].add_argument("--batch", type=int, default=1)
     add_latency_options(commands.choices["latency"])
+    add_layers_options(commands.choices["layers"])
     return top
 
 
 def add_latency_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--threads", nargs="+", type=int, default=[1, 2])
     command.add_argument("--batch", nargs="+", type=int, default=[1])
     command.add_argument("--rounds", type=int, default=7)
     command.add_argument("--output", type=Path, help="folder for latency.json and latency.md")
 
 
-def main() -> int:
-    """Exit code: 1 if a runtime failed on a network, 2 for wrong arguments."""
-    top = parser()
-    options = top.parse_args()
+def add_layers_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("model", metavar="MODEL")
+    command.add_argument("--precision", choices=latency.PRECISIONS, default="int8")
+    command.add_argument("--repeats", type=int, default=30)
+
+
+def check_models(top: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Exit with code 2 for a network that does not exist."""
+    wanted = [options.model] if options.command == "layers" else getattr(options, "models", [])
     try:
-        for name in options.models:
+        for name in wanted:
             models.network(name)
     except ValueError as error:
         top.error(str(error))
-    if options.command == "accuracy":
-        runtimes = (latency.OURS, *options.peers)
-        return accuracy.run(options.models, runtimes, options.samples, threads=2)
+
+
+def main() -> int:
+    """Exit code: 1 if a runtime failed on a network, 2 for wrong arguments."""
+    top = parser()
+    given = top.parse_args()
+    check_models(top, given)
+    if given.command == "peak":
+        return peak.run(given.threads)
+    if given.command == "layers":
+        return layers.run(
+            given.model, given.precision, given.threads, given.batch, given.samples, given.repeats
+        )
+    if given.command == "memory":
+        return memory.run(given.models, given.threads, given.batch, given.samples)
+    if given.command == "accuracy":
+        runtimes = (latency.OURS, *given.peers)
+        return accuracy.run(given.models, runtimes, given.samples, threads=2)
     return latency.run(
-        options.models,
-        options.threads,
-        options.batch,
-        options.peers,
-        options.rounds,
-        options.samples,
-        options.output,
+        given.models,
+        given.threads,
+        given.batch,
+        given.peers,
+        given.rounds,
+        given.samples,
+        given.output,
     )
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import models
+from benchmarks.peak import native_peak
 from benchmarks.worker import Worker, WorkerFailedError, started
 
 OURS = "quantglow"
@@ -106,12 +107,20 @@ def milliseconds(measurement: Measurement) -> str:
     return "failed" if measurement.error else f"{measurement.median_ms:.3f}"
 
 
+def share_of_limit(case: Case, median_ms: float, macs: int) -> float:
+    """The time this processor needs for the products alone, over the time taken."""
+    rate = native_peak(case.threads).macs(is_integer=case.precision == "int8")
+    return macs / rate / (median_ms / 1e3)
+
+
 def row(case: Case, found: dict[str, Measurement], macs: int, peers: Sequence[str]) -> str:
-    """One Markdown row; GMAC/s and the seconds from ONNX to ready are ours."""
+    """One Markdown row; GMAC/s, their share of the peak and the seconds to ready are ours."""
     ours = found[OURS]
-    last = ["", ""]
+    last = ["", "", ""]
     if not ours.error:
-        last = [f"{macs / ours.median_ms / 1e6:.0f}", f"{ours.prepare_seconds:.1f}"]
+        share = share_of_limit(case, ours.median_ms, macs)
+        rate = f"{macs / ours.median_ms / 1e6:.0f}"
+        last = [rate, f"{100 * share:.0f} %", f"{ours.prepare_seconds:.1f}"]
     cells = [case.network, str(case.threads), str(case.batch), case.precision, milliseconds(ours)]
     for peer in peers:
         other = found[peer]
@@ -129,7 +138,7 @@ def table(measurements: list[Measurement], macs: dict[tuple[str, int], int]) -> 
     header = ["network", "threads", "batch", "precision", f"{OURS} ms"]
     for peer in peers:
         header += [f"{peer} ms", f"{OURS} / {peer}"]
-    header += ["GMAC/s", "compile s"]
+    header += ["GMAC/s", "of the limit", "compile s"]
     lines = [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
     for case, found in cases.items():
         lines.append(row(case, found, macs[case.network, case.batch], peers))
@@ -170,7 +179,9 @@ def write_results(
     """``latency.json`` with every round and ``latency.md`` with the table."""
     folder.mkdir(parents=True, exist_ok=True)
     results = [asdict(m) | {"macs": macs[m.case.network, m.case.batch]} for m in measurements]
-    text = json.dumps({"environment": environment(), "results": results}, indent=1)
+    peaks = [asdict(native_peak(count)) for count in sorted({m.case.threads for m in measurements})]
+    written = {"environment": environment(), "peaks": peaks, "results": results}
+    text = json.dumps(written, indent=1)
     (folder / "latency.json").write_text(text + "\n")
     (folder / "latency.md").write_text(table(measurements, macs) + "\n")
 
@@ -187,6 +198,8 @@ def run(
     """Measure, print the table, write it to ``output``; 1 if anything failed."""
     measurements: list[Measurement] = []
     macs: dict[tuple[str, int], int] = {}
+    for count in threads:
+        native_peak(count)  # measured while nothing else runs
     for name in networks:
         for batch in batches:
             macs[name, batch] = models.network(name).macs(batch)

@@ -7,20 +7,27 @@ from benchmarks.models import Network
 from benchmarks.runtimes import Runtime, shaped
 
 
-def quantglow_float(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+def float_model(network: Network, threads: int, batch: int, samples: int) -> qg.CompiledModel:
     """The float model compiled for this processor; ``samples`` is not needed."""
-    compiled = qg.compile(shaped(network, batch), num_threads=threads)
-    return Runtime("quantglow float", lambda feeds: list(compiled.run(None, feeds)))
+    return qg.compile(shaped(network, batch), num_threads=threads)
 
 
-def quantglow_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+def int8_model(network: Network, threads: int, batch: int, samples: int) -> qg.CompiledModel:
     """Calibrated on ``samples`` samples with min-max ranges, as the peers are."""
-    feeds = network.feeds(samples, batch=batch)
-    compiled = qg.quantize_and_compile(
+    return qg.quantize_and_compile(
         shaped(network, batch),
-        feeds,
+        network.feeds(samples, batch=batch),
         calibrate_method="minmax",
         num_threads=threads,
         verify=False,
     )
+
+
+def quantglow_float(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+    compiled = float_model(network, threads, batch, samples)
+    return Runtime("quantglow float", lambda feeds: list(compiled.run(None, feeds)))
+
+
+def quantglow_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+    compiled = int8_model(network, threads, batch, samples)
     return Runtime("quantglow int8", lambda feeds: list(compiled.run(None, feeds)))

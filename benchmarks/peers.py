@@ -92,13 +92,18 @@ def quantize_onnx(source: Path, target: Path, feeds: list[Feeds]) -> None:
         )
 
 
-def onnxruntime_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+def onnxruntime_int8_file(network: Network, batch: int, samples: int) -> Path:
     """The QDQ model, quantized on ``samples`` samples where it is not in the cache."""
     source = shaped(network, batch)
     key = content_key(source, "qdq", "u8s8", "per-channel", "minmax", samples, ort.__version__)
     feeds = network.feeds(samples, batch=batch)
     name = f"{network.name}-b{batch}-ort-int8-{key}.onnx"
-    path = cached(name, lambda target: quantize_onnx(source, target, feeds))
+    return cached(name, lambda target: quantize_onnx(source, target, feeds))
+
+
+def onnxruntime_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+    """A session of the QDQ model."""
+    path = onnxruntime_int8_file(network, batch, samples)
     return onnxruntime_session("onnxruntime int8", path, threads)
 
 

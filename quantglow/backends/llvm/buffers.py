@@ -6,13 +6,14 @@ the caller they read nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.instr.generate import SLACK_NBYTES
-from quantglow.instr.program import View
+from quantglow.instr.program import Buffer, View
 from quantglow.types import Array
 
 ALIGNMENT = 64
@@ -29,16 +30,28 @@ def aligned_bytes(nbytes: int) -> Array:
     return raw[start : start + nbytes + SLACK_NBYTES]
 
 
-def load_constants(calls: Sequence[KernelCall], allocate: Allocate) -> dict[int, Array]:
-    """Copies of all constants of a program with slack after them, keyed by identity."""
-    loaded: dict[int, Array] = {}
-    for call in calls:
+@dataclass
+class Constants:
+    """Copies of a program's constants with slack after them, each made once."""
+
+    allocate: Allocate
+    _of_buffers: dict[Buffer, Array] = field(default_factory=dict)
+
+    def owned(self, call: KernelCall) -> KernelCall:
+        """The call with copies in the place of its arrays, which nobody needs any more."""
+        pointers: list[View | Array] = []
         for pointer in call.pointers:
-            owner = pointer.buffer if isinstance(pointer, View) else pointer
-            value = owner if isinstance(owner, np.ndarray) else owner.value
-            if value is not None and id(owner) not in loaded:
-                loaded[id(owner)] = _copy(value, allocate)
-    return loaded
+            if isinstance(pointer, View):
+                if pointer.buffer.value is not None and pointer.buffer not in self._of_buffers:
+                    self._of_buffers[pointer.buffer] = _copy(pointer.buffer.value, self.allocate)
+                pointers.append(pointer)
+            else:
+                pointers.append(_copy(pointer, self.allocate))
+        return replace(call, pointers=tuple(pointers))
+
+    def address(self, buffer: Buffer) -> int:
+        """Where a constant buffer of an owned call lies."""
+        return int(self._of_buffers[buffer].ctypes.data)
 
 
 def _copy(array: Array, allocate: Allocate) -> Array:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.instr.program import Compute, Instruction, View
+from quantglow.instr.program import Compute, Fill, Instruction, View
 from quantglow.ops import Conv, MatMul
 
 
@@ -66,8 +66,6 @@ def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
 def described(step: Instruction, call: KernelCall, seconds: float) -> CallTime:
     """A time with what is known of its call."""
     written = (*step.outs, *step.inouts)[0]
-    constants = [p.nbytes for p in call.pointers if not isinstance(p, View)]
-    views = [p.type.nbytes for p in call.pointers if isinstance(p, View)]
     return CallTime(
         name=step.op.name if isinstance(step, Compute) else written.buffer.name,
         op=step.mnemonic,
@@ -75,9 +73,16 @@ def described(step: Instruction, call: KernelCall, seconds: float) -> CallTime:
         seconds=seconds,
         work=call.work,
         macs=_macs(step),
-        nbytes=sum(constants) + sum(views),
+        nbytes=_nbytes(step, call),
         is_integer=not (step.ins or step.inouts)[0].type.dtype.is_float,
     )
+
+
+def _nbytes(step: Instruction, call: KernelCall) -> int:
+    """Bytes of all operands; of a fill only what it writes."""
+    if isinstance(step, Fill):
+        return sum(box.type.nbytes for box in step.boxes())
+    return sum(p.type.nbytes if isinstance(p, View) else p.nbytes for p in call.pointers)
 
 
 def _macs(step: Instruction) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow import debug
-from quantglow.backends.llvm.buffers import Allocate, aligned_bytes, load_constants
+from quantglow.backends.llvm.buffers import Allocate, Constants, aligned_bytes
 from quantglow.backends.llvm.call_times import CallTime, median_call_times
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
@@ -46,8 +46,7 @@ class LlvmExecutable:
     steps: list[Instruction]
     calls: list[KernelCall]
     kernels: list[int]
-    constants: dict[int, Array]
-    allocate: Allocate = aligned_bytes
+    constants: Constants
     _idle: list[_Context] = field(default_factory=list)
 
     def run(
@@ -114,7 +113,7 @@ class LlvmExecutable:
         return [pointer for call in self.calls for pointer in call.pointers]
 
     def _new_context(self) -> _Context:
-        arena = self.allocate(self.plan.peak_nbytes)
+        arena = self.constants.allocate(self.plan.peak_nbytes)
         arguments = np.array([self._address(p, arena) for p in self._pointers()], np.uint64)
         table = np.zeros((len(self.calls), 4), np.uint64)
         position = 0
@@ -134,9 +133,9 @@ class LlvmExecutable:
 
     def _address(self, pointer: View | Array, arena: Array) -> int:
         if not isinstance(pointer, View):
-            return int(self.constants[id(pointer)].ctypes.data)
+            return int(pointer.ctypes.data)
         if pointer.buffer.kind is BufferKind.CONSTANT:
-            return int(self.constants[id(pointer.buffer)].ctypes.data) + pointer.offset_bytes
+            return self.constants.address(pointer.buffer) + pointer.offset_bytes
         if pointer.buffer.kind is BufferKind.TEMP:
             base = int(arena.ctypes.data) + self.plan.offsets[pointer.buffer]
             return base + pointer.offset_bytes
@@ -151,14 +150,17 @@ def compile_program(
     allocate: Allocate = aligned_bytes,
 ) -> LlvmExecutable:
     """Emit, compile and load every kernel of a program; ``allocate`` makes arenas and constants."""
+    constants = Constants(allocate)
+    steps: list[Instruction] = []
+    calls: list[KernelCall] = []
     with debug.timed("emit"):
-        computed = [s for s in program.instructions if not isinstance(s, Alloc | Dealloc)]
-        emitted = [(step, emit(step, target)) for step in computed]
-        steps = [step for step, call in emitted if call.items]
-        calls = [call for _, call in emitted if call.items]
+        for step in program.instructions:
+            if isinstance(step, Alloc | Dealloc):
+                continue
+            call = emit(step, target)
+            if call.items:
+                steps.append(step)
+                calls.append(constants.owned(call))
     with debug.timed("compile"):
         kernels = addresses(target, [call.ir for call in calls])
-    constants = load_constants(calls, allocate)
-    return LlvmExecutable(
-        program, plan, target, threads, steps, calls, kernels, constants, allocate
-    )
+    return LlvmExecutable(program, plan, target, threads, steps, calls, kernels, constants)

@@ -1,0 +1,77 @@
+"""Resident memory of a process that runs a saved network, ours beside onnxruntime's."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import models, ours, peers
+from benchmarks.models import Network
+from benchmarks.runtimes import shaped
+
+RUNS = 20
+MEGA = 1e6
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Resident bytes of one process: before its runtime is imported, ready to run, at most."""
+
+    before: int
+    ready: int
+    peak: int
+
+    def cells(self) -> list[str]:
+        """Megabytes; the last is what runtime and model cost together."""
+        figures = (self.ready, self.peak, self.peak - self.before)
+        return [f"{figure / MEGA:.1f}" for figure in figures]
+
+
+def measure(runtime: str, model: Path, feeds: Path, threads: int) -> Footprint:
+    """The second of two processes: the first one leaves compiled kernels in the disk cache.
+
+    Raises ``CalledProcessError``.
+    """
+    command = [sys.executable, "-m", "benchmarks.footprint", runtime, str(model), str(feeds)]
+    command += [str(threads), str(RUNS)]
+    folder = Path(__file__).resolve().parents[1]
+    for _ in range(2):
+        done = subprocess.run(command, cwd=folder, check=True, text=True, stdout=subprocess.PIPE)
+    return Footprint(**json.loads(done.stdout))
+
+
+def saved_models(
+    network: Network, batch: int, samples: int, folder: Path
+) -> Iterator[tuple[str, str, Path]]:
+    """(precision, runtime, file) of what each process loads."""
+    for precision, maker in (("float", ours.float_model), ("int8", ours.int8_model)):
+        path = folder / f"{precision}.qgm"
+        maker(network, 1, batch, samples).save(path)
+        yield precision, "quantglow", path
+        if precision == "float":
+            yield precision, "onnxruntime", shaped(network, batch)
+        else:
+            yield precision, "onnxruntime", peers.onnxruntime_int8_file(network, batch, samples)
+
+
+def run(names: Sequence[str], threads: int, batch: int, samples: int) -> int:
+    """Print a Markdown table."""
+    print("| network | precision | runtime | ready MB | peak MB | runtime and model MB |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name in names:
+        network = models.network(name)
+        with tempfile.TemporaryDirectory() as folder:
+            feeds = Path(folder) / "feeds.npz"
+            (values,) = network.feeds(1, seed=1, batch=batch)
+            np.savez(feeds, allow_pickle=False, **values)
+            for precision, runtime, path in saved_models(network, batch, samples, Path(folder)):
+                cells = " | ".join(measure(runtime, path, feeds, threads).cells())
+                print(f"| {name} | {precision} | {runtime} | {cells} |", flush=True)
+    return 0
