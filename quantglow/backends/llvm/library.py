@@ -16,7 +16,7 @@ import llvmlite.binding as llvm
 
 from quantglow import debug
 from quantglow.backends.llvm.cache import ObjectCache, user_cache
-from quantglow.backends.llvm.target import Target, initialize
+from quantglow.backends.llvm.target import Target, initialize_for
 from quantglow.errors import BackendError
 
 _SETTINGS = {"opt": 3, "reloc": "pic", "codemodel": "small"}
@@ -27,7 +27,6 @@ class KernelLibrary:
     """Compiled kernels of one target, in this process."""
 
     def __init__(self, target: Target, cache: ObjectCache | None = None) -> None:
-        initialize()
         self.target = target
         self.cache = cache or user_cache()
         self._machine = machine(target)
@@ -83,6 +82,7 @@ class KernelLibrary:
 
 def machine(target: Target) -> llvm.TargetMachine:
     """What generates the code of a target."""
+    initialize_for(target.triple)
     made: llvm.TargetMachine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, **_SETTINGS
     )

@@ -67,10 +67,19 @@ _NEEDS = {
 
 @cache
 def initialize() -> None:
-    """Set LLVM up, once in a process."""
-    llvm.initialize_all_targets()
-    llvm.initialize_all_asmprinters()
+    """Set LLVM up for this processor, once in a process."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
+
+
+@cache
+def initialize_for(triple: str) -> None:
+    """Set LLVM up for any triple; all code generators together take 10 MB."""
+    initialize()
+    if triple.split("-")[0] != llvm.get_process_triple().split("-")[0]:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
 
 
 @cache
