@@ -12,9 +12,9 @@ from quantglow.ops import Dequantize, Quantize, Rescale
 from quantglow.ops.arithmetic import quantize as quantized_array
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
-from quantglow.profiling.data import feeds_of
+from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.plan import Plan, make_plan
-from quantglow.quantization.recovery import capacity, recover, spread
+from quantglow.quantization.recovery import Spread, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rules import rule_of
 from quantglow.types import ElementType
@@ -51,8 +51,8 @@ def quantize_with_report(
     plan = make_plan(graph, profile, config, imported)
     result = Converter(plan, config.per_channel).run()
     if data is not None and config.recovery:
-        samples = spread(feeds_of(data, graph.inputs), capacity(graph, result))
-        result = recover(graph, result, samples, config.recovery, config.per_channel, progress)
+        samples = Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.inputs))
+        result = recover(graph, result, samples.kept, config.recovery, config.per_channel, progress)
     if debug.verifying():
         result.verify()
     debug.dump_ir("quantize", result)

@@ -65,7 +65,7 @@ class Layer:
         variances = np.diagonal(found, axis1=1, axis2=2)
         spare = DAMPING * variances.mean(axis=1, keepdims=True) + np.finfo(np.float32).tiny
         diagonal = (share * variances + spare)[:, :, None] * np.eye(k)
-        return (1 - share) * found + diagonal
+        return np.asarray((1 - share) * found + diagonal)
 
     def data_error(self, integers: Array, steps: Array) -> Array:
         """[G, O/G]: mean square of ``y - x @ (steps * integers)`` less its mean, up to a constant

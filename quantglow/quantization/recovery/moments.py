@@ -58,18 +58,19 @@ class Moments:
 
     @property
     def x_mean(self) -> Array:
-        return self.x_sum / max(self.count, 1)
+        return np.asarray(self.x_sum / max(self.count, 1))
 
     @property
     def y_mean(self) -> Array:
-        return self.y_sum / max(self.count, 1)
+        return np.asarray(self.y_sum / max(self.count, 1))
 
     def covariance(self) -> Array:
         """``mean(x x') - mean(x) mean(x)'``, [G, K, K]: the bias takes care of the means."""
         mean = self.x_mean
-        return self.gram / max(self.count, 1) - mean[:, :, None] * mean[:, None, :]
+        means = mean[:, :, None] * mean[:, None, :]
+        return np.asarray(self.gram / max(self.count, 1) - means)
 
     def cross_covariance(self) -> Array:
         """``mean(x y') - mean(x) mean(y)'``, [G, K, O/G]."""
         means = self.x_mean[:, :, None] * self.y_mean[:, None, :]
-        return self.cross / max(self.count, 1) - means
+        return np.asarray(self.cross / max(self.count, 1) - means)

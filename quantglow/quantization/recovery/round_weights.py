@@ -43,7 +43,7 @@ def feedback(metric: Array, order: Array) -> Array:
     ordered = np.take_along_axis(metric, order, axis=1)
     ordered = np.take_along_axis(ordered, order.transpose(0, 2, 1), axis=2)
     factor: Array = np.linalg.cholesky(ordered[:, ::-1, ::-1])[:, ::-1, ::-1]
-    return factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :]
+    return np.asarray(factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :])
 
 
 def _round_in_order(w: Array, factors: Array) -> Array:

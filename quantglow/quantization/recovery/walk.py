@@ -10,9 +10,10 @@ layer.  Samples are left out where all of them would need more than ``MEMORY_NBY
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -50,15 +51,19 @@ MEMORY_NBYTES = 2**30
 GRAM_NBYTES = 2**28
 """For the second moments of one layer; a layer with larger ones gets its bias corrected only."""
 
+UNBOUNDED: dict[str, Any] = {"low": -math.inf, "high": math.inf}
+
 FEWEST_TO_SPLIT = 4
 """Samples, below which there is nothing to hold back."""
 
 
-def capacity(graph: Graph, int8: Graph) -> int:
-    """How many samples fit into ``MEMORY_NBYTES``; at least one."""
-    # Besides what the graphs hold, a layer's float result before its clip.
-    spare = max((n.type.nbytes for n in graph.compute_nodes()), default=0)
-    return max(1, MEMORY_NBYTES // (peak_nbytes(graph) + peak_nbytes(int8) + spare + 1))
+def capacity(graph: Graph) -> int:
+    """How many samples of a float graph fit into ``MEMORY_NBYTES``; at least one."""
+    inputs = sum(node.type.nbytes for node in graph.inputs)
+    # The int8 values, and the float result of a layer before its clip.
+    spare = max((node.type.nbytes for node in graph.compute_nodes()), default=0)
+    sample_nbytes = inputs + peak_nbytes(graph) * 5 // 4 + spare
+    return max(1, MEMORY_NBYTES // max(sample_nbytes, 1))
 
 
 def recover(
@@ -120,7 +125,7 @@ class _Walk:
         for name, technique in TECHNIQUES.items():
             if name in self.techniques and (layer.moments.second or name == "correct-bias"):
                 layer = technique(layer)
-        return replace(node, **_operands(node, layer))
+        return dataclasses.replace(node, **_operands(node, layer))
 
     def _layer(self, node: Any) -> Layer:
         """The layer as plain rounding left it, with its moments over all samples."""
@@ -189,7 +194,7 @@ class _Walk:
         if node.name not in self.names or not isinstance(node, Contraction):
             self.floats.keep(node, list(self.floats.compute(node)))
             return
-        bare: Any = replace(node, low=-math.inf, high=math.inf)
+        bare: Any = dataclasses.replace(node, **UNBOUNDED)
         results = list(self.floats.compute(bare))
         self.results[node.name] = results
         low, high = np.float32(node.low), np.float32(node.high)
