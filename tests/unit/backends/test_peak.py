@@ -1,0 +1,47 @@
+"""The measured peak: kernels that LLVM may not shorten, on every level that runs here."""
+
+from __future__ import annotations
+
+import llvmlite.binding as llvm
+import pytest
+
+from quantglow.backends.llvm import peak
+from quantglow.backends.llvm.kernels.dot import dot_product
+from quantglow.backends.llvm.library import machine
+from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
+
+
+def assembly(level: str, is_float: bool) -> tuple[int, str]:
+    """Sums in registers, and the code that adds to them."""
+    target = resolve(level)
+    kernel = peak.ProductKernel(dot_product(target, is_float))
+    module = llvm.parse_assembly(kernel.text())
+    return kernel.sums, machine(target).emit_assembly(module)
+
+
+@pytest.mark.parametrize(
+    ("level", "is_float", "instruction"),
+    [
+        ("avx512vnni", False, "vpdpbusd"),
+        ("avxvnni", False, "vpdpbusd"),
+        ("avx512vnni", True, "vfmadd"),
+        ("avx2", True, "vfmadd"),
+        ("x86-64", True, "mulps"),
+    ],
+)
+def test_every_product_stays_and_no_sum_is_spilled(
+    level: str, is_float: bool, instruction: str
+) -> None:
+    sums, text = assembly(level, is_float)
+    assert text.count(instruction) == sums
+    assert "(%rsp)" not in text
+
+
+def test_every_level_has_positive_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "SECONDS", 0.0)
+    monkeypatch.setattr(peak, "REPEATS", 1)
+    monkeypatch.setattr(peak, "MEMORY_NBYTES", 2**20)
+    for level in filter(runs_here, LEVELS):
+        found = peak.measure_peak(resolve(level), threads=2)
+        rates = (found.integer_macs, found.float_macs, found.cached_nbytes, found.memory_nbytes)
+        assert min(rates) > 0
