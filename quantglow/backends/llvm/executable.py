@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow import debug
-from quantglow.backends.llvm.buffers import Allocate, Constants, aligned_bytes
+from quantglow.backends.llvm.buffers import Allocate, Constants, aligned_bytes, release_freed
 from quantglow.backends.llvm.call_times import CallTime, median_call_times
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
@@ -163,4 +163,5 @@ def compile_program(
                 calls.append(constants.owned(call))
     with debug.timed("compile"):
         kernels = addresses(target, [call.ir for call in calls])
+        release_freed()
     return LlvmExecutable(program, plan, target, threads, steps, calls, kernels, constants)
