@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,8 +18,12 @@ from quantglow.options import QuantizationConfig, choice
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.storage import is_profile
+from quantglow.quantization import accuracy_control
+from quantglow.quantization.recovery import Spread, capacity
 from quantglow.report import Diagnosis, MemoryFigures, Report, diagnosis, verification
 from quantglow.report.accuracy import WORST
+from quantglow.report.metrics import Sums
+from quantglow.report.sensitivity import sensitivities
 from quantglow.report.verification import MAX_SAMPLES, Verification
 from quantglow.runtime import saving
 from quantglow.runtime.build import Build, compile_graph, thread_count
@@ -66,16 +71,16 @@ def quantize_and_compile(
     seed                  of everything drawn at random; nothing is, so far
     input_shapes          shapes of inputs that the model leaves free
 
-    ``model_type``, ``max_drop``, ``drop_type``, ``validation_fn`` and ``max_minutes`` are refused
-    until accuracy control exists.  Raises the errors of ``quantglow.errors``.
+    max_drop              accuracy that may be lost, see ``accuracy_contract``
+    drop_type             "absolute", or "relative" to the float model's figure
+    validation_fn         a compiled model -> its figure, better when larger
+    max_minutes           bound on the search for layers that must stay float
+
+    ``model_type`` is refused until there are rules for it.  Raises the errors of
+    ``quantglow.errors``, ``AccuracyDropError`` among them.
     """
-    refuse_unavailable(
-        model_type=model_type,
-        max_drop=max_drop,
-        validation_fn=validation_fn,
-        max_minutes=max_minutes,
-        drop_type=None if drop_type == "absolute" else choice("drop_type", drop_type, DROP_TYPES),
-    )
+    refuse_unavailable(model_type=model_type)
+    contract = accuracy_contract(max_drop, drop_type, validation_fn, max_minutes)
     config = QuantizationConfig(
         preset=preset,
         calibrate_method=calibrate_method,
@@ -88,17 +93,48 @@ def quantize_and_compile(
     job = _Job(model, verify=verify)
     job.prepare(input_shapes)
     job.calibrate(calibration_data, subset_size, progress)
-    job.quantize(config)
+    if contract is not None:
+        return job.compile_controlled(config, contract, target, num_threads)
+    job.quantize(config, progress)
     return job.compile(target, num_threads)
-
-
-DROP_TYPES = ("absolute", "relative")
 
 
 def refuse_unavailable(**options: object) -> None:
     """Raise ``OptionError`` for options that are part of the interface but do nothing yet."""
     if given := sorted(name for name, value in options.items() if value is not None):
         raise OptionError(f"{', '.join(given)}: not available yet. Remedy: leave it at its default")
+
+
+@dataclass(frozen=True)
+class AccuracyContract:
+    """``max_drop`` and its companions, before there is a model to measure."""
+
+    max_drop: float
+    drop_type: str
+    validation_fn: Callable[..., float] | None
+    max_minutes: float | None
+
+
+def accuracy_contract(
+    max_drop: float | None,
+    drop_type: str,
+    validation_fn: Callable[..., float] | None,
+    max_minutes: float | None,
+) -> AccuracyContract | None:
+    """The contract the user asked for, None without ``max_drop``.
+
+    Without ``validation_fn`` the figure is minus the relative error of the outputs on calibration
+    samples, ``10 ** (-SQNR / 20)``: a drop of 0.1 is 20 dB.
+    """
+    choice("drop_type", drop_type, accuracy_control.DROP_TYPES)
+    if max_drop is not None:
+        return AccuracyContract(max_drop, drop_type, validation_fn, max_minutes)
+    if validation_fn is not None or max_minutes is not None:
+        raise OptionError(
+            "validation_fn and max_minutes belong to max_drop. Remedy: pass max_drop, the accuracy "
+            "that may be lost."
+        )
+    return None
 
 
 def import_model(model: Any, input_shapes: Shapes | None = None) -> Graph:
@@ -123,10 +159,14 @@ def quantize(
     graph: Graph,
     profile: Profile | str | os.PathLike[str],
     config: QuantizationConfig | None = None,
+    data: Any = None,
 ) -> Graph:
-    """The int8 graph of a float graph, with ranges from its profile."""
+    """The int8 graph of a float graph, with ranges from its profile.
+
+    ``data``: calibration samples, for accuracy recovery.
+    """
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
-    return quantization.quantize(float_graph_of(graph), known, config)
+    return quantization.quantize(float_graph_of(graph), known, config, data=data)
 
 
 def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
@@ -168,7 +208,7 @@ def diagnose(
     progress: bool | str = "auto",
     input_shapes: Shapes | None = None,
 ) -> Diagnosis:
-    """Where the error of the int8 model comes from: every figure of every layer.
+    """Where the error of the int8 model or float graph comes from: every figure of every layer.
 
     samples       calibration batches to measure on
     sensitivity   also what each layer alone does to the outputs: a run of the rest for each
@@ -179,7 +219,7 @@ def diagnose(
     if samples < 1 or worst < 1:
         raise OptionError(f"samples and worst must be at least 1, got {samples} and {worst}")
     job = _Job(model, verify=False)
-    job.prepare(input_shapes)
+    job.float_graph = float_graph_of(model, input_shapes)
     job.calibrate(calibration_data, subset_size, progress)
     if not job.kept:
         raise CalibrationError(
@@ -257,6 +297,7 @@ class _Job:
     verify: bool
     seconds: dict[str, float] = field(default_factory=dict)
     kept: list[Feeds] = field(default_factory=list)
+    spread: Spread[Feeds] | None = None
 
     def prepare(self, input_shapes: Shapes | None) -> None:
         with debug.timed("import", self.seconds):
@@ -268,16 +309,19 @@ class _Job:
         with debug.timed("profile", self.seconds):
             known = profile_in(data)
             if known is None:
-                samples = _Samples(data, self.float_graph, self.kept)
+                self.spread = Spread(capacity(self.float_graph))
+                samples = _Samples(data, self.float_graph, self.kept, self.spread)
                 known = profiling.profile(
                     self.float_graph, samples, subset_size=subset_size, progress=progress
                 )
         self.profile = known
 
-    def quantize(self, config: QuantizationConfig) -> None:
+    def quantize(self, config: QuantizationConfig, progress: bool | str = "auto") -> None:
+        """Quantize, with accuracy recovery if there are samples and not only a profile."""
+        data = self.spread.kept if self.spread else None
         with debug.timed("quantize", self.seconds):
             self.graph, self.decisions = quantization.quantize_with_report(
-                self.float_graph, self.profile, config
+                self.float_graph, self.profile, config, data=data, progress=progress
             )
 
     def compile(self, target: str, num_threads: int | None) -> CompiledModel:
@@ -291,6 +335,53 @@ class _Job:
         )
         return CompiledModel(self.graph, build, report, self.profile)
 
+    def compile_controlled(
+        self,
+        config: QuantizationConfig,
+        contract: AccuracyContract,
+        target: str,
+        num_threads: int | None,
+    ) -> CompiledModel:
+        """The fastest model found that satisfies the contract, checked as ``compile`` does."""
+        measured = accuracy_control.Contract[CompiledModel](
+            contract.max_drop,
+            contract.validation_fn or self.minus_relative_error,
+            contract.drop_type,
+            contract.max_minutes,
+        )
+
+        def build(kept_float: Sequence[str]) -> CompiledModel:
+            self.quantize(excluding(config, kept_float))
+            return compile(self.graph, target, num_threads)
+
+        float_model = compile(self.float_graph, target, num_threads)
+        self.quantize(config)
+        ranking = self.ranking()
+        baseline = measured.metric(float_model)
+        found = accuracy_control.Search(measured, baseline, ranking, build).run()
+        self.quantize(excluding(config, ranking[: found.kept]))
+        return self.compile(target, num_threads)
+
+    def ranking(self) -> list[str]:
+        """Layers in int8, the one whose error alone harms the outputs most first."""
+        if not self.kept:
+            raise CalibrationError(
+                "a profile holds no samples to rank layers on. Remedy: pass the calibration "
+                "samples together with max_drop."
+            )
+        names = [n.name for n in self.decisions.nodes if n.precision == "int8"]
+        found = sensitivities(self.float_graph, self.graph, names, self.kept[:RANKING_SAMPLES])
+        return sorted(found, key=lambda name: found[name])
+
+    def minus_relative_error(self, model: CompiledModel) -> float:
+        """``-10 ** (-SQNR / 20)`` of the worst output on the kept calibration samples."""
+        totals = [Sums()] * len(self.float_graph.outputs)
+        for feeds in self.kept:
+            wanted = interpreter.interpret(self.float_graph, feeds)
+            pairs = zip(totals, wanted, model.run(None, feeds), strict=True)
+            totals = [t + Sums.of(w, g) for t, w, g in pairs]
+        return -max(10 ** (-t.sqnr_db / 20) for t in totals)
+
     def _verification(self, build: Build) -> Verification:
         nothing = () if self.decisions.count("int8") else (NOTHING_QUANTIZED,)
         if not self.verify:
@@ -301,7 +392,16 @@ class _Job:
         return replace(found, notes=(*found.notes, *nothing))
 
 
+RANKING_SAMPLES = 2
+"""Calibration batches on which accuracy control ranks layers; each costs a run per layer."""
+
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
+
+
+def excluding(config: QuantizationConfig, names: Sequence[str]) -> QuantizationConfig:
+    """The same options with more nodes in float."""
+    exact = tuple(f"re:^{re.escape(name)}$" for name in names)
+    return replace(config, nodes_to_exclude=(*(config.nodes_to_exclude or ()), *exact))
 
 
 def profile_of(graph: Graph, data: Any, subset_size: int = 300) -> Profile:
@@ -320,14 +420,17 @@ def profile_in(data: Any) -> Profile | None:
 
 @dataclass
 class _Samples:
-    """Calibration data as feeds; the first ones are kept for the check."""
+    """Calibration data as feeds; some are kept for accuracy recovery, the first for the check."""
 
     data: Any
     graph: Graph
     kept: list[Feeds]
+    spread: Spread[Feeds]
 
     def __iter__(self) -> Iterator[Feeds]:
         for feeds in feeds_of(self.data, self.graph.inputs):
             if len(self.kept) < MAX_SAMPLES:
                 self.kept.append(feeds)
+            # The caller may fill the same array again for the next sample.
+            self.spread.add({name: array.copy() for name, array in feeds.items()})
             yield feeds

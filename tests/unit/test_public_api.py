@@ -71,19 +71,14 @@ def test_all_options_are_keywords() -> None:
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters[2:])
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"max_drop": 0.01},
-        {"drop_type": "relative"},
-        {"validation_fn": len},
-        {"max_minutes": 1.0},
-        {"model_type": "transformer"},
-    ],
-    ids=lambda o: next(iter(o)),
-)
-def test_options_without_effect_are_refused(option: dict[str, Any]) -> None:
-    with pytest.raises(qg.OptionError, match=f"{next(iter(option))}: not available yet"):
+def test_options_without_effect_are_refused() -> None:
+    with pytest.raises(qg.OptionError, match="model_type: not available yet"):
+        qg.quantize_and_compile(small_model(), small_samples(), model_type="transformer")
+
+
+@pytest.mark.parametrize("option", [{"validation_fn": len}, {"max_minutes": 1.0}])
+def test_companions_of_max_drop_need_it(option: dict[str, Any]) -> None:
+    with pytest.raises(qg.OptionError, match="belong to max_drop"):
         qg.quantize_and_compile(small_model(), small_samples(), **option)
 
 
@@ -118,7 +113,8 @@ def test_the_stages_give_what_the_one_call_gives(tmp_path: Path) -> None:
     model, samples = small_model(), small_samples()
     graph = qg.import_model(model)
     qg.profile(graph, samples).save(tmp_path / "profile.npz")
-    int8 = qg.quantize(graph, tmp_path / "profile.npz", qg.QuantizationConfig())
+    config = qg.QuantizationConfig()
+    int8 = qg.quantize(graph, tmp_path / "profile.npz", config, data=samples)
     whole = qg.quantize_and_compile(model, samples, verify=False)
     (expected, _), (found, _) = (
         qg.interpret(int8, {"x": samples[0]}),
@@ -139,4 +135,4 @@ def test_a_profile_stands_for_calibration_data(tmp_path: Path) -> None:
     path = tmp_path / "profile.npz"
     qg.profile(model, samples).save(path)
     from_file = qg.quantize_and_compile(model, path)
-    assert str(from_file.graph) == str(qg.quantize_and_compile(model, samples).graph)
+    assert str(from_file.graph) == str(qg.quantize(qg.import_model(model), path))
