@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.quantization.recovery.layer import Layer
+from quantglow.quantization.recovery.layer import LEAST_VARIANCE, Layer
 from quantglow.quantization.recovery.moments import Moments
 from quantglow.types import Array
 
@@ -51,9 +51,10 @@ class _Problem:
 
     def __init__(self, moments: Moments, weights: Array) -> None:
         self.c = moments.covariance()
-        self.cross = moments.cross_covariance() - self.c @ weights
-        variances = np.diagonal(self.c, axis1=1, axis2=2)
-        self.level = variances.mean(axis=1)[:, None, None] + np.finfo(np.float32).tiny
+        variances = np.diagonal(self.c, axis1=1, axis2=2)[:, :, None]
+        cross = moments.cross_covariance() - self.c @ weights
+        self.cross = np.where(variances < LEAST_VARIANCE, 0.0, cross)
+        self.level = np.maximum(variances.mean(axis=1, keepdims=True), LEAST_VARIANCE)
 
     def solution(self, ridge: float) -> Array:
         """dw [G, K, O/G]"""

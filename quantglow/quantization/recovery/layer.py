@@ -16,6 +16,10 @@ DAMPING = 0.01
 """Of the mean variance, added to every variance: inputs that never vary stay harmless."""
 
 
+LEAST_VARIANCE = 1e-3
+"""Of an input, in steps squared: one that varies less is as good as constant."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """One quantized product ``y = x @ (steps * integers) + bias`` and what it should give.
@@ -63,7 +67,7 @@ class Layer:
         found, k = self.covariance, self.product.shape[1]
         share = k / (k + self.moments.count)
         variances = np.diagonal(found, axis1=1, axis2=2)
-        spare = DAMPING * variances.mean(axis=1, keepdims=True) + np.finfo(np.float32).tiny
+        spare = DAMPING * np.maximum(variances.mean(axis=1, keepdims=True), LEAST_VARIANCE)
         diagonal = (share * variances + spare)[:, :, None] * np.eye(k)
         return np.asarray((1 - share) * found + diagonal)
 

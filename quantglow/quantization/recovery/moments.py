@@ -42,9 +42,9 @@ class Moments:
         self.y_sum += y.sum(axis=1, dtype=np.float64)
         if self.second:
             exact = x.astype(np.float64)
-            self.cross += x.transpose(0, 2, 1) @ y
-            for gram, columns in zip(self.gram, exact, strict=True):
-                gram += columns.T @ columns
+            for g, columns in enumerate(exact):
+                self.gram[g] += columns.T @ columns
+                self.cross[g] += columns.T @ y[g].astype(np.float64)
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(

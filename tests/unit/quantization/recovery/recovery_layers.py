@@ -1,0 +1,60 @@
+"""Layers with data of their own, as plain rounding leaves them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Input
+from quantglow.ops import Gemm
+from quantglow.quantization.params import quantize_weights
+from quantglow.quantization.recovery.layer import Layer
+from quantglow.quantization.recovery.moments import Moments
+from quantglow.quantization.recovery.products import Product
+from quantglow.types import Array, QuantParams, f32
+
+X = QuantParams.per_tensor(0.05, 3)
+
+
+def correlated_inputs(rows: int, k: int, seed: int = 0) -> Array:
+    """Integers [rows, K] that share a few causes."""
+    rng = np.random.default_rng(seed)
+    causes = rng.normal(size=(rows, 3)) @ rng.normal(size=(3, k))
+    return np.clip(np.rint(20 * causes + 4 * rng.normal(size=(rows, k)) + 10), -131, 124)
+
+
+def layer_of(x: Array, w: Array, b: Array, wanted: Array | None = None) -> Layer:
+    """The Gemm of centred integers x [rows, K], weights [K, O] and bias [O].
+
+    ``wanted``: results to aim at, else those of the real weights.
+    """
+    made = quantize_weights(w.astype(np.float32), b.astype(np.float32), X)
+    node = Gemm(
+        name="y",
+        x=Input(name="x", tensor=f32(1, len(w))),
+        w=Constant(name="w", value=w.astype(np.float32)),
+    )
+    product = Product(node)
+    real = w * X.scale
+    y = x @ real + b if wanted is None else wanted
+    halves = tuple(Moments.zeros(product.shape) for _ in range(2))
+    for half, moments in enumerate(halves):
+        moments.add(x[None, half::2].astype(np.float32), y[None, half::2].astype(np.float32))
+    steps = (made.scales.astype(np.float64) * X.scale).reshape(1, 1, -1)
+    integers = made.weights.astype(np.float64)[None]
+    return Layer(
+        product=product,
+        x=X,
+        halves=halves,
+        weights=real[None],
+        target=real[None],
+        reach=steps,
+        integers=integers,
+        steps=steps,
+        bias=b.reshape(1, 1, -1).astype(np.float64),
+    )
+
+
+def square_error(layer: Layer, x: Array, y: Array) -> Array:
+    """Mean square error of each channel, [O]."""
+    result = x @ (layer.integers * layer.steps)[0] + layer.bias[0]
+    return np.asarray(((result - y) ** 2).mean(axis=0))

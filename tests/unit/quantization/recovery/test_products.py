@@ -1,0 +1,55 @@
+"""A layer seen as ``columns @ matrix`` is the layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow.graph.node import Constant, Input
+from quantglow.ops import Conv, ConvTranspose, Gemm
+from quantglow.quantization.recovery import products
+from quantglow.quantization.recovery.products import Product
+from quantglow.types import f32
+
+LAYERS: dict[str, Any] = {
+    "plain": (Conv, (3, 3, 4, 6), {"pads": (1, 0, 2, 1)}),
+    "strided": (Conv, (2, 3, 4, 6), {"strides": (2, 3)}),
+    "dilated": (Conv, (2, 2, 4, 6), {"dilations": (2, 3), "pads": (1, 1, 1, 1)}),
+    "grouped": (Conv, (3, 3, 2, 6), {"group": 2}),
+    "depthwise": (Conv, (3, 3, 1, 4), {"group": 4, "pads": (1, 1, 1, 1)}),
+    "multiplied": (Conv, (3, 3, 1, 8), {"group": 4}),
+    "transposed": (ConvTranspose, (3, 2, 4, 6), {"strides": (2, 2), "pads": (1, 0, 0, 1)}),
+    "transposed in groups": (ConvTranspose, (2, 2, 2, 6), {"group": 2}),
+    "gemm": (Gemm, (4, 6), {}),
+}
+
+
+def layer(name: str) -> Any:
+    kind, shape, attributes = LAYERS[name]
+    w = np.random.default_rng(1).integers(-9, 9, shape).astype(np.float32)
+    x = Input(name="x", tensor=f32(3, 4) if kind is Gemm else f32(2, 9, 8, 4))
+    return kind(name="y", x=x, w=Constant(name="w", value=w), **attributes)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("band_nbytes", [1, 2**25])
+def test_columns_times_matrix_are_the_results(
+    name: str, band_nbytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(products, "BAND_NBYTES", band_nbytes)
+    node = layer(name)
+    x = np.random.default_rng(2).integers(-9, 9, node.x.type.shape).astype(np.float32)
+    wanted = node.evaluate(x, node.w.value)
+    product = Product(node)
+    for columns, result in product.bands(x, wanted):
+        np.testing.assert_array_equal(columns @ product.matrix(node.w.value), result)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_weights_undoes_matrix(name: str) -> None:
+    node = layer(name)
+    product = Product(node)
+    np.testing.assert_array_equal(product.weights(product.matrix(node.w.value)), node.w.value)
+    assert product.matrix(node.w.value).shape == product.shape

@@ -1,0 +1,119 @@
+"""Each technique lowers the error it is there for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from quantglow.quantization.recovery.adapt_weights import adapt_weights
+from quantglow.quantization.recovery.correct_bias import correct_bias
+from quantglow.quantization.recovery.moments import Moments
+from quantglow.quantization.recovery.round_weights import feedback, round_weights, rounded
+from quantglow.quantization.recovery.search_scales import search_scales
+from tests.unit.quantization.recovery.recovery_layers import (
+    correlated_inputs,
+    layer_of,
+    square_error,
+)
+
+RNG = np.random.default_rng(5)
+W, B = RNG.normal(size=(12, 7)), RNG.normal(size=7)
+CALIBRATION, UNSEEN = correlated_inputs(600, 12)[:400], correlated_inputs(600, 12)[400:]
+
+
+def test_the_factors_of_the_metric_give_it_back() -> None:
+    metric = layer_of(CALIBRATION, W, B).metric
+    order = np.arange(12)[None, :, None]
+    f = feedback(metric, order)[0]
+    d = np.linalg.solve(f, np.linalg.solve(f, metric[0]).T)
+    np.testing.assert_allclose(d - np.diag(np.diag(d)), 0, atol=1e-9 * np.abs(metric).max())
+
+
+def test_without_correlations_rounding_is_to_nearest() -> None:
+    w = 50 * W[None]
+    np.testing.assert_array_equal(rounded(w, np.eye(12)[None]), np.rint(w))
+
+
+def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
+    x = correlated_inputs(900, 150)
+    w = RNG.normal(size=(150, 3))
+    layer = layer_of(x, w, np.zeros(3))
+    found = rounded(layer.target / layer.reach, layer.metric)
+    assert np.abs(found).max() <= 127
+    order = np.argsort(-np.diagonal(layer.metric[0]), kind="stable")
+    f = feedback(layer.metric, order[None, :, None])[0]
+    wanted = (layer.target / layer.reach)[0][order]
+    errors = wanted - found[0][order]
+    # Each weight is the nearest integer to itself plus what the earlier ones left.
+    left = errors + np.tril(f.T, -1) @ errors
+    assert np.abs(left[np.abs(found[0][order]) < 127]).max() <= 0.5 + 1e-9
+
+
+def test_rounding_against_data_helps_on_unseen_data() -> None:
+    layer = correct_bias(layer_of(CALIBRATION, W, B))
+    y = UNSEEN @ layer.weights[0] + B
+    before, after = square_error(layer, UNSEEN, y), square_error(round_weights(layer), UNSEEN, y)
+    assert after.sum() < 0.5 * before.sum()
+
+
+def test_the_scale_search_helps_where_one_weight_is_alone() -> None:
+    rng = np.random.default_rng(4)
+    x, w = rng.integers(-120, 120, (4000, 400)), rng.uniform(-0.5, 0.5, (400, 2))
+    x[:, 3], w[3] = np.arange(4000) % 2, 1.0
+    layer = round_weights(layer_of(x, w, np.zeros(2)))
+    found = search_scales(layer)
+    assert found.data_error(found.integers, found.steps).sum() < (
+        layer.data_error(layer.integers, layer.steps).sum()
+    )
+
+
+def test_correcting_the_bias_takes_the_mean_error_away() -> None:
+    layer = correct_bias(layer_of(CALIBRATION, W, B))
+    y = CALIBRATION @ layer.weights[0] + B
+    error = CALIBRATION @ (layer.integers * layer.steps)[0] + layer.bias[0] - y
+    # The moments hold float32 results.
+    np.testing.assert_allclose(error.mean(axis=0), 0, atol=1e-5)
+
+
+def test_adapted_weights_undo_an_error_of_the_input() -> None:
+    """The layer before lost a third of input 0; the float model did not."""
+    x = correlated_inputs(800, 4)
+    whole = x.copy()
+    whole[:, 0] *= 1.5
+    y = whole @ W[:4] * 0.05 + B
+    plain = layer_of(x, W[:4], B, wanted=y)
+    adapted = correct_bias(adapt_weights(plain))
+    assert square_error(adapted, x, y).sum() < 0.01 * square_error(plain, x, y).sum()
+
+
+def test_noise_in_the_wanted_results_is_hardly_learned() -> None:
+    deviation, rows = 3.0, len(CALIBRATION)
+    noise = np.random.default_rng(3).normal(size=(rows, 7)) * deviation
+    layer = adapt_weights(layer_of(CALIBRATION, W, B, wanted=CALIBRATION @ W * 0.05 + noise))
+    moved = UNSEEN @ (layer.target - layer.weights)[0]
+    # Least squares would move the result by deviation**2 * inputs / rows.
+    assert moved.var(axis=0).mean() < 0.5 * deviation**2 * 12 / rows
+
+
+def test_too_few_rows_leave_the_weights_alone() -> None:
+    layer = layer_of(CALIBRATION[:20], W, B, wanted=np.zeros((20, 7)))
+    assert adapt_weights(layer) is layer
+
+
+def test_one_scale_for_the_tensor_stays_one() -> None:
+    layer = replace(layer_of(CALIBRATION, W, B), per_channel=False)
+    found = search_scales(round_weights(adapt_weights(layer)))
+    np.testing.assert_array_equal(found.steps, layer.steps)
+
+
+def test_integer_moments_do_not_depend_on_order_or_batches() -> None:
+    x = correlated_inputs(300, 9)[None].astype(np.float32)
+    y = np.rint(x[..., :4])
+    whole, parts = Moments.zeros((1, 9, 4)), Moments.zeros((1, 9, 4))
+    whole.add(x, y)
+    for part in reversed(np.array_split(np.arange(300), 7)):
+        parts.add(x[:, part], y[:, part])
+    assert whole.count == parts.count
+    for one, other in ((whole.gram, parts.gram), (whole.x_sum, parts.x_sum)):
+        np.testing.assert_array_equal(one, other)

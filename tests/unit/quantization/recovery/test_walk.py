@@ -1,0 +1,142 @@
+"""Recovery on whole graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow.errors import OptionError
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.ops import Conv, Gemm
+from quantglow.ops.convolution import Contraction
+from quantglow.options import RECOVERIES, QuantizationConfig
+from quantglow.profiling import profile
+from quantglow.quantization import quantize_with_report
+from quantglow.quantization.recovery import TECHNIQUES, Spread, capacity, walk
+from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
+from tests.unit.quantization.quantization_networks import (
+    constant,
+    conv,
+    graph_of,
+    image,
+    samples_for,
+    small_cnn,
+    sqnr,
+)
+
+
+def recovered(graph: Graph, data: Any, recovery: Any = "auto", **options: Any) -> Graph:
+    seen = profile(graph, samples_for(graph, 24, seed=2), progress=False)
+    config = QuantizationConfig(recovery=recovery, **options)
+    result = quantize_with_report(graph, seen, config, data=data)[0]
+    result.verify()
+    return result
+
+
+def constants(graph: Graph) -> list[bytes]:
+    layers = [node for node in graph.nodes if isinstance(node, Contraction)]
+    return [o.evaluate().tobytes() for node in layers for o in (node.w, node.b) if o is not None]
+
+
+def test_options_name_the_techniques() -> None:
+    assert tuple(TECHNIQUES) == RECOVERIES
+
+
+def test_a_network_comes_closer_to_float_on_unseen_data() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 24, seed=2)
+    assert sqnr(graph, recovered(graph, data)) > sqnr(graph, recovered(graph, None)) + 2
+
+
+@pytest.mark.parametrize("technique", RECOVERIES)
+def test_every_technique_works_alone_and_keeps_the_operators(technique: str) -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 24, seed=2)
+    plain, found = recovered(graph, None), recovered(graph, data, technique)
+    assert [(n.name, n.type.shape) for n in plain.compute_nodes()] == [
+        (n.name, n.type.shape) for n in found.compute_nodes()
+    ]
+
+
+def test_a_profile_alone_gives_plain_rounding() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 8)
+    assert constants(recovered(graph, None)) == constants(recovered(graph, data, ()))
+
+
+def test_the_same_data_give_the_same_integers_however_batched() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 12)
+    joined = [{"x": np.concatenate([s["x"] for s in data[i : i + 4]])} for i in (0, 4, 8)]
+    assert constants(recovered(graph, data)) == constants(recovered(graph, joined))
+
+
+def test_a_layer_without_bias_gets_one() -> None:
+    x = image(4)
+    first = conv("first", x, 8)
+    bare = Conv(name="bare", x=first, w=constant("w", np.full((1, 1, 8, 3), 0.37)))
+    graph = graph_of(bare, inputs=(x,))
+    found = recovered(graph, samples_for(graph, 8)).by_name("bare")
+    assert isinstance(found, Conv) and found.b is not None
+
+
+def test_a_layer_too_large_for_moments_gets_its_bias_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walk, "GRAM_NBYTES", 0)
+    graph = small_cnn()
+    data = samples_for(graph, 8)
+    assert constants(recovered(graph, data)) == constants(recovered(graph, data, "correct-bias"))
+
+
+def test_channels_without_weights_or_without_input_survive() -> None:
+    x = image(4)
+    first = conv("first", x, 8, low=0.0, high=0.0)
+    second = conv("second", first, 8)
+    w = np.random.default_rng(0).normal(size=(1, 1, 8, 5))
+    w[..., 2] = 0
+    last = Conv(name="last", x=second, w=constant("w", w), b=constant("b", np.full(5, 1e4)))
+    graph = graph_of(last, inputs=(x,))
+    out = interpret(recovered(graph, samples_for(graph, 8)), samples_for(graph, 1)[0])[0]
+    np.testing.assert_allclose(out, 1e4, rtol=1e-2)
+
+
+def test_one_sample_is_enough() -> None:
+    graph = small_cnn()
+    assert np.isfinite(sqnr(graph, recovered(graph, samples_for(graph, 1))))
+
+
+def test_an_unknown_technique_is_refused_with_a_hint() -> None:
+    with pytest.raises(OptionError, match="did you mean 'round-weights'"):
+        QuantizationConfig(recovery=("round-weight",))
+
+
+def test_values_are_freed_after_their_last_reader() -> None:
+    graph = small_cnn()
+    frontier = Frontier(graph, samples_for(graph, 2))
+    for node in graph.nodes:
+        if node.operands or node in graph.inputs:
+            frontier.keep(node, list(frontier.compute(node)))
+    assert frontier.values == {}
+
+
+def test_more_memory_for_each_sample_means_fewer_samples() -> None:
+    graph = small_cnn()
+    assert peak_nbytes(graph) >= 2 * 8 * 8 * 8 * 4
+    assert 1 <= capacity(graph) <= walk.MEMORY_NBYTES // peak_nbytes(graph)
+
+
+def test_a_gemm_is_a_layer() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 24, seed=2)
+    plain, found = (recovered(graph, d).by_name("fc") for d in (None, data))
+    assert isinstance(plain, Gemm) and isinstance(found, Gemm)
+    assert (plain.w.evaluate() != found.w.evaluate()).any()
+
+
+def test_spread_keeps_items_at_even_distances() -> None:
+    for count in range(40):
+        kept = Spread[int](5).extend(range(count)).kept
+        gaps = set(np.diff(kept))
+        assert len(kept) <= 5 and len(gaps) <= 1 and kept[:1] == [0][:count]
