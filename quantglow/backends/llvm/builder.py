@@ -224,6 +224,38 @@ class Builder:
     def end_loop(self, loop: Loop, values: Sequence[Value], step: int = 1) -> list[Value]:
         """Close a loop; the values it carries after the last iteration."""
         following = self.add(loop.index, step)
+        self._set_phis(loop, following, values)
+        again = self.compare("slt", I64, following, loop.limit)
+        done = self.fresh("loop") + ".done"
+        self.do(f"br i1 {again}, label %{loop.label}, label %{done}")
+        self.start_block(done)
+        return list(values)
+
+    def begin_while(self, count: Value, carried: Sequence[tuple[str, Value]]) -> Loop:
+        """``count`` iterations, perhaps none; close with ``end_while``."""
+        label = self.fresh("loop")
+        entry = self.block
+        self.do(f"br label %{label}.head")
+        self.start_block(f"{label}.head")
+        index = self.fresh()
+        kinds = [kind for kind, _ in carried]
+        names = [self.fresh() for _ in carried]
+        patch = len(self.lines)
+        self.lines.append("")
+        more = self.compare("slt", I64, index, count)
+        self.do(f"br i1 {more}, label %{label}.body, label %{label}.done")
+        self.start_block(f"{label}.body")
+        return Loop(label, index, names, kinds, patch, count, entry, [v for _, v in carried])
+
+    def end_while(self, loop: Loop, values: Sequence[Value]) -> list[Value]:
+        """Close the loop; the values it carries after the last iteration."""
+        self._set_phis(loop, self.add(loop.index, 1), values)
+        self.do(f"br label %{loop.label}.head")
+        self.start_block(f"{loop.label}.done")
+        return loop.carried
+
+    def _set_phis(self, loop: Loop, following: Value, values: Sequence[Value]) -> None:
+        """What a loop carries: from before it, and from the end of its body."""
         phis = [f"  {loop.index} = phi i64 [ 0, %{loop.entry} ], [ {following}, %{self.block} ]"]
         for name, kind, init, value in zip(
             loop.carried, loop.kinds, loop.init, values, strict=True
@@ -232,11 +264,6 @@ class Builder:
                 f"  {name} = phi {kind} [ {init}, %{loop.entry} ], [ {value}, %{self.block} ]"
             )
         self.lines[loop.patch] = "\n".join(phis)
-        again = self.compare("slt", I64, following, loop.limit)
-        done = self.fresh("loop") + ".done"
-        self.do(f"br i1 {again}, label %{loop.label}, label %{done}")
-        self.start_block(done)
-        return list(values)
 
     @contextmanager
     def when(self, condition: Value) -> Iterator[None]:

@@ -16,6 +16,9 @@ class Dot(StrEnum):
 
     VNNI = "vnni"
     """``vpdpbusd``: one instruction."""
+    PAIRS = "pairs"
+    """``pmaddubsw``, ``pmaddwd`` by ones, ``paddd`` where the weights prove that no sum of two
+    products leaves 16 bits; elsewhere as ``MADD``."""
     MADD = "madd"
     """Exact on any SSE2: bytes widened to 16 bits, ``pmaddwd`` on even and odd bytes, ``paddd``."""
 
@@ -50,7 +53,7 @@ X86_TRIPLE = "x86_64-unknown-linux-gnu"
 _LEVELS = {
     "avx512vnni": ("x86-64-v4", "+avx512vnni", 64, Dot.VNNI, True),
     "avxvnni": ("x86-64-v3", "+avxvnni", 32, Dot.VNNI, True),
-    "avx2": ("x86-64-v3", "", 32, Dot.MADD, True),
+    "avx2": ("x86-64-v3", "", 32, Dot.PAIRS, True),
     "x86-64": ("x86-64", "", 16, Dot.MADD, False),
 }
 

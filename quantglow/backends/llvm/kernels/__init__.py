@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantglow.backends.llvm.kernel import KernelCall, emit_rules, instruction_rules
 from quantglow.backends.llvm.kernels import (  # noqa: F401 - importing fills the tables
-    convolution,
+    conv,
     copy,
     map,
     matmul,

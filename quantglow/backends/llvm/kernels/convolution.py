@@ -13,8 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value
-from quantglow.backends.llvm.kernel import KernelCall, emits
-from quantglow.backends.llvm.kernels.depthwise import depthwise_call, has_depthwise_form
+from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, DotProduct, dot_product
 from quantglow.backends.llvm.kernels.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.geometry import Geometry
@@ -40,17 +39,8 @@ FEWEST_PANELS = 6
 """With fewer panels threads could not share them evenly."""
 
 
-@emits(Conv)
-def emit_conv(step: Compute, target: Target) -> KernelCall:
-    """Depthwise convolutions have a kernel of their own; all others are implicit GEMMs."""
-    assert isinstance(step.op, Conv)
-    if has_depthwise_form(step, target):
-        return depthwise_call(step, target)
-    return _ConvKernel(step, step.op, target).call()
-
-
 @dataclass
-class _ConvKernel:
+class ConvKernel:
     """Generator of one convolution kernel."""
 
     step: Compute
@@ -75,7 +65,7 @@ class _ConvKernel:
             y.width,
             -(-self.channels // self.dot.lanes),
             self.geometry.runs.total_steps,
-            self.target.registers,
+            self.dot.cost,
         )
 
     @cached_property
@@ -108,11 +98,15 @@ class _ConvKernel:
         w, b = self.conv.w, self.conv.b
         assert isinstance(w, Constant) and isinstance(b, Constant)
         channels = panel_channels(self.panels, self.conv.group, self.epilogue.packed)
-        weights = pack_weights(w.value, self.geometry.runs, channels, self.dot)
+        weights = self.packed_weights(w.value, channels)
         bias = pack_vectors(self._folded_bias(w.value, b.value), channels)
         if not self.epilogue.scaled:
             return weights, bias
         return weights, bias, pack_vectors(self.epilogue.multipliers(), channels)
+
+    def packed_weights(self, w: Array, channels: list[Array]) -> Array:
+        """Weights in the order the kernel reads them."""
+        return pack_weights(w, self.geometry.runs, channels, self.dot)
 
     def _folded_bias(self, w: Array, b: Array) -> Array:
         """The bias that also takes back the input zero point: ``b - zp * sum(w)``."""
@@ -205,14 +199,14 @@ class _ConvKernel:
             self._sizes(g.y.width, self.tile.columns, column, self.column_tiles),
         )
 
-    def locate_channels(self, panel: Value) -> _Channels:
+    def locate_channels(self, panel: Value) -> Channels:
         """Offsets of the first channel of a panel."""
         b, panels = self.b, self.panels
         group, local = b.divide(panel, panels.count)
         width = panels.vectors * panels.lanes
         group_nbytes = sum(panels.widths()) * self.vector_steps_nbytes
         panel_nbytes = panels.vectors * self.vector_steps_nbytes
-        return _Channels(
+        return Channels(
             b.mul(group, self.conv.w.type.shape[2] * self.geometry.x.itemsize),
             b.add(b.mul(group, panels.channels), b.mul(local, width)),
             b.add(b.mul(group, group_nbytes), b.mul(local, panel_nbytes)),
@@ -220,7 +214,7 @@ class _ConvKernel:
             self._panel_kinds(local),
         )
 
-    def dispatch(self, pixels: _Pixels, channels: _Channels) -> None:
+    def dispatch(self, pixels: _Pixels, channels: Channels) -> None:
         """Run the body made for the sizes of a tile and a panel."""
         b, g = self.b, self.geometry
         residual = pixels.residual
@@ -364,8 +358,12 @@ class _ConvKernel:
     def prefetch_next_panel(self, w: Value, base: int, vectors: int) -> None:
         """Ask for the next panel's weights of the same step while this panel is at work."""
         ahead = self.vector_steps_nbytes * self.tile.vectors + base
-        for offset in range(0, vectors * self.dot.weight_nbytes, LINE_NBYTES):
-            self.b.prefetch(self.b.at(w, ahead + offset))
+        self.prefetch(self.b.at(w, ahead), vectors * self.dot.weight_nbytes)
+
+    def prefetch(self, pointer: Value, nbytes: int) -> None:
+        """Ask for all lines of a piece of memory."""
+        for offset in range(0, nbytes, LINE_NBYTES):
+            self.b.prefetch(self.b.at(pointer, offset))
 
     # -- results
 
@@ -426,7 +424,7 @@ class _Pixels:
 
 
 @dataclass(frozen=True)
-class _Channels:
+class Channels:
     """A panel of channels: bytes to its group's input, its first output channel, bytes to its
     weights, its position among packed constants, and the sizes it may have with their tests."""
 

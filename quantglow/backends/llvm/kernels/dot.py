@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.kernels.tiling import StepCost
 from quantglow.backends.llvm.target import Dot, Target
 from quantglow.types import Array
 
@@ -50,12 +51,22 @@ class DotProduct:
     @cached_property
     def widened(self) -> bool:
         """Whether weights are packed as 16-bit words, even and odd bytes apart."""
-        return not self.is_float and self.target.dot is Dot.MADD
+        return not self.is_float and self.target.dot is not Dot.VNNI
 
     @cached_property
     def weight_nbytes(self) -> int:
         """Packed weight bytes for one step of one vector."""
         return self.target.vector_nbytes * (2 if self.widened else 1)
+
+    @cached_property
+    def cost(self) -> StepCost:
+        """What a step takes, for the choice of tiles."""
+        if self.widened:
+            # Few channels: then more steps have weights that ``pairs_fit``.
+            most = 2 if self.target.dot is Dot.PAIRS else 4
+            registers = self.target.registers
+            return StepCost(registers, 1.0, 0.5, weights=2, operands=3, most_vectors=most)
+        return StepCost(self.target.registers)
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
         """Four bytes at ``row`` in every lane, ready for ``accumulate``."""
@@ -126,6 +137,40 @@ class DotProduct:
         wide = quads.astype(np.int16)
         halves = np.stack([wide[..., 0::2], wide[..., 1::2]], axis=-3)
         return np.ascontiguousarray(halves)
+
+
+@dataclass(frozen=True)
+class PairProduct(DotProduct):
+    """Products of two bytes each summed in 16 bits, two such sums in 32 bits.
+
+    ``pmaddubsw`` saturates: use it with weights that ``pairs_fit`` only.
+    """
+
+    @property
+    def widened(self) -> bool:
+        return False
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        kind = self.bytes_kind
+        pairs = b.call(
+            "llvm.x86.avx2.pmadd.ub.sw", self.words_kind, (kind, operand[0]), (kind, weights[0])
+        )
+        quads = self._pmaddwd(b, pairs, "splat (i16 1)")
+        return self._keep(b, b.op("add", self.kind, sums, quads))
+
+
+def pairs_fit(quads: Array) -> Array:
+    """bool [...]: whether no bytes make a pair of int8 weights [..., 4] leave 16 bits.
+
+    The extremes of ``a0 * w0 + a1 * w1`` with ``a`` in [0, 255] take 255 for every weight of one
+    sign: ``255 * 128 = 32640`` fits, ``255 * 129`` does not, and as much below zero.
+    """
+    first, second = quads[..., 0::2], quads[..., 1::2]
+    above = np.add(np.maximum(first, 0), np.maximum(second, 0), dtype=np.int16)
+    below = np.add(np.minimum(first, 0), np.minimum(second, 0), dtype=np.int16)
+    return np.asarray(((above <= 128) & (below >= -128)).all(axis=-1), np.bool_)
 
 
 def dot_product(target: Target, is_float: bool) -> DotProduct:

@@ -7,6 +7,7 @@ reads beyond its run have weight zero.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,12 @@ def pack_vectors(values: Array, channels: list[Array]) -> Array:
 
 def pack_weights(w: Array, runs: Runs, channels: list[Array], dot: DotProduct) -> Array:
     """HWIO weights as the kernel reads them, one contiguous piece for each panel."""
+    panels = panel_steps(w, runs, channels)
+    return np.concatenate([dot.pack(steps).reshape(-1) for steps in panels])
+
+
+def panel_steps(w: Array, runs: Runs, channels: list[Array]) -> Iterator[Array]:
+    """For each panel: [steps of all runs, vectors, lanes, elements of a step]."""
     kh, kw, c_group, o = w.shape
     per_step = STEP_NBYTES // w.itemsize
     run_count = runs.outer * runs.inner
@@ -80,8 +87,8 @@ def pack_weights(w: Array, runs: Runs, channels: list[Array], dot: DotProduct) -
     rows = np.pad(rows, ((0, 0), (0, padding), (0, 1)))
     # Four bytes of a step are one word; index -1 picks the zero channel that was appended.
     words = _words(rows.reshape(run_count * runs.steps, per_step, o + 1))
-    panels = [words.take(c, axis=1) for c in channels]
-    return np.concatenate([dot.pack(_unpacked(p, w.dtype)).reshape(-1) for p in panels])
+    for c in channels:
+        yield _unpacked(words.take(c, axis=1), w.dtype)
 
 
 def _words(steps: Array) -> Array:

@@ -1,7 +1,7 @@
 """Which register tile a convolution uses: rows x columns of pixels, by vectors of channels.
 
-The model counts cycles of the inner loop: two dot products and two loads in a cycle, four cycles
-from one sum to the next; tails count as what they are.  It is a pure function of the shapes.
+The model counts cycles of the inner loop: dot products, two loads in a cycle, four cycles from one
+sum to the next; tails count as what they are.  It is a pure function of shapes and ``StepCost``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-LATENCY = 4
-"""Cycles between dependent dot products."""
+LATENCY = 4.5
+"""Cycles between dependent dot products, and what that loses beyond."""
 EPILOGUE = {4: 1.6, 2: 1.6, 1: 2.4}
 """Cycles to finish and store one vector of results, by how many are stored together."""
 OVERHEAD = 14.0
@@ -30,9 +30,24 @@ class Tile:
         return self.rows * self.columns
 
 
-def cycles(pixels: int, vectors: int, steps: int) -> float:
+@dataclass(frozen=True)
+class StepCost:
+    """What one step of the inner loop takes: cycles for the dot product of a vector and to prepare
+    a pixel's operand; registers there are, those that hold a vector's weights, and those for an
+    operand; the most vectors of a tile."""
+
+    registers: int
+    dot: float = 0.5
+    operand: float = 0.0
+    weights: int = 1
+    operands: int = 1
+    most_vectors: int = 8
+
+
+def cycles(pixels: int, vectors: int, steps: int, cost: StepCost) -> float:
     """Model of one tile."""
-    inner = max(pixels * vectors / 2, (pixels + vectors) / 2, LATENCY)
+    products = pixels * (vectors * cost.dot + cost.operand)
+    inner = max(products, (pixels + vectors) / 2, LATENCY)
     finish = pixels * sum(size * EPILOGUE[size] for size in groups(vectors))
     return steps * inner + finish + OVERHEAD
 
@@ -50,12 +65,15 @@ def spans(total: int, size: int) -> list[tuple[int, int]]:
 
 
 @cache
-def choose_tile(height: int, width: int, channel_vectors: int, steps: int, registers: int) -> Tile:
+def choose_tile(height: int, width: int, channel_vectors: int, steps: int, cost: StepCost) -> Tile:
     """The tile with the fewest modelled cycles for an image of pixels and channel vectors."""
     best, best_cycles = Tile(1, 1, 1), float("inf")
-    for tile in _candidates(height, width, channel_vectors, registers):
+    for tile in _candidates(height, width, channel_vectors, cost):
         total = sum(
-            rows_count * columns_count * vectors_count * cycles(rows * columns, vectors, steps)
+            rows_count
+            * columns_count
+            * vectors_count
+            * cycles(rows * columns, vectors, steps, cost)
             for rows, rows_count in spans(height, tile.rows)
             for columns, columns_count in spans(width, tile.columns)
             for vectors, vectors_count in spans(channel_vectors, tile.vectors)
@@ -65,25 +83,24 @@ def choose_tile(height: int, width: int, channel_vectors: int, steps: int, regis
     return best
 
 
-def _candidates(height: int, width: int, channel_vectors: int, registers: int) -> list[Tile]:
+def _candidates(height: int, width: int, channel_vectors: int, cost: StepCost) -> list[Tile]:
     return [
         Tile(rows, columns, vectors)
         for vectors in (1, 2, 3, 4, 6, 8)
-        if vectors <= channel_vectors
+        if vectors <= min(channel_vectors, cost.most_vectors)
         for rows in range(1, min(height, 8) + 1)
-        for columns in range(1, min(width, registers) + 1)
-        if fits(rows * columns, vectors, registers)
+        for columns in range(1, min(width, cost.registers) + 1)
+        if fits(rows * columns, vectors, cost)
         if rows == 1 or columns == width
     ]
 
 
-def fits(pixels: int, vectors: int, registers: int) -> bool:
+def fits(pixels: int, vectors: int, cost: StepCost) -> bool:
     """Whether sums, the weights of a step and one operand stay in registers.
 
-    With 16 registers weights are memory operands; a few stay free for the operand and products.
+    One register stays free: LLVM spills when a loop needs them all.
     """
     if vectors > 4 and pixels > 1:
         return False
-    if registers == 32:
-        return pixels * vectors + vectors + 1 <= 31
-    return pixels * vectors <= 12
+    held = pixels * vectors + vectors * cost.weights + cost.operands
+    return held < cost.registers

@@ -1,0 +1,25 @@
+"""Which kernel computes a convolution."""
+
+from __future__ import annotations
+
+from quantglow.backends.llvm.kernel import KernelCall, emits
+from quantglow.backends.llvm.kernels.convolution import ConvKernel
+from quantglow.backends.llvm.kernels.convolution_pairs import PairsConvKernel
+from quantglow.backends.llvm.kernels.depthwise import depthwise_call, has_depthwise_form
+from quantglow.backends.llvm.target import Dot, Target
+from quantglow.instr.program import Compute
+from quantglow.ops import Conv
+from quantglow.ops.arithmetic import is_integer
+
+
+@emits(Conv)
+def emit_conv(step: Compute, target: Target) -> KernelCall:
+    """Depthwise convolutions have a kernel of their own; all others are implicit GEMMs."""
+    assert isinstance(step.op, Conv)
+    if has_depthwise_form(step, target):
+        return depthwise_call(step, target)
+    if target.dot is Dot.PAIRS and is_integer(step.op.x.type):
+        kernel = PairsConvKernel(step, step.op, target)
+        if kernel.pays:
+            return kernel.call()
+    return ConvKernel(step, step.op, target).call()
