@@ -25,6 +25,7 @@ from quantglow.ops import (
     Gelu,
     Gemm,
     HardSwish,
+    LayerNormalization,
     LogSoftmax,
     MatMul,
     Max,
@@ -275,6 +276,7 @@ def normalized(g: Growth, x: Node) -> Node | None:
     return g.pick(
         g.make(Softmax, x=x),
         g.make(LogSoftmax, x=x),
+        g.make(LayerNormalization, x=x, gamma=variance, epsilon=0.1),
         g.make(LRN, x=x, size=g.pick(1, 2, 3)),
         g.make(BatchNormalization, x=x, var=variance, **parameters),
     )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from quantglow.errors import ModelError
 from quantglow.frontend.export_writer import (
     Perm,
@@ -17,6 +19,7 @@ from quantglow.ops import (
     LRN,
     AveragePool,
     BatchNormalization,
+    LayerNormalization,
     LogSoftmax,
     MaxPool,
     ReduceMax,
@@ -128,6 +131,17 @@ def batch_normalization(node: BatchNormalization, w: Writer) -> Value:
     perm = channels_first(node.type.rank)
     parameters = [w.stored(p) for p in (node.gamma, node.beta, node.mean, node.var)]
     operands = [w.real(node.x, perm), *parameters]
+    return Value(w.emit(node.op, operands, node.name, epsilon=node.epsilon), perm)
+
+
+@export_rule(LayerNormalization)
+def layer_normalization(node: LayerNormalization, w: Writer) -> Value:
+    """ONNX normalizes over all axes from one on, and cannot do without a scale."""
+    perm = identity(node.type.rank)
+    ones = np.ones(node.type.shape[-1:], np.float32)
+    scale = w.constant(ones, f"{node.name}:scale") if node.gamma is None else w.real(node.gamma)
+    shift = [] if node.beta is None else [w.real(node.beta)]
+    operands = [w.real(node.x, perm), scale, *shift]
     return Value(w.emit(node.op, operands, node.name, epsilon=node.epsilon), perm)
 
 

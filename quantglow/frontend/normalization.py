@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+
+import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.layout import channels_first, channels_last
 from quantglow.graph.node import Node
-from quantglow.ops.normalization import LRN, BatchNormalization, LogSoftmax, Softmax
+from quantglow.ops.elementwise import Add, Mul
+from quantglow.ops.normalization import (
+    LRN,
+    BatchNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    Softmax,
+)
 from quantglow.ops.shape import Reshape, Transpose
+from quantglow.types import Array
 
 
 @importer("BatchNormalization")
@@ -29,6 +40,72 @@ def batch_normalization(call: Call) -> Node:
         epsilon=call.number("epsilon", 1e-5),
     )
     return channels_first(call, made)
+
+
+@importer("LayerNormalization")
+def layer_normalization(call: Call) -> Node:
+    """Over all axes from ``axis`` on, flattened to one."""
+    x = call.node(0)
+    rank = x.type.rank
+    axis = call.integer("axis", -1)
+    if not -rank <= axis < rank:
+        raise Unsupported(f"axis {axis} is outside rank {rank}")
+    row = x.type.shape[axis % rank :]
+
+    def flat(array: Array) -> Array:
+        return np.broadcast_to(array, row).reshape(-1)
+
+    gamma = call.weights(1, "gamma", flat)
+    beta = call.weights(2, "beta", flat) if call.has(2) else None
+    epsilon = call.number("epsilon", 1e-5)
+
+    def normalized(name: str, x: Node) -> Node:
+        return LayerNormalization(name=name, x=x, gamma=gamma, beta=beta, epsilon=epsilon)
+
+    return in_rows(call, x, math.prod(row), normalized)
+
+
+def in_rows(call: Call, x: Node, columns: int, operator: Callable[[str, Node], Node]) -> Node:
+    """``operator(name, x)`` on x as rows of so many columns, and back to the shape of x."""
+    if x.type.shape[-1:] == (columns,):
+        return operator(call.result, x)
+    shape = (x.type.size // columns, columns)
+    rows = Reshape(name=call.derived("rows"), x=x, shape=shape)
+    return Reshape(name=call.derived("shape"), x=operator(call.result, rows), shape=x.type.shape)
+
+
+@importer("InstanceNormalization")
+def instance_normalization(call: Call) -> Node:
+    """Rows are the pixels of one channel of one image."""
+    groups = call.shape(0)[1]
+    return grouped(call, groups, tuple(call.array(i, role) for i, role in _CHANNEL_PARAMETERS))
+
+
+@importer("GroupNormalization")
+def group_normalization(call: Call) -> Node:
+    """Rows are the channels of one group.  (The form of opset 18 is not valid any more.)"""
+    channels, groups = call.shape(0)[1], call.integer("num_groups", 1)
+    if groups < 1 or channels % groups:
+        raise Unsupported(f"{channels} channels do not make {groups} groups")
+    return grouped(call, groups, tuple(call.array(i, role) for i, role in _CHANNEL_PARAMETERS))
+
+
+_CHANNEL_PARAMETERS = ((1, "scale"), (2, "bias"))
+"""Position and role of the operands that have one element for each channel."""
+
+
+def grouped(call: Call, groups: int, parameters: tuple[Array, ...]) -> Node:
+    """x [N, C, …] normalized over C / groups channels and all pixels, times gamma plus beta."""
+    x = call.node(0)
+    n, c, *pixels = x.type.shape
+    gamma, beta = (p.reshape(c, *(1 for _ in pixels)) for p in parameters)
+    shape = (n * groups, x.type.size // (n * groups))
+    rows = Reshape(name=call.derived("rows"), x=x, shape=shape)
+    epsilon = call.number("epsilon", 1e-5)
+    normalized = LayerNormalization(name=call.derived("normalized"), x=rows, epsilon=epsilon)
+    back = Reshape(name=call.derived("shape"), x=normalized, shape=x.type.shape)
+    scaled = Mul(name=call.derived("scaled"), x=back, y=call.constant("gamma", gamma))
+    return Add(name=call.result, x=scaled, y=call.constant("beta", beta))
 
 
 @importer("LRN")

@@ -11,6 +11,7 @@ from quantglow.lowering.rules import lowering_rules, lowers, tag
 from quantglow.ops import (
     LRN,
     AveragePool,
+    LayerNormalization,
     LogSoftmax,
     Map,
     ReduceMax,
@@ -76,6 +77,34 @@ def lower_log_softmax(node: LogSoftmax) -> Node:
     total = ReduceSum(name=tag(node, "sum"), x=powers, axes=last)
     value = call("sub", call("sub", arg(0), arg(1)), call("log", arg(2)))
     return Map(name=node.name, args=(node.x, largest, total), expression=value, out=FLOAT)
+
+
+@lowers(LayerNormalization)
+def lower_layer_normalization(node: LayerNormalization) -> Node:
+    """(x - mean) * (1 / sqrt(var + eps)) * gamma + beta; the root once for each row"""
+    last = (node.x.type.rank - 1,)
+    mean = ReduceMean(name=tag(node, "mean"), x=node.x, axes=last)
+    centred = call("sub", arg(0), arg(1))
+    squares = Map(
+        name=tag(node, "squares"),
+        args=(node.x, mean),
+        expression=call("mul", centred, centred),
+        out=FLOAT,
+    )
+    variance = ReduceMean(name=tag(node, "variance"), x=squares, axes=last)
+    root = call("sqrt", call("add", arg(0), const(node.epsilon)))
+    inverse = Map(
+        name=tag(node, "inverse"),
+        args=(variance,),
+        expression=call("div", const(1), root),
+        out=FLOAT,
+    )
+    args: tuple[Node, ...] = (node.x, mean, inverse)
+    value = call("mul", centred, arg(2))
+    for op, parameter in (("mul", node.gamma), ("add", node.beta)):
+        if parameter is not None:
+            value, args = call(op, value, arg(len(args))), (*args, parameter)
+    return Map(name=node.name, args=args, expression=value, out=FLOAT)
 
 
 @lowers(LRN)

@@ -34,7 +34,13 @@ from quantglow.ops.elementwise import (
     Tanh,
     Unary,
 )
-from quantglow.ops.normalization import LRN, BatchNormalization, LogSoftmax, Softmax
+from quantglow.ops.normalization import (
+    LRN,
+    BatchNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    Softmax,
+)
 from quantglow.ops.pooling import (
     AveragePool,
     MaxPool,
@@ -74,6 +80,7 @@ __all__ = [
     "HardSigmoid",
     "HardSwish",
     "Input",
+    "LayerNormalization",
     "LeakyRelu",
     "Log",
     "LogSoftmax",

@@ -34,6 +34,34 @@ class BatchNormalization(Node):
 
 
 @op
+class LayerNormalization(Node):
+    """``(x - mean) / sqrt(var + epsilon) * gamma + beta`` along the last axis; float.
+
+    ``gamma`` and ``beta``, one element for each of the axis, are 1 and 0 where they are absent.
+    """
+
+    x: Node
+    gamma: Node | None = None
+    beta: Node | None = None
+    epsilon: float = 1e-5
+
+    def infer(self) -> TensorType:
+        if not self.x.type.dtype.is_float or self.x.type.rank < 1:
+            raise self.refuse("x must be float and have an axis")
+        shape = self.x.type.shape[-1:]
+        if any(p is not None and p.type.shape != shape for p in (self.gamma, self.beta)):
+            raise self.refuse(f"gamma and beta must have shape {shape}")
+        return self.x.type
+
+    def reference(self, x: Array, gamma: Array | None, beta: Array | None) -> Array:
+        centred = x - x.mean(axis=-1, keepdims=True, dtype=np.float32)
+        var = (centred * centred).mean(axis=-1, keepdims=True, dtype=np.float32)
+        y = centred * (np.float32(1) / np.sqrt(var + np.float32(self.epsilon)))
+        y = y if gamma is None else y * gamma
+        return np.asarray(y if beta is None else y + beta)
+
+
+@op
 class LRN(Node):
     """``x / (bias + alpha/size * sum of squares over size neighbouring channels) ** beta``."""
 

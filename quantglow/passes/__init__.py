@@ -29,6 +29,7 @@ from quantglow.passes.merge_transposes import merge_transposes
 from quantglow.passes.recognise_gelu import recognise_gelu
 from quantglow.passes.recognise_hard_sigmoid import recognise_hard_sigmoid
 from quantglow.passes.recognise_hard_swish import recognise_hard_swish
+from quantglow.passes.recognise_layer_normalization import recognise_layer_normalization
 from quantglow.passes.recognise_swish import recognise_swish
 from quantglow.passes.repeat import repeat
 from quantglow.passes.simplify_arithmetic import simplify_arithmetic
@@ -76,6 +77,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         recognise_hard_swish,
         recognise_swish,
         recognise_gelu,
+        recognise_layer_normalization,
     ),
     repeat("fold-batch-norm", simplify_arithmetic, fold_batch_norm, fold_arithmetic),
     decompose_batch_norm,

@@ -13,7 +13,13 @@ from typing import TypeGuard
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.elementwise import Binary, PRelu, Unary
-from quantglow.ops.normalization import LRN, BatchNormalization, LogSoftmax, Softmax
+from quantglow.ops.normalization import (
+    LRN,
+    BatchNormalization,
+    LayerNormalization,
+    LogSoftmax,
+    Softmax,
+)
 from quantglow.ops.pooling import Reduce
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.shape import Concat, Expand, Pad, Slice, Transpose
@@ -58,7 +64,9 @@ def moved_up(node: Node, uses: Uses) -> Moved | None:
     match node:
         case Unary() | Quantize() | Dequantize() | Rescale() | Table():
             return node.with_operands((t.x, *node.operands[1:])), t.perm
-        case Softmax() | LogSoftmax() | LRN() | BatchNormalization() if keeps_last(t.perm):
+        case Softmax() | LogSoftmax() | LRN() | BatchNormalization() | LayerNormalization() if (
+            keeps_last(t.perm)
+        ):
             return node.with_operands((t.x, *node.operands[1:])), t.perm
         case PRelu(slope=Constant() as slope):
             beside_x = transposed(slope, inverse(t.perm), uses)

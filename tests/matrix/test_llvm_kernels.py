@@ -24,6 +24,7 @@ from quantglow.ops import (
     Div,
     Expand,
     Gelu,
+    LayerNormalization,
     LogSoftmax,
     Map,
     MatMul,
@@ -94,6 +95,7 @@ def functions(d: Drawing) -> tuple[Node, ...]:
         Gelu(name=d.name(), x=Sigmoid(name=d.name(), x=x)),
         Div(name=d.name(), x=x, y=y),
         LogSoftmax(name=d.name(), x=x),
+        LayerNormalization(name=d.name(), x=x),
         LRN(name=d.name(), x=x, size=d.number(1, 5), alpha=0.5),
     )
 

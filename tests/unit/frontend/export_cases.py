@@ -249,6 +249,12 @@ def lrn(k: Kit) -> Node:
     return ops.LRN(name=k.name(), x=k.x, size=k.choice(1, 3), alpha=0.3, beta=0.6, bias=1.5)
 
 
+def layer_normalization(k: Kit) -> Node:
+    c = k.x.type.shape[3]
+    parameters = {p: k.choice(k.floats(c), None) for p in ("gamma", "beta")}
+    return ops.LayerNormalization(name=k.name(), x=k.x, epsilon=0.1, **parameters)
+
+
 def softmax(k: Kit) -> Node:
     return ops.Softmax(name=k.name(), x=k.x, out=k.out)
 
@@ -395,6 +401,7 @@ FLOAT: dict[str, Callable[[Kit], Node]] = {
     "ReduceSum": reduction(ops.ReduceSum),
     "BatchNormalization": batch_normalization,
     "LRN": lrn,
+    "LayerNormalization": layer_normalization,
     "LogSoftmax": unary(ops.LogSoftmax),
     "Quantize": quantize,
 }

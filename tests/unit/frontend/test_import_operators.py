@@ -291,3 +291,21 @@ def _tensor(array: np.ndarray, name: str) -> TensorProto:
     return helper.make_tensor(
         name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape, array.tobytes(), raw=True
     )
+
+
+@pytest.mark.parametrize("axis", [-1, 2, 1, -4])
+@pytest.mark.parametrize("operands", [1, 2])
+def test_layer_normalization_agrees_with_onnxruntime(axis: int, operands: int) -> None:
+    parameters = [weights(*IMAGE.shape[axis:])] * operands
+    assert_agrees(*single("LayerNormalization", IMAGE, *parameters, axis=axis, epsilon=1e-3))
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5, 6), (1, 4, 3), (3, 4, 2, 2, 2)])
+def test_instance_normalization_agrees_with_onnxruntime(shape: tuple[int, ...]) -> None:
+    parameters = weights(4), Const(floats(4, seed=2))
+    assert_agrees(*single("InstanceNormalization", floats(*shape), *parameters, epsilon=1e-3))
+
+
+def test_group_normalization_agrees_with_onnxruntime() -> None:
+    operands = weights(4), Const(floats(4, seed=2))
+    assert_agrees(*single("GroupNormalization", IMAGE, *operands, opset=21, num_groups=2))

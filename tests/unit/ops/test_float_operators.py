@@ -220,6 +220,16 @@ CASES = [
     *(lrn(size) for size in (1, 3, 5)),
     Case("Softmax", lambda x: ops.Softmax(name="y", x=x), (drawn(3, 7, high=90.0),)),
     Case(
+        "LayerNormalization",
+        lambda x, g, b: ops.LayerNormalization(name="y", x=x, gamma=g, beta=b, epsilon=1e-3),
+        (drawn(3, 7, low=-1.0, high=90.0), drawn(7), drawn(7)), {"epsilon": 1e-3}, tolerance=1e-5,
+    ),
+    Case(
+        "LayerNormalization",
+        lambda x, g: ops.LayerNormalization(name="y", x=x, gamma=g),
+        (drawn(2, 3, 1), drawn(1)),
+    ),
+    Case(
         "LogSoftmax", lambda x: ops.LogSoftmax(name="y", x=x), (drawn(3, 7, high=90.0),),
         tolerance=1e-5,
     ),

@@ -18,8 +18,12 @@ from quantglow.ops import (
     Min,
     Mul,
     Pow,
+    Reciprocal,
+    ReduceMean,
     Relu,
     Sigmoid,
+    Sqrt,
+    Sub,
     Tanh,
 )
 from quantglow.passes import (
@@ -27,6 +31,7 @@ from quantglow.passes import (
     recognise_gelu,
     recognise_hard_sigmoid,
     recognise_hard_swish,
+    recognise_layer_normalization,
     recognise_swish,
     simplify_arithmetic,
 )
@@ -41,6 +46,7 @@ recognise = repeat(
     recognise_hard_swish,
     recognise_swish,
     recognise_gelu,
+    recognise_layer_normalization,
 )
 
 Spelling = Callable[[Builder, Node], Node]
@@ -118,6 +124,37 @@ def test_a_spelling_becomes_one_operator(op: str, spelling: Spelling) -> None:
     assert ops_of(rewritten(recognise, b, [spelling(b, b.input(3, 50))])) == [op]
 
 
+def centred(b: Builder, x: Node, axis: int = 1) -> Node:
+    return b.make(Sub, x=x, y=b.make(ReduceMean, x=x, axes=(axis,)))
+
+
+def root(b: Builder, squares: Node, axis: int = 1) -> Node:
+    variance = b.make(ReduceMean, x=squares, axes=(axis,))
+    return b.make(Sqrt, x=add(b, variance, 1e-3))
+
+
+def normalized(b: Builder, x: Node) -> Node:
+    d = centred(b, x)
+    return b.make(Div, x=d, y=root(b, b.make(Pow, x=d, y=b.constant(2.0))))
+
+
+def normalized_by_reciprocal(b: Builder, x: Node) -> Node:
+    d = centred(b, x)
+    return mul(b, d, b.make(Reciprocal, x=root(b, mul(b, d, d))))
+
+
+SPELLINGS += [
+    ("LayerNormalization", normalized),
+    ("LayerNormalization", normalized_by_reciprocal),
+    ("LayerNormalization", lambda b, x: mul(b, b.drawn(50), normalized(b, x))),
+    ("LayerNormalization", lambda b, x: add(b, normalized(b, x), b.drawn(1, 50))),
+    (
+        "LayerNormalization",
+        lambda b, x: add(b, mul(b, normalized(b, x), b.drawn(50)), b.drawn(50)),
+    ),
+]
+
+
 NEAR_MISSES: list[Spelling] = [
     lambda b, x: mul(b, b.input(3, 4), b.make(Sigmoid, x=x)),
     lambda b, x: mul(b, b.input(3, 4), relu6(b, x)),
@@ -135,6 +172,33 @@ def test_a_near_miss_stays(spelling: Spelling) -> None:
     b = Builder()
     after = rewritten(recognise, b, [spelling(b, b.input(3, 4))])
     assert not {"HardSwish", "Swish", "Gelu"} & set(ops_of(after))
+
+
+NOT_NORMALIZED: list[Spelling] = [
+    lambda b, x: b.make(Div, x=centred(b, x, 0), y=root(b, mul(b, x, x))),
+    lambda b, x: b.make(Div, x=centred(b, x), y=root(b, mul(b, centred(b, x), x))),
+    lambda b, x: b.make(Div, x=centred(b, x), y=root(b, mul(b, x, x))),
+]
+
+
+@pytest.mark.parametrize("spelling", NOT_NORMALIZED)
+def test_what_is_nearly_a_normalization_stays(spelling: Spelling) -> None:
+    b = Builder()
+    after = rewritten(recognise, b, [spelling(b, b.input(3, 4))])
+    assert "LayerNormalization" not in ops_of(after)
+
+
+def test_a_normalization_along_another_axis_stays() -> None:
+    b = Builder()
+    d = centred(b, b.input(3, 4), 0)
+    quotient = b.make(Div, x=d, y=root(b, mul(b, d, d), 0))
+    assert "LayerNormalization" not in ops_of(rewritten(recognise, b, [quotient]))
+
+
+def test_a_second_factor_stays_behind_the_normalization() -> None:
+    b = Builder()
+    scaled = mul(b, add(b, normalized(b, b.input(3, 4)), b.drawn(4)), b.drawn(4))
+    assert ops_of(rewritten(recognise, b, [scaled])) == ["LayerNormalization", "Mul"]
 
 
 @pytest.mark.parametrize(
