@@ -20,13 +20,20 @@ PAIRS = "pmadd.ub.sw"
 
 
 def convolution(
-    c: int, o: int, size: tuple[int, int], kernel: tuple[int, int], wide_share: float, seed: int
+    c: int,
+    o: int,
+    size: tuple[int, int],
+    kernel: tuple[int, int],
+    wide_share: float,
+    seed: int,
+    group: int = 1,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
     """Weights at the bounds of what fits; those of ``wide_share`` of the input channels beyond.
     Every byte of the image is 0 or 255."""
     rng = np.random.default_rng(seed)
-    x_type = TensorType(DType.I8, (1, *size, c), QuantParams.per_tensor(0.05, -7))
+    x_type = TensorType(DType.I8, (1, *size, c * group), QuantParams.per_tensor(0.05, -7))
     x = Input(name="x", tensor=x_type)
+    o *= group
     values = rng.choice([-64, 64], (*kernel, c, o))
     wide = rng.random(c) < wide_share
     values[:, :, wide] = rng.choice([-127, 127], (*kernel, int(wide.sum()), o))
@@ -38,7 +45,7 @@ def convolution(
     )
     b = Constant(name="b", value=rng.integers(-5000, 5000, o).astype(np.int32))
     out = ElementType(DType.I8, QuantParams.per_tensor(0.4, 3))
-    conv = Conv(name="y", x=x, w=w, b=b, out=out)
+    conv = Conv(name="y", x=x, w=w, b=b, out=out, group=group)
     feeds = {"x": rng.choice([-128, 127], x_type.shape).astype(np.int8)}
     return Graph((x,), (("y", conv),)), feeds
 
@@ -52,6 +59,7 @@ def convolution(
     kernel=st.sampled_from([(1, 1), (3, 3), (1, 3), (3, 1)]),
     wide_share=st.sampled_from([0.0, 0.02, 0.1, 1.0]),
     seed=st.integers(0, 2**20),
+    group=st.sampled_from([1, 1, 2]),
 )
 def test_sorted_steps_equal_the_interpreter(
     target: str,
@@ -61,8 +69,10 @@ def test_sorted_steps_equal_the_interpreter(
     kernel: tuple[int, int],
     wide_share: float,
     seed: int,
+    group: int,
 ) -> None:
-    assert_agree(*convolution(c, o, size, kernel, wide_share, seed), target, 1 + seed % 2)
+    graph, feeds = convolution(c, o, size, kernel, wide_share, seed, group)
+    assert_agree(graph, feeds, target, threads=1 + seed % 2)
 
 
 @pytest.mark.parametrize(("wide_share", "uses_pairs"), [(0.0, True), (0.1, True), (1.0, False)])
