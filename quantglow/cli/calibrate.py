@@ -61,7 +61,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     recipe = load_recipe(options.recipe)
     graph, feeds = prepared(recipe)
     profile = driver.profile(graph, feeds, subset_size=len(feeds))
-    int8 = driver.quantize(graph, profile, recipe.config)
+    int8 = driver.quantize(graph, profile, recipe.config, data=feeds)
     compiled = driver.compile(int8, num_threads=options.num_threads)
     measured = evaluate(recipe, graph, compiled)
     if options.update_profile and recipe.profile:

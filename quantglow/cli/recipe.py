@@ -85,7 +85,7 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
 def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array, Array | None]:
     """Model inputs, and the labels if the data set has them.  Raises ``CalibrationError``."""
     try:
-        with np.load(data.file, allow_pickle=False) as archive:
+        with data.file.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {role: np.asarray(archive[name]) for role, name in data.arrays.items()}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise CalibrationError(

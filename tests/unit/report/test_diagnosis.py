@@ -24,7 +24,7 @@ from tests.unit.small_network import small_model, small_samples
 @pytest.fixture(scope="module")
 def found() -> qg.Diagnosis:
     config = qg.QuantizationConfig(ignored_scope=["scores"])
-    return qg.diagnose(small_model(), small_samples(), config, samples=3)
+    return qg.diagnose(qg.import_model(small_model()), small_samples(), config, samples=3)
 
 
 def layer(name: str, local: float | None, alone: float | None = None) -> LayerAccuracy:
