@@ -73,7 +73,7 @@ def test_outputs_are_those_of_the_int8_graph(found: qg.Diagnosis) -> None:
         qg.profile(graph, small_samples()),
         qg.QuantizationConfig(ignored_scope="scores"),
     )
-    int8 = qg.quantize(graph, profile, config)
+    int8 = qg.quantize(graph, profile, config, small_samples())
     runs = [(interpret(graph, {"x": x})[1], interpret(int8, {"x": x})[1]) for x in small_samples()]
     exact, values = (np.stack(part) for part in zip(*runs[:3], strict=True))
     assert found.outputs[1].sqnr_db == pytest.approx(sqnr_db(exact, values), abs=0.01)
