@@ -98,6 +98,10 @@ class Converter:
         else:
             self.reals[node] = made
 
+    def is_int8(self, node: Node) -> bool:
+        """Whether the node computes on int8 operands."""
+        return self.plan.is_int8(node)
+
     def element(self, node: Node) -> ElementType:
         """The int8 type of a value."""
         return self.plan.elements[node]

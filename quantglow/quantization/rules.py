@@ -37,6 +37,7 @@ from quantglow.ops import (
 from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.convolution import Contraction
 from quantglow.ops.elementwise import Binary, Unary
+from quantglow.quantization.functions import composed, function_of
 from quantglow.quantization.params import QuantizedWeights, quantize_weights
 from quantglow.types import Array, DType, ElementType, QuantParams
 
@@ -48,6 +49,9 @@ class Conversion(Protocol):
 
     def int8(self, node: Node, element: ElementType | None = None) -> Node:
         """The value as int8, with its own parameters or those given."""
+
+    def is_int8(self, node: Node) -> bool:
+        """Whether the node computes on int8 operands."""
 
     def real(self, node: Node) -> Node:
         """The value as float32."""
@@ -124,6 +128,8 @@ def mat_mul(node: MatMul, conversion: Conversion) -> Node:
 @quant_rule(Binary)
 def binary(node: Any, conversion: Conversion) -> Node:
     """Float constants stay as they are: the int8 form takes them exactly."""
+    if function_of(node) is not None:
+        return table_of(node, conversion)
     x, y = (
         operand if isinstance(operand, Constant) else conversion.int8(operand)
         for operand in (node.x, node.y)
@@ -147,12 +153,13 @@ def keeps_params(node: Node, conversion: Conversion) -> Node:
 
 
 @quant_rule(Unary)
-def unary(node: Any, conversion: Conversion) -> Node:
-    """The 256 results of the exact function."""
-    x, out = conversion.int8(node.x), conversion.element(node)
+def table_of(node: Any, conversion: Conversion) -> Node:
+    """The 256 results of the exact function, of a chain of functions where there is one."""
+    source, function = composed(node, conversion.is_int8)
+    x, out = conversion.int8(source), conversion.element(node)
     table = Constant(
         name=f"{node.name}:table",
-        value=tabulate(node.function, x.type.params, out),
+        value=tabulate(function, x.type.params, out),
         element=out,
     )
     return Table(name=node.name, x=x, table=table, out=out, function=node.op)
@@ -165,7 +172,7 @@ def clip(node: Any, conversion: Conversion) -> Node:
     low, high = (0.0, math.inf) if isinstance(node, Relu) else (node.low, node.high)
     if x.type.element == out and _inside(out, low, high):
         return x
-    return unary(node, conversion)
+    return table_of(node, conversion)
 
 
 def _inside(element: ElementType, low: float, high: float) -> bool:
