@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import accuracy, latency, layers, memory, models, peak
+from benchmarks import accuracy, contestants, latency, layers, memory, models, peak
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,16 +22,16 @@ def parser() -> argparse.ArgumentParser:
         commands.choices[name].add_argument(
             "--models", nargs="+", default=models.TABLE, metavar="NAME"
         )
-    for name in ("latency", "accuracy"):
-        commands.choices[name].add_argument(
-            "--peers", nargs="*", default=["onnxruntime"], choices=latency.PEERS, metavar="PEER"
-        )
+    commands.choices["latency"].add_argument(
+        "--peers", nargs="*", default=["onnxruntime"], choices=latency.PEERS, metavar="PEER"
+    )
     for name in ("latency", "peak"):
         commands.choices[name].add_argument("--threads", nargs="+", type=int, default=[1, 2])
     for name in ("memory", "layers"):
         commands.choices[name].add_argument("--threads", type=int, default=1)
         commands.choices[name].add_argument("--batch", type=int, default=1)
     add_latency_options(commands.choices["latency"])
+    add_accuracy_options(commands.choices["accuracy"])
     add_layers_options(commands.choices["layers"])
     return top
 
@@ -42,6 +42,20 @@ def add_latency_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output", type=Path, help="folder for latency.json and latency.md")
 
 
+def add_accuracy_options(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(samples=accuracy.SAMPLES)
+    command.add_argument(
+        "--quantizers",
+        nargs="+",
+        default=accuracy.QUANTIZERS,
+        metavar="NAME",
+        help=f"or the first word of several: {', '.join(contestants.CONTESTANTS)}",
+    )
+    command.add_argument("--threads", type=int, default=2)
+    command.add_argument("--memory-gb", type=float, default=0, help="bound on each process")
+    command.add_argument("--output", type=Path, help="folder for accuracy.json and accuracy.md")
+
+
 def add_layers_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("model", metavar="MODEL")
     command.add_argument("--precision", choices=latency.PRECISIONS, default="int8")
@@ -49,11 +63,12 @@ def add_layers_options(command: argparse.ArgumentParser) -> None:
 
 
 def check_models(top: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Exit with code 2 for a network that does not exist."""
+    """Exit with code 2 for a network or a quantizer that does not exist."""
     wanted = [options.model] if options.command == "layers" else getattr(options, "models", [])
     try:
         for name in wanted:
             models.network(name)
+        contestants.chosen(getattr(options, "quantizers", []))
     except ValueError as error:
         top.error(str(error))
 
@@ -72,8 +87,8 @@ def main() -> int:
     if given.command == "memory":
         return memory.run(given.models, given.threads, given.batch, given.samples)
     if given.command == "accuracy":
-        runtimes = (latency.OURS, *given.peers)
-        return accuracy.run(given.models, runtimes, given.samples, threads=2)
+        settings = accuracy.Settings(given.samples, given.threads, int(given.memory_gb * 1e9))
+        return accuracy.run(given.models, given.quantizers, settings, given.output)
     return latency.run(
         given.models,
         given.threads,

@@ -1,68 +1,205 @@
-"""How far each runtime's int8 outputs lie from onnxruntime's float outputs."""
+"""How far each quantizer's int8 outputs lie from float, and what calibration costs."""
 
 from __future__ import annotations
 
+import json
+import platform
+import subprocess
+import sys
+import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks import models
-from benchmarks.runtimes import Runtime
-from benchmarks.worker import EVALUATION_SEED, MAKERS
+from benchmarks import contestants, models, peers
+from benchmarks.calibration import MISSING
+from benchmarks.contestants import Contestant
+from benchmarks.evaluation import accuracy, agreement, evaluation, first_outputs, sqnr
+from benchmarks.worker import MESSAGE_CHARS
 
-UNLABELLED_COUNT = 20
+PACKAGES = ("quantglow", "onnxruntime", "openvino", "nncf", "numpy")
+MEGA = 1e6
+SAMPLES = 40
+QUANTIZERS = ("quantglow", "onnxruntime", "nncf")
+HEADER = (
+    "network",
+    "quantizer",
+    "SQNR dB",
+    "same answer as float",
+    "accuracy",
+    "calibration s",
+    "peak MB",
+    "of it for calibration MB",
+)
 
 
-def sqnr(reference: NDArray[Any], outputs: NDArray[Any]) -> float:
-    """10 log10(sum reference^2 / sum (reference - outputs)^2), in dB, over all samples at once."""
-    noise = float(np.square(reference.astype(np.float64) - outputs).sum())
-    signal = float(np.square(reference.astype(np.float64)).sum())
-    return float("inf") if noise == 0 else 10 * float(np.log10(signal / noise))
+@dataclass(frozen=True)
+class Result:
+    """One quantizer on one network; ``error`` says why there are no figures.
+
+    ``peak_nbytes`` is of the process, ``start_nbytes`` what it held before it quantized.
+    """
+
+    network: str
+    quantizer: str
+    sqnr_db: float | None = None
+    agreement: float | None = None
+    accuracy: float | None = None
+    seconds: float | None = None
+    start_nbytes: int | None = None
+    peak_nbytes: int | None = None
+    error: str | None = None
+    installed: bool = True
 
 
-def evaluation(network: models.Network) -> tuple[models.Array, NDArray[Any] | None]:
-    """The labelled test samples, or samples that were not calibrated on."""
-    if network.labelled is None:
-        return network.samples(UNLABELLED_COUNT, EVALUATION_SEED), None
-    return network.labelled()
+@dataclass(frozen=True)
+class Settings:
+    """What all quantizers share; ``memory_nbytes`` bounds each process, 0: no bound."""
+
+    samples: int
+    threads: int
+    memory_nbytes: int = 0
 
 
-def first_outputs(runtime: Runtime, network: models.Network, images: models.Array) -> NDArray[Any]:
-    """The first output of every image, run one by one."""
-    return np.concatenate(
-        [np.copy(runtime.run({network.input_name: image[None]})[0]) for image in images]
+def measure(
+    network: models.Network,
+    contestant: Contestant,
+    settings: Settings,
+    reference: NDArray[Any],
+    labels: NDArray[Any] | None,
+) -> Result:
+    """Run one quantizer in its process, and compare its outputs with ``reference``."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "outputs.npy"
+        command = [sys.executable, "-m", "benchmarks.calibration", contestant.name, network.name]
+        command += [str(settings.samples), str(settings.threads), str(target)]
+        command.append(str(settings.memory_nbytes))
+        root = Path(__file__).resolve().parents[1]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        if done.returncode:
+            words = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+            installed = done.returncode != MISSING
+            error = words[:MESSAGE_CHARS]
+            return Result(network.name, contestant.name, error=error, installed=installed)
+        outputs = np.load(target, allow_pickle=False)
+    return Result(
+        network.name,
+        contestant.name,
+        sqnr(reference, outputs),
+        agreement(reference, outputs),
+        accuracy(outputs, labels),
+        **json.loads(done.stdout),
     )
 
 
-def top1(outputs: NDArray[Any], labels: NDArray[Any] | None) -> str:
-    """Share of right answers, blank without labels."""
-    if labels is None:
-        return ""
-    return f"{100 * np.mean(outputs.argmax(axis=1) == labels):.2f} %"
-
-
-def rows(name: str, runtimes: Sequence[str], samples: int, threads: int) -> list[str]:
-    """Markdown rows of one network: float first, then each int8."""
+def compare(name: str, chosen: Sequence[Contestant], settings: Settings) -> list[Result]:
+    """Float first, then every quantizer; each row is printed when it is known."""
     network = models.network(name)
     images, labels = evaluation(network)
-    reference_runtime = MAKERS["onnxruntime float"](network, threads, 1, samples)
-    reference = first_outputs(reference_runtime, network, images)
-    lines = [f"| {name} | onnxruntime float | | {top1(reference, labels)} | |"]
-    for runtime in runtimes:
-        made = MAKERS[f"{runtime} int8"](network, threads, 1, samples)
-        outputs = first_outputs(made, network, images)
-        agreement = np.mean(outputs.argmax(axis=1) == reference.argmax(axis=1))
-        cells = [name, made.name, f"{sqnr(reference, outputs):.2f}", top1(outputs, labels)]
-        lines.append(f"| {' | '.join(cells)} | {100 * agreement:.2f} % |")
+    session = peers.onnxruntime_float(network, settings.threads, 1, 0)
+    reference = first_outputs(session, network, images)
+    results = [Result(name, "float", accuracy=accuracy(reference, labels))]
+    print(markdown_row(results[0]), flush=True)
+    for contestant in chosen:
+        results.append(measure(network, contestant, settings, reference, labels))
+        print(markdown_row(results[-1]), flush=True)
+    return results
+
+
+def markdown_row(result: Result) -> str:
+    """A row of the table; an error takes the place of the figures."""
+    if result.error:
+        cells = [result.network, result.quantizer, result.error.replace("|", "\\|"), *[""] * 5]
+        return f"| {' | '.join(cells)} |"
+    memory, growth = result.peak_nbytes, None
+    if memory is not None and result.start_nbytes is not None:
+        growth = memory - result.start_nbytes
+    cells = [
+        result.network,
+        result.quantizer,
+        shown(result.sqnr_db, "{:.2f}"),
+        shown(result.agreement, "{:.2%}"),
+        shown(result.accuracy, "{:.2%}"),
+        shown(result.seconds, "{:.1f}"),
+        *(shown(None if n is None else n / MEGA, "{:.0f}") for n in (memory, growth)),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def shown(value: float | None, pattern: str) -> str:
+    return "" if value is None else pattern.format(value)
+
+
+def table_head() -> str:
+    return f"| {' | '.join(HEADER)} |\n|{' --- |' * len(HEADER)}"
+
+
+def margins(results: Sequence[Result]) -> list[str]:
+    """For each network our SQNR against the best peer's."""
+    lines = []
+    for name in dict.fromkeys(r.network for r in results):
+        known = {
+            r.quantizer: r.sqnr_db
+            for r in results
+            if r.network == name and r.sqnr_db is not None and r.quantizer != "float"
+        }
+        rivals = {n: db for n, db in known.items() if contestants.CONTESTANTS[n].peer}
+        if "quantglow" in known and rivals:
+            best = max(rivals, key=rivals.__getitem__)
+            margin = known["quantglow"] - rivals[best]
+            lines.append(f"- {name}: {margin:+.2f} dB against {best} ({rivals[best]:.2f} dB)")
     return lines
 
 
-def run(networks: Sequence[str], runtimes: Sequence[str], samples: int, threads: int) -> int:
-    """Print the table."""
-    print("| network | runtime | SQNR dB | top-1 | same answer as float |")
-    print("| --- | --- | --- | --- | --- |")
-    for name in networks:
-        print("\n".join(rows(name, runtimes, samples, threads)), flush=True)
-    return 0
+def document(results: Sequence[Result], settings: Settings) -> str:
+    """The whole comparison as Markdown."""
+    return "\n".join(
+        [
+            "# Accuracy",
+            "",
+            f"`python -m benchmarks accuracy --samples {settings.samples}`: the same "
+            f"{settings.samples} calibration samples for all, float is onnxruntime's, "
+            f"{settings.threads} threads, {platform.machine()}.",
+            "Versions: " + ", ".join(f"{n} {v}" for n, v in versions().items()) + ".",
+            "",
+            table_head(),
+            *map(markdown_row, results),
+            "",
+            "SQNR of quantglow beyond the best other quantizer:",
+            "",
+            *margins(results),
+            "",
+        ]
+    )
+
+
+def versions() -> dict[str, str]:
+    """Of the packages that are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def run(
+    networks: Sequence[str], names: Sequence[str], settings: Settings, output: Path | None
+) -> int:
+    """Print the table and write it; 1 if a quantizer that is installed failed."""
+    chosen = contestants.chosen(names)
+    print(table_head())
+    results = [r for name in networks for r in compare(name, chosen, settings)]
+    print("\n" + "\n".join(margins(results)))
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        (output / "accuracy.md").write_text(document(results, settings), encoding="utf-8")
+        plain = {"versions": versions(), **asdict(settings), "results": [*map(asdict, results)]}
+        (output / "accuracy.json").write_text(json.dumps(plain, indent=1), encoding="utf-8")
+    return int(any(r.error and r.installed for r in results))

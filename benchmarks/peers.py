@@ -71,8 +71,10 @@ def without_weight_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def quantize_onnx(source: Path, target: Path, feeds: list[Feeds]) -> None:
-    """``quant_pre_process`` and ``quantize_static``: QDQ, u8 activations, s8 channels, min-max."""
+def quantize_onnx(source: Path, target: Path, feeds: list[Feeds], method: str = "MinMax") -> None:
+    """``quant_pre_process`` and ``quantize_static``: QDQ, u8 activations, s8 channels; ``method``
+    is a member of ``CalibrationMethod``.
+    """
     with tempfile.TemporaryDirectory() as folder:
         model = without_weight_inputs(onnx.load(source))
         if model.opset_import[0].version < PER_CHANNEL_OPSET:
@@ -88,7 +90,7 @@ def quantize_onnx(source: Path, target: Path, feeds: list[Feeds]) -> None:
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            calibrate_method=CalibrationMethod.MinMax,
+            calibrate_method=CalibrationMethod[method],
         )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 DATASETS = Path(__file__).resolve().parents[1] / "datasets"
 CROP = 224
+LABELLED_CROPS, LABELLED_SEED = 100, 1
 IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32)
 
@@ -84,14 +85,6 @@ def photo_crops(count: int, seed: int) -> NDArray[np.uint8]:
     return np.stack(crops)
 
 
-def centre_crops() -> NDArray[np.uint8]:
-    """The middle 224 x 224 of all 20 photographs."""
-    images = load("photos.npz")["images"]
-    start = (images.shape[1] - CROP) // 2
-    centre: NDArray[np.uint8] = images[:, start : start + CROP, start : start + CROP]
-    return centre
-
-
 def channels_first(images: Array) -> Array:
     """NHWC -> NCHW, contiguous."""
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
@@ -114,8 +107,10 @@ def lite_photos(count: int, seed: int) -> Array:
 
 
 def lite_photos_labelled() -> tuple[Array, NDArray[Any]]:
-    """The 20 photographs for EfficientNet-Lite0, with ImageNet classes."""
-    return normalize_lite(centre_crops()), load("photos.npz")["labels"]
+    """100 crops of the 20 photographs for EfficientNet-Lite0, with ImageNet classes."""
+    labels = load("photos.npz")["labels"]
+    chosen = pick(len(labels), LABELLED_CROPS, LABELLED_SEED)
+    return lite_photos(LABELLED_CROPS, LABELLED_SEED), labels[chosen]
 
 
 def imagenet_photos(count: int, seed: int) -> Array:

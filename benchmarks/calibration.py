@@ -1,0 +1,60 @@
+"""Quantize one network with one contestant, in a process of its own.
+
+``python -m benchmarks.calibration CONTESTANT NETWORK SAMPLES THREADS OUTPUTS.npy`` prints one line
+of JSON: ``seconds`` of quantization, ``start_nbytes`` resident before it (libraries, model file and
+samples), ``peak_nbytes`` at most until it ended; and writes the first output of every evaluation
+sample.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import contestants, models
+from benchmarks.contestants import NotInstalledError
+from benchmarks.evaluation import evaluation, first_outputs
+from benchmarks.footprint import status_nbytes
+
+MISSING = 3
+"""Exit code where packages are not installed."""
+
+
+def limit_memory(nbytes: int) -> None:
+    """Let allocations fail beyond ``nbytes``, before the machine suffers."""
+    resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
+
+
+def main(contestant: str, network_name: str, samples: int, threads: int, target: Path) -> None:
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not get into the reply
+    one = contestants.CONTESTANTS[contestant]
+    one.require()
+    for package in one.needs:
+        __import__(package)
+    network = models.network(network_name)
+    feeds = network.feeds(samples)
+    before = status_nbytes("VmRSS")
+    start = time.perf_counter()
+    runtime = one.quantize(network, feeds, threads)
+    seconds = time.perf_counter() - start
+    figures = {"seconds": seconds, "start_nbytes": before, "peak_nbytes": status_nbytes("VmHWM")}
+    np.save(target, first_outputs(runtime, network, evaluation(network)[0]))
+    print(json.dumps(figures), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    _, name, model, count, cores, file, limit = sys.argv
+    if int(limit):
+        limit_memory(int(limit))
+    try:
+        main(name, model, int(count), int(cores), Path(file))
+    except NotInstalledError as error:
+        print(error, file=sys.stderr)
+        sys.exit(MISSING)

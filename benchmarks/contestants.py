@@ -1,0 +1,103 @@
+"""The int8 quantizers that ``accuracy`` compares: each from a network and feeds to a runtime."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import quantglow as qg
+from benchmarks import peers
+from benchmarks.models import Feeds, Network
+from benchmarks.runtimes import Runtime, shaped
+
+Quantizer = Callable[[Network, list[Feeds], int], Runtime]
+"""(network, calibration feeds, threads) -> the quantized network, ready to run."""
+
+
+class NotInstalledError(RuntimeError):
+    """Packages of a contestant are missing; the message has the pip command."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A quantizer with its settings; ``peer`` says that quantglow is measured against it."""
+
+    name: str
+    quantize: Quantizer
+    needs: tuple[str, ...] = ()
+    peer: bool = True
+
+    def require(self) -> None:
+        """Raise ``NotInstalledError`` if a package is missing."""
+        if missing := [name for name in self.needs if find_spec(name) is None]:
+            raise NotInstalledError(
+                f"not installed: {', '.join(missing)} (pip install 'quantglow[bench]')"
+            )
+
+
+def ours(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> Runtime:
+    """``quantize_and_compile``; options are those of ``QuantizationConfig``."""
+    graph = qg.import_model(shaped(network, 1))
+    profile = qg.profile(graph, feeds, subset_size=len(feeds), progress=False)
+    int8 = qg.quantize(graph, profile, qg.QuantizationConfig(**options), data=feeds)
+    compiled = qg.compile(int8, num_threads=threads)
+    return Runtime("quantglow", lambda sample: list(compiled.run(None, sample)))
+
+
+def onnxruntime(network: Network, feeds: list[Feeds], threads: int, method: str) -> Runtime:
+    """``quantize_static`` with one of its calibrators."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "int8.onnx"
+        peers.quantize_onnx(shaped(network, 1), target, feeds, method)
+        return peers.onnxruntime_session("onnxruntime", target, threads)
+
+
+def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> Runtime:
+    """``nncf.quantize`` on OpenVINO's model, all samples used."""
+    import nncf
+    import openvino
+
+    if "preset" in options:
+        options["preset"] = nncf.QuantizationPreset[options["preset"]]
+    source = openvino.Core().read_model(shaped(network, 1))
+    made = nncf.quantize(source, nncf.Dataset(feeds), subset_size=len(feeds), **options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.xml"
+        openvino.save_model(made, path, compress_to_fp16=False)
+        return peers.openvino_compiled("nncf", path, threads)
+
+
+_NNCF = ("openvino", "nncf")
+CONTESTANTS = {
+    found.name: found
+    for found in (
+        Contestant("quantglow", ours, peer=False),
+        Contestant("quantglow without recovery", partial(ours, recovery=()), peer=False),
+        Contestant("onnxruntime minmax", partial(onnxruntime, method="MinMax")),
+        Contestant("onnxruntime percentile", partial(onnxruntime, method="Percentile")),
+        Contestant("onnxruntime entropy", partial(onnxruntime, method="Entropy")),
+        Contestant("nncf", nncf, _NNCF),
+        Contestant("nncf mixed", partial(nncf, preset="MIXED"), _NNCF),
+        Contestant(
+            "nncf mixed, full bias correction",
+            partial(nncf, preset="MIXED", fast_bias_correction=False),
+            _NNCF,
+        ),
+    )
+}
+
+
+def chosen(names: Iterable[str]) -> list[Contestant]:
+    """The contestants of these names, or whose name begins so.  Raises ``ValueError``."""
+    found: dict[str, Contestant] = {}
+    for name in names:
+        fitting = {n: c for n, c in CONTESTANTS.items() if n == name or n.startswith(f"{name} ")}
+        if not fitting:
+            raise ValueError(f"no contestant {name!r}; there are {', '.join(CONTESTANTS)}")
+        found |= fitting
+    return list(found.values())

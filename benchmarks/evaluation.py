@@ -1,0 +1,50 @@
+"""What int8 outputs are measured on, and the figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import models
+from benchmarks.runtimes import Runtime
+
+EVALUATION_SEED, UNLABELLED_COUNT = 1, 40
+
+
+def evaluation(network: models.Network) -> tuple[models.Array, NDArray[Any] | None]:
+    """The labelled test samples, or samples that were not calibrated on."""
+    if network.labelled is None:
+        return network.samples(UNLABELLED_COUNT, EVALUATION_SEED), None
+    return network.labelled()
+
+
+def first_outputs(runtime: Runtime, network: models.Network, images: models.Array) -> NDArray[Any]:
+    """The first output of every image, run one by one."""
+    return np.concatenate(
+        [np.copy(runtime.run({network.input_name: image[None]})[0]) for image in images]
+    )
+
+
+def sqnr(reference: NDArray[Any], outputs: NDArray[Any]) -> float:
+    """10 log10(sum reference^2 / sum (reference - outputs)^2), in dB, over all samples at once."""
+    noise = float(np.square(reference.astype(np.float64) - outputs).sum())
+    signal = float(np.square(reference.astype(np.float64)).sum())
+    return float("inf") if noise == 0 else 10 * float(np.log10(signal / noise))
+
+
+def agreement(reference: NDArray[Any], outputs: NDArray[Any]) -> float:
+    """Share of samples with the same largest output."""
+    return float(np.mean(answers(outputs) == answers(reference)))
+
+
+def accuracy(outputs: NDArray[Any], labels: NDArray[Any] | None) -> float | None:
+    """Share of right answers; None without labels."""
+    return None if labels is None else float(np.mean(answers(outputs) == labels))
+
+
+def answers(outputs: NDArray[Any]) -> NDArray[np.intp]:
+    """The index of the largest output of each sample."""
+    found: NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
+    return found

@@ -1,0 +1,59 @@
+"""The comparison of quantizers: its figures, its rows, and its clear failures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import accuracy, contestants, evaluation, models
+from benchmarks.accuracy import Result, Settings
+from benchmarks.contestants import CONTESTANTS, Contestant, NotInstalledError, chosen
+
+
+def test_sqnr_is_ten_decibels_a_factor_ten_of_energy() -> None:
+    assert evaluation.sqnr(np.ones(4), np.full(4, 0.9)) == pytest.approx(20)
+
+
+def test_agreement_is_of_the_largest_output() -> None:
+    assert evaluation.agreement(np.eye(4), np.eye(4)[[0, 1, 3, 2]]) == 0.5
+
+
+def test_a_first_word_chooses_all_of_a_tool() -> None:
+    found = [c.name for c in chosen(["onnxruntime", "nncf"])]
+    assert found == [name for name in CONTESTANTS if not name.startswith("quantglow")]
+
+
+def test_an_unknown_quantizer_is_refused() -> None:
+    with pytest.raises(ValueError, match="no contestant 'nothing'"):
+        chosen(["nothing"])
+
+
+def test_a_missing_package_names_the_remedy() -> None:
+    with pytest.raises(NotInstalledError, match="pip install"):
+        Contestant("x", contestants.ours, ("no_such_package",)).require()
+
+
+def test_a_process_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy.sys, "executable", "false")
+    network, nothing = models.network("mnist"), np.zeros((1, 10))
+    found = accuracy.measure(network, CONTESTANTS["nncf"], Settings(1, 1), nothing, None)
+    assert found.error == "exit code 1"
+    assert accuracy.markdown_row(found).count("|") == len(accuracy.HEADER) + 1
+
+
+def test_margin_is_against_the_best_peer() -> None:
+    results = [
+        Result("net", "quantglow", 30.0),
+        Result("net", "quantglow without recovery", 40.0),
+        Result("net", "nncf", 20.0),
+        Result("net", "onnxruntime minmax", 25.0),
+        Result("net", "nncf mixed", error="failed"),
+    ]
+    assert accuracy.margins(results) == ["- net: +5.00 dB against onnxruntime minmax (25.00 dB)"]
+
+
+def test_one_network_is_compared_end_to_end() -> None:
+    names = ["quantglow without recovery", "onnxruntime minmax"]
+    found = accuracy.compare("mnist", chosen(names), Settings(samples=4, threads=1))
+    assert [r.quantizer for r in found] == ["float", *names]
+    assert all(r.error is None and r.sqnr_db > 10 and r.accuracy > 0.95 for r in found[1:])
