@@ -125,6 +125,13 @@ def power(call: Call) -> Node:
     return ops.Pow(name=call.result, x=call.node(0), y=exponent)
 
 
+@importer("Where")
+def where(call: Call) -> Node:
+    """The known condition becomes a mask of -1 and 1."""
+    mask = call.constant("mask", np.where(call.array(0, "condition"), -1.0, 1.0))
+    return ops.Where(name=call.result, mask=mask, x=call.node(1), y=call.node(2))
+
+
 @importer("Max", "Min", "Sum")
 def variadic(call: Call) -> Node:
     """Folded from the left; one operand is itself."""

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.shape import normal
 from quantglow.graph.node import Node
-from quantglow.ops.shape import Concat, Expand, Pad, Slice
+from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice
+
+MOST_SLICES = 64
+"""Parts of a Gather: more of them are a look-up table, which slices are not made for."""
 
 
 @importer("Slice")
@@ -38,6 +41,41 @@ def along(name: str, x: Node, axis: int, indices: range) -> Node:
     """``sliced`` on one axis."""
     ranges = [indices if i == axis else range(d) for i, d in enumerate(x.type.shape)]
     return sliced(name, x, ranges)
+
+
+@importer("Gather")
+def gather(call: Call) -> Node:
+    """Known indices: slices of x, one where they are evenly spaced."""
+    x, indices = call.node(0), call.array(1, "indices")
+    (axis,) = normal((call.integer("axis", 0),), x.type.rank)
+    d = x.type.shape[axis]
+    (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), d)
+    shape = (*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])
+    spans = evenly_spaced(chosen)
+    if len(spans) > MOST_SLICES:
+        raise Unsupported(f"{len(spans)} separate rows; up to {MOST_SLICES} are supported")
+    flat = len(indices.shape) == 1
+    names = [call.result if flat else call.derived("rows")]
+    if len(spans) > 1:
+        names = [call.derived("part") for _ in spans] + names
+    parts = [along(name, x, axis, span) for name, span in zip(names, spans, strict=False)]
+    rows = parts[0] if len(parts) == 1 else Concat(name=names[-1], parts=tuple(parts), axis=axis)
+    return rows if flat else Reshape(name=call.result, x=rows, shape=shape)
+
+
+def evenly_spaced(indices: Sequence[int]) -> list[range]:
+    """The indices as few ranges, taken from the front."""
+    spans: list[range] = []
+    start = 0
+    while start < len(indices):
+        end = start + 1
+        step = indices[end] - indices[start] if end < len(indices) else 0
+        while step and end < len(indices) and indices[end] - indices[end - 1] == step:
+            end += 1
+        first = indices[start]
+        spans.append(range(first, first + (end - start) * (step or 1), step or 1))
+        start = end
+    return spans
 
 
 @importer("Split")

@@ -48,6 +48,7 @@ from quantglow.ops import (
     Table,
     Tanh,
     Unary,
+    Where,
 )
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
 from quantglow.ops.expression import Expr, arg, call, centred_float, const, iconst, quantized
@@ -188,6 +189,13 @@ def _product(node: Mul) -> tuple[tuple[Node, ...], Expr]:
     params = integer.type.params
     factor = constant_steps(node, other, "factor", params.scale)
     return (integer, factor), call("mul", centred_float(0, params.zero_point), arg(1))
+
+
+@lowers(Where)
+def lower_where(node: Where) -> Node:
+    """mask < 0 ? x : y -> Map"""
+    value = call("select_negative", arg(0), arg(1), arg(2))
+    return Map(name=node.name, args=node.operands, expression=value, out=FLOAT)
 
 
 @lowers(PRelu)

@@ -33,6 +33,7 @@ from quantglow.ops.elementwise import (
     Swish,
     Tanh,
     Unary,
+    Where,
 )
 from quantglow.ops.normalization import (
     LRN,
@@ -116,5 +117,6 @@ __all__ = [
     "Tanh",
     "Transpose",
     "Unary",
+    "Where",
     "op",
 ]

@@ -454,3 +454,20 @@ class PRelu(Node):
         positive, negative = multiplier(scale, divisor=step), multiplier(slope, scale, divisor=step)
         steps = values * np.where(values < 0, negative, positive)
         return saturate(steps, self.out, *self.out.dtype.limits)
+
+
+@op
+class Where(Node):
+    """``x`` where ``mask`` is negative, else ``y``; float, with NumPy broadcasting."""
+
+    mask: Node
+    x: Node
+    y: Node
+
+    def infer(self) -> TensorType:
+        if not all(o.type.dtype.is_float for o in self.operands):
+            raise self.refuse("operands must be float")
+        return TensorType(DType.F32, broadcast(self, *(o.type.shape for o in self.operands)))
+
+    def reference(self, mask: Array, x: Array, y: Array) -> Array:
+        return np.where(mask < 0, x, y)

@@ -53,6 +53,9 @@ LIGHT = (*MOVES, Unary, Binary, PRelu)
 """Operators too cheap to pay for conversions from and to float."""
 
 TAIL = (Unary, Reshape, Transpose, Slice, Concat)
+MASKED = -1e4
+"""Exporters hide attention scores by adding or choosing this, or something lower."""
+
 EXTREME_RATIO = 16.0
 """A Concat part whose range is narrower by more keeps its own scale for its other readers."""
 
@@ -102,7 +105,7 @@ def make_plan(
     ranges = tensor_ranges(graph, profile, config)
     reasons = excluded_nodes(graph, config, imported)
     for node in graph.compute_nodes():
-        reason = reasons.get(node) or refusal(node) or _missing_range(node, ranges)
+        reason = reasons.get(node) or refusal(node) or _range_refusal(node, ranges)
         if reason:
             reasons[node] = reason
     if not config.quantize_output:
@@ -129,10 +132,14 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
     return found
 
 
-def _missing_range(node: Node, ranges: Mapping[Node, Range]) -> str:
-    for value in (node, *node.operands):
-        if value.type.dtype.is_float and value not in ranges:
+def _range_refusal(node: Node, ranges: Mapping[Node, Range]) -> str:
+    """Why the ranges of its tensors keep the node float, or an empty string."""
+    values = [v for v in (node, *node.operands) if v.type.dtype.is_float]
+    for value in values:
+        if value not in ranges:
             return f"the profile has no range for {value.name!r}"
+    if isinstance(node, Binary | Softmax) and any(ranges[v].low <= MASKED for v in values):
+        return "a mask is among its values: 256 steps would tell nothing else apart"
     return ""
 
 

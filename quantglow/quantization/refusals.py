@@ -17,12 +17,14 @@ from quantglow.ops import (
     ReduceSum,
     Rescale,
     Table,
+    Where,
 )
 from quantglow.ops.convolution import Contraction
 
 NO_INT8_FORM: dict[type[Node], str] = {
     Div: "a quotient of two tensors has no int8 form",
     Pow: "a power of two tensors has no int8 form",
+    Where: "its two sides have no common int8 range",
     LRN: "its divisor is a power of a sum of squares, which needs float",
     LayerNormalization: "the mean and the variance of a row need float",
     LogSoftmax: "its result has no natural int8 range",

@@ -46,6 +46,7 @@ from quantglow.ops import (
     Sub,
     Table,
     Transpose,
+    Where,
 )
 from quantglow.ops.expression import arg
 from quantglow.types import DType, ElementType, QuantParams, f32
@@ -94,6 +95,7 @@ def functions(d: Drawing) -> tuple[Node, ...]:
     return (
         Gelu(name=d.name(), x=Sigmoid(name=d.name(), x=x)),
         Div(name=d.name(), x=x, y=y),
+        Where(name=d.name(), mask=y, x=x, y=y),
         LogSoftmax(name=d.name(), x=x),
         LayerNormalization(name=d.name(), x=x),
         LRN(name=d.name(), x=x, size=d.number(1, 5), alpha=0.5),

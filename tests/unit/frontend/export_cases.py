@@ -202,6 +202,12 @@ def unary(op: Any, positive: bool = False, **attributes: Any) -> Callable[[Kit],
     return make
 
 
+def where(k: Kit) -> Node:
+    mask = k.choice(k.floats(*k.x.type.shape[2:]), k.floats(k.x.type.shape[3]), k.floats(1))
+    x, y = k.choice((k.x, k.floats(1)), (k.floats(), k.x), (k.y, k.x))
+    return ops.Where(name=k.name(), mask=mask, x=x, y=y)
+
+
 def prelu(k: Kit) -> Node:
     slope = k.choice(k.floats(k.x.type.shape[3]), k.floats(1), k.floats(*k.x.type.shape[1:]))
     return ops.PRelu(name=k.name(), x=k.x, slope=slope, out=k.out)
@@ -370,6 +376,7 @@ FLOAT: dict[str, Callable[[Kit], Node]] = {
     **BOTH,
     "Div": division,
     "Pow": power,
+    "Where": where,
     "Log": unary(ops.Log, positive=True),
     "Sqrt": unary(ops.Sqrt, positive=True),
     "Reciprocal": unary(ops.Reciprocal, positive=True),

@@ -309,3 +309,17 @@ def test_instance_normalization_agrees_with_onnxruntime(shape: tuple[int, ...]) 
 def test_group_normalization_agrees_with_onnxruntime() -> None:
     operands = weights(4), Const(floats(4, seed=2))
     assert_agrees(*single("GroupNormalization", IMAGE, *operands, opset=21, num_groups=2))
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 5, 6), (6,), (5, 1), ()])
+@pytest.mark.parametrize("sides", [(IMAGE, SCALAR), (weights(6), IMAGE), (IMAGE, floats(6))])
+def test_where_of_a_known_condition_agrees_with_onnxruntime(shape: tuple, sides: tuple) -> None:
+    assert_agrees(*single("Where", Const(np.asarray(floats(*shape) > 0)), *sides))
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize(
+    "indices", [1, [0], [1, 0], [0, 1, 1], [[0, 1], [-1, 0]], [0, 1, -1, 0, 1, 0]]
+)
+def test_gather_of_known_indices_agrees_with_onnxruntime(axis: int, indices: list) -> None:
+    assert_agrees(*single("Gather", IMAGE, Const(np.array(indices)), axis=axis))

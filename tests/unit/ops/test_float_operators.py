@@ -34,6 +34,9 @@ class Case:
     tolerance: float = 1e-6
 
 
+CONDITION = np.array([[True], [False], [True]])
+
+
 def drawn(*shape: int, low: float = -3.0, high: float = 3.0) -> Array:
     return np.random.default_rng(sum(shape)).uniform(low, high, shape).astype(np.float32)
 
@@ -253,6 +256,13 @@ CASES = [
         "Slice",
         lambda x, *_: ops.Slice(name="y", x=x, starts=(1, 3), sizes=(2, 2), steps=(1, -2)),
         (drawn(3, 4), *(np.array(v, np.int64) for v in ((1, 3), (3, -9), (0, 1), (1, -2)))),
+    ),
+    Case(
+        "Where",
+        lambda _, x, y: ops.Where(
+            name="y", mask=constant(np.where(CONDITION, -1, 1).astype(np.float32)), x=x, y=y
+        ),
+        (CONDITION, drawn(2, 1, 4), drawn(3, 1)),
     ),
     Case(
         "Pad", lambda x, *_: ops.Pad(name="y", x=x, before=(1, 0), after=(0, 2), value=1.5),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from quantglow import ops
-from quantglow.graph.node import Node
+from quantglow.graph.node import Input, Node
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import float_islands, quantize
+from quantglow.types import f32
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,
@@ -139,3 +141,21 @@ def test_quantizing_twice_gives_the_same_graph_text() -> None:
     seen = profile(graph, samples_for(graph), progress=False)
     one, other = (quantize(graph, seen, QuantizationConfig()) for _ in range(2))
     assert [repr(n) for n in one.nodes] == [repr(n) for n in other.nodes]
+
+
+@pytest.mark.parametrize("hide", ["add", "where"])
+def test_hidden_attention_scores_do_not_blind_the_softmax(hide: str) -> None:
+    x = Input(name="x", tensor=f32(1, 8, 16))
+    y = Input(name="y", tensor=f32(1, 16, 8))
+    scores = ops.MatMul(name="scores", x=x, y=y)
+    hidden = np.triu(np.ones((8, 8)), 1)
+    if hide == "add":
+        masked: Node = ops.Add(name="masked", x=scores, y=constant("mask", hidden * -1e9))
+    else:
+        low = constant("low", -1e9)
+        masked = ops.Where(name="masked", mask=constant("mask", 1 - 2 * hidden), x=low, y=scores)
+    shares = ops.Softmax(name="shares", x=masked)
+    graph = graph_of(ops.MatMul(name="m", x=shares, y=x), inputs=(x, y))
+    result, report = quantized(graph)
+    assert report.count("float") == 2
+    assert sqnr(graph, result) > 30
