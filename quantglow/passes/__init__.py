@@ -106,9 +106,19 @@ def optimize(graph: Graph) -> Graph:
     """The same function of the inputs with fewer and larger operators, in NHWC throughout.
 
     Outputs keep their names and layouts; a Transpose may remain behind an image input and before
-    an image output.
+    an image output.  The passes run again while they still shrink the graph: what a late one
+    takes apart an early one may yet fold.
     """
-    return run_passes(graph, FLOAT_PASSES)
+    for _ in range(MOST_ROUNDS):
+        before = len(graph.nodes)
+        graph = run_passes(graph, FLOAT_PASSES)
+        if len(graph.nodes) >= before:
+            break
+    return graph
+
+
+MOST_ROUNDS = 8
+"""Of all passes; networks need two, the second to see that nothing is left to do."""
 
 
 __all__ = ["FLOAT_PASSES", "optimize"]

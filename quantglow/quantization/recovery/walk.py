@@ -48,8 +48,18 @@ TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
 MEMORY_NBYTES = 2**30
 """For the values of all samples."""
 
-GRAM_NBYTES = 2**28
+GRAM_NBYTES = 2**24
 """For the second moments of one layer; a layer with larger ones gets its bias corrected only."""
+
+ROWS_PER_INPUT = 4
+"""Rows of data that a layer's second moments are taken of, for each of its inputs.  More teach
+little and cost the most: neighbouring pixels say much the same."""
+
+FEWEST_ROWS = 4096
+"""Rows that are always looked at, where there are so many."""
+
+FEWEST_ROWS_PER_INPUT = 0.25
+"""With fewer rows for each input the second moments say too little: the bias is corrected only."""
 
 UNBOUNDED: dict[str, Any] = {"low": -math.inf, "high": math.inf}
 
@@ -131,6 +141,7 @@ class _Walk:
         """The layer as plain rounding left it, with its moments over all samples."""
         x, product = node.x.type.params, Product(node)
         wanted = self._float_results(node.name)
+        rows = sum(result.size for result in wanted) // node.type.shape[-1]
         real: Any = self.graph.by_name(node.name)
         weights = product.matrix(real.w.value.astype(np.float64) * x.scale)
         bias = np.zeros(node.type.shape[-1]) if real.b is None else real.b.value
@@ -139,7 +150,7 @@ class _Walk:
         layer = Layer(
             product=product,
             x=x,
-            halves=self._moments(product),
+            halves=self._moments(product, rows),
             weights=weights,
             target=weights,
             reach=steps,
@@ -148,19 +159,21 @@ class _Walk:
             bias=product.by_group(bias.astype(np.float64).reshape(1, -1)),
             per_channel=self.per_channel,
         )
+        every = max(1, rows // max(ROWS_PER_INPUT * product.shape[1], FEWEST_ROWS))
         for sample, result in enumerate(wanted):
-            self._add(layer, node, sample, result)
+            self._add(layer, node, sample, result, every)
         return layer
 
-    def _moments(self, product: Product) -> tuple[Moments, ...]:
+    def _moments(self, product: Product, rows: int) -> tuple[Moments, ...]:
         group, k, _ = product.shape
         nbytes = group * k * k * 8
-        second = self.techniques != {"correct-bias"} and nbytes <= GRAM_NBYTES
-        split = "adapt-weights" in self.techniques and nbytes <= GRAM_NBYTES // 4
+        enough = nbytes <= GRAM_NBYTES and rows >= FEWEST_ROWS_PER_INPUT * k
+        second = self.techniques != {"correct-bias"} and enough
+        split = "adapt-weights" in self.techniques and nbytes <= GRAM_NBYTES
         count = 2 if second and split and len(self.samples) >= FEWEST_TO_SPLIT else 1
         return tuple(Moments.zeros(product.shape, second) for _ in range(count))
 
-    def _add(self, layer: Layer, node: Any, sample: int, wanted: Array) -> None:
+    def _add(self, layer: Layer, node: Any, sample: int, wanted: Array, every: int) -> None:
         """Count one sample: the int8 input, and the float result less the int8 residual."""
         x = centred(self.integers.value(node.x, sample), node.x.type)
         added = np.zeros((), np.float32)
@@ -170,12 +183,12 @@ class _Walk:
                 added = dequantize(added, node.residual.type.params)
         moments = layer.halves[sample % len(layer.halves)]
         if node.low == -math.inf and node.high == math.inf:
-            for columns, y in layer.product.bands(x, wanted - added):
+            for columns, y in layer.product.bands(x, wanted - added, every=every):
                 moments.add(columns, y)
             return
         weights, bias = layer.weights.astype(np.float32), layer.bias.astype(np.float32)
         everywhere = np.broadcast_to(added, wanted.shape)
-        for columns, y, r in layer.product.bands(x, wanted, everywhere):
+        for columns, y, r in layer.product.bands(x, wanted, everywhere, every=every):
             now = columns @ weights + bias + r
             clipped = ((y <= node.low) & (now <= node.low)) | (
                 (y >= node.high) & (now >= node.high)
