@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.quantization.accuracy_control import Contract, Search
 from quantglow.errors import AccuracyDropError, OptionError
+from quantglow.quantization.accuracy_control import Contract, Search
 
 LAYERS = [f"layer{i}" for i in range(20)]
 
