@@ -52,11 +52,11 @@ GRAM_NBYTES = 2**24
 """For the second moments of one layer; a layer with larger ones gets its bias corrected only."""
 
 ROWS_PER_INPUT = 4
-"""Rows of data that a layer's second moments are taken of, for each of its inputs.  More teach
-little and cost the most: neighbouring pixels say much the same."""
+"""Rows of data that a layer's second moments are taken of at least, for each of its inputs.  In
+wide layers more teach little and cost the most: neighbouring pixels say much the same."""
 
-FEWEST_ROWS = 4096
-"""Rows that are always looked at, where there are so many."""
+MOMENTS_WORK = 4 * 10**9
+"""Multiply-accumulates within which the second moments of a layer are taken of all rows."""
 
 FEWEST_ROWS_PER_INPUT = 0.25
 """With fewer rows for each input the second moments say too little: the bias is corrected only."""
@@ -159,7 +159,8 @@ class _Walk:
             bias=product.by_group(bias.astype(np.float64).reshape(1, -1)),
             per_channel=self.per_channel,
         )
-        every = max(1, rows // max(ROWS_PER_INPUT * product.shape[1], FEWEST_ROWS))
+        group, k, _ = product.shape
+        every = max(1, rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // (group * k * k)))
         for sample, result in enumerate(wanted):
             self._add(layer, node, sample, result, every)
         return layer
