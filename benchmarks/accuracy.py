@@ -91,8 +91,8 @@ def measure(
         network.name,
         contestant.name,
         sqnr(reference, outputs),
-        agreement(reference, outputs),
-        accuracy(outputs, labels),
+        agreement(reference, outputs, network.answers),
+        accuracy(outputs, labels, network.answers),
         **json.loads(done.stdout),
     )
 
@@ -103,7 +103,7 @@ def compare(name: str, chosen: Sequence[Contestant], settings: Settings) -> list
     images, labels = evaluation(network)
     session = peers.onnxruntime_float(network, settings.threads, 1, 0)
     reference = first_outputs(session, network, images)
-    results = [Result(name, "float", accuracy=accuracy(reference, labels))]
+    results = [Result(name, "float", accuracy=accuracy(reference, labels, network.answers))]
     print(markdown_row(results[0]), flush=True)
     for contestant in chosen:
         results.append(measure(network, contestant, settings, reference, labels))

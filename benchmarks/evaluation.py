@@ -29,22 +29,22 @@ def first_outputs(runtime: Runtime, network: models.Network, images: models.Arra
 
 def sqnr(reference: NDArray[Any], outputs: NDArray[Any]) -> float:
     """10 log10(sum reference^2 / sum (reference - outputs)^2), in dB, over all samples at once."""
-    noise = float(np.square(reference.astype(np.float64) - outputs).sum())
-    signal = float(np.square(reference.astype(np.float64)).sum())
+    noise = signal = 0.0
+    for wanted, got in zip(reference, outputs, strict=True):
+        noise += float(np.square(wanted.astype(np.float64) - got).sum())
+        signal += float(np.square(wanted.astype(np.float64)).sum())
     return float("inf") if noise == 0 else 10 * float(np.log10(signal / noise))
 
 
-def agreement(reference: NDArray[Any], outputs: NDArray[Any]) -> float:
-    """Share of samples with the same largest output."""
+def agreement(
+    reference: NDArray[Any], outputs: NDArray[Any], answers: models.Answers = models.largest
+) -> float:
+    """Share of equal answers."""
     return float(np.mean(answers(outputs) == answers(reference)))
 
 
-def accuracy(outputs: NDArray[Any], labels: NDArray[Any] | None) -> float | None:
+def accuracy(
+    outputs: NDArray[Any], labels: NDArray[Any] | None, answers: models.Answers = models.largest
+) -> float | None:
     """Share of right answers; None without labels."""
     return None if labels is None else float(np.mean(answers(outputs) == labels))
-
-
-def answers(outputs: NDArray[Any]) -> NDArray[np.intp]:
-    """The index of the largest output of each sample."""
-    found: NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
-    return found

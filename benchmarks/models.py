@@ -18,14 +18,22 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from benchmarks import networks, samples
+from benchmarks import networks, ppocr, samples
 from benchmarks.cache import cached, content_key
 from benchmarks.export_efficientnet_lite0 import efficientnet_lite0
 from benchmarks.macs import count_macs
 
 Array = NDArray[np.float32]
 Feeds = dict[str, Array]
+Answers = Callable[[NDArray[Any]], NDArray[Any]]
+"""Outputs of all samples -> what they say."""
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+
+
+def largest(outputs: NDArray[Any]) -> NDArray[np.intp]:
+    """The index of the largest output of each sample."""
+    found: NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
+    return found
 
 
 @dataclass(frozen=True)
@@ -38,6 +46,7 @@ class Network:
     source: Callable[[int], Path]
     images: Callable[[int, int], Array]
     labelled: Callable[[], tuple[Array, NDArray[Any]]] | None = None
+    answers: Answers = largest
 
     def path(self, batch: int = 1) -> Path:
         """The ONNX file, built where it is missing."""
@@ -127,9 +136,19 @@ def repository_network(name: str, file: str, input_name: str, shape: tuple[int, 
     return Network(name, input_name, shape, source, images, labelled)
 
 
+def ppocr_networks() -> list[Network]:
+    """Text recognition of a line, and text detection on a page."""
+    line, sheet = (3, 48, 320), (3, samples.PAGE, samples.PAGE)
+    read, find = (partial(ppocr.ppocr, name) for name in ("ppocr_rec", "ppocr_det"))
+    return [
+        Network("ppocr_rec", "x", line, read, samples.words, samples.words_labelled, ppocr.texts),
+        Network("ppocr_det", "x", sheet, find, samples.pages, answers=ppocr.text_pixels),
+    ]
+
+
 @cache
 def registry() -> dict[str, Network]:
-    """Every network by name: the five of the benchmark table, then onnx's ``light_*``."""
+    """Every network by name: those of the benchmark table, PP-OCR, then onnx's ``light_*``."""
     photo = (3, samples.CROP, samples.CROP)
     table = [
         repository_network("mnist", "mnist_cnn.onnx", "image", (1, 28, 28)),
@@ -146,6 +165,7 @@ def registry() -> dict[str, Network]:
     for topology in (networks.mobilenet_v2, networks.resnet50):
         source = partial(built, topology)
         table.append(Network(topology.__name__, "input", photo, source, samples.imagenet_photos))
+    table += ppocr_networks()
     table += [light_network(file) for file in sorted(LIGHT.glob("*.onnx"))]
     return {network.name: network for network in table}
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float32]
 DATASETS = Path(__file__).resolve().parents[1] / "datasets"
 CROP = 224
+PAGE, LINE_PITCH = 640, 64
 LABELLED_CROPS, LABELLED_SEED = 100, 1
 IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32)
@@ -52,8 +53,8 @@ def digits_labelled() -> tuple[Array, NDArray[Any]]:
     return normalize_digits(data["images"]), data["labels"]
 
 
-def normalize_lines(images: NDArray[np.uint8], widths: NDArray[np.uint8]) -> Array:
-    """[N, 48, 192] -> [N, 3, 48, 192]: (x / 255 - 0.5) / 0.5, and 0.0 right of the line."""
+def normalize_lines(images: NDArray[np.uint8], widths: NDArray[Any]) -> Array:
+    """[N, 48, W] -> [N, 3, 48, W]: (x / 255 - 0.5) / 0.5, and 0.0 right of the line."""
     x = (images.astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
     x = np.where(np.arange(images.shape[2]) < widths[:, None, None], x, np.float32(0))
     return np.repeat(x[:, None], 3, axis=1)
@@ -70,6 +71,40 @@ def text_lines_labelled() -> tuple[Array, NDArray[Any]]:
     """All 400 test lines."""
     data = load("ocr_direction.npz")
     return normalize_lines(data["images"], data["widths"]), data["labels"]
+
+
+def words(count: int, seed: int) -> Array:
+    """Rendered lines of up to 320 columns, kept for calibration."""
+    data = load("ocr_lines.npz")
+    rows = pick(len(data["calibration_widths"]), count, seed)
+    return normalize_lines(data["calibration_images"][rows], data["calibration_widths"][rows])
+
+
+def words_labelled() -> tuple[Array, NDArray[Any]]:
+    """All 300 test lines, and their texts."""
+    data = load("ocr_lines.npz")
+    return normalize_lines(data["images"], data["widths"]), data["texts"]
+
+
+def page(rng: np.random.Generator) -> NDArray[np.uint8]:
+    """A sheet [640, 640] of uneven brightness, with two text lines of full or half size a row."""
+    data = load("ocr_lines.npz")
+    paper = rng.uniform(180, 225) + np.linspace(-1, 1, PAGE) * rng.uniform(-30, 30)
+    sheet = np.tile(paper.astype(np.uint8), (PAGE, 1))
+    for top in range(8, PAGE - LINE_PITCH + 8, LINE_PITCH):
+        for half in (0, PAGE // 2):
+            row, step = rng.integers(len(data["calibration_widths"])), rng.integers(1, 3)
+            line = data["calibration_images"][row, ::step, : data["calibration_widths"][row] : step]
+            left = half + int(rng.integers(PAGE // 2 - line.shape[1] + 1))
+            sheet[top : top + line.shape[0], left : left + line.shape[1]] = line
+    return sheet
+
+
+def pages(count: int, seed: int) -> Array:
+    """Sheets of text for the detection, [N, 3, 640, 640]."""
+    rng = np.random.default_rng(seed)
+    sheets = np.stack([page(rng) for _ in range(count)])
+    return normalize_imagenet(np.repeat(sheets[..., None], 3, axis=3))
 
 
 def photo_crops(count: int, seed: int) -> NDArray[np.uint8]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import accuracy, contestants, evaluation, models
+from benchmarks import accuracy, contestants, evaluation, models, ppocr, samples
 from benchmarks.accuracy import Result, Settings
 from benchmarks.contestants import CONTESTANTS, Contestant, NotInstalledError, chosen
 
@@ -21,6 +21,17 @@ def test_agreement_is_of_the_largest_output() -> None:
 def test_a_first_word_chooses_all_of_a_tool() -> None:
     found = [c.name for c in chosen(["onnxruntime", "nncf"])]
     assert found == [name for name in CONTESTANTS if not name.startswith("quantglow")]
+
+
+def test_a_line_is_read_without_blanks_and_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ppocr, "characters", lambda: np.array(["", "a", "b"]))
+    best = np.array([[0, 1, 1, 0, 1, 2], [2, 2, 2, 2, 2, 0]])
+    assert list(ppocr.texts(np.eye(3)[best])) == ["aab", "b"]
+
+
+def test_pages_depend_on_the_seed_alone() -> None:
+    assert np.array_equal(samples.pages(1, 5), samples.pages(2, 5)[:1])
+    assert not np.array_equal(samples.pages(1, 5), samples.pages(1, 6))
 
 
 def test_an_unknown_quantizer_is_refused() -> None:
