@@ -9,16 +9,9 @@
     print(compiled.report)
 """
 
-from quantglow.driver import (
-    compile,
-    diagnose,
-    import_model,
-    interpret,
-    load,
-    profile,
-    quantize,
-    quantize_and_compile,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from quantglow.errors import (
     AccuracyDropError,
     BackendError,
@@ -35,10 +28,39 @@ from quantglow.errors import (
 )
 from quantglow.graph.graph import Graph
 from quantglow.options import IgnoredScope, QuantizationConfig
-from quantglow.profiling import Profile
-from quantglow.report import Diagnosis, Report
-from quantglow.runtime.compiled import CompiledModel
 from quantglow.version import __version__
+
+if TYPE_CHECKING:
+    from quantglow.driver import (
+        compile,
+        diagnose,
+        import_model,
+        interpret,
+        profile,
+        quantize,
+        quantize_and_compile,
+    )
+    from quantglow.loading import load
+    from quantglow.profiling import Profile
+    from quantglow.report import Diagnosis, Report
+    from quantglow.runtime.compiled import CompiledModel
+
+_PLACES = {
+    "CompiledModel": "quantglow.runtime.compiled",
+    "Diagnosis": "quantglow.report",
+    "Profile": "quantglow.profiling",
+    "Report": "quantglow.report",
+    "compile": "quantglow.driver",
+    "diagnose": "quantglow.driver",
+    "import_model": "quantglow.driver",
+    "interpret": "quantglow.driver",
+    "load": "quantglow.loading",
+    "profile": "quantglow.driver",
+    "quantize": "quantglow.driver",
+    "quantize_and_compile": "quantglow.driver",
+}
+"""Where the names are that are imported on first use: who only runs a saved model imports neither
+the compiler's front nor what it stands on."""
 
 __all__ = [
     "AccuracyDropError",
@@ -70,3 +92,14 @@ __all__ = [
     "quantize",
     "quantize_and_compile",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

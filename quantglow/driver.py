@@ -13,19 +13,18 @@ import numpy as np
 from quantglow import debug, frontend, interpreter, passes, profiling, quantization
 from quantglow.errors import CalibrationError, OptionError
 from quantglow.graph.graph import Graph
-from quantglow.instr.program import BufferKind
 from quantglow.options import QuantizationConfig, choice
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization import accuracy_control
 from quantglow.quantization.recovery import Spread, capacity
-from quantglow.report import Diagnosis, MemoryFigures, Report, diagnosis, verification
+from quantglow.report import Diagnosis, Report, diagnosis, verification
 from quantglow.report.accuracy import WORST
 from quantglow.report.metrics import Sums
+from quantglow.report.report import report_of
 from quantglow.report.sensitivity import sensitivities
 from quantglow.report.verification import MAX_SAMPLES, Verification
-from quantglow.runtime import saving
 from quantglow.runtime.build import Build, compile_graph, thread_count
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.types import Array
@@ -193,7 +192,7 @@ def compile(
         graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
         graph = graph if is_quantized(graph) else passes.optimize(graph)
     build = compile_graph(graph, target, num_threads, backend)
-    return CompiledModel(graph, build, report_of(build, seconds, Verification()))
+    return CompiledModel(graph, build, report_of(build, seconds))
 
 
 def diagnose(
@@ -231,31 +230,6 @@ def diagnose(
     return diagnosis.diagnose(*graphs, kept, job.profile, sensitivity=sensitivity, shown=worst)
 
 
-def load(
-    path: str | os.PathLike[str],
-    target: str = "native",
-    num_threads: int | None = None,
-    *,
-    backend: str = "llvm",
-) -> CompiledModel:
-    """A model that ``CompiledModel.save`` wrote, compiled for this processor.
-
-    Raises ``FileFormatError`` if the file is truncated or altered.
-    """
-    saved = saving.load(path)
-    report = Report.from_json(saved.report)
-    build = compile_graph(saved.graph, target, num_threads, backend)
-    now = report_of(build, {}, Verification())
-    report = replace(
-        report,
-        target=now.target,
-        num_threads=now.num_threads,
-        memory=now.memory,
-        seconds=now.seconds,
-    )
-    return CompiledModel(saved.graph, build, report)
-
-
 def float_graph_of(model: Any, input_shapes: Shapes | None = None) -> Graph:
     """The optimized float graph of a model or of a graph."""
     graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
@@ -269,18 +243,10 @@ def is_quantized(graph: Graph) -> bool:
     return any(node.type.quant is not None for node in graph.nodes)
 
 
-def report_of(build: Build, seconds: Mapping[str, float], found: Verification) -> Report:
-    """The report of a build; ``seconds`` are the stages before it."""
-    constants = [b for b in build.program.buffers if b.kind is BufferKind.CONSTANT]
-    return Report(
-        target=build.target,
-        num_threads=build.num_threads,
-        memory=MemoryFigures(
-            build.plan.peak_nbytes,
-            build.plan.lower_bound_nbytes,
-            sum(b.nbytes for b in constants),
-        ),
-        seconds={**seconds, **build.seconds},
+def checked_report(build: Build, seconds: Mapping[str, float], found: Verification) -> Report:
+    """The report of a build that was compared with the float model."""
+    return replace(
+        report_of(build, seconds),
         outputs=found.outputs,
         layers=found.layers,
         compared_with=found.compared_with,
@@ -330,7 +296,7 @@ class _Job:
         with debug.timed("verify", seconds):
             found = self._verification(build)
         report = replace(
-            report_of(build, seconds, found),
+            checked_report(build, seconds, found),
             profile={"samples": self.profile.samples, "tensors": len(self.profile.histograms)},
         )
         return CompiledModel(self.graph, build, report, self.profile)

@@ -16,6 +16,7 @@ from quantglow import driver
 from quantglow.cli.timing import medians
 from quantglow.errors import InputError, OptionError, QuantglowError
 from quantglow.files import replacing
+from quantglow.loading import load
 from quantglow.options import METHODS, PRESETS, QuantizationConfig
 from quantglow.report import Report
 from quantglow.report.tables import Table
@@ -247,7 +248,7 @@ def config_of(options: argparse.Namespace) -> QuantizationConfig:
 def opened(options: argparse.Namespace) -> CompiledModel:
     """The compiled model that ``options`` name: a saved one, or an ONNX file."""
     if is_saved(options.model):
-        return driver.load(options.model, options.target, options.num_threads)
+        return load(options.model, options.target, options.num_threads)
     shapes = shapes_of(options)
     return driver.compile(options.model, options.target, options.num_threads, input_shapes=shapes)
 

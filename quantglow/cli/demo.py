@@ -15,7 +15,8 @@ from quantglow.driver import compile, quantize_and_compile
 from quantglow.frontend.peer_model import peer_model
 from quantglow.profiling.data import Feeds
 from quantglow.report import Report
-from quantglow.report.onnxruntime_check import float_runner, int8_runner
+from quantglow.report.onnxruntime_check import float_runner
+from quantglow.report.onnxruntime_quantizer import int8_runner
 from quantglow.report.tables import Table, number
 from quantglow.runtime.build import thread_count
 from quantglow.types import Array

@@ -11,9 +11,9 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from quantglow.graph.node import Node, op
+from quantglow.ops import special
 from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
 from quantglow.types import Array, DType, ElementType, TensorType
 

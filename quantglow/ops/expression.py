@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from quantglow.graph.attributes import register
+from quantglow.ops import special
 from quantglow.types import Array
 
 UNARY: dict[str, Callable[[Any], Any]] = {

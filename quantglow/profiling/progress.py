@@ -6,9 +6,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import track
-
 Item = TypeVar("Item")
 
 
@@ -22,5 +19,9 @@ def shown(
     if progress is False or (progress == "auto" and not sys.stderr.isatty()):
         yield from items
         return
+    # Only here: rich costs memory and time, and most processes never show a bar.
+    from rich.console import Console
+    from rich.progress import track
+
     console = Console(stderr=True, force_terminal=True if progress is True else None)
     yield from track(items, label, total=total, console=console, transient=True)

@@ -1,8 +1,8 @@
 """What a compilation did and how exact its result is.
 
 ``metrics``, ``codes``, ``layers``, ``sensitivity`` and ``outputs`` measure; ``accuracy``,
-``report`` and ``diagnosis`` hold the figures, ``tables`` draws them; ``onnxruntime_check`` runs
-the float model.
+``report`` and ``diagnosis`` hold the figures, ``tables`` draws them; ``onnxruntime_check`` and
+``onnxruntime_quantizer`` run the models to compare with.
 """
 
 from quantglow.report.accuracy import LayerAccuracy, OutputAccuracy

@@ -10,7 +10,6 @@ from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.report.accuracy import OutputAccuracy
 from quantglow.report.metrics import Sums, class_like, top1_agreement
-from quantglow.report.onnxruntime_check import ReferenceRuntimeError, float_runner
 from quantglow.types import Array
 
 Feeds = Mapping[str, Array]
@@ -43,6 +42,9 @@ def reference_runner(
     model: object, float_graph: Graph, samples: Sequence[Feeds]
 ) -> tuple[Runner, str, str]:
     """What gives the float results, its name, and a note: onnxruntime, or our interpreter."""
+    # Only here: who does not verify does not need onnxruntime.
+    from quantglow.report.onnxruntime_check import ReferenceRuntimeError, float_runner
+
     try:
         run = float_runner(model)
         run(samples[0])

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from quantglow.errors import FileFormatError
+from quantglow.instr.program import BufferKind
 from quantglow.report.accuracy import (
     LayerAccuracy,
     OutputAccuracy,
@@ -17,6 +18,7 @@ from quantglow.report.accuracy import (
     worst_tables,
 )
 from quantglow.report.tables import Table, Tabular, nbytes_text
+from quantglow.runtime.build import Build
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,21 @@ class Report(Tabular):
             raise FileFormatError(
                 f"the report is damaged: {error!r}. Remedy: save the model again."
             ) from error
+
+
+def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
+    """The report of a build; ``seconds`` are the stages before it."""
+    constants = [b for b in build.program.buffers if b.kind is BufferKind.CONSTANT]
+    return Report(
+        target=build.target,
+        num_threads=build.num_threads,
+        memory=MemoryFigures(
+            build.plan.peak_nbytes,
+            build.plan.lower_bound_nbytes,
+            sum(b.nbytes for b in constants),
+        ),
+        seconds={**seconds, **build.seconds},
+    )
 
 
 def _summary_table(report: Report) -> Table:

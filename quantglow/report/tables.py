@@ -1,4 +1,7 @@
-"""Tables as plain data, drawn by rich in a terminal and as HTML in a notebook."""
+"""Tables as plain data, drawn by rich in a terminal and as HTML in a notebook.
+
+rich is imported when something is drawn: who only carries a report does not need it.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import html
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import rich.box
-import rich.table
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.markup import escape
+if TYPE_CHECKING:
+    import rich.table
+    from rich.console import Console, ConsoleOptions, RenderResult
 
 TERMINAL_WIDTH = 110
 """Columns of ``str`` of anything tabular."""
@@ -27,6 +30,10 @@ class Table:
 
     def rich(self) -> rich.table.Table:
         """For a rich console."""
+        import rich.box
+        import rich.table
+        from rich.markup import escape
+
         drawn = rich.table.Table(
             title=escape(self.title), title_justify="left", box=rich.box.SIMPLE
         )
@@ -64,12 +71,16 @@ class Tabular:
         raise NotImplementedError
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.markup import escape
+
         for table in self.tables():
             yield table.rich()
         for note in self.notes:
             yield f"Note: {escape(note)}"
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         console = Console(file=io.StringIO(), width=TERMINAL_WIDTH, color_system=None)
         console.print(self, highlight=False)
         assert isinstance(console.file, io.StringIO)

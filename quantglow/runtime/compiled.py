@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from quantglow.errors import InputError
-from quantglow.frontend.export import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import check_feeds
 from quantglow.options import strings
-from quantglow.profiling import Profile
 from quantglow.runtime.build import Build
 from quantglow.runtime.saving import save
 from quantglow.types import Array, DType, TensorType
+
+if TYPE_CHECKING:
+    from quantglow.profiling import Profile
 
 _ONNXRUNTIME_TYPES = {
     DType.F32: "tensor(float)",
@@ -107,6 +108,9 @@ class CompiledModel:
 
         Its integers may differ from ours by one step where a sum lies on a tie.
         """
+        # Only here: a process that runs a saved model does not need onnx.
+        from quantglow.frontend.export import export_onnx
+
         export_onnx(self.graph, path)
 
     def __repr__(self) -> str:

@@ -24,6 +24,7 @@ LAYERS = (
     ("backends",),
     ("runtime",),
     ("report",),
+    ("loading",),
     ("driver",),
     ("cli",),
 )
@@ -33,7 +34,7 @@ DOORS = {
     "onnx": "frontend",
     "google": "frontend",
     "llvmlite": "backends/llvm",
-    "onnxruntime": "report/onnxruntime_check.py",
+    "onnxruntime": "report/onnxruntime_",
     "pickle": "nowhere",
 }
 ALLOWED_UPHILL = {("graph", "ops")}

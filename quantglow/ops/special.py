@@ -1,0 +1,27 @@
+"""Functions that NumPy lacks, from SciPy.
+
+SciPy is imported by who computes them first: a process that only runs compiled code does not pay
+its 25 MB.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+
+@cache
+def _scipy() -> Any:
+    from scipy import special
+
+    return special
+
+
+def erf(x: Any) -> Any:
+    """``2 / sqrt(pi) * integral of exp(-t²) from 0 to x``"""
+    return _scipy().erf(x)
+
+
+def expit(x: Any) -> Any:
+    """``1 / (1 + exp(-x))``, without overflow."""
+    return _scipy().expit(x)
