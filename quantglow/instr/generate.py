@@ -14,7 +14,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.instr.placement import Home, Placement, place
+from quantglow.instr.placement import Home, Placement, place, source_of
 from quantglow.instr.program import (
     Alloc,
     Buffer,
@@ -99,7 +99,10 @@ class _Generator:
         return dense_view(self.buffer(node.name, kind, node.type), node.type)
 
     def within(self, home: Home, node: Node) -> View:
-        return self.container(home.container).sub(home.starts, node.type.shape)
+        view = self.container(home.container).sub(home.starts, home.shape)
+        inside = view.reshaped(node.type.shape)
+        assert inside is not None, "placement checked it"
+        return inside
 
     def container(self, node: Node) -> View:
         """The view of a Concat or Pad, made when the first part of it is computed."""
@@ -138,9 +141,8 @@ class _Generator:
     def copy_unless_there(
         self, part: Node, container: Node, starts: tuple[int, ...], target: View
     ) -> None:
-        home = self.placement.homes.get(part)
-        at_home = home is not None and home.container is container and home.starts == starts
-        if not at_home and part.type.size:
+        home = self.placement.homes.get(source_of(part))
+        if home != Home(container, starts, part.type.shape) and part.type.size:
             self.steps.append(Copy(self.views[part], target))
 
     def reshape(self, node: Node) -> View:
@@ -192,10 +194,8 @@ class _Generator:
 
     def output(self, name: str, node: Node) -> View:
         view = self.views[node]
-        if (
-            view.buffer.kind is BufferKind.OUTPUT
-            and self.placement.direct_outputs.get(node) == name
-        ):
+        direct = self.placement.direct_outputs.get(source_of(node))
+        if view.buffer.kind is BufferKind.OUTPUT and direct == name:
             return view
         target = dense_view(self.buffer(name, BufferKind.OUTPUT, node.type), node.type)
         self.steps.append(Copy(view, target))

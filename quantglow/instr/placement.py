@@ -1,7 +1,8 @@
 """Placement: which values are computed right inside a larger one.
 
 A part of a Concat, and the operand of a Pad, needs no buffer of its own: its *home* is a box
-inside the container.  Homes nest (a Concat may itself live inside a Pad).
+inside the container.  Homes nest (a Concat may itself live inside a Pad).  Reshapes between a value
+and its container are looked through where the box allows it: ``source_of``.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.instr.program import dense_strides, reshaped_strides
 from quantglow.ops import Concat, Expand, Pad, Reshape, Slice, Transpose
 
 ALIASES = (Input, Constant, Reshape, Slice, Transpose, Expand)
@@ -18,10 +20,11 @@ ALIASES = (Input, Constant, Reshape, Slice, Transpose, Expand)
 
 @dataclass(frozen=True)
 class Home:
-    """The box of ``container`` that begins at ``starts``."""
+    """The box of ``container`` that begins at ``starts``; the value may be a reshape of it."""
 
     container: Node
     starts: tuple[int, ...]
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -38,32 +41,62 @@ class Placement:
     direct_outputs: dict[Node, str]
 
 
+def source_of(node: Node) -> Node:
+    """The value that ``node`` is a reshape of."""
+    while isinstance(node, Reshape):
+        node = node.x
+    return node
+
+
 def place(graph: Graph) -> Placement:
     """Decide homes from the outputs backwards, so that a container knows its own home first."""
     wider = _wider_pads(graph)
     direct = _direct_outputs(graph, wider)
     homes: dict[Node, Home] = {}
 
-    def movable(node: Node) -> bool:
-        """Whether a value is computed (not aliased) and has no place yet."""
-        placed = node in homes or node in direct or node in wider
-        return not isinstance(node, ALIASES) and not placed and node.type.size > 0
+    def settle(part: Node, home: Home) -> None:
+        """Give the source of ``part`` its home if it is computed (not aliased) and has none."""
+        source = source_of(part)
+        placed = source in homes or source in direct or source in wider
+        if isinstance(source, ALIASES) or placed or not source.type.size:
+            return
+        if _fits(part, _strides(home.container, homes)):
+            homes[source] = home
 
     for node in reversed(graph.nodes):
         if isinstance(node, Concat):
             for part, home in _concat_homes(node):
-                if movable(part):
-                    homes[part] = home
-        elif isinstance(node, Pad) and node not in wider and movable(node.x):
-            homes[node.x] = Home(node, node.before)
+                settle(part, home)
+        elif isinstance(node, Pad) and node not in wider:
+            settle(node.x, Home(node, node.before, node.x.type.shape))
     return Placement(homes, wider, direct)
+
+
+def _strides(node: Node, homes: dict[Node, Home]) -> tuple[int, ...]:
+    """Where the elements of a container lie, given its own home."""
+    home = homes.get(node)
+    if home is None:
+        return dense_strides(node.type.shape)
+    found = reshaped_strides(home.shape, _strides(home.container, homes), node.type.shape)
+    assert found is not None, "a home holds its value"
+    return found
+
+
+def _fits(part: Node, strides: tuple[int, ...]) -> bool:
+    """Whether each value from ``part`` up to its source is a view of the box with dense rows."""
+    while isinstance(part, Reshape):
+        inner = reshaped_strides(part.type.shape, strides, part.x.type.shape)
+        if inner is None or (part.x.type.shape and part.x.type.shape[-1] > 1 and inner[-1] != 1):
+            return False
+        part, strides = part.x, inner
+    return True
 
 
 def _concat_homes(node: Concat) -> list[tuple[Node, Home]]:
     homes, position = [], 0
     for part in node.parts:
         starts = tuple(position if i == node.axis else 0 for i in range(node.type.rank))
-        homes.append((part, Home(node, starts)))
+        homes.append((part, Home(node, starts, part.type.shape)))
         position += part.type.shape[node.axis]
     return homes
 
@@ -94,6 +127,7 @@ def _direct_outputs(graph: Graph, wider: dict[Node, Pad]) -> dict[Node, str]:
     """Computed outputs go straight to the caller's buffer; a value output twice is copied."""
     found: dict[Node, str] = {}
     for name, node in graph.outputs:
-        if not isinstance(node, ALIASES) and node not in wider and node.type.size:
-            found.setdefault(node, name)
+        source = source_of(node)
+        if not isinstance(source, ALIASES) and source not in wider and source.type.size:
+            found.setdefault(source, name)
     return found

@@ -122,16 +122,10 @@ class View:
 
     def reshaped(self, shape: tuple[int, ...]) -> View | None:
         """The same elements under another shape, or None where strides do not allow a view."""
-        probe = np.lib.stride_tricks.as_strided(
-            np.empty(0, np.int8), self.shape, self.strides, writeable=False
-        )
-        try:
-            # NumPy knows when a reshape needs no copy; bytes stand for elements here.
-            view = probe.view()
-            view.shape = shape
-        except AttributeError:
+        strides = reshaped_strides(self.shape, self.strides, shape)
+        if strides is None:
             return None
-        return View(self.buffer, self.type.with_shape(shape), tuple(view.strides), self.offset)
+        return View(self.buffer, self.type.with_shape(shape), strides, self.offset)
 
     def text(self, spell: Spelling) -> str:
         """``%buffer[offset:strides]: type``, without the brackets where the view is plain."""
@@ -146,6 +140,20 @@ class View:
 def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Row-major strides in elements."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+def reshaped_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Strides of the same elements under the shape ``new``, or None where there are none."""
+    probe = np.lib.stride_tricks.as_strided(np.empty(0, np.int8), shape, strides, writeable=False)
+    try:
+        # NumPy knows when a reshape needs no copy; bytes stand for elements here.
+        view = probe.view()
+        view.shape = new
+    except AttributeError:
+        return None
+    return tuple(view.strides)
 
 
 @dataclass(frozen=True, eq=False)

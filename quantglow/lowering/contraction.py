@@ -11,7 +11,7 @@ import numpy as np
 from quantglow.errors import BackendError
 from quantglow.graph.node import Constant, Node
 from quantglow.lowering.rules import lowers, tag
-from quantglow.ops import Conv, ConvTranspose, Expand, Gemm, Map, MatMul, Pad, Reshape, Slice
+from quantglow.ops import Conv, ConvTranspose, Expand, Gemm, Map, MatMul, Pad, Reshape
 from quantglow.ops.elementwise import Add
 from quantglow.ops.expression import arg
 from quantglow.types import DType, ElementType
@@ -79,60 +79,6 @@ def _reshaped_weights(node: Node, w: Constant, shape: tuple[int, ...]) -> Consta
     if element is not None and element.quant is not None and element.quant.axis is not None:
         element = ElementType(element.dtype, replace(element.quant, axis=len(shape) - 1))
     return Constant(name=tag(node, "weights"), value=w.value.reshape(shape), element=element)
-
-
-@lowers(ConvTranspose)
-def lower_conv_transpose(node: ConvTranspose) -> Node:
-    """ConvTranspose(x, w) -> Conv(x with zeros between its elements, w flipped)"""
-    w = require_constant(node, node.w)
-    flipped = replace(w, name=tag(node, "flipped"), value=w.value[::-1, ::-1].copy())
-    x = _spread(node)
-    (top, left), (bottom, right) = node.equivalent_pads()
-    # _spread leaves stride - 1 zeros after the last element too.
-    bottom, right = bottom - node.strides[0] + 1, right - node.strides[1] + 1
-    x = _cropped(node, x, (top, left), (bottom, right))
-    return Conv(
-        name=node.name,
-        x=Pad(
-            name=tag(node, "pad"),
-            x=x,
-            before=(0, max(top, 0), max(left, 0), 0),
-            after=(0, max(bottom, 0), max(right, 0), 0),
-        ),
-        w=flipped,
-        b=node.b if node.b is not None else zero_bias(node, node.type.shape[3]),
-        dilations=node.dilations,
-        group=node.group,
-        low=node.low,
-        high=node.high,
-        out=node.out,
-    )
-
-
-def _spread(node: ConvTranspose) -> Node:
-    """Zeros after every element along H and W: Pad on [N, H, 1, W, 1, C]."""
-    (n, h, w, c), (sh, sw) = node.x.type.shape, node.strides
-    if (sh, sw) == (1, 1):
-        return node.x
-    cells = Reshape(name=tag(node, "cells"), x=node.x, shape=(n, h, 1, w, 1, c))
-    after = (0, 0, sh - 1, 0, sw - 1, 0)
-    padded = Pad(name=tag(node, "spread"), x=cells, before=(0,) * 6, after=after)
-    return Reshape(name=tag(node, "grid"), x=padded, shape=(n, h * sh, w * sw, c))
-
-
-def _cropped(node: Node, x: Node, before: tuple[int, int], after: tuple[int, int]) -> Node:
-    """Cut where pads are negative."""
-    top, left, bottom, right = (max(-p, 0) for p in (*before, *after))
-    if not any((top, left, bottom, right)):
-        return x
-    n, h, w, c = x.type.shape
-    return Slice(
-        name=tag(node, "crop"),
-        x=x,
-        starts=(0, top, left, 0),
-        sizes=(n, h - top - bottom, w - left - right, c),
-        steps=(1, 1, 1, 1),
-    )
 
 
 @lowers(MatMul)

@@ -16,7 +16,7 @@ from quantglow.instr.verify import verify_program
 from quantglow.interpreter import interpret
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.share import share_in_place
-from quantglow.ops import Concat, Conv, Expand, Map, Pad, Slice, Transpose
+from quantglow.ops import Concat, Conv, Expand, Map, Pad, Reshape, Slice, Transpose
 from quantglow.ops.expression import arg, call
 from quantglow.types import DType, ElementType, f32
 
@@ -124,6 +124,34 @@ def residual_is_the_image(x: Node) -> list[Node]:
     return [doubled("r", Conv(name="c", x=a, w=w, b=b, residual=a))]
 
 
+def reshape(name: str, x: Node, *shape: int) -> Reshape:
+    return Reshape(name=name, x=x, shape=shape)
+
+
+def reshaped_part_of_a_concat(x: Node) -> list[Node]:
+    """Rows of one image between rows of another."""
+    parts = [reshape(f"{n}-cells", doubled(n, x), 1, 3, 1, 8) for n in ("a", "b")]
+    return [doubled("r", reshape("rows", concat("j", *parts, axis=2), 1, 6, 4, 2))]
+
+
+def reshaped_concat_in_a_pad(x: Node) -> list[Node]:
+    parts = [reshape(f"{n}-cells", doubled(n, x), 1, 3, 1, 8) for n in ("a", "b")]
+    image = reshape("rows", concat("j", *parts, axis=2), 1, 6, 4, 2)
+    return [doubled("r", pad("p", image, 1))]
+
+
+def reshape_that_no_box_allows(x: Node) -> list[Node]:
+    """The values of a would lie two bytes apart; rows of a padded image are no vector."""
+    stacked = concat("j", *[reshape(f"{n}1", doubled(n, x), *SHAPE, 1) for n in "ab"], axis=4)
+    flat = reshape("flat", doubled("c", x), 1, 2, 4, 3)
+    return [doubled("r", stacked), doubled("s", pad("p", flat, 1))]
+
+
+def reshape_is_an_output(x: Node) -> list[Node]:
+    a = doubled("a", x)
+    return [reshape("flat", a, 24), reshape("other", a, 2, 12), concat("j", a, doubled("b", a))]
+
+
 CASES: list[Callable[[Node], list[Node]]] = [
     wider_pad_last,
     narrow_pad_in_concat,
@@ -139,6 +167,10 @@ CASES: list[Callable[[Node], list[Node]]] = [
     value_is_read_again,
     container_is_begun_before,
     residual_is_the_image,
+    reshaped_part_of_a_concat,
+    reshaped_concat_in_a_pad,
+    reshape_that_no_box_allows,
+    reshape_is_an_output,
 ]
 
 
@@ -169,7 +201,16 @@ def copies(program: Program) -> int:
 
 
 @pytest.mark.parametrize(
-    ("case", "expected"), [(pad_of_pad, 0), (part_reads_its_sibling, 0), (part_is_an_output, 1)]
+    ("case", "expected"),
+    [
+        (pad_of_pad, 0),
+        (part_reads_its_sibling, 0),
+        (part_is_an_output, 1),
+        (reshaped_part_of_a_concat, 0),
+        (reshaped_concat_in_a_pad, 0),
+        (reshape_that_no_box_allows, 3),
+        (reshape_is_an_output, 2),
+    ],
 )
 def test_containers_are_filled_in_place(case: Callable[[Node], list[Node]], expected: int) -> None:
     assert copies(generate(graph_of(case))) == expected

@@ -1,0 +1,183 @@
+"""Transposed convolutions become convolutions.
+
+With a stride of s every s-th result along an axis is a convolution of its own, with every s-th tap
+of the kernel: its *phase*.  All phases read the same pixels, so they are output channels of one
+convolution, and no product with a zero between pixels is ever made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Node
+from quantglow.lowering.contraction import require_constant, zero_bias
+from quantglow.lowering.rules import lowers, tag
+from quantglow.ops import Concat, Conv, ConvTranspose, Pad, Reshape, Slice, Transpose
+from quantglow.ops.convolution import Pair
+from quantglow.types import Array, ElementType, QuantParams
+
+FEW_CHANNELS = 16
+"""Narrower rows of phases are computed together and moved apart: a vector holds so many sums."""
+
+
+@lowers(ConvTranspose)
+def lower_conv_transpose(node: ConvTranspose) -> Node:
+    """ConvTranspose(x, w) -> a Conv for the phases of each row, or on x with zeros in between"""
+    w = require_constant(node, node.w)
+    if _has_phases(node):
+        return _by_phases(node, w)
+    flipped = replace(w, name=tag(node, "flipped"), value=w.value[::-1, ::-1].copy())
+    before, after = node.equivalent_pads()
+    # _spread leaves stride - 1 zeros after the last element too.
+    after = (after[0] - node.strides[0] + 1, after[1] - node.strides[1] + 1)
+    return Conv(
+        name=node.name,
+        x=_fitted(node, _spread(node), before, after),
+        w=flipped,
+        b=_bias(node),
+        dilations=node.dilations,
+        group=node.group,
+        low=node.low,
+        high=node.high,
+        out=node.out,
+    )
+
+
+def _has_phases(node: ConvTranspose) -> bool:
+    """Whether phases are convolutions of one group of neighbouring taps."""
+    plain = node.dilations == (1, 1) and node.group == 1 and isinstance(_bias(node), Constant)
+    inside = all(p < s for p, s in zip(node.output_padding, node.strides, strict=True))
+    return node.strides != (1, 1) and plain and inside
+
+
+def _bias(node: ConvTranspose) -> Node:
+    return node.b if node.b is not None else zero_bias(node, node.type.shape[3])
+
+
+def _spread(node: ConvTranspose) -> Node:
+    """Zeros after every element along H and W: Pad on [N, H, 1, W, 1, C]."""
+    (n, h, w, c), (sh, sw) = node.x.type.shape, node.strides
+    if (sh, sw) == (1, 1):
+        return node.x
+    cells = Reshape(name=tag(node, "cells"), x=node.x, shape=(n, h, 1, w, 1, c))
+    after = (0, 0, sh - 1, 0, sw - 1, 0)
+    padded = Pad(name=tag(node, "spread"), x=cells, before=(0,) * 6, after=after)
+    return Reshape(name=tag(node, "grid"), x=padded, shape=(n, h * sh, w * sw, c))
+
+
+def _fitted(node: Node, x: Node, before: Pair, after: Pair) -> Node:
+    """Zeros around x, cut where a pad is negative."""
+    cut_before, cut_after = (tuple(max(-p, 0) for p in pair) for pair in (before, after))
+    if any((*cut_before, *cut_after)):
+        n, h, w, c = x.type.shape
+        sizes = (n, h - cut_before[0] - cut_after[0], w - cut_before[1] - cut_after[1], c)
+        starts = (0, *cut_before, 0)
+        x = Slice(name=tag(node, "crop"), x=x, starts=starts, sizes=sizes, steps=(1,) * 4)
+    wide_before, wide_after = ((0, max(p, 0), max(q, 0), 0) for p, q in (before, after))
+    if not any((*wide_before, *wide_after)):
+        return x
+    return Pad(name=tag(node, "pad"), x=x, before=wide_before, after=wide_after)
+
+
+# -- by phases
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis: results ``first * stride`` up to ``(last + 1) * stride`` hold those asked for.
+
+    Counted from the first result without pads.  Each of the ``cells`` has a result of every phase,
+    a sum over ``taps`` pixels.
+    """
+
+    stride: int
+    taps: int
+    first: int
+    last: int
+    cut: int
+
+    @staticmethod
+    def of(node: ConvTranspose, axis: int) -> _Axis:
+        stride, kernel, pad = node.strides[axis], node.w.type.shape[axis], node.pads[axis]
+        first, last = pad // stride, (pad + node.type.shape[axis + 1] - 1) // stride
+        return _Axis(stride, -(-kernel // stride), first, last, pad - first * stride)
+
+    @property
+    def cells(self) -> int:
+        return self.last - self.first + 1
+
+    def pads(self, length: int) -> Pair:
+        """Zeros that the convolution needs before and after ``length`` pixels; may be negative."""
+        return self.taps - 1 - self.first, self.last - (length - 1)
+
+
+def _by_phases(node: ConvTranspose, w: Constant) -> Node:
+    rows, columns = _Axis.of(node, 0), _Axis.of(node, 1)
+    n, height, width, _ = node.x.type.shape
+    pads = zip(rows.pads(height), columns.pads(width), strict=True)
+    x = _fitted(node, node.x, *pads)
+    weights = _phase_weights(w.value, rows, columns)
+    channels = columns.stride * node.type.shape[3]
+    if channels < FEW_CHANNELS:
+        conv = _phase_conv(node, w, x, weights, "phases")
+        phases = (n, rows.cells, columns.cells, rows.stride, channels)
+        split = Reshape(name=tag(node, "split"), x=conv, shape=phases)
+        joined: Node = Transpose(name=tag(node, "apart"), x=split, perm=(0, 1, 3, 2, 4))
+    else:
+        shape = (n, rows.cells, 1, columns.cells * channels)
+        parts = []
+        for row in range(rows.stride):
+            conv = _phase_conv(node, w, x, weights[:, :, :, row : row + 1], f"row{row}")
+            parts.append(Reshape(name=tag(node, f"cells{row}"), x=conv, shape=shape))
+        joined = Concat(name=tag(node, "rows"), parts=tuple(parts), axis=2)
+    return _cut(node, joined, rows, columns)
+
+
+def _phase_weights(w: Array, rows: _Axis, columns: _Axis) -> Array:
+    """[row taps, column taps, C, row phase, column phase, O]; absent taps are zero."""
+    kh, kw, c, o = w.shape
+    missing = (rows.taps * rows.stride - kh, columns.taps * columns.stride - kw)
+    padded = np.pad(w, ((0, missing[0]), (0, missing[1]), (0, 0), (0, 0)))
+    shape = (rows.taps, rows.stride, columns.taps, columns.stride, c, o)
+    return padded.reshape(shape)[::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5)
+
+
+def _phase_conv(node: ConvTranspose, w: Constant, x: Node, weights: Array, role: str) -> Conv:
+    """The convolution of some row phases [KH, KW, C, row phases, column phases, O]."""
+    copies = weights.shape[3] * weights.shape[4]
+    value = weights.reshape(*weights.shape[:3], -1)
+    bias = _bias(node)
+    assert isinstance(bias, Constant)
+    return Conv(
+        name=tag(node, role),
+        x=x,
+        w=Constant(
+            name=tag(node, f"{role}-weights"), value=value, element=_repeated(w.element, copies)
+        ),
+        b=replace(bias, name=tag(node, f"{role}-bias"), value=np.tile(bias.value, copies)),
+        low=node.low,
+        high=node.high,
+        out=node.out,
+    )
+
+
+def _repeated(element: ElementType | None, copies: int) -> ElementType | None:
+    """Parameters for ``copies`` of every channel, one after the other."""
+    if element is None or element.quant is None or element.quant.axis is None:
+        return element
+    params = element.quant
+    wider = QuantParams(params.scales * copies, params.zero_points * copies, params.axis)
+    return replace(element, quant=wider)
+
+
+def _cut(node: ConvTranspose, joined: Node, rows: _Axis, columns: _Axis) -> Node:
+    """All cells as an image, without the results that pads take away."""
+    n, _, _, o = node.type.shape
+    whole = (n, rows.cells * rows.stride, columns.cells * columns.stride, o)
+    if whole == node.type.shape:
+        return Reshape(name=node.name, x=joined, shape=whole)
+    image = Reshape(name=tag(node, "whole"), x=joined, shape=whole)
+    starts = (0, rows.cut, columns.cut, 0)
+    return Slice(name=node.name, x=image, starts=starts, sizes=node.type.shape, steps=(1,) * 4)
