@@ -19,14 +19,15 @@ from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization import accuracy_control
 from quantglow.quantization.recovery import Spread, capacity
-from quantglow.report import Diagnosis, Report, diagnosis, verification
+from quantglow.report import Diagnosis, MemoryFigures, Report, diagnosis, verification
 from quantglow.report.accuracy import WORST
 from quantglow.report.metrics import Sums
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import sensitivities
 from quantglow.report.verification import MAX_SAMPLES, Verification
-from quantglow.runtime.build import Build, compile_graph, thread_count
+from quantglow.runtime.build import Build, Machine, compile_graph, thread_count
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.specialisations import FreeShapes, Specialisation
 from quantglow.types import Array
 
 Shapes = Mapping[str, Sequence[int]]
@@ -185,14 +186,43 @@ def compile(
 
     target        "native", or one of ``quantglow.backends.llvm.target.LEVELS``
     num_threads   None: one for each physical core
+    input_shapes  fixes the shapes of inputs that the model leaves free; without it the model
+                  serves all of them, each compiled on first use
     backend       "llvm", or "reference": the same program in NumPy
     """
+    machine = Machine.of(target, num_threads, backend)
     seconds: dict[str, float] = {}
     with debug.timed("import", seconds):
-        graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
+        source = None if isinstance(model, Graph) else frontend.open_model(model)
+        if source and not input_shapes and source.signature.is_free:
+            return compile_free(source.snapshot(), machine, seconds)
+        graph = source.graph(input_shapes) if source else model
         graph = graph if is_quantized(graph) else passes.optimize(graph)
-    build = compile_graph(graph, target, num_threads, backend)
-    return CompiledModel(graph, build, report_of(build, seconds))
+    build = machine.compile(graph)
+    return CompiledModel.of(graph, build, report_of(build, seconds))
+
+
+def compile_free(
+    source: frontend.Source, machine: Machine, seconds: Mapping[str, float]
+) -> CompiledModel:
+    """A float model that serves every shape; one that leaves only its batch free is compiled for
+    batch 1 at once.
+    """
+
+    def graph_at(shapes: Shapes | None) -> Graph:
+        return passes.optimize(source.graph(shapes))
+
+    programs = FreeShapes(source.signature, graph_at, machine)
+    if not source.has_shapes:
+        report = Report(machine.name, machine.num_threads, MemoryFigures(), {}, notes=(ON_USE,))
+        return CompiledModel(programs, report)
+    graph = graph_at(None)
+    build = machine.compile(graph)
+    programs.add(Specialisation(graph, build))
+    return CompiledModel(programs, report_of(build, seconds))
+
+
+ON_USE = "the model leaves dimensions free: it is compiled for each shape on first use"
 
 
 def diagnose(
@@ -299,7 +329,7 @@ class _Job:
             checked_report(build, seconds, found),
             profile={"samples": self.profile.samples, "tensors": len(self.profile.histograms)},
         )
-        return CompiledModel(self.graph, build, report, self.profile)
+        return CompiledModel.of(self.graph, build, report, self.profile)
 
     def compile_controlled(
         self,

@@ -37,4 +37,4 @@ def load(
         memory=now.memory,
         seconds=now.seconds,
     )
-    return CompiledModel(saved.graph, build, report)
+    return CompiledModel.of(saved.graph, build, report)

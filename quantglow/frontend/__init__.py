@@ -1,6 +1,6 @@
 """ONNX import and export: the only rooms that know ``onnx``."""
 
 from quantglow.frontend.export import export_onnx
-from quantglow.frontend.importer import import_model
+from quantglow.frontend.source import Source, import_model, open_model
 
-__all__ = ["export_onnx", "import_model"]
+__all__ = ["Source", "export_onnx", "import_model", "open_model"]

@@ -1,14 +1,13 @@
-"""ONNX to a typed float ``Graph``."""
+"""ONNX nodes to the nodes of a typed float graph.  ``source`` has the way in."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx
 
-from quantglow.errors import ModelError, TypeRuleError, UnsupportedOpError
+from quantglow.errors import ModelError, TypeRuleError
 from quantglow.frontend import (
     convolution,
     elementwise,
@@ -27,13 +26,11 @@ from quantglow.frontend.context import (
     Unsupported,
 )
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
-from quantglow.frontend.input_shapes import resolve_shapes
-from quantglow.frontend.loading import all_nodes, load_model, opsets_of
+from quantglow.frontend.loading import all_nodes, opsets_of
 from quantglow.frontend.shape import MAX_ELEMENTS
-from quantglow.frontend.source_hash import source_hash
 from quantglow.frontend.values import Foreign, Known, Value, is_float_type
-from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
+from quantglow.graph.signature import Shapes
 from quantglow.types import Array, f32
 
 FAMILIES = (convolution, elementwise, matmul, normalization, pooling, resize, shape, slicing)
@@ -43,44 +40,17 @@ _QUANTIZED = "the model is quantized already; import the float model it was made
 _REASONS = {"QuantizeLinear": _QUANTIZED, "DequantizeLinear": _QUANTIZED}
 
 
-def import_model(
-    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
-    input_shapes: Mapping[str, Sequence[int]] | None = None,
-) -> Graph:
-    """The float graph of an ONNX model (opset 7 or newer).
-
-    Inputs and outputs keep their ONNX names and layout; inside, images are NHWC between
-    transposes.  ``input_shapes`` fixes dimensions that the model leaves free; a free batch
-    dimension alone becomes 1.  float16 and float64 become float32.
-
-    Raises ``ModelError`` on files that are corrupt, unsafe, too old, or of unknown shape, and
-    ``UnsupportedOpError`` with every node that cannot be compiled.
-    """
-    proto = load_model(model)
-    scope = new_scope(proto)
-    inputs = declare_inputs(proto, input_shapes or {}, scope)
-    with np.errstate(all="ignore"):  # weights may be infinite
-        import_nodes(live_nodes(proto.graph), scope)
-    outputs = [(output.name, output_node(output.name, scope)) for output in proto.graph.output]
-    if scope.problems:
-        raise UnsupportedOpError(scope.problems)
-    named = tuple((name, node) for name, node in outputs if node is not None)
-    return Graph(inputs=inputs, outputs=named, source_hash=source_hash(proto))
-
-
 def new_scope(proto: onnx.ModelProto) -> Scope:
-    """Initializers known, the names of the main graph reserved."""
+    """The names of the main graph reserved."""
     graph = proto.graph
     nodes = list(all_nodes(graph.node))
     read = {name for node in nodes for name in node.input}
     made = {name for node in graph.node for name in node.output}
-    scope = Scope(
+    return Scope(
         opsets=opsets_of(proto),
         reserved=frozenset({*made, *(i.name for i in graph.input)}),
         used=frozenset(read | outputs_of_graphs(graph, nodes)),
     )
-    add_initializers(graph, scope)
-    return scope
 
 
 def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:
@@ -88,29 +58,30 @@ def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -
     return {output.name for g in (graph, *branches) for output in g.output}
 
 
-def add_initializers(graph: onnx.GraphProto, scope: Scope) -> None:
+def known_initializers(graph: onnx.GraphProto) -> Iterator[Known]:
+    """The initializers decoded.  Raises ``ModelError``."""
     for tensor in graph.initializer:
         try:
             array = onnx.numpy_helper.to_array(tensor)
         except FAILURES as error:
             raise ModelError(f"tensor {tensor.name!r} is malformed: {error}") from None
-        scope.values[tensor.name] = Known(tensor.name, array)
+        yield Known(tensor.name, array)
+
+
+def add_initializers(graph: onnx.GraphProto, known: Iterable[Known], scope: Scope) -> None:
+    scope.values.update((value.name, value) for value in known)
     for sparse in graph.sparse_initializer:
         scope.problems.append(f"tensor {sparse.values.name!r}: sparse initializer")
         scope.values[sparse.values.name] = Foreign(sparse.values.data_type, None, reported=True)
 
 
 def declare_inputs(
-    proto: onnx.ModelProto, given: Mapping[str, Sequence[int]], scope: Scope
+    fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: Scope
 ) -> tuple[Input, ...]:
-    """Input nodes; what has an initializer is a constant (old models list it as an input)."""
-    fed = [i for i in proto.graph.input if i.name not in scope.values]
-    for value in fed:
-        if not value.type.HasField("tensor_type"):
-            raise ModelError(f"input {value.name!r} is no tensor; quantglow feeds tensors only")
+    """Input nodes in these shapes."""
     inputs = []
-    for value, dims in zip(fed, resolve_shapes(fed, given).values(), strict=True):
-        element = value.type.tensor_type.elem_type
+    for value in fed:
+        dims, element = shapes[value.name], value.type.tensor_type.elem_type
         if is_float_type(element):
             node = Input(name=scope.claim(value.name), tensor=f32(*dims))
             scope.values[value.name] = node
@@ -193,7 +164,7 @@ def inline_branch(call: Call) -> dict[str, Value]:
     """An If of known condition is the branch it takes."""
     taken = bool(call.array(0, "condition").reshape(()))
     branch = call.attributes["then_branch" if taken else "else_branch"]
-    add_initializers(branch, call.scope)
+    add_initializers(branch, known_initializers(branch), call.scope)
     import_nodes(live_nodes(branch), call.scope)
     inner = [call.scope.values[output.name] for output in branch.output]
     return dict(zip(call.proto.output, inner, strict=True))

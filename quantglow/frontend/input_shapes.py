@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 import onnx
 
 from quantglow.errors import ModelError
-
-Dim = int | str | None
-"""A fixed size, a symbol, or free without a name."""
+from quantglow.graph.signature import Dim, is_symbol
 
 
 def resolve_shapes(
@@ -34,10 +32,8 @@ def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:
     tensor = value.type.tensor_type
     if not tensor.HasField("shape"):
         return None
-    # Some exporters call every unknown dimension "?": that is no symbol they share.
     return tuple(
-        int(d.dim_value) if d.dim_value > 0 else (d.dim_param.strip("?") or None)
-        for d in tensor.shape.dim
+        int(d.dim_value) if d.dim_value > 0 else (d.dim_param or None) for d in tensor.shape.dim
     )
 
 
@@ -52,8 +48,8 @@ def accepted(
         return shape
     fits = len(shape) == len(dims)
     for size, dim in zip(shape, dims, strict=False):
-        expected = symbols.setdefault(dim, size) if isinstance(dim, str) else dim
-        fits = fits and expected in (None, size)
+        expected = symbols.setdefault(str(dim), size) if is_symbol(dim) else dim
+        fits = fits and (expected == size or not isinstance(expected, int))
     if not fits:
         raise ModelError(
             f"input_shapes[{name!r}] is {shape}, but the model declares {described(dims)}"
@@ -67,7 +63,7 @@ def completed(
 ) -> tuple[int, ...]:
     """The declared shape with symbols that other inputs fixed, and batch 1."""
     if dims is not None:
-        known = [symbols.get(d, d) if isinstance(d, str) else d for d in dims]
+        known = [symbols.get(str(d), d) if is_symbol(d) else d for d in dims]
         if known and not isinstance(known[0], int):
             known[0] = 1
         if all(isinstance(d, int) for d in known):
@@ -76,6 +72,12 @@ def completed(
         f"input {name!r} has free dimensions {described(dims)}; "
         f"give its shape: input_shapes={{{name!r}: (…)}}"
     )
+
+
+def is_complete(inputs: Sequence[onnx.ValueInfoProto]) -> bool:
+    """Whether ``resolve_shapes`` needs no shapes: only batch dimensions are free."""
+    dims = [declared_dims(value) for value in inputs]
+    return all(d is not None and all(isinstance(size, int) for size in d[1:]) for d in dims)
 
 
 def described(dims: tuple[Dim, ...] | None) -> str:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from quantglow.errors import ModelError
 from quantglow.graph.node import Node
-from quantglow.types import Array
+from quantglow.types import Array, DType
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +72,17 @@ _FLOATS = frozenset(
         onnx.TensorProto.BFLOAT16,
     }
 )
+
+
+def dtype_of(name: str, onnx_type: int) -> DType:
+    """How values of the ONNX element type are fed.  Raises ``ModelError``."""
+    if is_float_type(onnx_type):
+        return DType.F32
+    try:
+        return DType.of(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(onnx_type)))
+    except (TypeError, KeyError):
+        kind = onnx.helper.tensor_dtype_to_string(onnx_type)
+        raise ModelError(f"{name!r} holds elements of type {kind}; quantglow has none") from None
 
 
 def as_float32(array: Array) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, TypeVar, dataclass_transform
 
 from quantglow.errors import TypeRuleError
@@ -44,7 +45,7 @@ class Node:
     def op(self) -> str:
         return type(self).__name__
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Node, ...]:
         """Operand nodes in declaration order; absent optional operands are left out."""
         found: list[Node] = []

@@ -6,7 +6,7 @@ Its result is the meaning of the graph.  Listeners see every value; the profiler
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -53,10 +53,7 @@ def evaluate(node: Node, values: Mapping[Node, Array], feeds: Mapping[str, Array
 def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
     """Raise ``InputError`` unless ``feeds`` has exactly the graph's inputs, well typed."""
     expected = {node.name: node.type for node in graph.inputs}
-    if missing := sorted(expected.keys() - feeds.keys()):
-        raise InputError(f"missing input(s) {missing}; the model takes {sorted(expected)}")
-    if unknown := sorted(feeds.keys() - expected.keys()):
-        raise InputError(f"unknown input(s) {unknown}; the model takes {sorted(expected)}")
+    check_names(expected, feeds)
     for name, kind in expected.items():
         array = np.asarray(feeds[name])
         if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
@@ -64,6 +61,15 @@ def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
                 f"input {name!r} must be {kind.dtype.numpy} of shape {kind.shape}, "
                 f"got {array.dtype} of shape {array.shape}{_remedy(array, kind)}"
             )
+
+
+def check_names(expected: Iterable[str], feeds: Mapping[str, Array]) -> None:
+    """Raise ``InputError`` unless ``feeds`` has exactly these inputs."""
+    names = set(expected)
+    if missing := sorted(names - feeds.keys()):
+        raise InputError(f"missing input(s) {missing}; the model takes {sorted(names)}")
+    if unknown := sorted(feeds.keys() - names):
+        raise InputError(f"unknown input(s) {unknown}; the model takes {sorted(names)}")
 
 
 def _remedy(array: Array, kind: TensorType) -> str:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from quantglow import debug
 from quantglow.backends.llvm.executable import compile_program
-from quantglow.backends.llvm.target import resolve
+from quantglow.backends.llvm.target import Target, resolve
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
@@ -75,25 +75,51 @@ def plan_program(
     return PlannedProgram(lowered, program, plan)
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What to compile for; ``target`` is None for the reference backend."""
+
+    target: Target | None
+    num_threads: int = 1
+
+    @staticmethod
+    def of(
+        target: str = "native", num_threads: int | None = None, backend: str = "llvm"
+    ) -> Machine:
+        """Raises ``BackendError`` for an unknown target and ``OptionError``.
+
+        ``num_threads=None`` takes one thread for each physical core this process may use.
+        """
+        choice("backend", backend, BACKENDS)
+        threads = thread_count(num_threads)
+        return Machine(None) if backend == "reference" else Machine(resolve(target), threads)
+
+    @property
+    def name(self) -> str:
+        return "reference" if self.target is None else self.target.name
+
+    def compile(self, graph: Graph) -> Build:
+        """Machine code for a graph."""
+        seconds: dict[str, float] = {}
+        if self.target is None:
+            planned = plan_program(graph, seconds=seconds)
+            executable: Executable = ReferenceExecutable(planned.program, planned.plan)
+        else:
+            unsigned = self.target.unsigned_activations
+            planned = plan_program(graph, unsigned=unsigned, seconds=seconds)
+            with debug.timed("generate code", seconds):
+                parts = (planned.program, planned.plan, self.target, self.num_threads)
+                executable = compile_program(*parts)
+        return Build(
+            executable, planned.program, planned.plan, self.name, self.num_threads, seconds
+        )
+
+
 def compile_graph(
     graph: Graph, target: str = "native", num_threads: int | None = None, backend: str = "llvm"
 ) -> Build:
-    """Machine code for a graph.  Raises ``BackendError`` for an unknown target.
-
-    ``num_threads=None`` takes one thread for each physical core this process may use.
-    """
-    choice("backend", backend, BACKENDS)
-    threads = thread_count(num_threads)
-    seconds: dict[str, float] = {}
-    if backend == "reference":
-        planned = plan_program(graph, seconds=seconds)
-        executable: Executable = ReferenceExecutable(planned.program, planned.plan)
-        return Build(executable, planned.program, planned.plan, "reference", 1, seconds)
-    machine = resolve(target)
-    planned = plan_program(graph, unsigned=machine.unsigned_activations, seconds=seconds)
-    with debug.timed("generate code", seconds):
-        executable = compile_program(planned.program, planned.plan, machine, threads)
-    return Build(executable, planned.program, planned.plan, machine.name, threads, seconds)
+    """``Machine.of(target, num_threads, backend).compile(graph)``"""
+    return Machine.of(target, num_threads, backend).compile(graph)
 
 
 def thread_count(num_threads: int | None) -> int:

@@ -11,11 +11,12 @@ import numpy as np
 
 from quantglow.errors import InputError
 from quantglow.graph.graph import Graph
-from quantglow.interpreter import check_feeds
+from quantglow.graph.signature import Dim, Port
 from quantglow.options import strings
 from quantglow.runtime.build import Build
 from quantglow.runtime.saving import save
-from quantglow.types import Array, DType, TensorType
+from quantglow.runtime.specialisations import OneShape, Specialisation, Specialisations
+from quantglow.types import Array, DType
 
 if TYPE_CHECKING:
     from quantglow.profiling import Profile
@@ -43,26 +44,44 @@ class TensorInfo:
     """An input or output as onnxruntime's ``NodeArg`` describes it."""
 
     name: str
-    shape: list[int]
+    shape: list[Dim]
     type: str
 
     @staticmethod
-    def of(name: str, kind: TensorType) -> TensorInfo:
-        return TensorInfo(name, list(kind.shape), _ONNXRUNTIME_TYPES[kind.dtype])
+    def of(port: Port) -> TensorInfo:
+        return TensorInfo(port.name, list(port.dims or ()), _ONNXRUNTIME_TYPES[port.dtype])
 
 
 @dataclass(frozen=True, eq=False)
 class CompiledModel:
-    """A graph and the machine code of it.  Immutable; all methods may be called from any thread.
+    """A network and the machine code of it.  All methods may be called from any thread.
 
     ``report`` says what it costs and how exact it is; ``profile`` is what it was quantized with,
-    None for a float model or one loaded from a file.
+    None for a float model or one loaded from a file.  A model that leaves dimensions free takes
+    inputs of any shape that fits; for a new one it is compiled on first use, see
+    ``quantglow.runtime.specialisations``.
     """
 
-    graph: Graph
-    build: Build
+    specialisations: Specialisations
     report: ReportLike
     profile: Profile | None = None
+
+    @staticmethod
+    def of(
+        graph: Graph, build: Build, report: ReportLike, profile: Profile | None = None
+    ) -> CompiledModel:
+        """A model of fixed shapes."""
+        return CompiledModel(OneShape(Specialisation(graph, build)), report, profile)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph; of a model with free dimensions, at the shapes it was compiled for first."""
+        return self.specialisations.first.graph
+
+    @property
+    def build(self) -> Build:
+        """The program of ``graph``."""
+        return self.specialisations.first.build
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """The named outputs (None: all, in order) for ``feeds``, input name -> array.
@@ -76,13 +95,12 @@ class CompiledModel:
                 "Remedy: run(None, {name: array}), or call the model with arrays"
             )
         arrays = {name: as_array(name, value) for name, value in feeds.items()}
-        check_feeds(self.graph, arrays)
-        outputs = self.build.executable.run(arrays)
+        outputs = self.specialisations.at(arrays).run(arrays)
         return [outputs[position] for position in wanted]
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
         """Outputs for arrays given in the order of the inputs, or by name; a single one alone."""
-        names = [node.name for node in self.graph.inputs]
+        names = [port.name for port in self.specialisations.signature.inputs]
         if len(arrays) > len(names):
             raise InputError(f"{len(arrays)} arrays given, the model takes {len(names)}: {names}")
         feeds = dict(zip(names, arrays, strict=False))
@@ -92,12 +110,12 @@ class CompiledModel:
         return outputs[0] if len(outputs) == 1 else outputs
 
     def get_inputs(self) -> list[TensorInfo]:
-        """Name, shape and type of each input, in order."""
-        return [TensorInfo.of(node.name, node.type) for node in self.graph.inputs]
+        """Name, shape and type of each input, in order; free dimensions are symbols or None."""
+        return list(map(TensorInfo.of, self.specialisations.signature.inputs))
 
     def get_outputs(self) -> list[TensorInfo]:
         """Name, shape and type of each output, in order."""
-        return [TensorInfo.of(name, node.type) for name, node in self.graph.outputs]
+        return list(map(TensorInfo.of, self.specialisations.signature.outputs))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor."""
@@ -119,11 +137,11 @@ class CompiledModel:
 
         return (
             f"<CompiledModel ({shown(self.get_inputs())}) -> ({shown(self.get_outputs())}), "
-            f"{self.build.target}, {self.build.num_threads} thread(s)>"
+            f"{self.specialisations.target}, {self.specialisations.num_threads} thread(s)>"
         )
 
     def _positions(self, output_names: Sequence[str] | None) -> list[int]:
-        known = [name for name, _ in self.graph.outputs]
+        known = [port.name for port in self.specialisations.signature.outputs]
         if output_names is None:
             return list(range(len(known)))
         wanted = strings(output_names, "output_names")

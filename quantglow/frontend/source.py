@@ -1,0 +1,120 @@
+"""An ONNX model that is read once and imported at any number of shapes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import onnx
+
+from quantglow.errors import ModelError, UnsupportedOpError
+from quantglow.frontend.importer import (
+    add_initializers,
+    declare_inputs,
+    import_nodes,
+    known_initializers,
+    live_nodes,
+    new_scope,
+    output_node,
+)
+from quantglow.frontend.input_shapes import declared_dims, is_complete, resolve_shapes
+from quantglow.frontend.loading import load_model
+from quantglow.frontend.source_hash import source_hash
+from quantglow.frontend.values import Known, dtype_of
+from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Port, Signature
+
+Model = str | os.PathLike[str] | bytes | onnx.ModelProto
+
+
+def import_model(model: Model, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    """The float graph of an ONNX model (opset 7 or newer).
+
+    Inputs and outputs keep their ONNX names and layout; inside, images are NHWC between
+    transposes.  ``input_shapes`` fixes dimensions that the model leaves free; a free batch
+    dimension alone becomes 1.  float16 and float64 become float32.
+
+    Raises ``ModelError`` on files that are corrupt, unsafe, too old, or of unknown shape, and
+    ``UnsupportedOpError`` with every node that cannot be compiled.
+    """
+    return open_model(model).graph(input_shapes)
+
+
+def open_model(model: Model) -> Source:
+    """A checked model, not yet imported.  Raises ``ModelError``."""
+    return Source(load_model(model))
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A checked model.  What does not depend on shapes is worked out once."""
+
+    proto: onnx.ModelProto
+
+    def graph(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+        """The graph at these shapes, see ``import_model``."""
+        scope = new_scope(self.proto)
+        add_initializers(self.proto.graph, self.initializers, scope)
+        shapes = resolve_shapes(self.fed, input_shapes or {})
+        inputs = declare_inputs(self.fed, shapes, scope)
+        with np.errstate(all="ignore"):  # weights may be infinite
+            import_nodes(self.nodes, scope)
+        outputs = [(o.name, output_node(o.name, scope)) for o in self.proto.graph.output]
+        if scope.problems:
+            raise UnsupportedOpError(scope.problems)
+        named = tuple((name, node) for name, node in outputs if node is not None)
+        return Graph(inputs=inputs, outputs=named, source_hash=self.source_hash)
+
+    def snapshot(self) -> Source:
+        """A source that stays as it is when the caller changes the ``ModelProto``."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self.proto)
+        return Source(copy)
+
+    @cached_property
+    def signature(self) -> Signature:
+        """The inputs and outputs as the model declares them.  Raises ``ModelError``."""
+        return Signature(
+            tuple(map(port_of, self.fed)), tuple(map(port_of, self.proto.graph.output))
+        )
+
+    @property
+    def has_shapes(self) -> bool:
+        """Whether the model can be imported without naming shapes."""
+        return is_complete(self.fed)
+
+    @cached_property
+    def source_hash(self) -> str:
+        """Of what the model computes; it does not see declared shapes."""
+        return source_hash(self.proto)
+
+    @cached_property
+    def initializers(self) -> tuple[Known, ...]:
+        return tuple(known_initializers(self.proto.graph))
+
+    @cached_property
+    def nodes(self) -> tuple[onnx.NodeProto, ...]:
+        """Those that some output needs."""
+        return tuple(live_nodes(self.proto.graph))
+
+    @cached_property
+    def fed(self) -> tuple[onnx.ValueInfoProto, ...]:
+        """The inputs; what has an initializer is a constant (old models list it as an input)."""
+        graph = self.proto.graph
+        known = {t.name for t in graph.initializer} | {
+            s.values.name for s in graph.sparse_initializer
+        }
+        fed = tuple(i for i in graph.input if i.name not in known)
+        for value in fed:
+            if not value.type.HasField("tensor_type"):
+                raise ModelError(f"input {value.name!r} is no tensor; quantglow feeds tensors only")
+        return fed
+
+
+def port_of(value: onnx.ValueInfoProto) -> Port:
+    """An input or output; an undeclared element type is float."""
+    element = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
+    return Port(value.name, dtype_of(value.name, element), declared_dims(value))

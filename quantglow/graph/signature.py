@@ -1,0 +1,97 @@
+"""What a model declares of its inputs and outputs before its free dimensions are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quantglow.errors import InputError
+from quantglow.types import DType, TensorType
+
+Dim = int | str | None
+"""A fixed size, a symbol that other dimensions may share, or free without a name."""
+
+
+def is_symbol(dim: Dim) -> bool:
+    """Whether equal dimensions share a size; some exporters call every unknown one ``?``."""
+    return isinstance(dim, str) and bool(dim.strip("?"))
+
+
+Shape = tuple[int, ...]
+Shapes = Mapping[str, Shape]
+"""Input name -> shape."""
+
+
+@dataclass(frozen=True)
+class Port:
+    """One input or output; ``dims`` is None where not even their number is known."""
+
+    name: str
+    dtype: DType
+    dims: tuple[Dim, ...] | None
+
+    @staticmethod
+    def of(name: str, kind: TensorType) -> Port:
+        """The port of a tensor of known shape."""
+        return Port(name, kind.dtype, kind.shape)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the shape may change from call to call."""
+        return self.dims is None or not all(isinstance(dim, int) for dim in self.dims)
+
+    def __str__(self) -> str:
+        if self.dims is None:
+            return "(unknown rank)"
+        return "(" + ", ".join("?" if dim is None else str(dim) for dim in self.dims) + ")"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs and outputs of a model, in order."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether any input leaves a dimension free."""
+        return any(port.is_free for port in self.inputs)
+
+    @property
+    def has_free_batch(self) -> bool:
+        """Whether every input leaves its first dimension free, under one name at most."""
+        firsts = [port.dims[0] if port.dims else 0 for port in self.inputs]
+        free = all(not isinstance(dim, int) for dim in firsts)
+        return bool(firsts) and free and len({dim for dim in firsts if is_symbol(dim)}) <= 1
+
+    def check(self, shapes: Shapes) -> None:
+        """Raise ``InputError`` unless the inputs may have these shapes together."""
+        symbols: dict[str, tuple[int, str]] = {}
+        for port in self.inputs:
+            shape = shapes[port.name]
+            if not _fits(port, shape):
+                raise InputError(
+                    f"input {port.name!r} has shape {shape}, but the model takes {port}. "
+                    "Remedy: feed an array that fits; free dimensions are at least 1."
+                )
+            for size, dim in zip(shape, port.dims or (), strict=False):
+                if not is_symbol(dim):
+                    continue
+                first, where = symbols.setdefault(str(dim), (size, port.name))
+                if first != size:
+                    raise InputError(
+                        f"dimension {dim!r} is {first} in input {where!r} but {size} in input "
+                        f"{port.name!r}. Remedy: feed arrays that agree in it."
+                    )
+
+
+def _fits(port: Port, shape: Shape) -> bool:
+    if not all(size > 0 for size in shape):
+        return False
+    if port.dims is None:
+        return True
+    sizes = zip(shape, port.dims, strict=False)
+    return len(shape) == len(port.dims) and all(
+        dim == size for size, dim in sizes if isinstance(dim, int)
+    )

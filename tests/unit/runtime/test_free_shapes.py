@@ -1,0 +1,181 @@
+"""One compiled model serves every shape that fits; each is compiled once, on first use."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import quantglow as qg
+from quantglow.errors import InputError
+from quantglow.frontend import open_model
+from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Shapes
+from quantglow.runtime.build import Machine
+from quantglow.runtime.specialisations import FreeShapes
+from tests.unit.free_network import SHAPES, free_model, image, sum_model
+
+
+@pytest.fixture(scope="module")
+def compiled() -> qg.CompiledModel:
+    return qg.compile(free_model(), num_threads=1)
+
+
+@pytest.fixture(scope="module")
+def session() -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(free_model().SerializeToString())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_gives_what_onnxruntime_gives(compiled: Any, session: Any, shape: Any) -> None:
+    feeds = {"x": image(shape)}
+    for found, expected in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_free_dimensions_are_described_as_in_onnxruntime(compiled: Any, session: Any) -> None:
+    ours = [*compiled.get_inputs(), *compiled.get_outputs()]
+    theirs = [*session.get_inputs(), *session.get_outputs()]
+    assert [(i.name, i.shape, i.type) for i in ours] == [(i.name, i.shape, i.type) for i in theirs]
+
+
+def test_a_dimension_without_a_name_is_none() -> None:
+    model = sum_model([None, 3])
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert qg.compile(model).get_inputs()[0].shape == session.get_inputs()[0].shape == [None, 3]
+
+
+def test_input_shapes_fix_the_shape() -> None:
+    fixed = qg.compile(free_model(), input_shapes={"x": (1, 3, 8, 8)}, num_threads=1)
+    with pytest.raises(InputError, match=r"'x' must be float32 of shape \(1, 3, 8, 8\)"):
+        fixed.run(None, {"x": image((1, 3, 8, 9))})
+
+
+def test_a_free_batch_alone_is_compiled_for_one_at_once() -> None:
+    compiled = qg.compile(sum_model(["N", 3]))
+    assert compiled.graph.inputs[0].type.shape == (1, 3)
+    assert compiled(np.ones((5, 3), np.float32)).shape == (5, 3)
+
+
+def test_nothing_is_there_to_look_at_before_the_first_run() -> None:
+    with pytest.raises(InputError, match=r"not run yet.*Remedy: run it once"):
+        _ = qg.compile(free_model()).graph
+
+
+def test_a_symbol_has_one_size() -> None:
+    compiled = qg.compile(sum_model(["N", "L"], ["N", "L"]))
+    with pytest.raises(InputError, match="'L' is 3 in input 'x0' but 1 in input 'x1'"):
+        compiled(np.ones((2, 3), np.float32), np.ones((2, 1), np.float32))
+
+
+def test_question_marks_are_no_symbol() -> None:
+    compiled = qg.compile(sum_model(["?", "?"], ["?", "?"]))
+    assert compiled(np.ones((2, 3), np.float32), np.ones((1, 1), np.float32)).shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.ones((1, 4, 8, 8), np.float32), r"the model takes \(N, 3, H, W\)"),
+        (np.ones((3, 8, 8), np.float32), r"the model takes \(N, 3, H, W\)"),
+        (np.ones((0, 3, 8, 8), np.float32), "free dimensions are at least 1"),
+        (np.ones((1, 3, 8, 7), np.float64), r"must be float32, got float64. Remedy: cast"),
+        (np.ones((1, 3, 8, 8), np.float64), r"must be float32 .*got float64"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(compiled: Any, array: Any, message: str) -> None:
+    compiled.run(None, {"x": image((1, 3, 8, 8))})
+    with pytest.raises(InputError, match=message):
+        compiled.run(None, {"x": array})
+
+
+@pytest.mark.parametrize("feeds", [{}, {"x": image(SHAPES[0]), "z": image(SHAPES[0])}])
+def test_wrong_names_are_refused(compiled: Any, feeds: Any) -> None:
+    with pytest.raises(InputError, match=r"the model takes \['x'\]"):
+        compiled.run(None, feeds)
+
+
+def test_shapes_the_operators_refuse_are_reported_with_the_node() -> None:
+    compiled = qg.compile(sum_model(["A"], ["B"]))
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"'x0': .2.*node 'sum'.*Remedy"):
+            compiled(np.ones(2, np.float32), np.ones(3, np.float32))
+
+
+def test_changing_the_model_afterwards_changes_nothing(session: Any) -> None:
+    model = free_model()
+    compiled = qg.compile(model)
+    del model.graph.node[:]
+    feeds = {"x": image((1, 3, 4, 4))}
+    np.testing.assert_allclose(compiled.run(None, feeds)[0], session.run(None, feeds)[0], rtol=1e-4)
+
+
+def test_importing_again_is_importing_at_that_shape() -> None:
+    source = open_model(free_model())
+    for shape in SHAPES:
+        shapes = {"x": shape}
+        assert str(source.graph(shapes)) == str(qg.import_model(free_model(), shapes))
+
+
+class Counted:
+    """Programs of ``free_model`` on the reference backend; notes which shapes are compiled."""
+
+    def __init__(self, **limits: int) -> None:
+        source = open_model(free_model())
+        self.made: list[int] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+        def graph_at(shapes: Shapes) -> Graph:
+            self.made.append(shapes["x"][3])
+            if shapes["x"][3] == 2:
+                self.gate.wait(60)
+            return source.graph(shapes)
+
+        machine = Machine.of(backend="reference")
+        self.programs = FreeShapes(source.signature, graph_at, machine, **limits)
+
+    def run(self, width: int) -> Any:
+        feeds = {"x": image((1, 3, 2, width))}
+        return self.programs.at(feeds).run(feeds)
+
+
+def test_threads_compile_a_new_shape_once_and_others_go_on() -> None:
+    counted = Counted()
+    counted.run(1)
+    counted.gate.clear()
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(counted.run, 2) for _ in range(3)]
+        assert counted.run(1)[0].shape == (1, 4)
+        assert not any(future.done() for future in waiting)
+        counted.gate.set()
+        assert all(future.result()[0].shape == (1, 4) for future in waiting)
+    assert counted.made == [1, 2]
+
+
+def test_the_programs_used_last_are_kept() -> None:
+    counted = Counted(most_programs=2)
+    for width in (1, 3, 4, 3, 4, 1):
+        counted.run(width)
+    assert [shapes["x"][3] for shapes in counted.programs.shapes] == [4, 1]
+    assert counted.made == [1, 3, 4, 3, 4]
+
+
+def test_programs_beyond_the_bytes_are_dropped() -> None:
+    counted = Counted(most_nbytes=1)
+    for width in (1, 3, 4):
+        counted.run(width)
+    assert [shapes["x"][3] for shapes in counted.programs.shapes] == [1, 4]
+
+
+def test_a_failed_shape_is_tried_again() -> None:
+    counted = Counted()
+    feeds = {"x": image((1, 5, 2, 2))}
+    for _ in range(2):
+        with pytest.raises(InputError):
+            counted.programs.at(feeds)
+    assert counted.programs.shapes == []
