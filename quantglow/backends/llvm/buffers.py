@@ -21,6 +21,9 @@ from quantglow.types import Array
 ALIGNMENT = 64
 """Bytes of a cache line."""
 
+RELEASE_EVERY_NBYTES = 4 * 2**20
+"""Packed constants after which freed memory is given back."""
+
 Allocate = Callable[[int], Array]
 """Makes ``nbytes + SLACK_NBYTES`` bytes of memory (uint8, any content)."""
 
@@ -38,6 +41,7 @@ class Constants:
 
     allocate: Allocate
     _of_buffers: dict[Buffer, Array] = field(default_factory=dict)
+    _kept_nbytes: int = 0
 
     def owned(self, call: KernelCall) -> KernelCall:
         """The call with copies in the place of its arrays, which nobody needs any more."""
@@ -49,7 +53,15 @@ class Constants:
                 pointers.append(pointer)
             else:
                 pointers.append(_copy(pointer, self.allocate))
+        self._count(call)
         return replace(call, pointers=tuple(pointers))
+
+    def _count(self, call: KernelCall) -> None:
+        """Give memory back from time to time: what packing needs beside what is kept."""
+        self._kept_nbytes += sum(p.nbytes for p in call.pointers if not isinstance(p, View))
+        if self._kept_nbytes >= RELEASE_EVERY_NBYTES:
+            release_freed()
+            self._kept_nbytes = 0
 
     def address(self, buffer: Buffer) -> int:
         """Where a constant buffer of an owned call lies."""

@@ -161,12 +161,16 @@ def _digest(symbol: str, code: bytes) -> bytes:
 
 def user_cache() -> ObjectCache:
     """The cache that the environment asks for."""
+    return ObjectCache(cache_folder("kernels"))
+
+
+def cache_folder(kind: str) -> Path | None:
+    """Where entries of a kind are kept; None if nothing is to be kept."""
     root = os.environ.get(ENVIRONMENT)
     if root == "":
-        return ObjectCache(None)
+        return None
     try:
-        base = Path(root) if root else Path.home() / ".cache" / "quantglow"
+        return (Path(root) if root else Path.home() / ".cache" / "quantglow") / kind
     except RuntimeError as error:  # a user without a home
         debug.log(2, f"kernel cache: disabled: {error}")
-        return ObjectCache(None)
-    return ObjectCache(base / "kernels")
+        return None

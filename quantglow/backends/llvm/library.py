@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
 import llvmlite
-import llvmlite.binding as llvm
 
 from quantglow import debug
 from quantglow.backends.llvm.cache import ObjectCache, user_cache
-from quantglow.backends.llvm.target import Target, initialize_for
-from quantglow.errors import BackendError
-
-_SETTINGS = {"opt": 3, "reloc": "pic", "codemodel": "small"}
-"""Code may lie anywhere and reaches its constants directly."""
+from quantglow.backends.llvm.link import UnlinkableError, linked
+from quantglow.backends.llvm.target import SETTINGS, Target
 
 
 class KernelLibrary:
@@ -29,8 +25,6 @@ class KernelLibrary:
     def __init__(self, target: Target, cache: ObjectCache | None = None) -> None:
         self.target = target
         self.cache = cache or user_cache()
-        self._machine = machine(target)
-        self._engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine(target))
         self._addresses: dict[str, int] = {}
         self._lock = threading.Lock()
 
@@ -40,20 +34,19 @@ class KernelLibrary:
         symbols = [self.symbol(text, entry) for text in texts]
         with self._lock:
             new = {s: t for s, t in zip(symbols, texts, strict=True) if s not in self._addresses}
-            for symbol, text in new.items():
-                code = self.object_code(symbol, text.replace(f"@{entry}(", f"@{symbol}("))
-                self._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
-            if new:
-                self._engine.finalize_object()
-            for symbol in new:
-                self._addresses[symbol] = self._engine.get_function_address(symbol)
+            objects = {
+                symbol: self.object_code(symbol, text.replace(f"@{entry}(", f"@{symbol}("))
+                for symbol, text in new.items()
+            }
+            if objects:
+                self._addresses.update(self._loaded(objects))
         return [self._addresses[symbol] for symbol in symbols]
 
     def symbol(self, text: str, entry: str) -> str:
         """A name that depends on everything the code depends on."""
         target = self.target
         settings = (target.triple, target.cpu, target.features, llvmlite.__version__)
-        parts = (text, *settings, repr(_SETTINGS))
+        parts = (text, *settings, repr(SETTINGS))
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         return f"quantglow_{entry}_{digest[:32]}"
 
@@ -67,26 +60,20 @@ class KernelLibrary:
 
     def compile(self, text: str) -> bytes:
         """Object code of a module.  Raises ``BackendError`` with the text when LLVM refuses it."""
-        debug.log(3, text)
+        # Only here: who finds all kernels in the cache does without LLVM.
+        from quantglow.backends.llvm.compiler import compiled
+
+        return compiled(self.target, text)
+
+    def _loaded(self, objects: Mapping[str, bytes]) -> dict[str, int]:
+        """Addresses of the functions that the objects define, by symbol."""
         try:
-            module = llvm.parse_assembly(text)
-            module.verify()
-        except RuntimeError as error:
-            raise BackendError(f"LLVM refused a generated kernel: {error}\n{text}") from error
-        module.triple = self.target.triple
-        module.data_layout = str(self._machine.target_data)
-        if debug.level() >= 4:
-            debug.log(4, self._machine.emit_assembly(module))
-        return bytes(self._machine.emit_object(module))
+            return linked(objects)
+        except UnlinkableError as error:
+            debug.log(2, f"LLVM links {len(objects)} kernels: {error}")
+        from quantglow.backends.llvm.compiler import linked_by_llvm
 
-
-def machine(target: Target) -> llvm.TargetMachine:
-    """What generates the code of a target."""
-    initialize_for(target.triple)
-    made: llvm.TargetMachine = llvm.Target.from_triple(target.triple).create_target_machine(
-        cpu=target.cpu, features=target.features, **_SETTINGS
-    )
-    return made
+        return linked_by_llvm(self.target, objects)
 
 
 @cache

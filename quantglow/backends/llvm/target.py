@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
-import llvmlite.binding as llvm
-
+from quantglow.backends.llvm.host import host
 from quantglow.errors import BackendError
 
 
@@ -48,6 +47,9 @@ class Target:
         return 32 if self.vector_nbytes == 64 else 16
 
 
+SETTINGS = {"opt": 3, "reloc": "pic", "codemodel": "small"}
+"""Of code generation: code may lie anywhere and reaches its constants directly."""
+
 X86_TRIPLE = "x86_64-unknown-linux-gnu"
 
 _LEVELS = {
@@ -69,26 +71,10 @@ _NEEDS = {
 
 
 @cache
-def initialize() -> None:
-    """Set LLVM up for this processor, once in a process."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    llvm.initialize_native_asmparser()
-
-
-@cache
-def initialize_for(triple: str) -> None:
-    """Set LLVM up for any triple; all code generators together take 10 MB."""
-    initialize()
-    if triple.split("-")[0] != llvm.get_process_triple().split("-")[0]:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-
-
-@cache
 def host_features() -> frozenset[str]:
-    initialize()
-    return frozenset(name for name, on in llvm.get_host_cpu_features().items() if on)
+    """Names of what this processor has."""
+    listed = host().features.split(",")
+    return frozenset(name[1:] for name in listed if name.startswith("+"))
 
 
 def runs_here(name: str) -> bool:
@@ -110,16 +96,16 @@ def resolve(name: str) -> Target:
 
 
 def _native() -> Target:
-    initialize()
+    this = host()
     level = next((name for name in LEVELS if runs_here(name)), None)
-    if level is None or not llvm.get_process_triple().startswith("x86_64"):
-        raise BackendError(f"no code generator for this processor ({llvm.get_process_triple()})")
+    if level is None or not this.triple.startswith("x86_64"):
+        raise BackendError(f"no code generator for this processor ({this.triple})")
     _, _, nbytes, dot, fma = _LEVELS[level]
     return Target(
         name=level,
-        triple=llvm.get_process_triple(),
-        cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
+        triple=this.triple,
+        cpu=this.cpu,
+        features=this.features,
         vector_nbytes=nbytes,
         dot=dot,
         fma=fma,

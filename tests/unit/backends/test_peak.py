@@ -6,8 +6,8 @@ import llvmlite.binding as llvm
 import pytest
 
 from quantglow.backends.llvm import peak
+from quantglow.backends.llvm.compiler import machine
 from quantglow.backends.llvm.kernels.dot import dot_product
-from quantglow.backends.llvm.library import machine
 from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
 
 

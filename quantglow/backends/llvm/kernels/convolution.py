@@ -25,6 +25,7 @@ from quantglow.backends.llvm.kernels.packing import (
 )
 from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile, groups
+from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
@@ -112,7 +113,7 @@ class ConvKernel:
         """The bias that also takes back the input zero point: ``b - zp * sum(w)``."""
         if not self.epilogue.scaled:
             return b
-        sums = w.astype(np.int64).sum(axis=(0, 1, 2))
+        sums = channel_sums(w)
         folded = b.astype(np.int64) - self.conv.x.type.params.zero_point * sums
         return np.asarray(folded, np.int32)
 

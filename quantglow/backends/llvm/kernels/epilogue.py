@@ -17,6 +17,7 @@ import numpy as np
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernels.tiling import groups
 from quantglow.backends.llvm.kernels.vectors import round_to_int
+from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
 from quantglow.ops import Conv
@@ -93,8 +94,7 @@ class Epilogue:
         """Whether a scaled sum might not fit int32 (the conversion would give its minimum)."""
         w, b = self.op.w, self.op.b
         assert w is not None and b is not None
-        magnitudes = np.abs(w.value.astype(np.int32))  # type: ignore[attr-defined]
-        largest = 255.0 * magnitudes.sum(axis=(0, 1, 2), dtype=np.int64)
+        largest = 255.0 * channel_sums(w.value, magnitudes=True)  # type: ignore[attr-defined]
         largest += np.abs(b.value.astype(np.float64))  # type: ignore[attr-defined]
         bound = float((largest * self.multipliers()).max(initial=0.0))
         if self.op.residual is not None:

@@ -1,0 +1,189 @@
+"""Objects made executable without LLVM: a linker for what generated kernels consist of.
+
+A kernel is position-independent code and constants: its relocations are distances within the
+object, and calls of C functions.  Anything else is refused with ``UnlinkableError``, and LLVM's
+own linker takes over.  Formats: ELF-64 (System V ABI, chapter 4; AMD64 supplement, section 4.4).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+HEADER = np.dtype(
+    {
+        "names": ["ident", "type", "machine", "sections", "count"],
+        "formats": ["S6", "<u2", "<u2", "<u8", "<u2"],
+        "offsets": [0, 16, 18, 40, 60],
+        "itemsize": 64,
+    }
+)
+SECTION = np.dtype(
+    "<u4, <u4, <u8, <u8, <u8, <u8, <u4, <u4, <u8, <u8",
+).newbyteorder("<")
+SECTION.names = ("name", "type", "flags", "addr", "offset", "size", "link", "info", "align", "each")
+SYMBOL = np.dtype("<u4, u1, u1, <u2, <u8, <u8")
+SYMBOL.names = ("name", "info", "other", "section", "value", "size")
+RELOCATION = np.dtype("<u4, <u4, <u4, <u4, <i8")
+RELOCATION.names = ("at", "at_high", "kind", "symbol", "addend")
+
+ELF64_LITTLE = b"\x7fELF\x02\x01"
+RELOCATABLE, X86_64 = 1, 62
+SYMBOLS, RELOCATIONS, ZEROS = 2, 4, 8
+WRITABLE, ALLOCATED = 1, 2
+DISTANCE, CALL = 2, 4
+"""R_X86_64_PC32 and R_X86_64_PLT32: 32 bits, relative to where they stand."""
+
+ALIGNMENT = 64
+STUB = bytes.fromhex("ff2500000000")
+"""``jmp [rip]``: continues at the address in the eight bytes behind it."""
+
+
+class UnlinkableError(ValueError):
+    """The object holds something that kernels do not."""
+
+
+@dataclass
+class Image:
+    """Code and constants of several objects, in which only addresses outside are absolute.
+
+    ``address_of`` finds C functions.
+    """
+
+    address_of: Callable[[str], int]
+    data: bytearray = field(default_factory=bytearray)
+    _stubs: dict[str, int] = field(default_factory=dict)
+
+    def place(self, content: bytes, alignment: int) -> int:
+        """Append; the offset where it begins."""
+        self.data.extend(bytes(-len(self.data) % max(alignment, 1)))
+        start = len(self.data)
+        self.data.extend(content)
+        return start
+
+    def stub(self, function: str) -> int:
+        """The offset of code that continues in a C function."""
+        if function not in self._stubs:
+            jump = STUB + self.address_of(function).to_bytes(8, "little")
+            self._stubs[function] = self.place(jump, ALIGNMENT)
+        return self._stubs[function]
+
+    def add(self, code: bytes, symbol: str) -> int:
+        """Link an object; the offset of the function ``symbol`` in it."""
+        linked = _Object(code)
+        offsets = dict(linked.placed(self))
+        for section, relocation in linked.relocations():
+            if section in offsets:
+                self._relocate(linked, offsets, offsets[section], relocation)
+        for entry in linked.symbols:
+            if entry["section"] in offsets and linked.name(entry) == symbol:
+                return offsets[int(entry["section"])] + int(entry["value"])
+        raise UnlinkableError(f"the object does not define {symbol!r}")
+
+    def _relocate(
+        self, linked: _Object, offsets: Mapping[int, int], start: int, relocation: Any
+    ) -> None:
+        kind, symbol = int(relocation["kind"]), linked.symbols[relocation["symbol"]]
+        section, at = int(symbol["section"]), start + int(relocation["at"])
+        if section in offsets and kind in (DISTANCE, CALL):
+            target = offsets[section] + int(symbol["value"])
+        elif section == 0 and kind == CALL:
+            target = self.stub(linked.name(symbol))
+        else:
+            raise UnlinkableError(f"relocation {kind} to section {section}")
+        distance = target + int(relocation["addend"]) - at
+        self.data[at : at + 4] = distance.to_bytes(4, "little", signed=True)
+
+
+class _Object:
+    """The parts of a relocatable object.  Raises ``UnlinkableError`` for other files."""
+
+    def __init__(self, code: bytes) -> None:
+        self.code = code
+        if len(code) < HEADER.itemsize:
+            raise UnlinkableError("the object is too short")
+        header = np.frombuffer(code, HEADER, 1)[0]
+        kind = (header["ident"], int(header["type"]), int(header["machine"]))
+        if kind != (ELF64_LITTLE, RELOCATABLE, X86_64):
+            raise UnlinkableError(f"no relocatable ELF object for x86-64: {kind}")
+        start = int(header["sections"])
+        self.sections = np.frombuffer(code, SECTION, int(header["count"]), start)
+        (table,) = (s for s in self.sections if s["type"] == SYMBOLS)
+        self.symbols = self._entries(table, SYMBOL)
+        self._names = self._content(self.sections[table["link"]])
+
+    def _content(self, section: Any) -> bytes:
+        start = int(section["offset"])
+        return self.code[start : start + int(section["size"])]
+
+    def _entries(self, section: Any, kind: np.dtype[Any]) -> Any:
+        return np.frombuffer(self._content(section), kind)
+
+    def name(self, symbol: Any) -> str:
+        start = int(symbol["name"])
+        return self._names[start : self._names.index(b"\0", start)].decode()
+
+    def placed(self, image: Image) -> Iterator[tuple[int, int]]:
+        """Index and offset in the image of each section that is there at run time."""
+        for index, section in enumerate(self.sections):
+            if not section["flags"] & ALLOCATED or not section["size"]:
+                continue
+            if section["flags"] & WRITABLE or section["type"] == ZEROS:
+                raise UnlinkableError("the object holds variables")
+            yield index, image.place(self._content(section), int(section["align"]))
+
+    def relocations(self) -> Iterator[tuple[int, Any]]:
+        """Index of the section that changes, and how."""
+        for section in self.sections:
+            if section["type"] == RELOCATIONS:
+                for relocation in self._entries(section, RELOCATION):
+                    yield int(section["info"]), relocation
+
+
+def linked(objects: Mapping[str, bytes]) -> dict[str, int]:
+    """Addresses of the symbols that each object defines; their code is loaded for good.
+
+    Raises ``UnlinkableError`` when an object, or the system, does not allow it.
+    """
+    if sys.platform != "linux":
+        raise UnlinkableError(f"no linker for {sys.platform}")
+    image = Image(_c_function)
+    offsets = {symbol: image.add(code, symbol) for symbol, code in objects.items()}
+    base = _executable(bytes(image.data))
+    return {symbol: base + offset for symbol, offset in offsets.items()}
+
+
+def _c_function(name: str) -> int:
+    function = getattr(ctypes.CDLL(None), name, None)
+    if function is None:
+        raise UnlinkableError(f"there is no C function {name!r}")
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+_READ, _WRITE, _EXECUTE = 1, 2, 4
+_PRIVATE_ANONYMOUS = 0x22
+_FAILED = ctypes.c_void_p(-1).value
+
+
+def _executable(code: bytes) -> int:
+    """The address of executable, read-only pages with these bytes, never released.
+
+    Never: worker threads may still run in them when the interpreter ends.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+    libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    nbytes = max(len(code), 1)
+    base = libc.mmap(None, nbytes, _READ | _WRITE, _PRIVATE_ANONYMOUS, -1, 0)
+    if base in (None, _FAILED):
+        raise UnlinkableError(f"no memory for code: errno {ctypes.get_errno()}")
+    ctypes.memmove(base, code, len(code))
+    if libc.mprotect(base, nbytes, _READ | _EXECUTE):
+        raise UnlinkableError(f"code may not be executed: errno {ctypes.get_errno()}")
+    return int(base)

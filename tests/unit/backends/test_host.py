@@ -1,0 +1,72 @@
+"""What LLVM found out about the processor is remembered, and never believed when it cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quantglow.backends.llvm import host
+from quantglow.backends.llvm.compiler import detect_host
+from quantglow.backends.llvm.host import Host
+
+
+def test_what_is_remembered_is_what_llvm_says(tmp_path: Path) -> None:
+    host.remember(tmp_path / "a.json", detect_host())
+    assert host.remembered(tmp_path / "a.json") == detect_host() == host.host()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        '{"triple": "a", "cpu": "b"}',
+        '{"triple": 1, "cpu": "b", "features": ""}',
+    ],
+)
+def test_a_damaged_file_is_not_believed(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(text)
+    assert host.remembered(path) is None
+
+
+def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    obstacle = tmp_path / "file"
+    obstacle.write_text("in the way")
+    host.remember(obstacle / "a.json", Host("t", "c", "+f"))
+    assert obstacle.read_text() == "in the way"
+
+
+def test_another_processor_has_another_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for flags in ("sse2 avx2", "sse2 avx2 amx_tile"):
+        cpuinfo = tmp_path / "cpuinfo"
+        cpuinfo.write_text(f"processor\t: 0\nflags\t\t: {flags}\n\nprocessor\t: 1\n")
+        monkeypatch.setattr(host, "CPUINFO", cpuinfo)
+        found.append(host.identity())
+    assert None not in found
+    assert found[0] != found[1]
+
+
+def test_the_clock_does_not_change_the_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for clock in ("1000.0", "3000.0"):
+        cpuinfo = tmp_path / "cpuinfo"
+        cpuinfo.write_text(f"processor\t: 0\ncpu MHz\t\t: {clock}\nflags\t\t: sse2\n\n")
+        monkeypatch.setattr(host, "CPUINFO", cpuinfo)
+        found.append(host.identity())
+    assert found[0] == found[1] is not None
+
+
+def test_without_flags_there_is_no_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host, "CPUINFO", tmp_path / "missing")
+    assert host.identity() is None
