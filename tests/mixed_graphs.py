@@ -89,6 +89,10 @@ class Growth:
     def wide(self) -> ElementType:
         return ElementType(DType.I16, QuantParams.per_tensor(self.pick(*SCALES) / 50, 0))
 
+    def either(self) -> tuple[ElementType, ElementType]:
+        """An element type of each width."""
+        return self.element(), self.wide()
+
     def weights(self, *shape: int) -> Node:
         scales = self.random.uniform(0.001, 0.1, shape[-1])
         per_axis = QuantParams.symmetric(scales, len(shape) - 1)
@@ -124,7 +128,7 @@ def image(x: Node) -> bool:
 
 
 def conv(g: Growth, x: Node) -> Node | None:
-    if not image(x) or x.type.dtype is DType.I16:
+    if not image(x):
         return None
     c = x.type.shape[3]
     group = g.pick(1, c)
@@ -137,7 +141,7 @@ def conv(g: Growth, x: Node) -> Node | None:
     if not integer(x):
         return g.make(Conv, x=x, w=g.floats(*shape), b=g.pick(None, g.floats(o)), **fields)
     bias = g.constant(g.random.integers(-500, 500, o).astype(np.int32))
-    fields |= {"w": g.weights(*shape), "b": g.pick(None, bias), "out": g.pick(None, g.element())}
+    fields |= {"w": g.weights(*shape), "b": g.pick(None, bias), "out": g.pick(None, *g.either())}
     made = g.make(Conv, x=x, **fields)
     fit = [v for v in g.values if v.type.shape == made.type.shape and integer(v)]
     if fit and fields["out"] and g.pick(True, False):
@@ -147,44 +151,46 @@ def conv(g: Growth, x: Node) -> Node | None:
 
 def pointwise_residual(g: Growth, x: Node) -> Node | None:
     """A convolution whose residual is its own operand."""
-    if not image(x) or x.type.dtype is not DType.I8:
+    if not image(x) or not integer(x):
         return None
     c = x.type.shape[3]
-    return g.make(Conv, x=x, w=g.weights(1, 1, c, c), residual=x, out=g.element())
+    return g.make(Conv, x=x, w=g.weights(1, 1, c, c), residual=x, out=g.pick(*g.either()))
 
 
 def conv_transpose(g: Growth, x: Node) -> Node | None:
-    if not image(x) or x.type.dtype is DType.I16:
+    if not image(x):
         return None
     c, stride = x.type.shape[3], g.pick(1, 2)
     fields: dict[str, Any] = {"strides": (stride, 2), "pads": (g.pick(0, 1), 0, 0, g.pick(0, 1))}
     fields |= {"output_padding": (0, g.pick(0, 1))}
     if integer(x):
-        return g.make(ConvTranspose, x=x, w=g.weights(2, 3, c, 2), out=g.element(), **fields)
+        return g.make(
+            ConvTranspose, x=x, w=g.weights(2, 3, c, 2), out=g.pick(*g.either()), **fields
+        )
     return g.make(ConvTranspose, x=x, w=g.floats(2, 3, c, 2), **fields)
 
 
 def gemm(g: Growth, x: Node) -> Node | None:
-    if not x.type.rank or not x.type.shape[0] or x.type.dtype is DType.I16:
+    if not x.type.rank or not x.type.shape[0]:
         return None
     k = x.type.size // x.type.shape[0]
     flat = g.make(Reshape, x=x, shape=(x.type.shape[0], k))
     if integer(x):
-        return g.make(Gemm, x=flat, w=g.weights(k, 3), out=g.pick(None, g.element()))
+        return g.make(Gemm, x=flat, w=g.weights(k, 3), out=g.pick(None, *g.either()))
     return g.make(Gemm, x=flat, w=g.floats(k, 3), b=g.floats(3), low=0.0)
 
 
 def matmul(g: Growth, x: Node) -> Node | None:
     """x times its transpose, batch axes broadcast or not."""
     rank = x.type.rank
-    if rank < 2 or x.type.dtype is DType.I16:
+    if rank < 2:
         return None
     swapped = g.make(Transpose, x=x, perm=(*range(rank - 2), rank - 1, rank - 2))
     y: Node = swapped
     if rank > 2 and x.type.shape[0] > 0 and g.pick(True, False):
         sizes = (1, *swapped.type.shape[1:])
         y = g.make(Slice, x=swapped, starts=(0,) * rank, sizes=sizes, steps=(1,) * rank)
-    return g.make(MatMul, x=x, y=y, out=g.pick(None, g.element()) if integer(x) else None)
+    return g.make(MatMul, x=x, y=y, out=g.pick(None, *g.either()) if integer(x) else None)
 
 
 def binary(g: Growth, x: Node) -> Node | None:
@@ -195,10 +201,8 @@ def binary(g: Growth, x: Node) -> Node | None:
         y = g.floats(x.type.shape[-1])
     if not integer(x):
         return g.make(op, x=x, y=y, **bounds)
-    if DType.I16 in (x.type.dtype, y.type.dtype) and op is Mul:
-        return None
     x, y = (y, x) if g.pick(True, False) else (x, y)
-    return g.make(op, x=x, y=y, out=g.element(), **bounds)
+    return g.make(op, x=x, y=y, out=g.pick(*g.either()), **bounds)
 
 
 def unary(g: Growth, x: Node) -> Node | None:
@@ -208,10 +212,11 @@ def unary(g: Growth, x: Node) -> Node | None:
 
 
 def table(g: Growth, x: Node) -> Node | None:
-    if x.type.dtype is not DType.I8:
+    if not integer(x):
         return None
-    out = g.pick(g.element(), g.wide())
-    codes = g.random.integers(*out.dtype.limits, 256, endpoint=True).astype(out.dtype.numpy)
+    out = g.pick(*g.either())
+    count = 2 ** (8 * x.type.dtype.nbytes)
+    codes = g.random.integers(*out.dtype.limits, count, endpoint=True).astype(out.dtype.numpy)
     return g.make(Table, x=x, table=g.constant(codes, g.pick(out, None)), out=out, function="drawn")
 
 
@@ -219,13 +224,13 @@ def prelu(g: Growth, x: Node) -> Node | None:
     if not x.type.rank:
         return None
     slope = g.floats(x.type.shape[-1])
-    return g.make(PRelu, x=x, slope=slope, out=g.element() if integer(x) else None)
+    return g.make(PRelu, x=x, slope=slope, out=g.pick(*g.either()) if integer(x) else None)
 
 
 def retyped(g: Growth, x: Node) -> Node | None:
     if not integer(x):
-        return g.make(Quantize, x=x, out=g.pick(g.element(), g.wide())) if x in g.exact else None
-    return g.pick(g.make(Dequantize, x=x), g.make(Rescale, x=x, out=g.pick(g.element(), g.wide())))
+        return g.make(Quantize, x=x, out=g.pick(*g.either())) if x in g.exact else None
+    return g.pick(g.make(Dequantize, x=x), g.make(Rescale, x=x, out=g.pick(*g.either())))
 
 
 def per_axis(g: Growth, x: Node) -> Node | None:
@@ -250,7 +255,7 @@ def pool(g: Growth, x: Node) -> Node | None:
         return None
     if g.pick(True, False):
         return g.make(MaxPool, x=x, **fields)
-    out = g.element() if integer(x) else None
+    out = g.pick(*g.either()) if integer(x) else None
     return g.make(AveragePool, x=x, out=out, count_include_pad=g.pick(True, False), **fields)
 
 
@@ -259,7 +264,7 @@ def reduced(g: Growth, x: Node) -> Node | None:
         return None
     axes = tuple(i for i in range(x.type.rank) if g.pick(True, False))
     op = g.pick(ReduceMean, ReduceMax, ReduceMin, *([] if integer(x) else [ReduceSum]))
-    out = {"out": g.element()} if op is ReduceMean and integer(x) else {}
+    out = {"out": g.pick(*g.either())} if op is ReduceMean and integer(x) else {}
     return g.make(op, x=x, axes=axes, keepdims=g.pick(True, False), **out)
 
 

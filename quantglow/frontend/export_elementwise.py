@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from quantglow.frontend.export_contraction import bounded, finished
-from quantglow.frontend.export_writer import Value, Writer, export_rule, source
+from quantglow.frontend.export_writer import Perm, Value, Writer, export_rule, source
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import elementwise as ops
 from quantglow.ops.arithmetic import dequantize
@@ -132,17 +132,28 @@ def quantize(node: Quantize | Rescale, w: Writer) -> Value:
 
 @export_rule(Table)
 def table(node: Table, w: Writer) -> Value:
-    """Gather from the 256 real results, at the codes of x as uint8.
+    """Gather from the real results of all codes, at the codes of x counted from 0.
 
-    Exact, and a float function like others to runtimes: integers x gets a uint8 copy of its own.
+    Exact, and a float function like others to runtimes: integers x gets a copy of its own.
     """
     assert isinstance(node.table, Constant), "tables are Constants"
     perm = w.order(node.x)
-    unsigned = as_unsigned(node.x.type)
-    codes = w.quantized(w.real(node.x, perm), unsigned, perm, f"{node.name}:codes")
-    index = w.emit("Cast", [codes], f"{node.name}:index", to=onnx.TensorProto.INT32)
+    index = table_index(node, w.real(node.x, perm), perm, w)
     entries = w.constant(dequantize(node.table.value, node.type.params), node.table.name)
     return w.rounded(node, w.emit("Gather", [entries, index], f"{node.name}:real"), perm)
+
+
+def table_index(node: Table, x: str, perm: Perm, w: Writer) -> str:
+    """The codes of the float32 value x as int32, counted from 0."""
+    kind, name = node.x.type, f"{node.name}:index"
+    wide = kind.dtype is DType.I16
+    element = kind.element if wide else as_unsigned(kind)
+    codes = w.quantized(x, element, perm, f"{node.name}:codes")
+    index = w.emit("Cast", [codes], name, to=onnx.TensorProto.INT32)
+    if not wide:
+        return index
+    first = w.constant(np.array(-kind.dtype.limits[0], np.int32), f"{node.name}:first")
+    return w.emit("Add", [index, first], name)
 
 
 def as_unsigned(kind: TensorType) -> ElementType:

@@ -1,7 +1,7 @@
 """Convolutions and matrix products.  Activations are NHWC, weights HWIO (Gemm: KN).
 
-Quantized forms: x is int8 per tensor, w an int8 Constant, symmetric and per output channel (the
-last axis), b an int32 Constant of scale ``x.scale * w.scale``.  The sum is exact in int32.
+Quantized forms: x is int8 or int16 per tensor, w an int8 Constant, symmetric and per output channel
+(the last axis), b an int32 Constant of scale ``x.scale * w.scale``.  The sum is exact in int32.
 """
 
 from __future__ import annotations
@@ -279,7 +279,7 @@ class Gemm(Contraction):
 class MatMul(Node):
     """``x @ y`` with NumPy batch broadcasting; both operands computed.
 
-    Quantized: both int8 per tensor, exact int32 sums, one rounding.
+    Quantized: both int8 or int16 (zero point 0) per tensor, exact int32 sums, one rounding.
     """
 
     x: Node
@@ -296,6 +296,8 @@ class MatMul(Node):
             raise self.refuse("batch axes do not broadcast") from None
         if is_integer(x) != is_integer(y):
             raise self.refuse("both operands must be float or both quantized")
+        if any(kind.dtype is DType.I16 and kind.params.zero_point for kind in (x, y)):
+            raise self.refuse("int16 operands must have zero point 0")
         shape = (*(int(d) for d in batch), x.shape[-2], y.shape[-1])
         if self.out is None:
             return TensorType(DType.F32, shape)

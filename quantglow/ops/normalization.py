@@ -6,7 +6,7 @@ import numpy as np
 
 from quantglow.graph.node import Node, op
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
-from quantglow.types import Array, ElementType, TensorType
+from quantglow.types import Array, DType, ElementType, TensorType
 
 
 @op
@@ -102,6 +102,8 @@ class Softmax(Node):
             raise self.refuse("the last axis must not be empty")
         if (self.out is None) == is_integer(self.x.type):
             raise self.refuse("`out` must be given exactly when x is quantized")
+        if self.x.type.dtype is DType.I16:
+            raise self.refuse("x must be float or 8-bit")
         return self.x.type if self.out is None else self.x.type.with_element(self.out)
 
     def table(self) -> Array:

@@ -60,7 +60,7 @@ class Rescale(Node):
 
 @op
 class Table(Node):
-    """``table[x - lowest(x.dtype)]``: any function of an 8-bit tensor.
+    """``table[x - lowest(x.dtype)]``: any function of an 8-bit or int16 tensor.
 
     ``function`` names what the table computes, for people.
     """
@@ -71,10 +71,11 @@ class Table(Node):
     function: str = ""
 
     def infer(self) -> TensorType:
-        if self.x.type.dtype not in (DType.I8, DType.U8):
-            raise self.refuse("x must be an 8-bit tensor")
-        if self.table.type.shape != (256,) or self.table.type.dtype is not self.out.dtype:
-            raise self.refuse(f"the table must hold 256 entries of {self.out.dtype}")
+        if self.x.type.dtype not in (DType.I8, DType.U8, DType.I16):
+            raise self.refuse("x must be an 8-bit or int16 tensor")
+        count = 2 ** (8 * self.x.type.dtype.nbytes)
+        if self.table.type.shape != (count,) or self.table.type.dtype is not self.out.dtype:
+            raise self.refuse(f"the table must hold {count} entries of {self.out.dtype}")
         return self.x.type.with_element(self.out)
 
     def reference(self, x: Array, table: Array) -> Array:

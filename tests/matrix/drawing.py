@@ -55,6 +55,8 @@ class Drawing:
             return ElementType(dtype)
         low, high = dtype.limits
         zero_point = self.pick(low, high, 0, 3, low + 1, high - 6)
+        if dtype is DType.I16:
+            zero_point = self.pick(0, 0, 0, zero_point)
         return ElementType(dtype, QuantParams.per_tensor(self.pick(*SCALES), zero_point))
 
     def input(self, shape: Sequence[int], dtype: DType | None = None) -> Node:

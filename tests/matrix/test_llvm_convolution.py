@@ -33,13 +33,16 @@ class Case:
     residual: bool
     float_result: bool
     zero_points: tuple[int, int]
+    dtypes: tuple[DType, DType, DType]
+    """Of x, the residual and the result."""
     bounds: tuple[float, float]
     seed: int
 
 
 @st.composite
-def cases(draw: st.DrawFn, depthwise: bool = False) -> Case:
-    """Shapes at the edges of tiles: channels 1…65, pixels 1…17, any stride."""
+def cases(draw: st.DrawFn, depthwise: bool = False, wide: bool = False) -> Case:
+    """Shapes at the edges of tiles: channels 1…65, pixels 1…17, any stride; ``wide``: tensors are
+    int8 or int16."""
     kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     dilations = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (2, 3)]))
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -61,30 +64,41 @@ def cases(draw: st.DrawFn, depthwise: bool = False) -> Case:
         residual=residual,
         float_result=not residual and not depthwise and draw(st.booleans()),
         zero_points=draw(st.tuples(st.integers(-128, 127), st.integers(-128, 127))),
+        dtypes=draw(st.tuples(*[dtypes(wide)] * 3)),
         bounds=draw(st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0)])),
         seed=draw(st.integers(0, 2**20)),
     )
 
 
+def dtypes(wide: bool) -> st.SearchStrategy[DType]:
+    return st.sampled_from([DType.I16, DType.I16, DType.I8]) if wide else st.just(DType.I8)
+
+
+def element(dtype: DType, scale: float, zero_point: int) -> ElementType:
+    """An element type of either width that reaches as far."""
+    if dtype is DType.I16:
+        scale, zero_point = scale / 200, 0
+    return ElementType(dtype, QuantParams.per_tensor(scale, zero_point))
+
+
 def integers(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
-    """The case on int8 with extreme values among the weights and activations."""
+    """The case on integers with extreme values among the weights and activations."""
     rng = np.random.default_rng(case.seed)
     c, o = case.group * case.c_group, case.group * case.o_group
     x_zero, y_zero = case.zero_points
-    x_type = TensorType(DType.I8, (case.n, case.h, case.w, c), QuantParams.per_tensor(0.05, x_zero))
-    x = Input(name="x", tensor=x_type)
+    x_dtype, r_dtype, y_dtype = case.dtypes
+    x = tensor("x", (case.n, case.h, case.w, c), element(x_dtype, 0.05, x_zero))
     w_value = rng.choice([-127, -1, 0, 1, 64, 127], (*case.kernel, case.c_group, o)).astype(np.int8)
     scales = rng.uniform(1e-4, 1e-2, o).astype(np.float32)
     w = Constant(
         name="w", value=w_value, element=ElementType(DType.I8, QuantParams.symmetric(scales, 3))
     )
     b = Constant(name="b", value=rng.integers(-5000, 5000, o).astype(np.int32))
-    out = ElementType(DType.I8, QuantParams.per_tensor(0.11, y_zero))
+    out = element(y_dtype, 0.11, y_zero)
     conv = Conv(name="probe", x=x, w=w, b=b, out=out, **shape_of(case))
     inputs = [x]
     if case.residual:
-        r_type = TensorType(DType.I8, conv.type.shape, QuantParams.per_tensor(0.03, 7))
-        inputs.append(Input(name="r", tensor=r_type))
+        inputs.append(tensor("r", conv.type.shape, element(r_dtype, 0.03, 7)))
     low, high = case.bounds
     conv = Conv(
         name="y",
@@ -97,8 +111,20 @@ def integers(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
         high=high,
         **shape_of(case),
     )
-    feeds = {i.name: rng.integers(-128, 128, i.type.shape).astype(np.int8) for i in inputs}
+    feeds = {i.name: codes(rng, i.type) for i in inputs}
     return Graph(tuple(inputs), (("y", conv),)), feeds
+
+
+def tensor(name: str, shape: tuple[int, ...], kind: ElementType) -> Input:
+    return Input(name=name, tensor=TensorType(kind.dtype, shape, kind.quant))
+
+
+def codes(rng: np.random.Generator, kind: TensorType) -> np.ndarray:
+    """Any integers of the type, one in five an extreme."""
+    low, high = kind.dtype.limits
+    drawn = rng.integers(low, high, kind.shape, endpoint=True)
+    extremes = rng.choice([low, high], kind.shape)
+    return np.where(rng.random(kind.shape) < 0.2, extremes, drawn).astype(kind.dtype.numpy)
 
 
 def floats(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
@@ -146,6 +172,22 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=40, deadline=None)
+@given(case=cases(wide=True))
+def test_int16_conv_equals_the_interpreter(target: str, case: Case) -> None:
+    graph, feeds = integers(case)
+    assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@settings(max_examples=40, deadline=None)
+@given(case=cases(depthwise=True, wide=True))
+def test_int16_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
+    graph, feeds = integers(case)
+    assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=20, deadline=None)
 @given(case=cases())
 def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None:
@@ -163,20 +205,25 @@ def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) ->
 
 @pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=15, deadline=None)
-@given(rows=st.integers(1, 20), k=st.integers(1, 300), columns=st.integers(1, 150))
-def test_integer_gemm_equals_the_interpreter(target: str, rows: int, k: int, columns: int) -> None:
+@given(
+    rows=st.integers(1, 20),
+    k=st.integers(1, 300),
+    columns=st.integers(1, 150),
+    kinds=st.tuples(dtypes(True), dtypes(True)),
+)
+def test_integer_gemm_equals_the_interpreter(
+    target: str, rows: int, k: int, columns: int, kinds: tuple[DType, DType]
+) -> None:
     rng = np.random.default_rng(rows * 1000 + k)
-    x_type = TensorType(DType.I8, (rows, k), QuantParams.per_tensor(0.02, -3))
-    x = Input(name="x", tensor=x_type)
+    x = tensor("x", (rows, k), element(kinds[0], 0.02, -3))
     scales = rng.uniform(1e-3, 1e-2, columns).astype(np.float32)
     w = Constant(
         name="w",
         value=rng.integers(-127, 128, (k, columns)).astype(np.int8),
         element=ElementType(DType.I8, QuantParams.symmetric(scales, 1)),
     )
-    y = Gemm(name="y", x=x, w=w, out=ElementType(DType.I8, QuantParams.per_tensor(0.3, 5)))
-    feeds = {"x": rng.integers(-128, 128, (rows, k)).astype(np.int8)}
-    assert_agree(Graph((x,), (("y", y),)), feeds, target)
+    y = Gemm(name="y", x=x, w=w, out=element(kinds[1], 0.3, 5))
+    assert_agree(Graph((x,), (("y", y),)), {"x": codes(rng, x.type)}, target)
 
 
 @pytest.mark.parametrize("target", TARGETS)

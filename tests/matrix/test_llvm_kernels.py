@@ -54,7 +54,9 @@ from tests.matrix.drawing import CHANNELS, Drawing, assert_targets_agree, drawn_
 
 Case = Callable[[Drawing], tuple[Node, ...]]
 INTEGERS = (DType.I8, DType.U8)
+WIDE = (*INTEGERS, DType.I16)
 ALL = (DType.F32, *INTEGERS)
+ALL_WIDE = (DType.F32, *WIDE)
 
 
 def image(d: Drawing, largest: int = 9) -> tuple[int, int, int, int]:
@@ -142,8 +144,10 @@ def table(d: Drawing) -> tuple[Node, ...]:
     x = d.input(image(d))
     element = d.element(d.pick(DType.I8, DType.U8, DType.I16))
     low, high = element.dtype.limits
-    values = np.random.default_rng(d.number(0, 99)).integers(low, high, 256)
-    if element.dtype is not x.type.dtype and element.dtype is not DType.I16 and d.pick(0, 1):
+    count = 2 ** (8 * x.type.dtype.nbytes)
+    values = np.random.default_rng(d.number(0, 99)).integers(low, high, count)
+    wide = DType.I16 in (element.dtype, x.type.dtype)
+    if element.dtype is not x.type.dtype and not wide and d.pick(0, 1):
         values = np.arange(low, high + 1)
     entries = Constant(name=d.name(), value=values.astype(element.dtype.numpy), element=element)
     return (Table(name=d.name(), x=x, table=entries, out=element),)
@@ -200,27 +204,27 @@ def resize(d: Drawing) -> tuple[Node, ...]:
 def matmul(d: Drawing) -> tuple[Node, ...]:
     m, k, n = d.number(1, 19), d.number(1, 40), d.pick(*CHANNELS)
     batch = d.number(1, 3)
-    other = d.dtype if d.dtype.is_float else d.pick(*INTEGERS)
+    other = d.dtype if d.dtype.is_float else d.pick(*WIDE)
     x, y = d.input((batch, m, k)), d.input((d.pick(1, batch), k, n), other)
     element = d.pick(out(d), None)
     return (MatMul(name=d.name(), x=x, y=y, out=element),)
 
 
 CASES: dict[Case, tuple[DType, ...]] = {
-    binary: ALL,
-    with_constant: ALL,
-    prelu: ALL,
+    binary: ALL_WIDE,
+    with_constant: ALL_WIDE,
+    prelu: ALL_WIDE,
     functions: (DType.F32,),
-    storage: INTEGERS,
-    planes: INTEGERS,
-    moves: (*ALL, DType.I16),
-    table: INTEGERS,
-    max_pool: ALL,
-    average_pool: ALL,
-    reductions: ALL,
+    storage: WIDE,
+    planes: WIDE,
+    moves: ALL_WIDE,
+    table: WIDE,
+    max_pool: ALL_WIDE,
+    average_pool: ALL_WIDE,
+    reductions: ALL_WIDE,
     softmax: ALL,
-    resize: ALL,
-    matmul: ALL,
+    resize: ALL_WIDE,
+    matmul: ALL_WIDE,
 }
 
 

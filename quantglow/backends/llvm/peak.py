@@ -17,7 +17,7 @@ from quantglow.backends.llvm.kernels.dot import DotProduct, dot_product
 from quantglow.backends.llvm.library import addresses
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
-from quantglow.types import Array
+from quantglow.types import Array, DType
 
 ROUNDS = 4096
 """Rounds of one work item of a product kernel."""
@@ -55,7 +55,7 @@ def measure_peak(target: Target, threads: int = 1) -> Peak:
     """Measure for about a second."""
     rates = []
     for is_float in (False, True):
-        dot = dot_product(target, is_float)
+        dot = dot_product(target, DType.F32 if is_float else DType.U8)
         kernel = ProductKernel(dot)
         scratch = aligned_bytes(2 * target.vector_nbytes)
         scratch[:] = 0

@@ -9,12 +9,13 @@ from quantglow.backends.llvm import peak
 from quantglow.backends.llvm.compiler import machine
 from quantglow.backends.llvm.kernels.dot import dot_product
 from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
+from quantglow.types import DType
 
 
 def assembly(level: str, is_float: bool) -> tuple[int, str]:
     """Sums in registers, and the code that adds to them."""
     target = resolve(level)
-    kernel = peak.ProductKernel(dot_product(target, is_float))
+    kernel = peak.ProductKernel(dot_product(target, DType.F32 if is_float else DType.U8))
     module = llvm.parse_assembly(kernel.text())
     return kernel.sums, machine(target).emit_assembly(module)
 

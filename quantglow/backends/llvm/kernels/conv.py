@@ -9,7 +9,7 @@ from quantglow.backends.llvm.kernels.depthwise import depthwise_call, has_depthw
 from quantglow.backends.llvm.target import Dot, Target
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
-from quantglow.ops.arithmetic import is_integer
+from quantglow.types import DType
 
 
 @emits(Conv)
@@ -18,7 +18,7 @@ def emit_conv(step: Compute, target: Target) -> KernelCall:
     assert isinstance(step.op, Conv)
     if has_depthwise_form(step, target):
         return depthwise_call(step, target)
-    if target.dot is Dot.PAIRS and is_integer(step.op.x.type):
+    if target.dot is Dot.PAIRS and step.op.x.type.dtype is DType.U8:
         kernel = PairsConvKernel(step, step.op, target)
         if kernel.pays:
             return kernel.call()

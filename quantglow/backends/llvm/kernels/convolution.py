@@ -25,12 +25,13 @@ from quantglow.backends.llvm.kernels.packing import (
 )
 from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile, groups
+from quantglow.backends.llvm.kernels.vectors import ELEMENTS
 from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
-from quantglow.types import Array, DType
+from quantglow.types import Array
 
 UNROLL = 4
 """Steps in the body of the inner loop."""
@@ -53,7 +54,7 @@ class ConvKernel:
         x, w = self.step.inputs[:2]
         residual = self.step.inputs[3] if self.conv.residual is not None else None
         self.geometry = Geometry.of(self.conv, x, self.step.output, residual)
-        self.dot: DotProduct = dot_product(self.target, x.type.dtype is DType.F32)
+        self.dot: DotProduct = dot_product(self.target, x.type.dtype)
         self.epilogue = Epilogue(self.conv, self.target)
         self.epilogue.check()
         self.channels = w.shape[3] // self.conv.group
@@ -83,14 +84,14 @@ class ConvKernel:
     def call(self) -> KernelCall:
         y = self.geometry.y
         pixels = y.count * y.height * y.width
-        products = self.geometry.runs.total_steps * STEP_NBYTES * self.channels * self.conv.group
+        steps = self.geometry.runs.total_steps * self.channels * self.conv.group
         views = (self.step.inputs[0], self.step.output)
         residual = self.step.inputs[3:4]
         return KernelCall(
             ir=self.text(),
             pointers=(*views, *self.constants(), *residual),
             items=self.outer_count,
-            work=float(pixels * products),
+            work=float(pixels * steps * STEP_NBYTES),
             label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
         )
 
@@ -98,7 +99,7 @@ class ConvKernel:
         """Packed weights, bias and (for integer sums) multipliers."""
         w, b = self.conv.w, self.conv.b
         assert isinstance(w, Constant) and isinstance(b, Constant)
-        channels = panel_channels(self.panels, self.conv.group, self.epilogue.packed)
+        channels = panel_channels(self.panels, self.conv.group, self.epilogue.joined)
         weights = self.packed_weights(w.value, channels)
         bias = pack_vectors(self._folded_bias(w.value, b.value), channels)
         if not self.epilogue.scaled:
@@ -376,18 +377,13 @@ class ConvKernel:
         if g.residual is not None:
             offset = row * g.residual.row_pitch + column * g.residual.column_pitch
             residual = b.at(place.residual, offset)
-        first = 0
-        sizes = groups(len(sums)) if self.epilogue.packed else [1] * len(sums)
-        for size in sizes:
+        first, element = 0, self.epilogue.element
+        for size in groups(len(sums), self.epilogue.joined):
             valid = min(channels - first * lanes, size * lanes)
             values = self._values(sums[first : first + size], first, valid, residual, place)
-            kind_offset = first * lanes * self.epilogue.element_nbytes
-            if self.epilogue.packed:
-                data = self.epilogue.byte_results(b, values)
-                store_partial(b, self.target, "i8", size * lanes, valid, data, b.at(y, kind_offset))
-            else:
-                data = self.epilogue.float_results(b, values[0])
-                store_partial(b, self.target, "float", lanes, valid, data, b.at(y, kind_offset))
+            data = self.epilogue.results(b, values)
+            position = b.at(y, first * lanes * g.y.itemsize)
+            store_partial(b, self.target, element, size * lanes, valid, data, position)
             first += size
 
     def _values(
@@ -396,12 +392,7 @@ class ConvKernel:
         b, size = self.b, len(sums)
         extras: list[Value | None] = [None] * size
         if residual:
-            position = b.at(residual, first * self.dot.lanes * self.epilogue.element_nbytes)
-            if self.epilogue.packed:
-                data = load_partial(b, self.target, "i8", size * self.dot.lanes, valid, position)
-                extras = list(self.epilogue.residual_steps(b, data, size))
-            else:
-                extras = [load_partial(b, self.target, "float", self.dot.lanes, valid, position)]
+            extras = list(self._residual(residual, first, size, valid))
         return [
             self.epilogue.values(
                 b,
@@ -411,6 +402,14 @@ class ConvKernel:
             )
             for i in range(size)
         ]
+
+    def _residual(self, residual: Value, first: int, size: int, valid: int) -> list[Value]:
+        """``size`` vectors of the residual in output steps (or reals)."""
+        b, lanes = self.b, size * self.dot.lanes
+        view = self.step.inputs[3].type.dtype
+        position = b.at(residual, first * self.dot.lanes * view.nbytes)
+        data = load_partial(b, self.target, ELEMENTS[view], lanes, valid, position)
+        return [data] if view.is_float else self.epilogue.residual_steps(b, data, size)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class PairsConvKernel(ConvKernel):
     def sorted_steps(self) -> list[tuple[Array, Array]]:
         """For each panel: weights [steps, vectors, lanes, 4], and which steps fit."""
         assert isinstance(self.conv.w, Constant)
-        channels = panel_channels(self.panels, self.conv.group, self.epilogue.packed)
+        channels = panel_channels(self.panels, self.conv.group, self.epilogue.joined)
         panels = panel_steps(self.conv.w.value, self.geometry.runs, channels)
         return [(quads, np.asarray(pairs_fit(quads).all(axis=(1, 2)))) for quads in panels]
 

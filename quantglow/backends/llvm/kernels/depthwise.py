@@ -1,9 +1,10 @@
 """Depthwise convolution: one input channel for each output channel.
 
-Integer form: four *rows* of the input are interleaved byte by byte, so that one dot-product lane
-multiplies four rows of one channel.  An interleaved column serves every tap of that column for
-several output rows at once, and neighbouring output columns share it.  Where a chunk of channels
-is narrower than a vector, several output columns lie side by side.
+Integer form: four *rows* of a uint8 input are interleaved byte by byte, so that one dot-product
+lane multiplies four rows of one channel; of an int16 input two rows, word by word.  An interleaved
+column serves every tap of that column for several output rows at once, and neighbouring output
+columns share it.  Where a chunk of channels is narrower than a vector, several output columns lie
+side by side.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from quantglow.backends.llvm.kernels.depthwise_constants import DepthwisePacker
 from quantglow.backends.llvm.kernels.depthwise_float import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise_plan import (
     LANE_NBYTES,
-    ROWS,
     Chunk,
     cut_channels,
     plan_block,
     plan_rows,
 )
-from quantglow.backends.llvm.kernels.dot import dot_product
+from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, dot_product
 from quantglow.backends.llvm.kernels.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.geometry import Image
 from quantglow.backends.llvm.kernels.partial import store_partial
+from quantglow.backends.llvm.kernels.vectors import ELEMENTS
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
@@ -48,7 +49,8 @@ def has_depthwise_form(step: Compute, target: Target) -> bool:
     kh, kw = conv.w.type.shape[:2]
     if not conv.depthwise or conv.residual is not None or kh * kw > LARGEST_TAPS:
         return False
-    return (conv.x.type.dtype, conv.type.dtype) in ((DType.U8, DType.U8), (DType.F32, DType.F32))
+    dtypes = {conv.x.type.dtype, conv.type.dtype}
+    return dtypes <= {DType.U8, DType.I16} or dtypes == {DType.F32}
 
 
 def depthwise_call(step: Compute, target: Target) -> KernelCall:
@@ -70,16 +72,18 @@ class _Depthwise:
 
     def __post_init__(self) -> None:
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.dot = dot_product(self.target, is_float=False)
+        self.dot = dot_product(self.target, self.conv.x.type.dtype)
         self.epilogue = Epilogue(self.conv, self.target)
         self.epilogue.check()
         kh, kw = self.conv.w.type.shape[:2]
         self.row_taps = [k * self.conv.dilations[0] for k in range(kh)]
         self.column_taps = [k * self.conv.dilations[1] for k in range(kw)]
-        self.rows = plan_rows(self.y.height, self.row_taps, self.conv.strides[0])
+        self.vectors = STEP_NBYTES // self.x.itemsize
+        self.element = ELEMENTS[self.conv.x.type.dtype]
+        self.rows = plan_rows(self.y.height, self.row_taps, self.conv.strides[0], self.vectors)
         self.uses = self.rows.uses(self.row_taps, self.conv.strides[0])
         self.blocks = plan_block(self.rows, kw, self.target.registers)
-        self.chunks = cut_channels(self.y.channels, self.target.vector_nbytes)
+        self.chunks = cut_channels(self.y.channels, self.target.vector_nbytes, self.x.itemsize)
 
     # -- the call
 
@@ -111,13 +115,13 @@ class _Depthwise:
 
     @property
     def pairs(self) -> int:
-        """(output row, quad) pairs of one column tap."""
+        """(output row, stack) pairs of one column tap."""
         return sum(map(len, self.uses))
 
     @property
     def run_nbytes(self) -> int:
         """Packed weight bytes of one run of channels."""
-        return len(self.column_taps) * self.pairs * 4 * self.dot.weight_nbytes
+        return len(self.column_taps) * self.pairs * self.vectors * self.dot.weight_nbytes
 
     # -- loops
 
@@ -134,10 +138,10 @@ class _Depthwise:
                 with b.loop(0, chunk.count) as index:
                     number = b.add(index, run)
                     channel = b.add(b.mul(index, chunk.width), chunk.first)
-                    per_channel = b.mul(number, 4 * self.target.vector_nbytes)
+                    per_channel = b.mul(number, self.vectors * self.target.vector_nbytes)
                     place = _Place(
-                        b.at(x_row, channel),
-                        b.at(y_row, channel),
+                        b.at(x_row, b.mul(channel, self.x.itemsize)),
+                        b.at(y_row, b.mul(channel, self.y.itemsize)),
                         b.at(w, b.mul(number, self.run_nbytes)),
                         self._vectors(bias, per_channel, self.dot.kind),
                         self._vectors(scale, per_channel, self.epilogue.floats),
@@ -155,15 +159,15 @@ class _Depthwise:
         return b.call("llvm.umin.i64", "i64", ("i64", start), ("i64", str(last)))
 
     def _vectors(self, pointer: Value, offset: Value, kind: str) -> list[Value]:
-        """Four vectors of per-channel constants, loaded once for all columns."""
-        b = self.b
+        """The vectors of per-channel constants of a run, loaded once for all columns."""
+        b, nbytes = self.b, self.target.vector_nbytes
         at = b.at(pointer, offset)
-        return [b.load(kind, b.at(at, g * self.target.vector_nbytes), align=4) for g in range(4)]
+        return [b.load(kind, b.at(at, g * nbytes), align=4) for g in range(self.vectors)]
 
     def all_columns(self, chunk: Chunk, place: _Place) -> None:
         """Every output column of a row group: a loop of blocks, single columns, an overlapping
         rest."""
-        side = self.target.vector_nbytes // chunk.width
+        side = self.target.vector_nbytes // (self.x.itemsize * chunk.width)
         whole, rest = divmod(self.y.width, side)
         blocks, singles = divmod(whole, self.blocks.columns)
         if blocks:
@@ -184,7 +188,9 @@ class _Depthwise:
         b, columns = self.b, self.blocks.columns * side
         advance = columns * self.conv.strides[1]
         kept = self._kept_taps(advance)
-        first = [self.interleaved(chunk, place.x, t - advance, side, range(4)) for t in kept]
+        first = [
+            self.interleaved(chunk, place.x, t - advance, side, range(self.vectors)) for t in kept
+        ]
         values = [v for column in first for v in column]
         loop = b.begin_loop(blocks, [(self.dot.bytes_kind, v) for v in values])
         moved = place.moved(
@@ -192,7 +198,7 @@ class _Depthwise:
             b.mul(loop.index, advance * self.x.column_pitch),
             b.mul(loop.index, columns * self.y.column_pitch),
         )
-        size = 4 * len(self.rows.quads)
+        size = self.vectors * len(self.rows.stacks)
         held = {t - advance: loop.carried[i * size : (i + 1) * size] for i, t in enumerate(kept)}
         window = self.block(chunk, moved, side, self.blocks.columns, side, held)
         b.end_loop(loop, [v for t in kept for v in window[t]])
@@ -213,17 +219,17 @@ class _Depthwise:
         ``held`` are columns interleaved before; returns the columns of the last pass.
         """
         b, window = self.b, dict(held)
-        halves: list[list[list[Value]]] = []
+        passes: list[list[list[list[Value]]]] = []
         for vectors in self.blocks.passes:
             window = dict(held)
             # Each pass reads its rows anew: kept from the pass before, they would spill.
             own = replace(place, x=b.opaque(place.x))
             sums = self.sums(chunk, own, side, columns, vectors, window)
-            halves.append([[self._words(place, vectors, s) for s in rows] for rows in sums])
+            passes.append([[self._words(place, vectors, s) for s in rows] for rows in sums])
         for column in range(columns):
             for row in range(self.rows.outputs):
                 offset = row * self.y.row_pitch + column * side * self.y.column_pitch
-                words = [half[column][row] for half in halves]
+                words = [word for made in passes for word in made[column][row]]
                 self.store(chunk, words, b.at(place.y, offset), side, valid)
         return window
 
@@ -248,51 +254,53 @@ class _Depthwise:
                     window[source] = self.interleaved(chunk, place.x, source, side, vectors)
             operands = [[dot.operand_of(b, v) for v in window[s]] for s in sources]
             pair = number * self.pairs
-            for row, quads in enumerate(self.uses):
-                for quad in quads:
+            for row, stacks in enumerate(self.uses):
+                for stack in stacks:
                     for i, g in enumerate(vectors):
-                        weights = dot.weights(b, place.w, (pair * 4 + g) * dot.weight_nbytes)
+                        position = (pair * self.vectors + g) * dot.weight_nbytes
+                        weights = dot.weights(b, place.w, position)
                         for column in range(columns):
-                            operand = operands[column][quad * len(vectors) + i]
+                            operand = operands[column][stack * len(vectors) + i]
                             old = sums[column][row][i]
                             sums[column][row][i] = dot.accumulate(b, old, operand, weights)
                     pair += 1
         return sums
 
-    def _words(self, place: _Place, vectors: tuple[int, ...], sums: list[Value]) -> Value:
-        """Finished sums: bytes if all four vectors are here, else 16-bit words."""
+    def _words(self, place: _Place, vectors: tuple[int, ...], sums: list[Value]) -> list[Value]:
+        """Finished sums as 16-bit words."""
         b = self.b
         values = [
             self.epilogue.scaled_sums(b, s, place.scale[g])
             for s, g in zip(sums, vectors, strict=True)
         ]
-        if len(vectors) == 4:
-            return self.epilogue.byte_results(b, values)
-        return self.epilogue.word_results(b, values)
+        return [self.epilogue.word_results(b, values[i : i + 2]) for i in range(0, len(values), 2)]
 
     def store(self, chunk: Chunk, words: list[Value], y: Value, side: int, valid: int) -> None:
-        """Store each side-by-side pixel's bytes."""
-        b = self.b
-        data = words[0] if len(words) == 1 else self.epilogue.joined_words(b, *words)
+        """Store each side-by-side pixel's results."""
+        b, element = self.b, self.epilogue.element
+        data, kind = self.epilogue.joined_words(b, words), vector(side * chunk.width, element)
         for pixel in range(valid):
             part = data
             if side > 1:
                 lanes = range(pixel * chunk.width, (pixel + 1) * chunk.width)
-                part = b.shuffle(self.dot.bytes_kind, data, "poison", lanes)
+                part = b.shuffle(kind, data, "poison", lanes)
             target = b.at(y, pixel * self.y.column_pitch)
-            store_partial(b, self.target, "i8", chunk.width, chunk.valid, part, target)
+            store_partial(b, self.target, element, chunk.width, chunk.valid, part, target)
 
     # -- vectors
 
     def interleaved(
         self, chunk: Chunk, x: Value, column: int, side: int, vectors: range | tuple[int, ...]
     ) -> list[Value]:
-        """Input column ``column`` (of each side-by-side pixel): for each quad the wanted of its
-        four vectors, each lane the bytes of four rows of one channel."""
+        """Input column ``column`` (of each side-by-side pixel): for each stack the wanted of its
+        vectors, each lane the elements of its rows of one channel."""
         result: list[Value] = []
-        for rows in self.rows.quads:
+        for rows in self.rows.stacks:
             loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
-            loaded += [loaded[0]] * (ROWS - len(loaded))
+            loaded += [loaded[0]] * (self.rows.depth - len(loaded))
+            if self.rows.depth == 2:
+                result.extend(self._zip(loaded[0], loaded[1], 2, half) for half in vectors)
+                continue
             for half in (0, 1):
                 wanted = [g for g in (2 * half, 2 * half + 1) if g in vectors]
                 if wanted:
@@ -302,19 +310,21 @@ class _Depthwise:
         return result
 
     def row_bytes(self, chunk: Chunk, x: Value, row: int, column: int, side: int) -> Value:
-        """One row's bytes of each side-by-side pixel, ``chunk.width`` bytes each."""
+        """One row of each side-by-side pixel, ``chunk.width`` elements each, as bytes."""
         b, width = self.b, chunk.width
         last = self.y.width - 1
         parts = []
         for pixel in range(side):
             source = column + min(pixel, last) * self.conv.strides[1]
             offset = row * self.x.row_pitch + source * self.x.column_pitch
-            parts.append(b.load(vector(width, "i8"), b.at(x, offset)))
+            parts.append(b.load(vector(width, self.element), b.at(x, offset)))
         while len(parts) > 1:
-            kind, width = vector(width, "i8"), width * 2
+            kind, width = vector(width, self.element), width * 2
             joined = zip(parts[0::2], parts[1::2], strict=True)
             parts = [b.shuffle(kind, left, right, range(width)) for left, right in joined]
-        return parts[0]
+        if self.element == "i8":
+            return parts[0]
+        return b.cast("bitcast", vector(width, self.element), parts[0], self.dot.bytes_kind)
 
     def _zip(self, a: Value, c: Value, size: int, half: int) -> Value:
         """Interleave the low (0) or high (1) halves of 128-bit lanes, by ``size`` bytes."""

@@ -16,7 +16,7 @@ from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
-from quantglow.types import Array
+from quantglow.types import Array, DType
 
 COLUMNS = 8
 """Output columns in registers: enough sums to hide the latency of the multiply-add."""
@@ -34,7 +34,7 @@ class FloatDepthwise:
 
     def __post_init__(self) -> None:
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.dot = dot_product(self.target, is_float=True)
+        self.dot = dot_product(self.target, DType.F32)
         self.epilogue = Epilogue(self.conv, self.target)
 
     @property

@@ -1,20 +1,22 @@
 """Dot products: how one step of a contraction is done on each target.
 
-A step takes four bytes of an activation row (four unsigned bytes, or one float32) and adds their
-product with packed weights to vectors of int32 (float32) lanes, one lane for each output channel.
+A step takes four bytes of an activation row (four unsigned bytes, two int16, or one float32) and
+adds their product with packed weights to vectors of int32 (float32) lanes, one lane for each
+output channel.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.kernels.tiling import StepCost
 from quantglow.backends.llvm.target import Dot, Target
-from quantglow.types import Array
+from quantglow.types import Array, DType
 
 STEP_NBYTES = 4
 """Bytes of an activation row that one step takes."""
@@ -47,6 +49,11 @@ class DotProduct:
     @cached_property
     def is_float(self) -> bool:
         return self.element == "float"
+
+    @property
+    def weights_dtype(self) -> np.dtype[Any]:
+        """Of weights in the order of steps, before ``pack``."""
+        return np.dtype(np.float32 if self.is_float else np.int8)
 
     @cached_property
     def widened(self) -> bool:
@@ -131,7 +138,7 @@ class DotProduct:
         return b.emit(f'call {self.kind} asm "", "=x,0"({self.kind} {sums})')
 
     def pack(self, quads: Array) -> Array:
-        """Weights [..., lanes, 4] (int8) or [..., lanes, 1] (float32), as kernels read them."""
+        """Weights [..., lanes, elements of a step], of ``weights_dtype``, as kernels read them."""
         if not self.widened:
             return np.ascontiguousarray(quads)
         wide = quads.astype(np.int16)
@@ -161,6 +168,40 @@ class PairProduct(DotProduct):
         return self._keep(b, b.op("add", self.kind, sums, quads))
 
 
+@dataclass(frozen=True)
+class WordProduct(DotProduct):
+    """Two int16 activations times two weights, widened to int16 when they are packed.
+
+    No sum of two products with an int8 leaves 32 bits: ``2 * 32768 * 128 = 2**23``.
+    """
+
+    @property
+    def widened(self) -> bool:
+        return False
+
+    @property
+    def weights_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.int16)
+
+    @cached_property
+    def cost(self) -> StepCost:
+        if self.target.dot is Dot.VNNI:
+            return StepCost(self.target.registers)
+        return StepCost(self.target.registers, 0.75, operands=2, most_vectors=4)
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        x, w = (
+            b.cast("bitcast", self.bytes_kind, v[0], self.words_kind) for v in (operand, weights)
+        )
+        if self.target.dot is not Dot.VNNI:
+            return self._keep(b, b.op("add", self.kind, sums, self._pmaddwd(b, x, w)))
+        name = f"llvm.x86.avx512.vpdpwssd.{self.target.vector_nbytes * 8}"
+        words_kind = self.words_kind
+        return b.call(name, self.kind, (self.kind, sums), (words_kind, x), (words_kind, w))
+
+
 def pairs_fit(quads: Array) -> Array:
     """bool [...]: whether no bytes make a pair of int8 weights [..., 4] leave 16 bits.
 
@@ -173,6 +214,8 @@ def pairs_fit(quads: Array) -> Array:
     return np.asarray(((above <= 128) & (below >= -128)).all(axis=-1), np.bool_)
 
 
-def dot_product(target: Target, is_float: bool) -> DotProduct:
-    """The dot product of float32 rows, or of unsigned bytes with signed bytes."""
-    return DotProduct(target, "float" if is_float else "i32")
+def dot_product(target: Target, x: DType) -> DotProduct:
+    """The dot product of rows of float32, uint8 or int16 with weights of float32 or int8."""
+    if x is DType.I16:
+        return WordProduct(target, "i32")
+    return DotProduct(target, "float" if x is DType.F32 else "i32")

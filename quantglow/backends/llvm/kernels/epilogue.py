@@ -1,9 +1,9 @@
 """The end of a contraction: sums to results, in registers.
 
 Integer sums become float32, times their channel's multiplier, plus the residual; one rounding;
-zero point; saturation.  Four (two) vectors of sums are packed to one vector of bytes by
-instructions that interleave 128-bit lanes, so weights are packed in the channel order that comes
-out right: see ``channel_order``.
+zero point; saturation.  Four (two) vectors of sums are packed to one vector of bytes, two to one
+of 16-bit words, by instructions that interleave 128-bit lanes, so weights are packed in the
+channel order that comes out right: see ``channel_order``.
 """
 
 from __future__ import annotations
@@ -15,29 +15,30 @@ from functools import cache, cached_property
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.kernels.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.tiling import groups
-from quantglow.backends.llvm.kernels.vectors import round_to_int
+from quantglow.backends.llvm.kernels.vectors import ELEMENTS, round_to_int, widen
 from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
-from quantglow.types import Array, DType
+from quantglow.types import Array, DType, TensorType
 
 LANE = 4
 """int32 elements of a 128-bit lane."""
 
 
 @cache
-def channel_order(lanes: int, vectors: int, packed: bool) -> Array:
-    """int [vectors, lanes]: the channel (within a panel) that each lane of each vector holds."""
+def channel_order(lanes: int, vectors: int, joined: int) -> Array:
+    """int [vectors, lanes]: the channel (within a panel) that each lane of each vector holds, where
+    up to ``joined`` vectors of results are stored together."""
     order = np.empty((vectors, lanes), np.int64)
     first = 0
-    for size in groups(vectors) if packed else [1] * vectors:
-        lane, within = np.divmod(np.arange(lanes), LANE)
+    lane, within = np.divmod(np.arange(lanes), LANE)
+    for size in groups(vectors, joined):
         for v in range(size):
-            channels = lane * LANE * size + v * LANE + within if size > 1 else np.arange(lanes)
-            order[first + v] = first * lanes + channels
+            order[first + v] = first * lanes + lane * LANE * size + v * LANE + within
         first += size
     order.setflags(write=False)
     return order
@@ -63,13 +64,19 @@ class Epilogue:
         return vector(self.lanes, "i32")
 
     @property
-    def packed(self) -> bool:
-        """Whether results are bytes."""
-        return self.op.out is not None
+    def dtype(self) -> DType:
+        """Of results."""
+        return self.op.type.dtype
 
     @property
-    def element_nbytes(self) -> int:
-        return self.op.type.dtype.nbytes
+    def element(self) -> str:
+        """The LLVM type of one result in memory."""
+        return ELEMENTS[self.dtype]
+
+    @property
+    def joined(self) -> int:
+        """How many vectors of results are stored together at most."""
+        return STEP_NBYTES // self.dtype.nbytes
 
     @property
     def scaled(self) -> bool:
@@ -79,9 +86,9 @@ class Epilogue:
     def check(self) -> None:
         """Raise ``BackendError`` for element types this epilogue does not store."""
         residual = self.op.residual
-        if self.packed and self.op.type.dtype is not DType.U8:
-            raise BackendError(f"{self.op!r}: results of {self.op.type.dtype} are not supported")
-        if residual is not None and is_integer(residual.type) != self.packed:
+        if self.op.out is not None and self.dtype not in (DType.U8, DType.I16):
+            raise BackendError(f"{self.op!r}: results of {self.dtype} are not supported")
+        if residual is not None and is_integer(residual.type) != (self.op.out is not None):
             raise BackendError(f"{self.op!r}: the residual and the result differ in precision")
 
     def multipliers(self) -> Array:
@@ -94,11 +101,13 @@ class Epilogue:
         """Whether a scaled sum might not fit int32 (the conversion would give its minimum)."""
         w, b = self.op.w, self.op.b
         assert w is not None and b is not None
-        largest = 255.0 * channel_sums(w.value, magnitudes=True)  # type: ignore[attr-defined]
+        magnitudes = channel_sums(w.value, magnitudes=True)  # type: ignore[attr-defined]
+        largest = largest_code(self.op.x.type) * magnitudes
         largest += np.abs(b.value.astype(np.float64))  # type: ignore[attr-defined]
         bound = float((largest * self.multipliers()).max(initial=0.0))
         if self.op.residual is not None:
-            bound += 255.0 * self.op.residual.type.params.scale / self.op.type.params.scale
+            kind = self.op.residual.type
+            bound += largest_code(kind) * kind.params.scale / self.op.type.params.scale
         return not bound < 2.0**30
 
     # -- code
@@ -128,20 +137,23 @@ class Epilogue:
                 values = b.select(self.floats, outside, limit, values)
         return values
 
-    def byte_results(self, b: Builder, values: list[Value]) -> Value:
-        """One, two or four vectors of steps as one vector of unsigned bytes."""
+    def results(self, b: Builder, values: list[Value]) -> Value:
+        """One, two or four (``joined``) vectors of steps (or reals) as one vector of results."""
+        if self.op.out is None:
+            return self.float_results(b, values[0])
         if len(values) == 1:
             return self._narrow_one(b, values[0])
         words = [self.word_results(b, values[i : i + 2]) for i in range(0, len(values), 2)]
-        if len(words) == 2:
-            return self.joined_words(b, *words)
-        kind = vector(self.lanes * 2, "i16")
-        small = self._limit(b, kind, "i16", words[0], *self.bounds)
-        return b.cast("trunc", kind, small, vector(self.lanes * 2, "i8"))
+        return self.joined_words(b, words)
 
     def word_results(self, b: Builder, values: list[Value]) -> Value:
-        """Two vectors of steps as one of 16-bit words; too large ones saturate later."""
-        return self._clamp_words(b, self._pack_words(b, *(self._round(b, v) for v in values)))
+        """Two vectors of steps as one of 16-bit words; those too large for bytes saturate later."""
+        ints = [self._round(b, v) for v in values]
+        if self.dtype is DType.I16 and self.zero_point:
+            # Words have no room for a step that the zero point brings back into range.
+            ints = [self._moved(b, v) for v in ints]
+            return self._pack_words(b, *ints)
+        return self._clamp_words(b, self._pack_words(b, *ints))
 
     @property
     def zero_point(self) -> int:
@@ -161,11 +173,15 @@ class Epilogue:
         return round_to_int(b, self.target, self.lanes, values)
 
     def _narrow_one(self, b: Builder, values: Value) -> Value:
+        moved = self._moved(b, self._round(b, values))
+        return b.cast("trunc", self.ints, moved, vector(self.lanes, self.element))
+
+    def _moved(self, b: Builder, ints: Value) -> Value:
+        """Rounded steps within the bounds, plus the zero point."""
         # Clamp first: adding the zero point to an extreme sum could wrap.
         low, high = (bound - self.zero_point for bound in self.bounds)
-        ints = self._limit(b, self.ints, "i32", self._round(b, values), low, high)
-        moved = b.op("add", self.ints, ints, f"splat (i32 {self.zero_point})")
-        return b.cast("trunc", self.ints, moved, vector(self.lanes, "i8"))
+        ints = self._limit(b, self.ints, "i32", ints, low, high)
+        return b.op("add", self.ints, ints, f"splat (i32 {self.zero_point})")
 
     def _limit(self, b: Builder, kind: str, element: str, v: Value, low: int, high: int) -> Value:
         suffix = f"v{kind[1:].split(' ')[0]}{element}"
@@ -177,7 +193,7 @@ class Epilogue:
         if self.zero_point:
             other = f"splat (i16 {self.zero_point})"
             words = b.call(f"llvm.sadd.sat.v{lanes}i16", kind, (kind, words), (kind, other))
-        if self.bounds != (0, 255):
+        if self.bounds != self.dtype.limits:
             words = self._limit(b, kind, "i16", words, *self.bounds)
         return words
 
@@ -188,7 +204,29 @@ class Epilogue:
             f"llvm.x86.{name[self.target.vector_nbytes]}", kind, (self.ints, x), (self.ints, y)
         )
 
-    def joined_words(self, b: Builder, x: Value, y: Value) -> Value:
+    def joined_words(self, b: Builder, words: list[Value]) -> Value:
+        """One or two vectors of words as one vector of results, in order."""
+        if len(words) == 1:
+            return words[0] if self.dtype is DType.I16 else self._narrow_words(b, words[0])
+        return self._interleaved(b, *words) if self.dtype is DType.I16 else self._bytes(b, *words)
+
+    def _narrow_words(self, b: Builder, words: Value) -> Value:
+        kind = vector(self.lanes * 2, "i16")
+        small = self._limit(b, kind, "i16", words, *self.bounds)
+        return b.cast("trunc", kind, small, vector(self.lanes * 2, "i8"))
+
+    def _interleaved(self, b: Builder, x: Value, y: Value) -> Value:
+        """The 128-bit lanes of two vectors in turn: the order that packing bytes would leave."""
+        count, lane = self.lanes * 2, 2 * LANE
+        order = [
+            start + other + i
+            for start in range(0, count, lane)
+            for other in (0, count)
+            for i in range(lane)
+        ]
+        return b.shuffle(vector(count, "i16"), x, y, order)
+
+    def _bytes(self, b: Builder, x: Value, y: Value) -> Value:
         """Two vectors of words as one of unsigned bytes, saturating."""
         name = {16: "sse2.packuswb.128", 32: "avx2.packuswb", 64: "avx512.packuswb.512"}
         words, result = vector(self.lanes * 2, "i16"), vector(self.lanes * 4, "i8")
@@ -197,7 +235,7 @@ class Epilogue:
     # -- residual
 
     def residual_steps(self, b: Builder, data: Value, count: int) -> list[Value]:
-        """``count`` vectors of residual steps from a vector of ``count * lanes`` bytes, in
+        """``count`` vectors of residual steps from a vector of ``count * lanes`` integers, in
         ``channel_order``."""
         assert self.op.residual is not None
         params = self.op.residual.type.params
@@ -211,8 +249,16 @@ class Epilogue:
         return steps
 
     def _spread(self, b: Builder, data: Value, count: int, index: int) -> Value:
-        """The bytes that belong to vector ``index`` of a group, widened to int32."""
-        order = channel_order(self.lanes, count, packed=True)[index]
-        kind = vector(count * self.lanes, "i8")
+        """The integers that belong to vector ``index`` of a group, widened to int32."""
+        assert self.op.residual is not None
+        dtype = self.op.residual.type.dtype
+        order = channel_order(self.lanes, count, self.joined)[index]
+        kind = vector(count * self.lanes, ELEMENTS[dtype])
         picked = b.shuffle(kind, data, "poison", [int(c) for c in order])
-        return b.cast("zext", vector(self.lanes, "i8"), picked, self.ints)
+        return widen(b, self.lanes, ELEMENTS[dtype], picked, dtype is not DType.U8)
+
+
+def largest_code(kind: TensorType) -> float:
+    """The largest distance of an integer from the zero point."""
+    low, high = kind.dtype.limits
+    return float(max(high - kind.params.zero_point, kind.params.zero_point - low))

@@ -224,7 +224,7 @@ class _IntegerProduct(_Product):
         order = [lane // 2 + lane % 2 * lanes for lane in range(2 * lanes)]
         row = b.at(self.packed, b.mul(pair, len(valid) * self.target.vector_nbytes))
         for position, count in enumerate(valid):
-            offset = position * lanes
+            offset = position * lanes * self.y.type.dtype.nbytes
             first = self.words(b.at(upper, offset), count, self.y)
             second = splat(halves, "0")
             if lower is not None:
@@ -233,27 +233,28 @@ class _IntegerProduct(_Product):
             b.store(whole, mixed, b.at(row, position * self.target.vector_nbytes), align=16)
 
     def words(self, pointer: Value, count: int, view: View) -> Value:
-        """A vector of bytes, centred, in 16 bits."""
-        b = self.b
-        raw = load_partial(b, self.target, "i8", self.lanes, count, pointer)
+        """A vector of integers, centred, in 16 bits."""
+        b, dtype = self.b, view.type.dtype
+        wide = load_partial(b, self.target, ELEMENTS[dtype], self.lanes, count, pointer)
         kind = vector(self.lanes, "i16")
-        extend = "sext" if view.type.dtype is DType.I8 else "zext"
-        wide = b.cast(extend, vector(self.lanes, "i8"), raw, kind)
+        if dtype is not DType.I16:
+            extend = "sext" if dtype is DType.I8 else "zext"
+            wide = b.cast(extend, vector(self.lanes, "i8"), wide, kind)
         zero_point = view.type.params.zero_point
         return b.op("sub", kind, wide, splat(kind, str(zero_point))) if zero_point else wide
 
     def centre_rows(self, rows: int, x: Value) -> None:
         """Rows of x in 16 bits; an odd last element is paired with zero."""
-        b, lanes = self.b, self.lanes
+        b, lanes, itemsize = self.b, self.lanes, self.x.type.dtype.nbytes
         for row in range(rows):
             source = b.at(x, row * self.strides(self.x)[1])
             target = b.at(self.centred, row * self.row_nbytes)
             whole = self.depth - self.depth % lanes
             with b.loop(0, whole, lanes) as index:
-                words = self.words(b.at(source, index), lanes, self.x)
+                words = self.words(b.at(source, b.mul(index, itemsize)), lanes, self.x)
                 b.store(vector(lanes, "i16"), words, b.at(target, b.mul(index, 2)))
             if whole < self.depth:
-                words = self.words(b.at(source, whole), self.depth - whole, self.x)
+                words = self.words(b.at(source, whole * itemsize), self.depth - whole, self.x)
                 b.store(vector(lanes, "i16"), words, b.at(target, 2 * whole))
             if self.depth % 2:
                 b.store("i16", "0", b.at(target, 2 * self.depth))

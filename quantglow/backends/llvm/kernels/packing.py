@@ -52,13 +52,16 @@ class Panels:
         return sum(self.widths()) * self.lanes
 
 
-def panel_channels(panels: Panels, group_count: int, packed: bool) -> list[Array]:
-    """For each panel of each group: int [vectors, lanes], the channel of each lane, -1 for none."""
+def panel_channels(panels: Panels, group_count: int, joined: int) -> list[Array]:
+    """For each panel of each group: int [vectors, lanes], the channel of each lane, -1 for none.
+
+    ``joined``: see ``channel_order``.
+    """
     found = []
     for group in range(group_count):
         first = 0
         for vectors in panels.widths():
-            order = channel_order(panels.lanes, vectors, packed) + first
+            order = channel_order(panels.lanes, vectors, joined) + first
             channels = np.where(order < panels.channels, order + group * panels.channels, -1)
             found.append(channels)
             first += vectors * panels.lanes
@@ -73,7 +76,7 @@ def pack_vectors(values: Array, channels: list[Array]) -> Array:
 
 def pack_weights(w: Array, runs: Runs, channels: list[Array], dot: DotProduct) -> Array:
     """HWIO weights as the kernel reads them, one contiguous piece for each panel."""
-    panels = panel_steps(w, runs, channels)
+    panels = panel_steps(w.astype(dot.weights_dtype, copy=False), runs, channels)
     return np.concatenate([dot.pack(steps).reshape(-1) for steps in panels])
 
 
@@ -92,14 +95,13 @@ def panel_steps(w: Array, runs: Runs, channels: list[Array]) -> Iterator[Array]:
 
 
 def _words(steps: Array) -> Array:
-    """uint32 [steps, channels] of the bytes in [steps, 4 bytes or 1 float32, channels]."""
-    if steps.dtype.itemsize == STEP_NBYTES:
-        return np.ascontiguousarray(steps[:, 0]).view(np.uint32)
-    octets = steps.view(np.uint8)
-    words = octets[:, STEP_NBYTES - 1].astype(np.uint32)
-    for index in reversed(range(STEP_NBYTES - 1)):
-        words <<= 8
-        words |= octets[:, index]
+    """uint32 [steps, channels] of the elements in [steps, elements of a step, channels]."""
+    itemsize = steps.dtype.itemsize
+    elements = steps.view(f"u{itemsize}")
+    words = elements[:, -1].astype(np.uint32)
+    for index in reversed(range(STEP_NBYTES // itemsize - 1)):
+        words <<= 8 * itemsize
+        words |= elements[:, index]
     return words
 
 

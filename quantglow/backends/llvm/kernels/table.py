@@ -1,4 +1,4 @@
-"""``Table``: any function of bytes, by look-up in registers where the target can."""
+"""``Table``: any function of integers; of bytes by look-up in registers where the target can."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SCALAR_STEP = 8
 
 @emits(Table)
 def emit_table(step: Compute, target: Target) -> KernelCall:
-    """``table[x - lowest]`` for every byte, element by element, so that it may run in place."""
+    """``table[x - lowest]`` for every integer, element by element, so that it may run in place."""
     op = step.op
     assert isinstance(op, Table)
     source, table = step.inputs
@@ -72,14 +72,15 @@ class _Lookup:
         self, b: Builder, pointers: Sequence[Value], piece: Piece, entries: Value
     ) -> None:
         element, itemsize = ELEMENTS[self.op.out.dtype], self.op.out.dtype.nbytes
+        code_type = ELEMENTS[self.op.x.type.dtype]
         lowest = self.op.x.type.dtype.limits[0]
         first = b.at(entries, -lowest * itemsize)
         extend = "sext" if lowest else "zext"
         offsets = [(piece.start + lane) for lane in range(piece.active)]
         found = []
         for index in offsets:
-            code = b.load("i8", b.at(pointers[1], index * self.row.strides[1]))
-            code = b.cast(extend, "i8", code, "i64")
+            code = b.load(code_type, b.at(pointers[1], index * self.row.strides[1]))
+            code = b.cast(extend, code_type, code, "i64")
             found.append(b.load(element, b.at(first, b.mul(code, itemsize))))
         for index, value in zip(offsets, found, strict=True):
             b.store(element, value, b.at(pointers[0], index * self.row.strides[0]))
@@ -212,7 +213,8 @@ class _Flip(_VectorLookup):
 def _lookup(op: Table, target: Target, row: Axis) -> _Lookup:
     """The best way to look up on a target."""
     constant = op.table
-    if not isinstance(constant, Constant) or op.out.dtype.nbytes != 1:
+    bytes_only = op.x.type.dtype.nbytes == op.out.dtype.nbytes == 1
+    if not isinstance(constant, Constant) or not bytes_only:
         return _Lookup(op, target, row)
     values = constant.value.view(np.uint8)
     codes = (np.arange(256) + op.x.type.dtype.limits[0]).astype(np.uint8)

@@ -52,10 +52,15 @@ def cycles(pixels: int, vectors: int, steps: int, cost: StepCost) -> float:
     return steps * inner + finish + OVERHEAD
 
 
-def groups(vectors: int) -> list[int]:
-    """How many vectors of results are stored together: fours, then twos, then ones."""
-    fours, rest = divmod(vectors, 4)
-    return [4] * fours + [2] * (rest // 2) + [1] * (rest % 2)
+def groups(vectors: int, most: int = 4) -> list[int]:
+    """How many vectors of results are stored together: fours, then twos, then ones; ``most`` at
+    most."""
+    found: list[int] = []
+    for size in (4, 2, 1):
+        if size <= most:
+            count, vectors = divmod(vectors, size)
+            found += [size] * count
+    return found
 
 
 def spans(total: int, size: int) -> list[tuple[int, int]]:
