@@ -138,8 +138,12 @@ def accuracy_contract(
 
 
 def import_model(model: Any, input_shapes: Shapes | None = None) -> Graph:
-    """The float graph of an ONNX model (path, bytes or ModelProto), see ``frontend``."""
-    return frontend.import_model(model, input_shapes)
+    """The graph of an ONNX model (path, bytes or ModelProto), see ``frontend``.
+
+    Float; of a model that comes quantized, the int8 graph, see ``quantization.qdq``.
+    """
+    graph = frontend.import_model(model, input_shapes)
+    return quantization.fuse_quantized(graph) if is_quantized(graph) else graph
 
 
 def profile(
@@ -182,7 +186,7 @@ def compile(
     input_shapes: Shapes | None = None,
     backend: str = "llvm",
 ) -> CompiledModel:
-    """Compile a graph (float or int8) or a float ONNX model.
+    """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
     target        "native", or one of ``quantglow.backends.llvm.target.LEVELS``
     num_threads   None: one for each physical core
@@ -197,7 +201,7 @@ def compile(
         if source and not input_shapes and source.signature.is_free:
             return compile_free(source.snapshot(), machine, seconds)
         graph = source.graph(input_shapes) if source else model
-        graph = graph if is_quantized(graph) else passes.optimize(graph)
+        graph = ready(graph, fused=source is None)
     build = machine.compile(graph)
     return CompiledModel.of(graph, build, report_of(build, seconds))
 
@@ -205,12 +209,12 @@ def compile(
 def compile_free(
     source: frontend.Source, machine: Machine, seconds: Mapping[str, float]
 ) -> CompiledModel:
-    """A float model that serves every shape; one that leaves only its batch free is compiled for
+    """A model that serves every shape; one that leaves only its batch free is compiled for
     batch 1 at once.
     """
 
     def graph_at(shapes: Shapes | None) -> Graph:
-        return passes.optimize(source.graph(shapes))
+        return ready(source.graph(shapes))
 
     programs = FreeShapes(source.signature, graph_at, machine)
     if not source.has_shapes:
@@ -264,8 +268,20 @@ def float_graph_of(model: Any, input_shapes: Shapes | None = None) -> Graph:
     """The optimized float graph of a model or of a graph."""
     graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
     if is_quantized(graph):
-        raise OptionError("the graph is quantized already. Remedy: pass the float graph.")
+        raise OptionError(
+            "the model is quantized already. Remedy: compile it as it is, or pass the float model."
+        )
     return passes.optimize(graph)
+
+
+def ready(graph: Graph, *, fused: bool = False) -> Graph:
+    """An imported graph as it is compiled: optimized, int8 where the model comes quantized.
+
+    ``fused``: a quantized graph is that already.
+    """
+    if not is_quantized(graph):
+        return passes.optimize(graph)
+    return graph if fused else quantization.fuse_quantized(graph)
 
 
 def is_quantized(graph: Graph) -> bool:
@@ -299,7 +315,7 @@ class _Job:
         with debug.timed("import", self.seconds):
             imported = import_model(self.model, input_shapes)
         with debug.timed("optimize", self.seconds):
-            self.float_graph = passes.optimize(imported)
+            self.float_graph = float_graph_of(imported)
 
     def calibrate(self, data: Any, subset_size: int, progress: bool | str) -> None:
         with debug.timed("profile", self.seconds):

@@ -6,7 +6,7 @@ or an array when the result is known.  It raises ``Unsupported`` with the reason
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,9 +14,21 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.frontend.values import Foreign, Known, Value, as_float32, is_float_type, shape_of
+from quantglow.frontend.values import (
+    Coded,
+    Foreign,
+    Known,
+    Layout,
+    Quantized,
+    Value,
+    as_float32,
+    is_float_type,
+    kind_of,
+    shape_of,
+)
 from quantglow.graph.node import Constant, Node
-from quantglow.types import Array
+from quantglow.ops.quantization import Dequantize, Table
+from quantglow.types import Array, DType, ElementType
 
 
 class Unsupported(Exception):
@@ -34,7 +46,7 @@ class Scope:
     opsets: dict[str, int]
     reserved: frozenset[str]
     used: frozenset[str]
-    values: dict[str, Value] = field(default_factory=dict)
+    values: MutableMapping[str, Value] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     shared: dict[tuple[object, str], Node] = field(default_factory=dict)
@@ -69,14 +81,39 @@ class Scope:
             raise Unsupported(f"{name!r} is {value.kind}; only float tensors are computed")
         if isinstance(value, Node):
             return value
+        if isinstance(value, Quantized):
+            return self.share(value, "integers", lambda: integers_of(name, value, self))
         known = value
         if not is_float_type(known.onnx_type):
             raise Unsupported(f"constant {name!r} is {known.array.dtype}; it must be float here")
-        return self.share(
-            known,
-            "",
-            lambda: Constant(name=self.claim(known.name), value=as_float32(known.array)),
-        )
+        return self.share(known, "", lambda: self._constant(known))
+
+    def _constant(self, known: Known) -> Node:
+        coded = coded_node(known, known.name, self) if isinstance(known, Coded) else None
+        return coded or Constant(name=self.claim(known.name), value=as_float32(known.array))
+
+
+def coded_node(known: Coded, name: str, scope: Scope) -> Node | None:
+    """Known integers behind a Dequantize; None where their type cannot say their parameters."""
+    element = known.element()
+    if element is None:
+        return None
+    codes = np.ascontiguousarray(known.codes).reshape(known.codes.shape)
+    stored = Constant(name=scope.claim(f"{name}:codes", True), value=codes, element=element)
+    return Dequantize(name=scope.claim(name, name not in scope.values), x=stored)
+
+
+def integers_of(name: str, value: Quantized, scope: Scope) -> Node:
+    """The integers themselves, as ONNX has them.  Raises ``Unsupported`` beyond 8 bits."""
+    kind = DType.of(np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(value.onnx_type)))
+    if value.offset == 0 and kind is value.node.type.dtype:
+        return value.node
+    if value.node.type.dtype is not DType.I8:
+        raise Unsupported(f"it computes on the {kind_of(value.onnx_type)} codes of {name!r}")
+    codes = np.arange(-128, 128) + value.offset
+    made = scope.claim(f"{name}:integers", derived=True)
+    table = Constant(name=scope.claim(f"{made}:table", True), value=codes.astype(kind.numpy))
+    return Table(name=made, x=value.node, table=table, out=ElementType(kind), function="codes")
 
 
 @dataclass(frozen=True)
@@ -153,10 +190,17 @@ class Call:
             return tuple(int(v) for v in self.array(position, name).reshape(-1))
         return self.integers(name, ()) if name in self.attributes else None
 
-    def weights(self, position: int, tag: str, layout: Callable[[Array], Array]) -> Constant:
-        """A known operand as a float32 constant of its own, in the layout an op wants."""
+    def weights(self, position: int, tag: str, layout: Layout) -> Node:
+        """A known operand as a float32 constant of its own, in the layout an op wants.
+
+        Integers known with their parameters stay integers, behind a Dequantize.
+        """
+        value, name = self.value(position), f"{self.value_name(position)}:{tag}"
+        if isinstance(value, Coded):
+            coded = coded_node(value.laid_out(layout), name, self.scope)
+            if coded is not None:
+                return coded
         array = as_float32(layout(self.array(position, "weight")))
-        name = f"{self.value_name(position)}:{tag}"
         return Constant(name=self.scope.claim(name, derived=True), value=array)
 
     def constant(self, tag: str, array: Array) -> Constant:
@@ -176,11 +220,15 @@ class Call:
         return self.scope.claim(f"{self.proto.output[0]}:{tag}", derived=True)
 
 
-Imported = Node | Array | Sequence[Node]
+Result = Node | Array | Known | Quantized
+Imported = Result | Sequence[Node]
 Importer = Callable[[Call], Imported]
 
+DOMAINS = frozenset({"", "com.microsoft"})
+"""The standard operators, and those that onnxruntime's tools write."""
+
 IMPORTERS: dict[str, Importer] = {}
-"""Importers of the standard domain by op type."""
+"""Importers by op type; outside the standard domain by ``domain.op_type``."""
 
 
 def importer(*op_types: str) -> Callable[[Importer], Importer]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from quantglow.frontend import quantized
 from quantglow.frontend.context import Call, Imported, Unsupported, importer
 from quantglow.frontend.values import is_float_type
 from quantglow.graph.node import Node
@@ -174,6 +175,8 @@ def dropout(call: Call) -> Node:
 @importer("Cast")
 def cast(call: Call) -> Imported:
     """Float to float is the identity: everything is computed in float32."""
+    if (integers := quantized.cast(call)) is not None:
+        return integers
     target = call.integer("to", 0)
     if not is_float_type(target):
         raise Unsupported("casts a computed tensor to a type that is not float")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -14,30 +15,41 @@ from quantglow.frontend import (
     matmul,
     normalization,
     pooling,
+    quantized,
     resize,
     shape,
     slicing,
 )
 from quantglow.frontend.context import (
+    DOMAINS,
     IMPORTERS,
     AlreadyReported,
     Call,
+    Result,
     Scope,
     Unsupported,
 )
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.loading import all_nodes, opsets_of
+from quantglow.frontend.qlinear import import_qlinear
 from quantglow.frontend.shape import MAX_ELEMENTS
-from quantglow.frontend.values import Foreign, Known, Value, is_float_type
+from quantglow.frontend.values import Foreign, Known, Value, is_float_type, shape_of
 from quantglow.graph.node import Input, Node
 from quantglow.graph.signature import Shapes
-from quantglow.types import Array, f32
+from quantglow.types import f32
 
-FAMILIES = (convolution, elementwise, matmul, normalization, pooling, resize, shape, slicing)
+FAMILIES = (
+    convolution,
+    elementwise,
+    matmul,
+    normalization,
+    pooling,
+    quantized,
+    resize,
+    shape,
+    slicing,
+)
 """The modules that fill ``IMPORTERS``."""
-
-_QUANTIZED = "the model is quantized already; import the float model it was made from"
-_REASONS = {"QuantizeLinear": _QUANTIZED, "DequantizeLinear": _QUANTIZED}
 
 
 def new_scope(proto: onnx.ModelProto) -> Scope:
@@ -131,32 +143,37 @@ def standard(proto: onnx.NodeProto) -> onnx.NodeProto:
 
 def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     """The values of the node's outputs: folded, or by the importer of its type."""
-    if proto.domain:
+    kind = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
+    if proto.domain not in DOMAINS:
         raise Unsupported(f"quantglow does not know the domain {proto.domain!r}")
     operands = {name: scope.values[name] for name in proto.input if name}
-    if foldable(proto, operands, scope.opset):
+    if (layout := quantized.laid_out(proto, operands, scope.opsets)) is not None:
+        return {layout.name: layout}
+    if kind not in quantized.ON_INTEGERS and foldable(proto, operands, scope.opset):
         return {known.name: known for known in fold(proto, operands, scope.opsets)}
+    for special in (quantized.import_moved, import_qlinear):
+        if (results := special(proto, scope, import_node)) is not None:
+            return results
     call = Call(proto, scope)
-    if proto.op_type == "If":
+    if kind == "If":
         return inline_branch(call)
-    if proto.op_type not in IMPORTERS:
-        raise Unsupported(_REASONS.get(proto.op_type, "there is no importer for this operator"))
-    made = IMPORTERS[proto.op_type](call)
-    return bind(proto, [made] if isinstance(made, Node | np.ndarray) else made, scope)
+    if kind not in IMPORTERS:
+        raise Unsupported("there is no importer for this operator")
+    made = IMPORTERS[kind](call)
+    return bind(proto, made if isinstance(made, Sequence) else [made], scope)
 
 
-def bind(proto: onnx.NodeProto, results: Sequence[Node | Array], scope: Scope) -> dict[str, Value]:
+def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict[str, Value]:
     """Results by output name.  Refuses outputs nobody made, and sizes nobody can hold."""
     if missing := [n for n in proto.output[len(results) :] if n in scope.used]:
         raise Unsupported(f"its outputs {missing} are not supported")
     values: dict[str, Value] = {}
     for name, result in zip(proto.output, results, strict=False):
-        if not isinstance(result, Node):
-            values[name] = Known(name, result)
-            continue
-        if not 0 < result.type.size <= MAX_ELEMENTS:
-            raise Unsupported(f"{name!r} would have shape {result.type.shape}")
-        values[name] = result
+        value = Known(name, result) if isinstance(result, np.ndarray) else result
+        shape = shape_of(value)
+        if not isinstance(value, Known) and shape and not 0 < math.prod(shape) <= MAX_ELEMENTS:
+            raise Unsupported(f"{name!r} would have shape {shape}")
+        values[name] = value
     return values
 
 

@@ -22,8 +22,7 @@ def gemm(call: Call) -> Node:
     adds = call.has(2) and beta != 0
     if adds and call.is_known(1) and call.is_known(2) and is_row(call.array(2, "C")):
         w = kn_weights(call, alpha)
-        row = np.broadcast_to(call.array(2, "C").reshape(-1), (w.type.shape[1],))
-        return Gemm(name=call.result, x=x, w=w, b=call.constant("bias", row * np.float32(beta)))
+        return Gemm(name=call.result, x=x, w=w, b=row(call, w.type.shape[1], beta))
     name = call.derived("product") if adds else call.result
     if call.is_known(1):
         product: Node = Gemm(name=name, x=x, w=kn_weights(call, alpha))
@@ -40,15 +39,28 @@ def is_row(c: Array) -> bool:
     return c.size == 1 or c.shape[-1] == c.size
 
 
+def row(call: Call, columns: int, beta: float) -> Node:
+    """``beta * C`` as [N]."""
+
+    def layout(c: Array) -> Array:
+        return np.broadcast_to(c.reshape(-1), (columns,))
+
+    if beta == 1:
+        return call.weights(2, "row", layout)
+    return call.constant("bias", layout(call.array(2, "C")) * np.float32(beta))
+
+
 def kn_weights(call: Call, alpha: float) -> Node:
     """``alpha * B'`` as [K, N]."""
     flip = call.integer("transB", 0)
 
     def layout(b: Array) -> Array:
-        b = b.T if flip else b
-        return b if alpha == 1 else b * b.dtype.type(alpha)
+        return b.T if flip else b
 
-    return call.weights(1, "kn", layout)
+    if alpha == 1:
+        return call.weights(1, "kn", layout)
+    b = layout(call.array(1, "B"))
+    return call.constant("kn", b * b.dtype.type(alpha))
 
 
 def transposed(call: Call, x: Node, flag: str, tag: str) -> Node:

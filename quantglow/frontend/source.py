@@ -31,7 +31,8 @@ Model = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
 def import_model(model: Model, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
-    """The float graph of an ONNX model (opset 7 or newer).
+    """The graph of an ONNX model (opset 7 or newer): float, between the Quantize and Dequantize
+    that the model has.
 
     Inputs and outputs keep their ONNX names and layout; inside, images are NHWC between
     transposes.  ``input_shapes`` fixes dimensions that the model leaves free; a free batch

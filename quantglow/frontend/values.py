@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
 
 from quantglow.errors import ModelError
 from quantglow.graph.node import Node
-from quantglow.types import Array, DType
+from quantglow.types import Array, DType, ElementType, QuantParams
+
+Layout = Callable[[Array], Array]
+"""Moves the elements of an array, whatever they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +35,60 @@ class Known:
 
 
 @dataclass(frozen=True, eq=False)
+class Coded(Known):
+    """What DequantizeLinear makes of known integers: ``array = (codes - zero_points) * scales``.
+
+    ``scales`` and ``zero_points`` have the shape of the codes, so that they move with them.
+    """
+
+    codes: Array
+    scales: Array
+    zero_points: Array
+
+    def laid_out(self, layout: Layout) -> Coded:
+        """The same elements in another order."""
+        parts = (self.array, self.codes, self.scales, self.zero_points)
+        return Coded(self.name, *(np.asarray(layout(part)) for part in parts))
+
+    def element(self) -> ElementType | None:
+        """The element type of the codes; None if no axis has all the parameters."""
+        for axis in (None, *range(self.codes.ndim)):
+            scales, zero_points = (along(a, axis) for a in (self.scales, self.zero_points))
+            if scales is not None and zero_points is not None:
+                params = QuantParams(flat(scales), flat(zero_points), axis)
+                return ElementType(DType.of(self.codes), params)
+        return None
+
+
+def flat(array: Array) -> tuple[Any, ...]:
+    """The elements as Python numbers."""
+    return tuple(array.reshape(-1).tolist())
+
+
+def along(array: Array, axis: int | None) -> Array | None:
+    """The values along the axis (None: the one value), if they vary along no other."""
+    first = tuple(slice(None) if i == axis else slice(0, 1) for i in range(array.ndim))
+    vector = array[first]
+    return vector if (vector == array).all() else None
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """Run-time integers: the codes of a quantized node plus ``offset``, as ``onnx_type``.
+
+    The graph speaks int8: uint8 activations are kept 128 lower, which loses nothing.
+    """
+
+    node: Node
+    offset: int
+    onnx_type: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.node.type.shape
+
+
+@dataclass(frozen=True, eq=False)
 class Foreign:
     """A run-time value the graph cannot hold (not float, or of a node that was refused).
 
@@ -43,10 +102,15 @@ class Foreign:
     @property
     def kind(self) -> str:
         """The element type in words."""
-        return str(onnx.helper.tensor_dtype_to_string(self.onnx_type)).split(".")[-1].lower()
+        return kind_of(self.onnx_type)
 
 
-Value = Node | Known | Foreign
+def kind_of(onnx_type: int) -> str:
+    """An ONNX element type in words."""
+    return str(onnx.helper.tensor_dtype_to_string(onnx_type)).split(".")[-1].lower()
+
+
+Value = Node | Known | Foreign | Quantized
 
 
 def shape_of(value: Value) -> tuple[int, ...] | None:

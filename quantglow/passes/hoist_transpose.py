@@ -9,6 +9,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses
 from quantglow.ops.elementwise import Binary, PRelu, Unary
+from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.shape import Concat, Pad, Reshape, Slice, Transpose
 from quantglow.passes.blocks import blocks_of, consecutive, spread
 from quantglow.passes.layout import (
@@ -53,7 +54,7 @@ def hoisted(f: Node, perm: Axes | None, uses: Uses) -> Node:
     """The node in channels-last and transposed back; the node itself where that gains nothing."""
     if isinstance(f, Transpose) and perm is None:
         return cancelled(f)
-    if perm is None or any(per_axis(operand) for operand in f.operands):
+    if perm is None or per_axis(f) or any(per_axis(operand) for operand in f.operands):
         return f
     made = above(f, perm, uses)
     if made is None:
@@ -73,6 +74,10 @@ def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
     match f:
         case Unary() | Binary() | PRelu():
             return f.with_operands(tuple(moved(x, perm, uses) for x in f.operands))
+        case Quantize(x=x) | Dequantize(x=x) | Rescale(x=x):
+            return f.with_operands((moved(x, perm, uses),))
+        case Table(x=x, table=table):
+            return f.with_operands((moved(x, perm, uses), table))
         case Concat(parts=parts, axis=axis):
             moved_parts = tuple(moved(x, perm, uses) for x in parts)
             return replace(f, parts=moved_parts, axis=perm.index(axis))

@@ -24,7 +24,7 @@ def above_reshape(node: Node, uses: Uses) -> Node | None:
     match node:
         case Unary() | Quantize() | Dequantize() | Rescale() | Table():
             x, *others = node.operands
-            if isinstance(x, Reshape) and not per_axis(x):
+            if isinstance(x, Reshape) and not per_axis(x) and not per_axis(node):
                 return node.with_operands((x.x, *others))
         case Binary(x=Reshape(x=x) as left, y=Reshape(x=y) as right):
             if x.type.shape == y.type.shape and left.shape == right.shape:

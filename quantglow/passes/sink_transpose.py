@@ -59,7 +59,7 @@ def moved_up(node: Node, uses: Uses) -> Moved | None:
     if isinstance(node, Concat):
         return moved_concat(node, uses)
     t = node.operands[0] if node.operands else node
-    if not sinks(t):
+    if not sinks(t) or per_axis(node):
         return None
     match node:
         case Unary() | Quantize() | Dequantize() | Rescale() | Table():

@@ -1,12 +1,14 @@
 """Quantization: a float graph and its profile to an int8 graph.  See ``plan`` for the decisions."""
 
 from quantglow.quantization.convert import quantize, quantize_with_report
+from quantglow.quantization.qdq import fuse_quantized
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
 
 __all__ = [
     "NodeReport",
     "QuantizationReport",
     "float_islands",
+    "fuse_quantized",
     "quantize",
     "quantize_with_report",
 ]

@@ -1,0 +1,248 @@
+"""Importers of QuantizeLinear and DequantizeLinear, and of integers that only move.
+
+uint8 becomes int8 with codes and zero point 128 lower: the same reals.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import onnx
+
+from quantglow.frontend.context import Call, Scope, Unsupported, importer
+from quantglow.frontend.folding import fold
+from quantglow.frontend.values import Coded, Known, Quantized, Value, as_float32, kind_of
+from quantglow.graph.node import Constant, Node
+from quantglow.ops.quantization import Dequantize, Quantize, Table
+from quantglow.types import Array, DType, ElementType, QuantParams
+
+Run = Callable[[onnx.NodeProto, Scope], dict[str, Value]]
+"""Imports one node."""
+
+TP = onnx.TensorProto
+STORED: dict[int, tuple[DType, int]] = {
+    TP.INT8: (DType.I8, 0),
+    TP.UINT8: (DType.I8, 128),
+    TP.INT16: (DType.I16, 0),
+    TP.UINT16: (DType.I16, 2**15),
+}
+"""How integers of an ONNX type are kept at run time, and what their codes are lower by."""
+
+CONSTANT_STORED = {
+    **STORED,
+    TP.INT4: (DType.I8, 0),
+    TP.UINT4: (DType.I8, 0),
+    TP.INT2: (DType.I8, 0),
+    TP.UINT2: (DType.I8, 0),
+    TP.INT32: (DType.I32, 0),
+}
+"""The same for integers known at import."""
+
+ON_INTEGERS = frozenset({"DequantizeLinear", "com.microsoft.DequantizeLinear"})
+"""Operators that are not folded: known integers stay integers."""
+
+MOVES = {
+    *("Concat", "DepthToSpace", "Dropout", "Expand", "Flatten", "Gather", "GlobalMaxPool"),
+    *("Identity", "MaxPool", "ReduceMax", "ReduceMin", "Reshape", "Slice", "SpaceToDepth"),
+    *("Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"),
+}
+"""Operators that give elements of their operands: they do the same on codes."""
+
+LAYOUTS = frozenset(["Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"])
+"""Operators that may stand between DequantizeLinear and the operator that wants weights."""
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Scale and zero point operands: float32 and integers, of an ONNX integer type."""
+
+    scales: Array
+    zero_points: Array
+    onnx_type: int
+    axis: int = 0
+
+    def element(self) -> ElementType:
+        """The type of run-time values.  Raises ``Unsupported``."""
+        if self.onnx_type not in STORED:
+            raise Unsupported(f"run-time values of type {kind_of(self.onnx_type)}")
+        dtype, offset = STORED[self.onnx_type]
+        zero_points = tuple(int(z) - offset for z in self.zero_points.reshape(-1))
+        scales = tuple(float(s) for s in self.scales.reshape(-1))
+        params = QuantParams(scales, zero_points, None if self.scales.size == 1 else self.axis)
+        return ElementType(dtype, params)
+
+    @property
+    def offset(self) -> int:
+        return STORED[self.onnx_type][1]
+
+
+def parameters_of(
+    call: Call, scale: int, zero_point: int, onnx_type: int, axis: int = 0
+) -> Parameters:
+    """The parameters at these operand positions.  Raises ``Unsupported`` where they are computed,
+    and where they differ within a channel."""
+    scales = as_float32(call.array(scale, "scale"))
+    zero_points = np.zeros(scales.shape, np.int32)
+    if call.has(zero_point):
+        given = call.array(zero_point, "zero point")
+        onnx_type = Known("", given).onnx_type
+        zero_points = given.astype(np.int32)
+    if scales.size > 1 and scales.ndim != 1:
+        raise Unsupported("run-time values quantized by blocks")
+    return Parameters(scales, np.broadcast_to(zero_points, scales.shape), onnx_type, axis)
+
+
+@importer("QuantizeLinear", "com.microsoft.QuantizeLinear")
+def quantize_linear(call: Call) -> Quantized:
+    """A rounding of the user's: to exactly this type."""
+    x = call.node(0)
+    wanted = call.integer("output_dtype", 0) or TP.UINT8
+    parameters = parameters_of(call, 1, 2, wanted, axis_of(call, x.type.rank))
+    made = Quantize(name=call.result, x=x, out=parameters.element())
+    return Quantized(made, parameters.offset, parameters.onnx_type)
+
+
+def axis_of(call: Call, rank: int) -> int:
+    axis = call.integer("axis", 1)
+    return axis + rank if axis < 0 else axis
+
+
+@importer("DequantizeLinear", "com.microsoft.DequantizeLinear")
+def dequantize_linear(call: Call) -> Node | Known:
+    value = call.value(0)
+    if isinstance(value, Known):
+        return coded(call, value)
+    axis = axis_of(call, len(call.shape(0)))
+    return Dequantize(name=call.result, x=stored(call, 0, 1, 2, axis))
+
+
+def stored(call: Call, position: int, scale: int, zero_point: int, axis: int = 0) -> Node:
+    """A run-time operand as integers of the type that its parameters say."""
+    value = call.value(position)
+    if isinstance(value, Known):
+        raise Unsupported(f"{call.value_name(position)!r} is constant")
+    if not isinstance(value, Quantized):
+        call.node(position)
+        raise Unsupported(f"{call.value_name(position)!r} does not come from a QuantizeLinear")
+    parameters = parameters_of(call, scale, zero_point, value.onnx_type, axis)
+    return reinterpreted(value, parameters.element(), parameters.offset, call)
+
+
+def reinterpreted(value: Quantized, element: ElementType, offset: int, call: Call) -> Node:
+    """The same codes under other parameters: what ONNX means where they differ."""
+    node = value.node
+    if node.type.element == element and value.offset == offset:
+        return node
+    if node.type.dtype is not DType.I8 or element.dtype is not DType.I8 or value.offset != offset:
+        raise Unsupported(f"{node.name!r} is read as another integer type than it has")
+    codes = Constant(name=call.derived("codes"), value=np.arange(-128, 128).astype(np.int8))
+    return Table(name=call.derived("as"), x=node, table=codes, out=element, function="codes")
+
+
+def coded(call: Call, value: Known) -> Known:
+    """DequantizeLinear of known integers: of any ONNX type, blocked too, at least as floats."""
+    names = [name for name in call.proto.input if name]
+    operands = {name: call.scope.values[name] for name in names}
+    (folded,) = fold(call.proto, operands, call.scope.opsets)
+    if value.onnx_type not in CONSTANT_STORED or call.integer("block_size", 0):
+        return folded
+    dtype, offset = CONSTANT_STORED[value.onnx_type]
+    codes = value.array.astype(np.int32) - offset
+    scales = as_float32(call.array(1, "scale"))
+    zero_points = np.zeros(scales.shape, np.int32)
+    if call.has(2):
+        zero_points = call.array(2, "zero point").astype(np.int32)
+    if not (np.isfinite(scales).all() and (scales > 0).all()):
+        return folded
+    spread = [
+        spread_along(a, codes.shape, axis_of(call, codes.ndim)) for a in (scales, zero_points)
+    ]
+    return Coded(
+        folded.name, folded.array, codes.astype(dtype.numpy), spread[0], spread[1] - offset
+    )
+
+
+def spread_along(array: Array, shape: tuple[int, ...], axis: int) -> Array:
+    """Per-axis parameters in the shape of what they belong to."""
+    if array.size == 1:
+        return np.broadcast_to(array.reshape(()), shape)
+    sizes = tuple(-1 if i == axis else 1 for i in range(len(shape)))
+    return np.broadcast_to(array.reshape(sizes), shape)
+
+
+def import_moved(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:
+    """The results of an operator that moves integers, None if it is no such operator.
+
+    ``run`` imports the node on their codes.
+    """
+    operands = {name: scope.values[name] for name in proto.input if name}
+    first = operands.get(proto.input[0]) if proto.input else None
+    if not isinstance(first, Quantized) or not moves(proto):
+        return None
+    integers = {name: v for name, v in operands.items() if isinstance(v, Quantized)}
+    if proto.op_type == "Concat" and len(integers) < len(operands):
+        return None
+    codes: dict[str, Value] = {n: aligned(n, v, first, scope) for n, v in integers.items()}
+    results = run(proto, replace(scope, values=ChainMap(codes, scope.values)))
+    return {
+        name: replace(first, node=result) if isinstance(result, Node) else result
+        for name, result in results.items()
+    }
+
+
+def moves(proto: onnx.NodeProto) -> bool:
+    if proto.op_type == "Resize":
+        modes = [a.s for a in proto.attribute if a.name == "mode"]
+        return modes in ([], [b"nearest"])
+    return proto.op_type in MOVES and not proto.domain
+
+
+def aligned(name: str, value: Quantized, first: Quantized, scope: Scope) -> Node:
+    """The codes with the parameters of the first operand: ONNX joins integers, not reals."""
+    if value.onnx_type != first.onnx_type or value.node.type.element == first.node.type.element:
+        return value.node
+    made = scope.claim(f"{name}:as", derived=True)
+    codes = np.arange(-128, 128).astype(np.int8)
+    table = Constant(name=scope.claim(f"{made}:codes", True), value=codes)
+    out = first.node.type.element
+    return Table(name=made, x=value.node, table=table, out=out, function="codes")
+
+
+def laid_out(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]
+) -> Coded | None:
+    """A layout operator on known integers that were dequantized: they stay integers."""
+    value = operands.get(proto.input[0]) if proto.input else None
+    if proto.op_type not in LAYOUTS or not isinstance(value, Coded):
+        return None
+    others = {name: v for name, v in operands.items() if v is not value}
+
+    def layout(array: Array) -> Array:
+        (made,) = fold(proto, {proto.input[0]: Known(value.name, array), **others}, opsets)
+        return made.array
+
+    return replace(value.laid_out(layout), name=proto.output[0])
+
+
+def cast(call: Call) -> Quantized | None:
+    """Cast of run-time integers to wider ones: the same integers."""
+    value = call.value(0)
+    wide = call.integer("to", 0)
+    if isinstance(value, Quantized) and wide in (TP.INT32, TP.INT64):
+        return replace(value, onnx_type=wide)
+    return None
+
+
+def looked_up(call: Call) -> Node | None:
+    """Gather of 256 known floats at uint8 codes: a Table."""
+    value = call.value(1)
+    if not isinstance(value, Quantized) or value.node.type.dtype is not DType.I8:
+        return None
+    data = call.value(0)
+    if not isinstance(data, Known) or data.shape != (256,) or value.offset != 128:
+        return None
+    entries = call.constant("table", data.array)
+    return Table(name=call.result, x=value.node, table=entries, out=ElementType(DType.F32))

@@ -1,0 +1,96 @@
+"""Operators other than convolutions and products with weights, by the rules of the quantizer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops import MatMul, Quantize, Rescale
+from quantglow.ops.arithmetic import quantize
+from quantglow.ops.convolution import Contraction
+from quantglow.ops.elementwise import Binary
+from quantglow.passes.layout import per_axis
+from quantglow.quantization.functions import composed, function_of
+from quantglow.quantization.qdq.movement import integers_below, is_int8, is_ordered
+from quantglow.quantization.refusals import refusal
+from quantglow.quantization.rules import rule_of
+from quantglow.types import ElementType
+
+
+@dataclass
+class Site:
+    """A float operator between Dequantize and Quantize, as the rules of the quantizer see it."""
+
+    node: Node
+    result: ElementType | None
+    uses: Uses
+    per_channel: bool = True
+
+    def int8(self, node: Node, element: ElementType | None = None) -> Node:
+        """The integers that the operand dequantizes, rescaled if the rule asks for it."""
+        if isinstance(node, Constant):
+            wanted = element or self.element(node)
+            name = self.uses.fresh(f"{node.name}:q")
+            return Constant(name=name, value=quantize(node.value, wanted), element=wanted)
+        x = integers_below(node)
+        assert x is not None, "sites have quantized operands"
+        if element is None or x.type.element == element:
+            return x
+        return Rescale(name=self.uses.fresh(f"{x.name}:q"), x=x, out=element)
+
+    def is_int8(self, node: Node) -> bool:
+        """Whether a function may be skipped on the way up: nobody else reads it."""
+        return node is self.node or (function_of(node) is not None and self.uses.single(node))
+
+    def real(self, node: Node) -> Node:
+        return node
+
+    def element(self, node: Node) -> ElementType:
+        assert self.result is not None, "only products give float"
+        return self.result
+
+    def out(self, node: Node) -> ElementType | None:
+        return self.result
+
+
+@rewrite_pass("fuse-operator")
+def fuse_operator(node: Node, uses: Uses) -> Node | None:
+    """Quantize(f(Dequantize(x), …)) -> f(x, …) in int8; MatMul also without the Quantize"""
+    if isinstance(node, MatMul) and node.out is None:
+        return fused(node, Site(node, None, uses))
+    if not isinstance(node, Quantize) or per_axis(node) or not is_int8(node):
+        return None
+    f = node.x
+    if isinstance(f, MatMul) and f.out is None and not f.type.quant and uses.single(f):
+        made = fused(f, Site(f, node.out, uses)) or with_result(f, node.out)
+    elif not uses.single(f) or isinstance(f, Contraction) or is_ordered(f):
+        return None
+    else:
+        made = fused(f, Site(f, node.out, uses))
+    return None if made is None else replace(made, name=node.name)
+
+
+def with_result(product: MatMul, out: ElementType) -> Node | None:
+    """An int8 product that gives float so far, rounded."""
+    return replace(product, out=out) if is_int8(product.x) and is_int8(product.y) else None
+
+
+def fused(f: Node, site: Site) -> Node | None:
+    """The int8 form of ``f``, if it has one and its operands are int8."""
+    rule = rule_of(type(f))
+    if rule is None or refusal(f):
+        return None
+    if function_of(f) is not None:
+        f_source, _ = composed(f, site.is_int8)
+        return rule(f, site) if is_int8(integers_below(f_source)) else None
+    integers = [x for x in f.operands if is_int8(integers_below(x))]
+    constants = [x for x in f.operands if isinstance(x, Constant)] if takes_constants(f) else []
+    if not integers or len(integers) + len(constants) < len(f.operands):
+        return None
+    return rule(f, site)
+
+
+def takes_constants(f: Node) -> bool:
+    """Whether the int8 form takes float Constants as they are."""
+    return isinstance(f, Binary) or f.op == "PRelu"
