@@ -171,6 +171,36 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
+@pytest.mark.parametrize("target", ["avx512vnni", "avxvnni"])
+@pytest.mark.parametrize("channels", [17, 20, 24, 40, 52, 56])
+@pytest.mark.parametrize("width", [1, 5, 16, 37])
+def test_pixels_that_share_a_vector_equal_the_interpreter(
+    target: str, channels: int, width: int
+) -> None:
+    if target not in TARGETS:
+        pytest.skip(f"this processor has no {target}")
+    for quantized in (True, False):
+        case = Case(
+            n=2,
+            h=3,
+            w=width,
+            group=1,
+            c_group=13,
+            o_group=channels,
+            kernel=(3, 3),
+            strides=(1, 1),
+            dilations=(1, 1),
+            pads=(1, 1, 1, 1),
+            residual=False,
+            float_result=channels == 20,
+            zero_points=(-128, 9),
+            bounds=(0.0, 6.0),
+            seed=channels + width,
+        )
+        graph, feeds = (integers if quantized else floats)(case)
+        assert_agree(graph, feeds, target, threads=1 + channels % 2)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=40, deadline=None)
 @given(case=cases(wide=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.convolution import ConvKernel
 from quantglow.backends.llvm.kernels.convolution_pairs import PairsConvKernel
+from quantglow.backends.llvm.kernels.convolution_shared import SharedConvKernel
 from quantglow.backends.llvm.kernels.depthwise import depthwise_call, has_depthwise_form
 from quantglow.backends.llvm.target import Dot, Target
 from quantglow.instr.program import Compute
@@ -19,7 +20,10 @@ def emit_conv(step: Compute, target: Target) -> KernelCall:
     if has_depthwise_form(step, target):
         return depthwise_call(step, target)
     if target.dot is Dot.PAIRS and step.op.x.type.dtype is DType.U8:
-        kernel = PairsConvKernel(step, step.op, target)
-        if kernel.pays:
-            return kernel.call()
+        pairs = PairsConvKernel(step, step.op, target)
+        if pairs.pays:
+            return pairs.call()
+    shared = SharedConvKernel(step, step.op, target)
+    if shared.pays:
+        return shared.call()
     return ConvKernel(step, step.op, target).call()

@@ -99,12 +99,16 @@ class ConvKernel:
         """Packed weights, bias and (for integer sums) multipliers."""
         w, b = self.conv.w, self.conv.b
         assert isinstance(w, Constant) and isinstance(b, Constant)
-        channels = panel_channels(self.panels, self.conv.group, self.epilogue.joined)
+        channels = self.channel_lanes()
         weights = self.packed_weights(w.value, channels)
         bias = pack_vectors(self._folded_bias(w.value, b.value), channels)
         if not self.epilogue.scaled:
             return weights, bias
         return weights, bias, pack_vectors(self.epilogue.multipliers(), channels)
+
+    def channel_lanes(self) -> list[Array]:
+        """For each panel: int [vectors, lanes], the channel of each lane, -1 for none."""
+        return panel_channels(self.panels, self.conv.group, self.epilogue.joined)
 
     def packed_weights(self, w: Array, channels: list[Array]) -> Array:
         """Weights in the order the kernel reads them."""
@@ -222,7 +226,7 @@ class ConvKernel:
         residual = pixels.residual
         if g.residual is not None:
             residual = b.at(residual, b.mul(channels.first, g.residual.itemsize))
-        place = _Place(
+        place = Place(
             b.at(pixels.x, channels.x_offset),
             b.at(pixels.y, b.mul(channels.first, g.y.itemsize)),
             b.at(self.w, channels.weights),
@@ -274,7 +278,7 @@ class ConvKernel:
 
     # -- one tile
 
-    def body(self, rows: int, columns: int, vectors: int, channels: int, place: _Place) -> None:
+    def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
         """Sums of a tile, then its epilogue."""
         pixels = [(r, c) for r in range(rows) for c in range(columns)]
         kind = self.dot.kind
@@ -283,10 +287,13 @@ class ConvKernel:
             for n in range(vectors)
         ]
         offsets = [self.geometry.input_offset(r, c) for r, c in pixels]
-        sums = [bias[n] for _ in pixels for n in range(vectors)]
+        sums = self.initial_sums(bias, len(pixels))
         sums = self.contract(place.x, place.w, offsets, vectors, sums)
-        for index, (r, c) in enumerate(pixels):
-            self.store(sums[index * vectors : (index + 1) * vectors], r, c, channels, place)
+        self.store_tile(sums, pixels, channels, place)
+
+    def initial_sums(self, bias: list[Value], pixels: int) -> list[Value]:
+        """Vectors of sums of each pixel in turn."""
+        return bias * pixels
 
     def _vector_of(self, pointer: Value, first: Value, index: int) -> Value:
         """Per-channel constants (4 bytes each) of one vector of a panel."""
@@ -350,12 +357,19 @@ class ConvKernel:
             if self.windows_overlap:
                 # Pixels share bytes between steps; LLVM would keep those broadcasts and spill.
                 row = b.opaque(row)
-            for m, offset in enumerate(offsets):
-                operand = dot.operand(b, b.at(row, offset))
-                for n in range(vectors):
-                    index = m * vectors + n
-                    sums[index] = dot.accumulate(b, sums[index], operand, weights[n])
+            self.add_step(row, offsets, weights, sums)
         return sums
+
+    def add_step(
+        self, row: Value, offsets: list[int], weights: list[tuple[Value, ...]], sums: list[Value]
+    ) -> None:
+        """Add the products of one step to ``sums``."""
+        b, dot = self.b, self.dot
+        for m, offset in enumerate(offsets):
+            operand = dot.operand(b, b.at(row, offset))
+            for n, weight in enumerate(weights):
+                index = m * len(weights) + n
+                sums[index] = dot.accumulate(b, sums[index], operand, weight)
 
     def prefetch_next_panel(self, w: Value, base: int, vectors: int) -> None:
         """Ask for the next panel's weights of the same step while this panel is at work."""
@@ -369,7 +383,15 @@ class ConvKernel:
 
     # -- results
 
-    def store(self, sums: list[Value], row: int, column: int, channels: int, place: _Place) -> None:
+    def store_tile(
+        self, sums: list[Value], pixels: list[tuple[int, int]], channels: int, place: Place
+    ) -> None:
+        """Finish and store a tile."""
+        vectors = len(sums) // len(pixels)
+        for index, (r, c) in enumerate(pixels):
+            self.store(sums[index * vectors : (index + 1) * vectors], r, c, channels, place)
+
+    def store(self, sums: list[Value], row: int, column: int, channels: int, place: Place) -> None:
         """Finish and store one pixel's channels."""
         b, g, lanes = self.b, self.geometry, self.dot.lanes
         y = b.at(place.y, row * g.y.row_pitch + column * g.y.column_pitch)
@@ -380,15 +402,16 @@ class ConvKernel:
         first, element = 0, self.epilogue.element
         for size in groups(len(sums), self.epilogue.joined):
             valid = min(channels - first * lanes, size * lanes)
-            values = self._values(sums[first : first + size], first, valid, residual, place)
+            values = self.values(sums[first : first + size], first, valid, residual, place)
             data = self.epilogue.results(b, values)
             position = b.at(y, first * lanes * g.y.itemsize)
             store_partial(b, self.target, element, size * lanes, valid, data, position)
             first += size
 
-    def _values(
-        self, sums: list[Value], first: int, valid: int, residual: Value, place: _Place
+    def values(
+        self, sums: list[Value], first: int, valid: int, residual: Value, place: Place
     ) -> list[Value]:
+        """Sums of one pixel, from vector ``first`` of a panel, in steps (or reals)."""
         b, size = self.b, len(sums)
         extras: list[Value | None] = [None] * size
         if residual:
@@ -436,7 +459,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """Where a tile works: pointers to its input, output, weights and residual, and the position
     of its first channel among the packed constants."""
 

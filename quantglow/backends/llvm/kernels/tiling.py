@@ -74,18 +74,56 @@ def choose_tile(height: int, width: int, channel_vectors: int, steps: int, cost:
     """The tile with the fewest modelled cycles for an image of pixels and channel vectors."""
     best, best_cycles = Tile(1, 1, 1), float("inf")
     for tile in _candidates(height, width, channel_vectors, cost):
-        total = sum(
-            rows_count
-            * columns_count
-            * vectors_count
-            * cycles(rows * columns, vectors, steps, cost)
-            for rows, rows_count in spans(height, tile.rows)
-            for columns, columns_count in spans(width, tile.columns)
-            for vectors, vectors_count in spans(channel_vectors, tile.vectors)
-        )
+        total = all_cycles(tile, height, width, channel_vectors, steps, cost)
         if total < best_cycles:
             best, best_cycles = tile, total
     return best
+
+
+def all_cycles(
+    tile: Tile, height: int, width: int, channel_vectors: int, steps: int, cost: StepCost
+) -> float:
+    """Model of an image cut into tiles."""
+    return sum(
+        rows_count * columns_count * vectors_count * cycles(rows * columns, vectors, steps, cost)
+        for rows, rows_count in spans(height, tile.rows)
+        for columns, columns_count in spans(width, tile.columns)
+        for vectors, vectors_count in spans(channel_vectors, tile.vectors)
+    )
+
+
+@cache
+def choose_shared_tile(
+    height: int, width: int, vectors: int, steps: int, cost: StepCost
+) -> tuple[Tile, float]:
+    """The best tile, and its cycles, where two pixels share their last of ``vectors`` vectors."""
+
+    def total(columns: int) -> float:
+        return height * sum(
+            count * shared_cycles(pixels, vectors, steps, cost)
+            for pixels, count in spans(width, columns)
+        )
+
+    fitting = [c for c in range(1, width + 1) if shared_fits(c, vectors, cost)]
+    best = min(fitting or [1], key=total)
+    return Tile(1, best, vectors), total(best)
+
+
+def shared_sums(pixels: int, vectors: int) -> int:
+    """Vectors of sums of a tile whose pixels share their last vector by pairs."""
+    return pixels * (vectors - 1) + -(-pixels // 2)
+
+
+def shared_cycles(pixels: int, vectors: int, steps: int, cost: StepCost) -> float:
+    """Model of one such tile."""
+    inner = max(shared_sums(pixels, vectors) * cost.dot, (pixels + vectors) / 2, LATENCY)
+    finish = pixels * sum(size * EPILOGUE[size] for size in groups(vectors - 1))
+    return steps * inner + finish + -(-pixels // 2) * 2 * EPILOGUE[1] + OVERHEAD
+
+
+def shared_fits(pixels: int, vectors: int, cost: StepCost) -> bool:
+    """Whether sums, weights, the operands of a pair and their mixture stay in registers."""
+    return shared_sums(pixels, vectors) + vectors + 3 < cost.registers
 
 
 def _candidates(height: int, width: int, channel_vectors: int, cost: StepCost) -> list[Tile]:
