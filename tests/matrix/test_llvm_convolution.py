@@ -194,6 +194,7 @@ def test_pixels_that_share_a_vector_equal_the_interpreter(
             residual=False,
             float_result=channels == 20,
             zero_points=(-128, 9),
+            dtypes=(DType.I8, DType.I8, DType.I16 if channels == 52 else DType.I8),
             bounds=(0.0, 6.0),
             seed=channels + width,
         )
