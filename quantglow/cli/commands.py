@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import zipfile
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from quantglow.files import replacing
 from quantglow.loading import load
 from quantglow.options import METHODS, PRESETS, QuantizationConfig
 from quantglow.report import Report
+from quantglow.report.call_report import profile_calls
 from quantglow.report.tables import Table
 from quantglow.runtime import saving
 from quantglow.runtime.build import plan_program
@@ -26,6 +28,8 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.types import Array
 
 SAVED = ".qgm"
+WIDE = 160
+"""Columns of wide tables where there is no terminal."""
 
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
 
@@ -169,6 +173,10 @@ def bench_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     machine_arguments(parser)
     parser.add_argument("--seconds", type=float, default=2.0, help="about how long to measure")
+    parser.add_argument(
+        "--layers", action="store_true", help="also the time of every kernel beside its limit"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
 
 
 def bench(options: argparse.Namespace, console: Console) -> None:
@@ -179,8 +187,16 @@ def bench(options: argparse.Namespace, console: Console) -> None:
     feeds = drawn_feeds(compiled)
     times = medians({"latency": lambda: compiled.run(None, feeds)}, options.seconds)
     spent = times["latency"]
+    calls = profile_calls(compiled.build, feeds) if options.layers else None
+    if options.json:
+        found = {"median_seconds": spent, **({"layers": calls.to_json()} if calls else {})}
+        console.file.write(json.dumps(found) + "\n")
+        return
     console.print(repr(compiled), highlight=False, markup=False)
     console.print(f"median {spent * 1e3:.3f} ms, {1 / spent:.0f} runs/s", highlight=False)
+    if calls:
+        wide = console if console.is_terminal else Console(file=console.file, width=WIDE)
+        wide.print(calls.by_call().rich(), calls.by_kernel().rich())
 
 
 def inspect_arguments(parser: argparse.ArgumentParser) -> None:

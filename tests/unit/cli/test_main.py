@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import time
 from pathlib import Path
 
@@ -76,6 +77,23 @@ def test_debug_prints_and_writes(
 def test_bench_prints_a_latency(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "bench net.onnx --seconds 1 --num-threads 1") == 0
     assert "median" in capsys.readouterr().out
+
+
+def test_bench_prints_the_time_of_every_kernel(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, "bench net.onnx --seconds 1 --num-threads 1 --layers") == 0
+    found = capsys.readouterr().out
+    assert "limit µs" in found and "By kernel" in found
+
+
+def test_bench_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(folder, "bench net.onnx --seconds 1 --num-threads 1 --layers --json")
+    found = json.loads(capsys.readouterr().out)
+    calls = found["layers"]["calls"]
+    assert found["median_seconds"] > 0
+    assert {"Conv"} <= {call["op"] for call in calls}
+    assert found["layers"]["seconds"] == pytest.approx(sum(c["seconds"] for c in calls))
 
 
 @pytest.mark.parametrize(
