@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnx
@@ -21,10 +21,13 @@ from quantglow.frontend.values import (
     Layout,
     Quantized,
     Value,
+    as_element,
     as_float32,
+    held_dtype,
     is_float_type,
-    kind_of,
+    onnx_type_of,
     shape_of,
+    type_in_words,
 )
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.quantization import Dequantize, Table
@@ -72,25 +75,32 @@ class Scope:
             self.shared[key] = make()
         return self.shared[key]
 
-    def node(self, name: str) -> Node:
-        """The graph node of a value; constants become ``Constant`` nodes."""
+    def tensor(self, name: str) -> Node:
+        """The graph node of a value of any element type; constants become ``Constant`` nodes."""
         value = self.values[name]
-        if isinstance(value, Foreign):
-            if value.reported:
-                raise AlreadyReported
-            raise Unsupported(f"{name!r} is {value.kind}; only float tensors are computed")
         if isinstance(value, Node):
             return value
         if isinstance(value, Quantized):
             return self.share(value, "integers", lambda: integers_of(name, value, self))
-        known = value
-        if not is_float_type(known.onnx_type):
-            raise Unsupported(f"constant {name!r} is {known.array.dtype}; it must be float here")
+        if isinstance(value, Foreign) and value.reported:
+            raise AlreadyReported
+        if held_dtype(value.onnx_type) is None:
+            kind = type_in_words(value.onnx_type)
+            raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
+        known = cast(Known, value)
         return self.share(known, "", lambda: self._constant(known))
 
     def _constant(self, known: Known) -> Node:
         coded = coded_node(known, known.name, self) if isinstance(known, Coded) else None
-        return coded or Constant(name=self.claim(known.name), value=as_float32(known.array))
+        return coded or Constant(name=self.claim(known.name), value=as_element(known.array))
+
+    def node(self, name: str) -> Node:
+        """``tensor``, which must be float."""
+        value = self.values[name]
+        if not is_float_type(onnx_type_of(value)) and not getattr(value, "reported", False):
+            kind = type_in_words(onnx_type_of(value))
+            raise Unsupported(f"{name!r} is {kind}; this operator computes float tensors only")
+        return self.tensor(name)
 
 
 def coded_node(known: Coded, name: str, scope: Scope) -> Node | None:
@@ -109,7 +119,7 @@ def integers_of(name: str, value: Quantized, scope: Scope) -> Node:
     if value.offset == 0 and kind is value.node.type.dtype:
         return value.node
     if value.node.type.dtype is not DType.I8:
-        raise Unsupported(f"it computes on the {kind_of(value.onnx_type)} codes of {name!r}")
+        raise Unsupported(f"it computes on the {type_in_words(value.onnx_type)} codes of {name!r}")
     codes = np.arange(-128, 128) + value.offset
     made = scope.claim(f"{name}:integers", derived=True)
     table = Constant(name=scope.claim(f"{made}:table", True), value=codes.astype(kind.numpy))
@@ -161,8 +171,20 @@ class Call:
         return self.scope.node(self.value_name(position))
 
     def nodes(self) -> list[Node]:
-        """All operands of a variadic op."""
+        """All operands of a variadic op, floats."""
         return [self.scope.node(name) for name in self.proto.input]
+
+    def tensor(self, position: int) -> Node:
+        """An operand of any element type as a node of the graph."""
+        return self.scope.tensor(self.value_name(position))
+
+    def tensors(self) -> list[Node]:
+        """All operands of a variadic op, of any element type."""
+        return [self.scope.tensor(name) for name in self.proto.input]
+
+    def is_float(self, position: int) -> bool:
+        """Whether an operand is computed as float32."""
+        return is_float_type(onnx_type_of(self.value(position)))
 
     def shape(self, position: int) -> tuple[int, ...]:
         """The shape of an operand of any type."""
@@ -223,6 +245,7 @@ class Call:
 Result = Node | Array | Known | Quantized
 Imported = Result | Sequence[Node]
 Importer = Callable[[Call], Imported]
+AnyImporter = TypeVar("AnyImporter", bound=Importer)
 
 DOMAINS = frozenset({"", "com.microsoft"})
 """The standard operators, and those that onnxruntime's tools write."""
@@ -231,10 +254,10 @@ IMPORTERS: dict[str, Importer] = {}
 """Importers by op type; outside the standard domain by ``domain.op_type``."""
 
 
-def importer(*op_types: str) -> Callable[[Importer], Importer]:
+def importer(*op_types: str) -> Callable[[AnyImporter], AnyImporter]:
     """Register a function as the importer of ``op_types``."""
 
-    def register(function: Importer) -> Importer:
+    def register(function: AnyImporter) -> AnyImporter:
         for op_type in op_types:
             IMPORTERS[op_type] = function
         return function

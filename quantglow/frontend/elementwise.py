@@ -7,9 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from quantglow.frontend import quantized
-from quantglow.frontend.context import Call, Imported, Unsupported, importer
-from quantglow.frontend.values import is_float_type
+from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.integers import clip_at_run_time, integer_fold, integer_unary
 from quantglow.graph.node import Node
 from quantglow.ops import elementwise as ops
 
@@ -39,6 +38,8 @@ _PLAIN: dict[str, Callable[..., Node]] = {
 @importer(*_PLAIN)
 def plain_unary(call: Call) -> Node:
     """Functions without attributes."""
+    if call.proto.op_type in ("Abs", "Neg", "Relu") and not call.is_float(0):
+        return integer_unary(call)
     return _PLAIN[call.proto.op_type](name=call.result, x=call.node(0))
 
 
@@ -87,6 +88,9 @@ def prelu(call: Call) -> Node:
 @importer("Clip")
 def clip(call: Call) -> Node:
     """Bounds are attributes before opset 11, operands after; absent means unbounded."""
+    computed = any(call.has(i) and not call.is_known(i) for i in (1, 2))
+    if computed or not call.is_float(0):
+        return clip_at_run_time(call)
     low, high = clip_bound(call, "min", 1, -math.inf), clip_bound(call, "max", 2, math.inf)
     return ops.Clip(name=call.result, x=call.node(0), low=low, high=high)
 
@@ -112,6 +116,8 @@ _BINARY: dict[str, Callable[..., Node]] = {
 
 @importer("Add", "Sub", "Mul", "Div")
 def binary(call: Call) -> Node:
+    if not call.is_float(0):
+        return integer_fold(call)
     x, y = call.node(0), call.node(1)
     return _BINARY[call.proto.op_type](name=call.result, x=x, y=y)
 
@@ -126,16 +132,11 @@ def power(call: Call) -> Node:
     return ops.Pow(name=call.result, x=call.node(0), y=exponent)
 
 
-@importer("Where")
-def where(call: Call) -> Node:
-    """The known condition becomes a mask of -1 and 1."""
-    mask = call.constant("mask", np.where(call.array(0, "condition"), -1.0, 1.0))
-    return ops.Where(name=call.result, mask=mask, x=call.node(1), y=call.node(2))
-
-
 @importer("Max", "Min", "Sum")
 def variadic(call: Call) -> Node:
     """Folded from the left; one operand is itself."""
+    if not call.is_float(0):
+        return integer_fold(call)
     made = _BINARY[call.proto.op_type]
     return folded(call, lambda name, x, y: made(name=name, x=x, y=y), call.result)
 
@@ -161,7 +162,7 @@ def folded(call: Call, combine: Callable[[str, Node, Node], Node], last: str) ->
 
 @importer("Identity")
 def identity(call: Call) -> Node:
-    return call.node(0)
+    return call.tensor(0)
 
 
 @importer("Dropout")
@@ -169,15 +170,4 @@ def dropout(call: Call) -> Node:
     """The identity, as long as it is not training."""
     if call.has(2) and bool(call.array(2, "training_mode")):
         raise Unsupported("training_mode is set; export the model for inference")
-    return call.node(0)
-
-
-@importer("Cast")
-def cast(call: Call) -> Imported:
-    """Float to float is the identity: everything is computed in float32."""
-    if (integers := quantized.cast(call)) is not None:
-        return integers
-    target = call.integer("to", 0)
-    if not is_float_type(target):
-        raise Unsupported("casts a computed tensor to a type that is not float")
     return call.node(0)

@@ -13,6 +13,7 @@ from quantglow.errors import ModelError
 from quantglow.frontend import (
     export_contraction,
     export_elementwise,
+    export_map,
     export_pooling,
     export_shape,
 )
@@ -27,15 +28,11 @@ from quantglow.frontend.export_writer import (
     output_value,
 )
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
-from quantglow.ops import Map
+from quantglow.graph.node import Input
 from quantglow.types import TensorType
 
-FAMILIES = (export_contraction, export_elementwise, export_pooling, export_shape)
+FAMILIES = (export_contraction, export_elementwise, export_map, export_pooling, export_shape)
 """The modules that fill ``export_rules``."""
-
-UNEXPORTED: dict[type[Node], str] = {Map: "it exists only after lowering"}
-"""Operators without an ONNX form, each with the reason."""
 
 LARGEST_NBYTES = 2**31 - 2**24
 """Weights of an ONNX model: one protobuf message holds less than 2 GiB with all the rest."""
@@ -71,9 +68,8 @@ def graph_input(node: Input, w: Writer) -> Value:
 def check_exportable(graph: Graph) -> None:
     for node in graph.nodes:
         if type(node) not in export_rules and not isinstance(node, ON_DEMAND):
-            reason = UNEXPORTED.get(type(node), "there is no rule for it")
             raise ModelError(
-                f"{node!r} cannot be written as ONNX: {reason}. "
+                f"{node!r} cannot be written as ONNX: there is no rule for it. "
                 "Remedy: export the graph as it was before lowering."
             )
 

@@ -105,9 +105,8 @@ def binary(node: Any, w: Writer) -> Value:
 def where(node: ops.Where, w: Writer) -> Value:
     rank = node.type.rank
     perm = w.common_order(node.operands, rank)
-    mask, x, y = (w.spread(operand, rank, perm) for operand in node.operands)
-    taken = w.emit("Less", [mask, scalar(node, "zero", 0.0, w)], f"{node.name}:taken")
-    return Value(w.emit(node.op, [taken, x, y], node.name), perm)
+    operands = [w.spread(operand, rank, perm) for operand in node.operands]
+    return w.rounded(node, w.emit(node.op, operands, f"{node.name}:real"), perm)
 
 
 @export_rule(ops.PRelu)

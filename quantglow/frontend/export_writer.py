@@ -244,7 +244,6 @@ class Writer:
 
     def rounded(self, node: Node, name: str, perm: Perm) -> Value:
         """A float32 result as the node stores it."""
-        assert node.type.dtype.is_float or node.type.quant is not None
         return Value(self.quantized(name, node.type.element, perm, node.name), perm)
 
 

@@ -12,6 +12,8 @@ from quantglow.errors import ModelError, TypeRuleError
 from quantglow.frontend import (
     convolution,
     elementwise,
+    formulas,
+    integers,
     matmul,
     normalization,
     pooling,
@@ -33,14 +35,16 @@ from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.loading import all_nodes, opsets_of
 from quantglow.frontend.qlinear import import_qlinear
 from quantglow.frontend.shape import MAX_ELEMENTS
-from quantglow.frontend.values import Foreign, Known, Value, is_float_type, shape_of
+from quantglow.frontend.values import Foreign, Known, Value, held_dtype, shape_of
 from quantglow.graph.node import Input, Node
 from quantglow.graph.signature import Shapes
-from quantglow.types import f32
+from quantglow.types import TensorType
 
 FAMILIES = (
     convolution,
     elementwise,
+    formulas,
+    integers,
     matmul,
     normalization,
     pooling,
@@ -94,8 +98,8 @@ def declare_inputs(
     inputs = []
     for value in fed:
         dims, element = shapes[value.name], value.type.tensor_type.elem_type
-        if is_float_type(element):
-            node = Input(name=scope.claim(value.name), tensor=f32(*dims))
+        if (dtype := held_dtype(element)) is not None:
+            node = Input(name=scope.claim(value.name), tensor=TensorType(dtype, tuple(dims)))
             scope.values[value.name] = node
             inputs.append(node)
         else:
@@ -194,8 +198,9 @@ def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for name in filter(None, proto.output):
         element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))
-        if is_float_type(element) and dims is not None:
-            values[name] = Input(name=scope.claim(name), tensor=f32(*dims))
+        dtype = held_dtype(element)
+        if dtype is not None and dims is not None:
+            values[name] = Input(name=scope.claim(name), tensor=TensorType(dtype, dims))
         else:
             values[name] = Foreign(element, dims, reported=True)
     return values
@@ -204,7 +209,7 @@ def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
 def output_node(name: str, scope: Scope) -> Node | None:
     """The node of a graph output, None (and a problem) if the graph cannot hold it."""
     try:
-        return scope.node(name)
+        return scope.tensor(name)
     except Unsupported as reason:
         scope.problems.append(f"output {name!r}: {reason}")
     except AlreadyReported:

@@ -14,7 +14,7 @@ import onnx
 
 from quantglow.frontend.context import Call, Scope, Unsupported, importer
 from quantglow.frontend.folding import fold
-from quantglow.frontend.values import Coded, Known, Quantized, Value, as_float32, kind_of
+from quantglow.frontend.values import Coded, Known, Quantized, Value, as_float32, type_in_words
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.quantization import Dequantize, Quantize, Table
 from quantglow.types import Array, DType, ElementType, QuantParams
@@ -67,7 +67,7 @@ class Parameters:
     def element(self) -> ElementType:
         """The type of run-time values.  Raises ``Unsupported``."""
         if self.onnx_type not in STORED:
-            raise Unsupported(f"run-time values of type {kind_of(self.onnx_type)}")
+            raise Unsupported(f"run-time values of type {type_in_words(self.onnx_type)}")
         dtype, offset = STORED[self.onnx_type]
         zero_points = tuple(int(z) - offset for z in self.zero_points.reshape(-1))
         scales = tuple(float(s) for s in self.scales.reshape(-1))

@@ -33,7 +33,7 @@ def size(call: Call) -> Array:
 def reshape(call: Call) -> Node:
     """0 keeps a dimension (unless ``allowzero``), -1 is what remains."""
     wanted = call.parameter("shape", 1) or ()
-    x = call.node(0)
+    x = call.tensor(0)
     if not call.integer("allowzero", 0):
         if any(d == 0 and i >= x.type.rank for i, d in enumerate(wanted)):
             raise ValueError(f"shape {wanted} keeps dimensions that {x.type.shape} has not")
@@ -46,7 +46,7 @@ def reshape(call: Call) -> Node:
 
 @importer("Flatten")
 def flatten(call: Call) -> Node:
-    x, axis = call.node(0), call.integer("axis", 1)
+    x, axis = call.tensor(0), call.integer("axis", 1)
     dims = x.type.shape
     axis = axis + len(dims) if axis < 0 else axis
     return reshaped(call, x, (math.prod(dims[:axis]), math.prod(dims[axis:])))
@@ -54,7 +54,7 @@ def flatten(call: Call) -> Node:
 
 @importer("Squeeze")
 def squeeze(call: Call) -> Node:
-    x = call.node(0)
+    x = call.tensor(0)
     dims = x.type.shape
     axes = call.parameter("axes", 1)
     drop = [i for i, d in enumerate(dims) if d == 1] if axes is None else normal(axes, len(dims))
@@ -63,7 +63,7 @@ def squeeze(call: Call) -> Node:
 
 @importer("Unsqueeze")
 def unsqueeze(call: Call) -> Node:
-    x = call.node(0)
+    x = call.tensor(0)
     axes = call.parameter("axes", 1) or ()
     rank = x.type.rank + len(axes)
     added = normal(axes, rank)
@@ -84,21 +84,21 @@ def normal(axes: tuple[int, ...], rank: int) -> tuple[int, ...]:
 
 @importer("Transpose")
 def transpose(call: Call) -> Node:
-    x = call.node(0)
+    x = call.tensor(0)
     perm = call.integers("perm", range(x.type.rank)[::-1])
     return Transpose(name=call.result, x=x, perm=perm)
 
 
 @importer("Concat")
 def concat(call: Call) -> Node:
-    parts = call.nodes()
+    parts = call.tensors()
     (axis,) = normal((call.integer("axis", 1),), parts[0].type.rank)
     return Concat(name=call.result, parts=tuple(parts), axis=axis)
 
 
 @importer("Expand")
 def expand(call: Call) -> Node:
-    x = call.node(0)
+    x = call.tensor(0)
     wanted = tuple(int(d) for d in call.array(1, "shape"))
     common = np.broadcast_shapes(x.type.shape, wanted)
     return Expand(name=call.result, x=x, shape=tuple(int(d) for d in common))
@@ -107,7 +107,7 @@ def expand(call: Call) -> Node:
 @importer("Tile")
 def tile(call: Call) -> Node:
     """Each repeated axis d gets an axis of 1 before it, which expands and is joined to d."""
-    x = call.node(0)
+    x = call.tensor(0)
     repeats = [int(r) for r in call.array(1, "repeats")]
     if len(repeats) != x.type.rank or min(repeats, default=1) < 1:
         raise ValueError(f"repeats {repeats} do not fit shape {x.type.shape}")
@@ -128,7 +128,7 @@ def tile(call: Call) -> Node:
 def depth_to_space(call: Call) -> Node:
     """Channels spread over blocks; they are (block, channel) in DCR mode, else (channel, block)."""
     b = call.integer("blocksize", 1)
-    x = channels_last(call, call.node(0), call.value_name(0))
+    x = channels_last(call, call.tensor(0), call.value_name(0))
     n, h, w, c = x.type.shape
     dcr = call.text("mode", "DCR") == "DCR"
     split = (n, h, w, b, b, c // (b * b)) if dcr else (n, h, w, c // (b * b), b, b)
@@ -140,7 +140,7 @@ def depth_to_space(call: Call) -> Node:
 def space_to_depth(call: Call) -> Node:
     """The inverse of DepthToSpace."""
     b = call.integer("blocksize", 1)
-    x = channels_last(call, call.node(0), call.value_name(0))
+    x = channels_last(call, call.tensor(0), call.value_name(0))
     n, h, w, c = x.type.shape
     dcr = call.text("mode", "DCR") == "DCR"
     perm = (0, 1, 3, 2, 4, 5) if dcr else (0, 1, 3, 5, 2, 4)

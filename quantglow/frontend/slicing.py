@@ -17,7 +17,7 @@ MOST_SLICES = 64
 @importer("Slice")
 def slice_(call: Call) -> Node:
     """Starts and ends are attributes before opset 10, operands after; both clamp to the axis."""
-    x = call.node(0)
+    x = call.tensor(0)
     starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)
     steps = call.parameter("steps", 4) or (1,) * len(starts)
@@ -49,7 +49,7 @@ def gather(call: Call) -> Node:
     """Known indices: slices of x, one where they are evenly spaced."""
     if (table := quantized.looked_up(call)) is not None:
         return table
-    x, indices = call.node(0), call.array(1, "indices")
+    x, indices = call.tensor(0), call.array(1, "indices")
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     d = x.type.shape[axis]
     (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), d)
@@ -83,7 +83,7 @@ def evenly_spaced(indices: Sequence[int]) -> list[range]:
 
 @importer("Split")
 def split(call: Call) -> list[Node]:
-    x = call.node(0)
+    x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     results, start = [], 0
     for i, size in enumerate(split_sizes(call, x.type.shape[axis])):
@@ -111,7 +111,7 @@ def split_sizes(call: Call, length: int) -> tuple[int, ...]:
 @importer("Pad")
 def pad(call: Call) -> Node:
     """Negative pads cut first; then the mode fills."""
-    x = call.node(0)
+    x = call.tensor(0)
     before, after = pad_widths(call, x.type.rank)
     kept = [
         range(max(-b, 0), d + min(a, 0))

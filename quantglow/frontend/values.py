@@ -90,7 +90,7 @@ class Quantized:
 
 @dataclass(frozen=True, eq=False)
 class Foreign:
-    """A run-time value the graph cannot hold (not float, or of a node that was refused).
+    """A run-time value the graph cannot hold (of another type, or of a node that was refused).
 
     ``reported`` tells that the cause is already among the problems of the model.
     """
@@ -102,15 +102,15 @@ class Foreign:
     @property
     def kind(self) -> str:
         """The element type in words."""
-        return kind_of(self.onnx_type)
-
-
-def kind_of(onnx_type: int) -> str:
-    """An ONNX element type in words."""
-    return str(onnx.helper.tensor_dtype_to_string(onnx_type)).split(".")[-1].lower()
+        return type_in_words(self.onnx_type)
 
 
 Value = Node | Known | Foreign | Quantized
+
+
+def type_in_words(onnx_type: int) -> str:
+    """``float``, ``int64``, …"""
+    return str(onnx.helper.tensor_dtype_to_string(onnx_type)).split(".")[-1].lower()
 
 
 def shape_of(value: Value) -> tuple[int, ...] | None:
@@ -119,8 +119,15 @@ def shape_of(value: Value) -> tuple[int, ...] | None:
 
 
 def onnx_type_of(value: Value) -> int:
-    """The ``TensorProto`` element type; graph nodes are float32."""
-    return int(onnx.TensorProto.FLOAT) if isinstance(value, Node) else value.onnx_type
+    """The ``TensorProto`` element type; every float, as reals in codes, is float32 in the graph."""
+    if not isinstance(value, Node):
+        return value.onnx_type
+    return _ONNX_TYPES[DType.F32 if value.type.quant else value.type.dtype]
+
+
+def held_dtype(onnx_type: int) -> DType | None:
+    """The element type that values of an ONNX type have in the graph, None if it holds no such."""
+    return DType.F32 if is_float_type(onnx_type) else _DTYPES.get(onnx_type)
 
 
 def is_float_type(onnx_type: int) -> bool:
@@ -136,17 +143,25 @@ _FLOATS = frozenset(
         onnx.TensorProto.BFLOAT16,
     }
 )
+_ONNX_TYPES: dict[DType, int] = {
+    dtype: int(onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)) for dtype in DType
+}
+_DTYPES = {onnx_type: dtype for dtype, onnx_type in _ONNX_TYPES.items()}
+
+
+def as_element(array: Array) -> Array:
+    """The array as a graph Constant holds it: floats as float32."""
+    is_float = is_float_type(int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype)))
+    return as_float32(array) if is_float else np.ascontiguousarray(array).reshape(array.shape)
 
 
 def dtype_of(name: str, onnx_type: int) -> DType:
     """How values of the ONNX element type are fed.  Raises ``ModelError``."""
-    if is_float_type(onnx_type):
-        return DType.F32
-    try:
-        return DType.of(np.zeros(0, onnx.helper.tensor_dtype_to_np_dtype(onnx_type)))
-    except (TypeError, KeyError):
-        kind = onnx.helper.tensor_dtype_to_string(onnx_type)
-        raise ModelError(f"{name!r} holds elements of type {kind}; quantglow has none") from None
+    dtype = held_dtype(onnx_type)
+    if dtype is None:
+        kind = type_in_words(onnx_type)
+        raise ModelError(f"{name!r} holds elements of type {kind}; quantglow has none")
+    return dtype
 
 
 def as_float32(array: Array) -> Array:

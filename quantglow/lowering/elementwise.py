@@ -51,7 +51,16 @@ from quantglow.ops import (
     Where,
 )
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
-from quantglow.ops.expression import Expr, arg, call, centred_float, const, iconst, quantized
+from quantglow.ops.expression import (
+    Expr,
+    arg,
+    call,
+    centred_float,
+    const,
+    iconst,
+    if_negative,
+    quantized,
+)
 from quantglow.types import DType, ElementType, QuantParams
 
 X = arg(0)
@@ -82,7 +91,7 @@ def _gelu(node: Gelu) -> Expr:
 
 
 def _negative(x: Expr, otherwise: Expr) -> Expr:
-    return call("select_negative", X, x, otherwise)
+    return if_negative(X, x, otherwise)
 
 
 _UNARY: dict[type[Unary], Callable[[Any], Expr]] = {
@@ -193,9 +202,9 @@ def _product(node: Mul) -> tuple[tuple[Node, ...], Expr]:
 
 @lowers(Where)
 def lower_where(node: Where) -> Node:
-    """mask < 0 ? x : y -> Map"""
-    value = call("select_negative", arg(0), arg(1), arg(2))
-    return Map(name=node.name, args=node.operands, expression=value, out=FLOAT)
+    """condition ? x : y -> Map"""
+    value = call("select", arg(0), arg(1), arg(2))
+    return Map(name=node.name, args=node.operands, expression=value, out=node.type.element)
 
 
 @lowers(PRelu)
@@ -208,7 +217,7 @@ def lower_prelu(node: PRelu) -> Node:
     slope = constant_steps(node, node.slope, "slope", params.scale)
     value = centred_float(0, params.zero_point)
     positive = const(float(multiplier(params.scale, divisor=node.type.params.scale)))
-    factor = call("select_negative", value, arg(1), positive)
+    factor = if_negative(value, arg(1), positive)
     steps = call("mul", value, factor)
     expression = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
     return Map(name=node.name, args=(node.x, slope), expression=expression, out=node.out)

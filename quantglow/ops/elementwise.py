@@ -458,16 +458,18 @@ class PRelu(Node):
 
 @op
 class Where(Node):
-    """``x`` where ``mask`` is negative, else ``y``; float, with NumPy broadcasting."""
+    """``x`` where ``condition`` holds, else ``y``, with NumPy broadcasting."""
 
-    mask: Node
+    condition: Node
     x: Node
     y: Node
 
     def infer(self) -> TensorType:
-        if not all(o.type.dtype.is_float for o in self.operands):
-            raise self.refuse("operands must be float")
-        return TensorType(DType.F32, broadcast(self, *(o.type.shape for o in self.operands)))
+        if self.condition.type.dtype is not DType.BOOL:
+            raise self.refuse("the condition must be bool")
+        if self.x.type.element != self.y.type.element:
+            raise self.refuse("x and y must have the same element type")
+        return self.x.type.with_shape(broadcast(self, *(o.type.shape for o in self.operands)))
 
-    def reference(self, mask: Array, x: Array, y: Array) -> Array:
-        return np.where(mask < 0, x, y)
+    def reference(self, condition: Array, x: Array, y: Array) -> Array:
+        return np.where(condition, x, y)

@@ -1,8 +1,10 @@
 """Scalar expressions: what a ``Map`` computes for each element.
 
-Values are float32 (``f``) or int32 (``i``).  Every step is one IEEE operation, in the order
-written, so that NumPy and compiled code agree bit for bit (the transcendental functions agree to
-float tolerance only; the quantizer never puts one in front of a rounding).
+Values are float32 (``f``), int32 (``i``), int64 (``l``) or bool (``b``).  Every step is one
+operation, in the order written, so that NumPy and compiled code agree bit for bit (the
+transcendental functions agree to float tolerance only; the quantizer never puts one in front of a
+rounding).  No step is undefined: integers wrap, conversions from float saturate (NaN becomes 0),
+and a division by zero gives 0.
 """
 
 from __future__ import annotations
@@ -15,69 +17,40 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.attributes import register
-from quantglow.ops import special
+from quantglow.ops.functions import BINARY, SELECT, UNARY, kind_of_array, result_kind
 from quantglow.types import Array
-
-UNARY: dict[str, Callable[[Any], Any]] = {
-    "neg": np.negative,
-    "abs": np.abs,
-    "sqrt": np.sqrt,
-    "floor": np.floor,
-    "ceil": np.ceil,
-    "rint": np.rint,
-    "exp": np.exp,
-    "log": np.log,
-    "tanh": np.tanh,
-    "erf": special.erf,
-    "float": lambda i: i.astype(np.float32),
-    "int": lambda f: f.astype(np.int32),
-}
-"""float32 functions, and the conversions int32 -> float32 (``float``) and back (``int``)."""
-
-BINARY: dict[str, Callable[[Any, Any], Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "max": np.maximum,
-    "min": np.minimum,
-    "fmax": np.fmax,
-    "fmin": np.fmin,
-    "pow": np.power,
-    "iadd": np.add,
-    "isub": np.subtract,
-    "imul": np.multiply,
-}
-"""float32 and (``i…``) int32 functions.  ``max``/``min`` propagate NaN; ``fmax``/``fmin`` return
-the other operand."""
-
-SELECT = "select_negative"
-"""``select_negative(c, a, b)``: a where c < 0, else b; c is float32."""
 
 
 @dataclass(frozen=True)
 class Expr:
-    """``op`` applied to ``args``; leaves are ``arg`` (operand index) and ``f``/``i`` constants."""
+    """``op`` applied to ``args``; leaves are ``arg`` (operand index) and ``f``/``i``/``l``
+    constants."""
 
     op: str
     args: tuple[Expr, ...] = ()
     value: float | int = 0
 
     def evaluate(self, operands: Sequence[Array]) -> Any:
-        """The value on broadcast operand arrays (float32, or integers widened to int32)."""
+        """The value on broadcast operand arrays; those of up to 32 bits are widened to int32."""
         if self.op == "arg":
             operand = operands[int(self.value)]
-            return operand if operand.dtype == np.float32 else operand.astype(np.int32)
-        if self.op == "f":
-            return np.float32(self.value)
-        if self.op == "i":
-            return np.int32(self.value)
+            return operand.astype(np.int32) if kind_of_array(operand) == "i" else operand
+        if self.op in _LITERALS:
+            return _LITERALS[self.op](self.value)
         values = [a.evaluate(operands) for a in self.args]
         if self.op == SELECT:
-            return np.where(values[0] < 0, values[1], values[2])
+            return np.where(*values)
         if len(values) == 1:
-            return UNARY[self.op](values[0])
-        return BINARY[self.op](*values)
+            return UNARY[self.op].compute(values[0])
+        return BINARY[self.op].compute(*values)
+
+    def kind(self, operands: Sequence[str]) -> str:
+        """``f``, ``i``, ``l`` or ``b``, given the kinds of the operands.  Raises ``TypeError``."""
+        if self.op == "arg":
+            return operands[int(self.value)]
+        if self.op in _LITERALS:
+            return self.op
+        return result_kind(self.op, [a.kind(operands) for a in self.args])
 
     def substitute(self, replacements: Sequence[Expr]) -> Expr:
         """The expression with ``arg i`` replaced by ``replacements[i]``."""
@@ -97,9 +70,14 @@ class Expr:
     def __str__(self) -> str:
         if self.op == "arg":
             return f"${self.value}"
-        if self.op in ("f", "i"):
-            return f"{float(self.value)!r}" if self.op == "f" else f"{self.value}i"
+        if self.op == "f":
+            return f"{float(self.value)!r}"
+        if self.op in _LITERALS:
+            return f"{self.value}{self.op}"
         return f"{self.op}({', '.join(map(str, self.args))})"
+
+
+_LITERALS: dict[str, Callable[[Any], Any]] = {"f": np.float32, "i": np.int32, "l": np.int64}
 
 
 def arg(index: int) -> Expr:
@@ -116,8 +94,18 @@ def iconst(value: int) -> Expr:
     return Expr("i", value=int(value))
 
 
+def lconst(value: int) -> Expr:
+    """An int64 constant."""
+    return Expr("l", value=int(value))
+
+
 def call(op: str, *args: Expr) -> Expr:
     return Expr(op, args)
+
+
+def if_negative(condition: Expr, x: Expr, y: Expr) -> Expr:
+    """``x`` where the float32 condition is below 0, else ``y``."""
+    return call(SELECT, call("lt", condition, const(0)), x, y)
 
 
 def quantized(steps: Expr, low: int, high: int, zero_point: int) -> Expr:
@@ -132,7 +120,9 @@ def centred_float(index: int, zero_point: int) -> Expr:
     return call("float", call("isub", arg(index), iconst(zero_point)))
 
 
-_TOKEN = re.compile(r"\s*(\$\d+|-?\d+i|-?(?:inf|nan|\d[\d.]*(?:e[+-]?\d+)?)|[a-z_]+|[(),])")
+_TOKEN = re.compile(
+    r"\s*(\$\d+|-?\d+[il]|-?(?:inf|nan|\d[\d.]*(?:e[+-]?\d+)?)|[a-z_][a-z_0-9]*|[(),])"
+)
 
 
 def parse_expression(text: str) -> Expr:
@@ -159,7 +149,9 @@ def _parse(tokens: list[str]) -> Expr:
     if token.startswith("$"):
         return arg(int(token[1:]))
     if token.lstrip("-")[0].isdigit() or token.lstrip("-") in ("inf", "nan"):
-        return iconst(int(token[:-1])) if token.endswith("i") else Expr("f", value=float(token))
+        if token[-1] in "il":
+            return Expr(token[-1], value=int(token[:-1]))
+        return Expr("f", value=float(token))
     arity = 3 if token == SELECT else 1 if token in UNARY else 2 if token in BINARY else 0
     if not arity:
         raise ValueError(f"{token!r} is not a function of expressions")

@@ -48,7 +48,7 @@ from quantglow.ops import (
     Transpose,
     Where,
 )
-from quantglow.ops.expression import arg
+from quantglow.ops.expression import arg, call, const
 from quantglow.types import DType, ElementType, QuantParams, f32
 from tests.matrix.drawing import CHANNELS, Drawing, assert_targets_agree, drawn_feeds
 
@@ -94,10 +94,12 @@ def prelu(d: Drawing) -> tuple[Node, ...]:
 def functions(d: Drawing) -> tuple[Node, ...]:
     x = d.input(image(d))
     y = d.input(x.type.shape)
+    negative = call("lt", arg(0), const(0))
+    condition = Map(name=d.name(), args=(y,), expression=negative, out=ElementType(DType.BOOL))
     return (
         Gelu(name=d.name(), x=Sigmoid(name=d.name(), x=x)),
         Div(name=d.name(), x=x, y=y),
-        Where(name=d.name(), mask=y, x=x, y=y),
+        Where(name=d.name(), condition=condition, x=x, y=y),
         LogSoftmax(name=d.name(), x=x),
         LayerNormalization(name=d.name(), x=x),
         LRN(name=d.name(), x=x, size=d.number(1, 5), alpha=0.5),

@@ -14,16 +14,8 @@ from quantglow.instr.generate import generate
 from quantglow.lowering import lower
 from quantglow.memory.share import share_in_place
 from quantglow.ops import Relu
-from quantglow.ops.expression import (
-    BINARY,
-    SELECT,
-    UNARY,
-    Expr,
-    arg,
-    call,
-    iconst,
-    parse_expression,
-)
+from quantglow.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
+from quantglow.ops.functions import BINARY, SELECT, UNARY
 from quantglow.types import DType, ElementType, QuantParams, f32
 from tests.mixed_graphs import mixed_graphs
 from tests.same import same_graph, same_program
@@ -53,7 +45,10 @@ def calls(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
     )
 
 
-constants = st.one_of(float32.map(lambda v: Expr("f", value=v)), st.integers(-999, 999).map(iconst))
+whole = st.integers(-999, 999)
+constants = st.one_of(
+    float32.map(lambda v: Expr("f", value=v)), whole.map(iconst), whole.map(lconst)
+)
 expressions = st.recursive(st.one_of(st.integers(0, 3).map(arg), constants), calls)
 
 

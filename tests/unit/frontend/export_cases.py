@@ -13,6 +13,7 @@ import onnxruntime
 from quantglow import ops
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops.expression import arg, call, const
 from quantglow.types import DType, ElementType, QuantParams, f32
 
 BOUNDS = ((-math.inf, math.inf), (0.0, math.inf), (0.0, 1.5), (-0.4, 0.7), (-math.inf, 1.0))
@@ -204,8 +205,11 @@ def unary(op: Any, positive: bool = False, **attributes: Any) -> Callable[[Kit],
 
 def where(k: Kit) -> Node:
     mask = k.choice(k.floats(*k.x.type.shape[2:]), k.floats(k.x.type.shape[3]), k.floats(1))
+    negative = call("lt", arg(0), const(0))
+    boolean = ElementType(DType.BOOL)
+    condition = ops.Map(name=k.name(), args=(mask,), expression=negative, out=boolean)
     x, y = k.choice((k.x, k.floats(1)), (k.floats(), k.x), (k.y, k.x))
-    return ops.Where(name=k.name(), mask=mask, x=x, y=y)
+    return ops.Where(name=k.name(), condition=condition, x=x, y=y)
 
 
 def prelu(k: Kit) -> Node:

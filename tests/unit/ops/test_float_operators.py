@@ -259,9 +259,7 @@ CASES = [
     ),
     Case(
         "Where",
-        lambda _, x, y: ops.Where(
-            name="y", mask=constant(np.where(CONDITION, -1, 1).astype(np.float32)), x=x, y=y
-        ),
+        lambda _, x, y: ops.Where(name="y", condition=constant(CONDITION), x=x, y=y),
         (CONDITION, drawn(2, 1, 4), drawn(3, 1)),
     ),
     Case(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quantglow import ops
-from quantglow.graph.node import Input, Node
+from quantglow.graph.node import Constant, Input, Node
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import float_islands, quantize
@@ -153,7 +153,8 @@ def test_hidden_attention_scores_do_not_blind_the_softmax(hide: str) -> None:
         masked: Node = ops.Add(name="masked", x=scores, y=constant("mask", hidden * -1e9))
     else:
         low = constant("low", -1e9)
-        masked = ops.Where(name="masked", mask=constant("mask", 1 - 2 * hidden), x=low, y=scores)
+        mask = Constant(name="mask", value=hidden > 0)
+        masked = ops.Where(name="masked", condition=mask, x=low, y=scores)
     shares = ops.Softmax(name="shares", x=masked)
     graph = graph_of(ops.MatMul(name="m", x=shares, y=x), inputs=(x, y))
     result, report = quantized(graph)

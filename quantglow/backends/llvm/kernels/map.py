@@ -10,7 +10,7 @@ from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels import vectors
 from quantglow.backends.llvm.kernels.nest import Axis, Nest, collapsed
 from quantglow.backends.llvm.kernels.scalars import Scalars
-from quantglow.backends.llvm.kernels.strided import interleaved, load_lanes, store_results
+from quantglow.backends.llvm.kernels.strided import interleaved, load_kind, store_results
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS, Piece
 from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute
@@ -89,27 +89,26 @@ class _Body:
         stride = self.row.strides[0]
         store_results(self.b, self.target, self.out, pointers[0], stride, group, values)
 
-    @property
-    def _float_result(self) -> bool:
-        return Scalars(self.b, self.target, 1, (), self.dtypes).is_float(self.expression)
-
     def _values(self, pointers: Sequence[Value], piece: Piece) -> Value:
-        """The expression on one piece."""
+        """The expression on one piece: float32, int64, or (bool too) int32 lanes."""
         operands = [
-            load_lanes(self.b, dtype, pointer, stride, piece)
+            load_kind(self.b, dtype, pointer, stride, piece)
             for pointer, stride, dtype in zip(
                 pointers[1:], self.row.strides[1:], self.dtypes, strict=True
             )
         ]
         scalars = Scalars(self.b, self.target, piece.lanes, operands, self.dtypes)
         value = scalars.value(self.expression)
-        kind = vector(piece.lanes, "float" if self._float_result else "i32")
+        kind = scalars.lanes_of(self.expression)
+        if scalars.kind_of(self.expression) == "b":
+            bits, kind = kind, vector(piece.lanes, "i32")
+            value = self.b.cast("zext", bits, value, kind)
         # A constant expression is a literal, which packs and selects cannot all take.
         return value if value.startswith("%") else self.b.emit(f"freeze {kind} {value}")
 
     def _result(self, lanes: int, value: Value) -> Value:
         """The result as the element type in memory."""
-        if self.out.is_float or self._float_result:
+        if self.out in (DType.F32, DType.I64):
             return value
         return vectors.narrow(self.b, lanes, value, ELEMENTS[self.out])
 

@@ -48,14 +48,14 @@ def exp(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     """``e ** x``: 2^n (1 + r + r^2 P(r)) with x = n ln 2 + r."""
     del target
     kind, ints = vector(lanes, "float"), vector(lanes, "i32")
-    x = _limited(b, kind, x, -105.0, 90.0)
-    shifted = _add(b, kind, _scale(b, kind, x, math.log2(math.e)), _MAGIC)
-    n = _add(b, kind, shifted, -_MAGIC)
-    r = b.op("fsub", kind, x, _scale(b, kind, n, _LN2_HIGH))
-    r = b.op("fsub", kind, r, _scale(b, kind, n, _LN2_LOW))
+    x = limited(b, kind, x, -105.0, 90.0)
+    shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), _MAGIC)
+    n = plus(b, kind, shifted, -_MAGIC)
+    r = b.op("fsub", kind, x, scaled(b, kind, n, _LN2_HIGH))
+    r = b.op("fsub", kind, r, scaled(b, kind, n, _LN2_LOW))
     square = b.op("fmul", kind, r, r)
     tail = b.op("fmul", kind, square, polynomial(b, kind, r, _EXP))
-    value = _add(b, kind, b.op("fadd", kind, r, tail), 1.0)
+    value = plus(b, kind, b.op("fadd", kind, r, tail), 1.0)
     exponent = vectors.centre(b, lanes, vectors.bits(b, lanes, shifted), _MAGIC_BITS)
     # Two steps, so that results below the normal range lose bits instead of vanishing.
     half = b.op("ashr", ints, exponent, splat(ints, "1"))
@@ -69,29 +69,29 @@ def log(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     del target
     kind, ints = vector(lanes, "float"), vector(lanes, "i32")
     tiny = b.compare("olt", kind, x, splat(kind, f32(_SMALLEST_NORMAL)))
-    normal = b.select(kind, tiny, _scale(b, kind, x, 2.0**23), x)
+    normal = b.select(kind, tiny, scaled(b, kind, x, 2.0**23), x)
     pattern = vectors.bits(b, lanes, normal)
     exponent = vectors.centre(b, lanes, pattern, _SQRT_HALF_BITS)
     exponent = b.op("ashr", ints, exponent, splat(ints, "23"))
     mantissa = b.op("sub", ints, pattern, b.op("shl", ints, exponent, splat(ints, "23")))
-    f = _add(b, kind, vectors.from_bits(b, lanes, mantissa), -1.0)
+    f = plus(b, kind, vectors.from_bits(b, lanes, mantissa), -1.0)
     shift = b.select(kind, tiny, splat(kind, f32(-23.0)), splat(kind, f32(0.0)))
     n = b.op("fadd", kind, vectors.int_to_float(b, lanes, exponent), shift)
     square = b.op("fmul", kind, f, f)
     cube = b.op("fmul", kind, square, f)
     tail = b.op("fmul", kind, cube, polynomial(b, kind, f, _LOG))
-    tail = b.op("fadd", kind, tail, _scale(b, kind, n, _LN2_LOW))
-    tail = b.op("fsub", kind, tail, _scale(b, kind, square, 0.5))
-    value = b.op("fadd", kind, b.op("fadd", kind, f, tail), _scale(b, kind, n, _LN2_HIGH))
+    tail = b.op("fadd", kind, tail, scaled(b, kind, n, _LN2_LOW))
+    tail = b.op("fsub", kind, tail, scaled(b, kind, square, 0.5))
+    value = b.op("fadd", kind, b.op("fadd", kind, f, tail), scaled(b, kind, n, _LN2_HIGH))
     return _logarithm_borders(b, kind, x, value)
 
 
 def _logarithm_borders(b: Builder, kind: str, x: Value, value: Value) -> Value:
     """-inf at 0, inf at inf, NaN below 0."""
-    zero, infinity = splat(kind, _literal(kind, 0.0)), splat(kind, _literal(kind, math.inf))
-    nan = splat(kind, _literal(kind, math.nan))
+    zero, infinity = splat(kind, literal(kind, 0.0)), splat(kind, literal(kind, math.inf))
+    nan = splat(kind, literal(kind, math.nan))
     outside = b.select(kind, b.compare("oeq", kind, x, infinity), infinity, nan)
-    lowest = splat(kind, _literal(kind, -math.inf))
+    lowest = splat(kind, literal(kind, -math.inf))
     outside = b.select(kind, b.compare("oeq", kind, x, zero), lowest, outside)
     finite = b.select(kind, b.compare("olt", kind, x, infinity), value, outside)
     return b.select(kind, b.compare("ogt", kind, x, zero), finite, outside)
@@ -107,7 +107,7 @@ def tanh(b: Builder, target: Target, lanes: int, x: Value) -> Value:
         "fadd", kind, magnitude, b.op("fmul", kind, cube, polynomial(b, kind, square, _TANH))
     )
     power = exp(b, target, lanes, b.op("fadd", kind, magnitude, magnitude))
-    share = b.op("fdiv", kind, splat(kind, f32(2.0)), _add(b, kind, power, 1.0))
+    share = b.op("fdiv", kind, splat(kind, f32(2.0)), plus(b, kind, power, 1.0))
     large = b.op("fsub", kind, splat(kind, f32(1.0)), share)
     near = b.compare("olt", kind, magnitude, splat(kind, f32(0.625)))
     return vectors.with_sign_of(b, lanes, b.select(kind, near, small, large), x)
@@ -119,7 +119,7 @@ def erf(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     magnitude = vectors.absolute(b, lanes, x)
     square = b.op("fmul", kind, magnitude, magnitude)
     small = b.op("fmul", kind, magnitude, polynomial(b, kind, square, _ERF))
-    inside = _limited(b, kind, magnitude, 0.0, 4.0)
+    inside = limited(b, kind, magnitude, 0.0, 4.0)
     decay = b.emit(f"fneg {kind} {polynomial(b, kind, inside, _LOG_ERFC)}")
     large = b.op("fsub", kind, splat(kind, f32(1.0)), exp(b, target, lanes, decay))
     near = b.compare("olt", kind, magnitude, splat(kind, f32(1.0)))
@@ -162,7 +162,7 @@ def power(b: Builder, target: Target, lanes: int, x: Value, y: Value) -> Value:
     logarithm = _log64(b, lanes, b.cast("fpext", kind, magnitude, wide))
     product = b.op("fmul", wide, b.cast("fpext", kind, y, wide), logarithm)
     # (-1) ** inf is 1: inf log(1) is no NaN here.
-    zero = splat(wide, _literal(wide, 0.0))
+    zero = splat(wide, literal(wide, 0.0))
     product = b.select(wide, b.compare("oeq", wide, logarithm, zero), zero, product)
     value = b.cast("fptrunc", wide, _exp64(b, lanes, product), kind)
     value = _signed_power(b, target, lanes, x, y, value)
@@ -177,7 +177,7 @@ def _signed_power(
 ) -> Value:
     """Negative bases: the sign for odd exponents, NaN for fractional ones."""
     kind = vector(lanes, "float")
-    half = _scale(b, kind, y, 0.5)
+    half = scaled(b, kind, y, 0.5)
     whole = b.compare("oeq", kind, rounding.rint(b, target, lanes, y), y)
     even = b.compare("oeq", kind, rounding.rint(b, target, lanes, half), half)
     negated = vectors.with_sign_of(b, lanes, value, x)
@@ -193,16 +193,16 @@ def _log64(b: Builder, lanes: int, x: Value) -> Value:
     """log of float64 x >= 0 in the range of float32: 2 artanh((m - 1) / (m + 1)) + n ln 2."""
     kind, ints = vector(lanes, "double"), vector(lanes, "i64")
     pattern = b.cast("bitcast", kind, x, ints)
-    exponent = b.op("sub", ints, pattern, splat(ints, str(_bits64(math.sqrt(0.5)))))
+    exponent = b.op("sub", ints, pattern, splat(ints, str(bits64(math.sqrt(0.5)))))
     exponent = b.op("ashr", ints, exponent, splat(ints, "52"))
     mantissa = b.op("sub", ints, pattern, b.op("shl", ints, exponent, splat(ints, "52")))
     m = b.cast("bitcast", ints, mantissa, kind)
-    ratio = b.op("fdiv", kind, _add(b, kind, m, -1.0), _add(b, kind, m, 1.0))
+    ratio = b.op("fdiv", kind, plus(b, kind, m, -1.0), plus(b, kind, m, 1.0))
     square = b.op("fmul", kind, ratio, ratio)
     series = polynomial(b, kind, square, [2.0 / (2 * i + 1) for i in range(9)])
     narrow = vector(lanes, "i32")
     n = b.cast("sitofp", narrow, b.cast("trunc", ints, exponent, narrow), kind)
-    value = b.op("fadd", kind, b.op("fmul", kind, ratio, series), _scale(b, kind, n, math.log(2)))
+    value = b.op("fadd", kind, b.op("fmul", kind, ratio, series), scaled(b, kind, n, math.log(2)))
     return _logarithm_borders(b, kind, x, value)
 
 
@@ -210,22 +210,22 @@ def _exp64(b: Builder, lanes: int, x: Value) -> Value:
     """exp of float64, for results in the range of float32."""
     kind, ints = vector(lanes, "double"), vector(lanes, "i64")
     magic = 1.5 * 2.0**52
-    x = _limited(b, kind, x, -105.0, 90.0)
-    shifted = _add(b, kind, _scale(b, kind, x, math.log2(math.e)), magic)
-    n = _add(b, kind, shifted, -magic)
-    r = b.op("fsub", kind, x, _scale(b, kind, n, math.log(2)))
+    x = limited(b, kind, x, -105.0, 90.0)
+    shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), magic)
+    n = plus(b, kind, shifted, -magic)
+    r = b.op("fsub", kind, x, scaled(b, kind, n, math.log(2)))
     value = polynomial(b, kind, r, [1.0 / math.factorial(i) for i in range(13)])
     exponent = b.cast("bitcast", kind, shifted, ints)
-    exponent = b.op("sub", ints, exponent, splat(ints, str(_bits64(magic) - 1023)))
+    exponent = b.op("sub", ints, exponent, splat(ints, str(bits64(magic) - 1023)))
     exponent = b.op("shl", ints, exponent, splat(ints, "52"))
     return b.op("fmul", kind, value, b.cast("bitcast", ints, exponent, kind))
 
 
 def polynomial(b: Builder, kind: str, x: Value, coefficients: Sequence[float]) -> Value:
     """``c[0] + x (c[1] + x (…))``"""
-    value = splat(kind, _literal(kind, coefficients[-1]))
+    value = splat(kind, literal(kind, coefficients[-1]))
     for coefficient in reversed(coefficients[:-1]):
-        value = _add(b, kind, b.op("fmul", kind, value, x), coefficient)
+        value = plus(b, kind, b.op("fmul", kind, value, x), coefficient)
     return value
 
 
@@ -235,25 +235,25 @@ def _power_of_two(b: Builder, lanes: int, exponent: Value) -> Value:
     return vectors.from_bits(b, lanes, b.op("shl", kind, biased, splat(kind, "23")))
 
 
-def _limited(b: Builder, kind: str, x: Value, low: float, high: float) -> Value:
+def limited(b: Builder, kind: str, x: Value, low: float, high: float) -> Value:
     """x within the limits; NaN stays NaN."""
     for limit, predicate in ((low, "ogt"), (high, "olt")):
-        bound = splat(kind, _literal(kind, limit))
+        bound = splat(kind, literal(kind, limit))
         x = b.select(kind, b.compare(predicate, kind, bound, x), bound, x)
     return x
 
 
-def _scale(b: Builder, kind: str, x: Value, factor: float) -> Value:
-    return b.op("fmul", kind, x, splat(kind, _literal(kind, factor)))
+def scaled(b: Builder, kind: str, x: Value, factor: float) -> Value:
+    return b.op("fmul", kind, x, splat(kind, literal(kind, factor)))
 
 
-def _add(b: Builder, kind: str, x: Value, term: float) -> Value:
-    return b.op("fadd", kind, x, splat(kind, _literal(kind, term)))
+def plus(b: Builder, kind: str, x: Value, term: float) -> Value:
+    return b.op("fadd", kind, x, splat(kind, literal(kind, term)))
 
 
-def _literal(kind: str, value: float) -> Value:
-    return f"0x{_bits64(value):016X}" if "double" in kind else f32(value)
+def literal(kind: str, value: float) -> Value:
+    return f"0x{bits64(value):016X}" if "double" in kind else f32(value)
 
 
-def _bits64(value: float) -> int:
+def bits64(value: float) -> int:
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])

@@ -7,13 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
-from quantglow.backends.llvm.kernels import mathfun, rounding, vectors
+from quantglow.backends.llvm.kernels import mathfun, rounding, trigonometry, vectors
 from quantglow.backends.llvm.target import Target
-from quantglow.ops.expression import SELECT, Expr
+from quantglow.ops.expression import Expr
+from quantglow.ops.functions import SELECT, kind_of
 from quantglow.types import DType
 
-_FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INT_OPS = {"iadd": "add", "isub": "sub", "imul": "mul"}
+LANE_TYPES = {"f": "float", "i": "i32", "l": "i64", "b": "i1"}
+"""The LLVM type in registers of each kind of value."""
+
+_PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv",
+          "iadd": "add", "isub": "sub", "imul": "mul", "iand": "and", "ior": "or", "ixor": "xor",
+          "and": "and", "or": "or", "xor": "xor"}  # fmt: skip
+_EXTREMES = {"imax": "smax", "imin": "smin"}
+_PREDICATES = {"eq": "eq", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
 _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, Target, int, Value], Value]] = {
     "floor": rounding.floor,
     "ceil": rounding.ceil,
@@ -23,6 +30,9 @@ _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, Target, int, Value], Value]] = {
     "tanh": mathfun.tanh,
     "erf": mathfun.erf,
     "sqrt": mathfun.sqrt,
+    "sin": trigonometry.sin,
+    "cos": trigonometry.cos,
+    "atan": trigonometry.atan,
 }
 
 
@@ -41,42 +51,58 @@ class Scalars:
     def kind(self) -> str:
         return vector(self.lanes, "float")
 
-    @property
-    def int_kind(self) -> str:
-        return vector(self.lanes, "i32")
-
     def value(self, expr: Expr) -> Value:
-        """float32 or int32 lanes."""
+        """The lanes of an expression, of its kind."""
         if expr not in self.done:
             self.done[expr] = self._compute(expr)
         return self.done[expr]
 
-    def is_float(self, expr: Expr) -> bool:
-        """Whether an expression is float32 (else int32)."""
-        if expr.op == "arg":
-            return self.dtypes[int(expr.value)].is_float
-        if expr.op == SELECT:
-            return self.is_float(expr.args[1])
-        return expr.op not in ("i", "int", *_INT_OPS)
+    def kind_of(self, expr: Expr) -> str:
+        """``f``, ``i``, ``l`` or ``b``."""
+        return expr.kind([kind_of(dtype) for dtype in self.dtypes])
+
+    def lanes_of(self, expr: Expr) -> str:
+        """The LLVM type of an expression's lanes."""
+        return vector(self.lanes, LANE_TYPES[self.kind_of(expr)])
 
     def _compute(self, expr: Expr) -> Value:
-        b, args = self.b, expr.args
+        args = expr.args
         if not args:
             return self._leaf(expr)
-        if expr.op in _FLOAT_OPS:
-            return b.op(_FLOAT_OPS[expr.op], self.kind, *map(self.value, args))
-        if expr.op in _INT_OPS:
-            return b.op(_INT_OPS[expr.op], self.int_kind, *map(self.value, args))
+        if expr.op in _PLAIN:
+            return self.b.op(_PLAIN[expr.op], self.lanes_of(expr), *map(self.value, args))
+        if expr.op in _PREDICATES:
+            return self._compared(_PREDICATES[expr.op], *args)
+        if expr.op in _EXTREMES:
+            return self._extreme(_EXTREMES[expr.op], *args)
         if expr.op in _VECTOR_FUNCTIONS:
-            return _VECTOR_FUNCTIONS[expr.op](b, self.target, self.lanes, self.value(args[0]))
+            return _VECTOR_FUNCTIONS[expr.op](self.b, self.target, self.lanes, self.value(args[0]))
         return _RULES[expr.op](self, *args)
 
     def _leaf(self, expr: Expr) -> Value:
         if expr.op == "arg":
             return self.operands[int(expr.value)]
-        if expr.op == "f":
-            return splat(self.kind, f32(float(expr.value)))
-        return splat(self.int_kind, str(int(expr.value)))
+        literal = f32(float(expr.value)) if expr.op == "f" else str(int(expr.value))
+        return splat(self.lanes_of(expr), literal)
+
+    def _compared(self, predicate: str, x: Expr, y: Expr) -> Value:
+        """Ordered: false if either is NaN."""
+        kind = self.kind_of(x)
+        if kind == "f":
+            predicate = f"o{predicate}"
+        elif predicate != "eq":
+            predicate = f"{'u' if kind == 'b' else 's'}{predicate}"
+        return self.b.compare(predicate, self.lanes_of(x), self.value(x), self.value(y))
+
+    def _extreme(self, name: str, x: Expr, y: Expr) -> Value:
+        kind = self.lanes_of(x)
+        suffix = vectors.suffix(self.lanes, LANE_TYPES[self.kind_of(x)])
+        return self.b.call(
+            f"llvm.{name}.{suffix}", kind, (kind, self.value(x)), (kind, self.value(y))
+        )
+
+    def invert(self, x: Expr) -> Value:
+        return self.b.op("xor", self.lanes_of(x), self.value(x), splat(self.lanes_of(x), "true"))
 
     def negative(self, x: Expr) -> Value:
         return self.b.emit(f"fneg {self.kind} {self.value(x)}")
@@ -85,7 +111,28 @@ class Scalars:
         return vectors.absolute(self.b, self.lanes, self.value(x))
 
     def to_float(self, x: Expr) -> Value:
-        return vectors.int_to_float(self.b, self.lanes, self.value(x))
+        """Integers rounded half to even; true is 1."""
+        if self.kind_of(x) == "f":
+            return self.value(x)
+        name = "uitofp" if self.kind_of(x) == "b" else "sitofp"
+        return self.b.cast(name, self.lanes_of(x), self.value(x), self.kind)
+
+    def to_int32(self, x: Expr) -> Value:
+        return self._to_integer(x, "i32", "trunc")
+
+    def to_int64(self, x: Expr) -> Value:
+        return self._to_integer(x, "i64", "sext")
+
+    def _to_integer(self, x: Expr, element: str, resize: str) -> Value:
+        """Floats saturate, integers wrap, true is 1."""
+        source, result, value = self.lanes_of(x), vector(self.lanes, element), self.value(x)
+        if source == result:
+            return value
+        if self.kind_of(x) == "f":
+            floats = vectors.suffix(self.lanes, "float")
+            name = f"llvm.fptosi.sat.{vectors.suffix(self.lanes, element)}.{floats}"
+            return self.b.call(name, result, (source, value))
+        return self.b.cast("zext" if self.kind_of(x) == "b" else resize, source, value, result)
 
     def to_int(self, x: Expr) -> Value:
         """Towards zero; the quantizer's clipped ``rint`` becomes one conversion that rounds."""
@@ -100,7 +147,7 @@ class Scalars:
                 limits = (float(low.value), float(high.value))
                 clipped = vectors.clip_float(self.b, self.lanes, self.value(steps), *limits)
                 return vectors.round_to_int(self.b, self.target, self.lanes, clipped)
-        return self.b.cast("fptosi", self.kind, self.value(x), self.int_kind)
+        return self.b.cast("fptosi", self.kind, self.value(x), vector(self.lanes, "i32"))
 
     def maximum(self, x: Expr, y: Expr) -> Value:
         return self._propagating("olt", x, y)
@@ -144,12 +191,65 @@ class Scalars:
             return mathfun.power_constant(self.b, self.target, self.lanes, self.value(x), exponent)
         return mathfun.power(self.b, self.target, self.lanes, self.value(x), self.value(y))
 
-    def select_negative(self, condition: Expr, x: Expr, y: Expr) -> Value:
-        b = self.b
-        zero = splat(self.kind, f32(0.0))
-        negative = b.compare("olt", self.kind, self.value(condition), zero)
-        kind = self.kind if self.is_float(x) else self.int_kind
-        return b.select(kind, negative, self.value(x), self.value(y))
+    def select(self, condition: Expr, x: Expr, y: Expr) -> Value:
+        return self.b.select(self.lanes_of(x), self.value(condition), self.value(x), self.value(y))
+
+    def quotient(self, x: Expr, y: Expr) -> Value:
+        """Towards zero; 0 where the divisor is 0."""
+        kind, divisor = self.lanes_of(x), self._safe_divisor(x, y)
+        value = self.b.op("sdiv", kind, self.value(x), divisor)
+        return self._unless_zero(y, value)
+
+    def remainder(self, x: Expr, y: Expr) -> Value:
+        """With the sign of x; 0 where the divisor is 0, as the divisor is 1 then."""
+        return self.b.op("srem", self.lanes_of(x), self.value(x), self._safe_divisor(x, y))
+
+    def modulo(self, x: Expr, y: Expr) -> Value:
+        """With the sign of y: one divisor more where the signs differ."""
+        b, kind, zero = self.b, self.lanes_of(x), splat(self.lanes_of(x), "0")
+        rest = self.remainder(x, y)
+        moved = b.op("add", kind, rest, self.value(y))
+        differ = b.compare("slt", kind, b.op("xor", kind, rest, self.value(y)), zero)
+        value = b.select(kind, differ, moved, rest)
+        return b.select(kind, b.compare("eq", kind, rest, zero), zero, value)
+
+    def _safe_divisor(self, x: Expr, y: Expr) -> Value:
+        """1 where the processor would trap: division by 0, and of the lowest integer by -1.
+
+        The latter wraps to itself, as division by 1 does.
+        """
+        b, kind = self.b, self.lanes_of(y)
+        lowest = -(2 ** (63 if self.kind_of(y) == "l" else 31))
+        one, divisor = splat(kind, "1"), self.value(y)
+        safe = b.select(kind, b.compare("eq", kind, divisor, splat(kind, "0")), one, divisor)
+        minus = b.compare("eq", kind, divisor, splat(kind, "-1"))
+        least = b.compare("eq", kind, self.value(x), splat(kind, str(lowest)))
+        both = b.op("and", vector(self.lanes, "i1"), minus, least)
+        return b.select(kind, both, one, safe)
+
+    def shift_left(self, x: Expr, y: Expr) -> Value:
+        inside, amount = self._amount(y, "0")
+        kind = self.lanes_of(x)
+        moved = self.b.op("shl", kind, self.value(x), amount)
+        return self.b.select(kind, inside, moved, splat(kind, "0"))
+
+    def shift_right(self, x: Expr, y: Expr) -> Value:
+        most = "63" if self.kind_of(y) == "l" else "31"
+        return self.b.op("ashr", self.lanes_of(x), self.value(x), self._amount(y, most)[1])
+
+    def _amount(self, y: Expr, otherwise: Value) -> tuple[Value, Value]:
+        """Whether a shift lies within the width, and the shift if so."""
+        kind, width = self.lanes_of(y), "64" if self.kind_of(y) == "l" else "32"
+        inside = self.b.compare("ult", kind, self.value(y), splat(kind, width))
+        return inside, self.b.select(kind, inside, self.value(y), splat(kind, otherwise))
+
+    def _unless_zero(self, y: Expr, value: Value) -> Value:
+        kind = self.lanes_of(y)
+        zero = splat(kind, "0")
+        return self.b.select(kind, self.b.compare("eq", kind, self.value(y), zero), zero, value)
+
+    def float_remainder(self, x: Expr, y: Expr) -> Value:
+        return trigonometry.remainder(self.b, self.target, self.lanes, self.value(x), self.value(y))
 
 
 def _is_integer(constant: Expr) -> bool:
@@ -166,5 +266,14 @@ _RULES: dict[str, Callable[..., Value]] = {
     "fmax": Scalars.number_maximum,
     "fmin": Scalars.number_minimum,
     "pow": Scalars.power,
-    SELECT: Scalars.select_negative,
+    "not": Scalars.invert,
+    "int32": Scalars.to_int32,
+    "int64": Scalars.to_int64,
+    "ishl": Scalars.shift_left,
+    "ishr": Scalars.shift_right,
+    "idiv": Scalars.quotient,
+    "irem": Scalars.remainder,
+    "imod": Scalars.modulo,
+    "fmod": Scalars.float_remainder,
+    SELECT: Scalars.select,
 }

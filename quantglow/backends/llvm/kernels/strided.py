@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.builder import Builder, Value, splat, vector
 from quantglow.backends.llvm.kernels import vectors
 from quantglow.backends.llvm.kernels.vectors import Piece
 from quantglow.backends.llvm.target import Target
@@ -59,7 +59,8 @@ def store_results(
     group: Sequence[Piece],
     values: Sequence[Value],
 ) -> None:
-    """Write float32 or int32 lanes as ``dtype``; neighbouring vectors of bytes in one store."""
+    """Write lanes (int32 for integers of up to 32 bits) as ``dtype``; neighbouring vectors of bytes
+    in one store."""
     full = all(p.active == p.lanes == target.f32_lanes for p in group)
     if dtype.nbytes == 1 and full and len(group) == 4 and stride == 1:
         packed = vectors.pack_bytes(b, target, values, dtype is DType.I8)
@@ -67,20 +68,28 @@ def store_results(
         return
     element = vectors.ELEMENTS[dtype]
     for piece, value in zip(group, values, strict=True):
-        narrow = value if dtype.is_float else vectors.narrow(b, piece.lanes, value, element)
+        whole = dtype in (DType.F32, DType.I64)
+        narrow = value if whole else vectors.narrow(b, piece.lanes, value, element)
         store_strided(b, element, dtype.nbytes, pointer, stride, piece, narrow)
 
 
 def load_lanes(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piece) -> Value:
-    """Elements of a tensor as float32 or int32 lanes."""
+    """Elements of a tensor as float32, int64, or (integers of up to 32 bits) int32 lanes."""
     element = vectors.ELEMENTS[dtype]
     raw = load_strided(b, element, dtype.nbytes, pointer, stride, piece)
-    if dtype.is_float:
+    if dtype in (DType.F32, DType.I64):
         return raw
-    if dtype is DType.I64:
-        return b.cast("trunc", vector(piece.lanes, "i64"), raw, vector(piece.lanes, "i32"))
     signed = dtype not in (DType.U8, DType.BOOL)
     return vectors.widen(b, piece.lanes, element, raw, signed)
+
+
+def load_kind(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piece) -> Value:
+    """``load_lanes``, but of bool the bits: any byte other than 0 is true."""
+    if dtype is not DType.BOOL:
+        return load_lanes(b, dtype, pointer, stride, piece)
+    raw = load_strided(b, "i8", 1, pointer, stride, piece)
+    kind = vector(piece.lanes, "i8")
+    return b.compare("ne", kind, raw, splat(kind, "0"))
 
 
 def interleaved(b: Builder, element: str, lanes: int, parts: Sequence[Value]) -> Value:

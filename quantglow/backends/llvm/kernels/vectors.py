@@ -124,8 +124,7 @@ def narrow(b: Builder, lanes: int, value: Value, element: str) -> Value:
     """int32 lanes, known to fit, as ``element``."""
     if element == "i32":
         return value
-    operation = "sext" if element == "i64" else "trunc"
-    return b.cast(operation, vector(lanes, "i32"), value, vector(lanes, element))
+    return b.cast("trunc", vector(lanes, "i32"), value, vector(lanes, element))
 
 
 def store_bytes(b: Builder, lanes: int, value: Value, pointer: Value) -> None:

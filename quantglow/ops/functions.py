@@ -1,0 +1,160 @@
+"""The functions of scalar expressions: name, meaning in NumPy, and signature.
+
+A signature is the kinds of the arguments, a colon, and the kind of the result: ``f`` float32,
+``i`` int32, ``l`` int64, ``b`` bool, ``n`` int32 or int64, ``x`` any kind.  All ``n``, and all
+``x``, of one signature are the same kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quantglow.ops import special
+from quantglow.types import Array, DType
+
+
+class Function(NamedTuple):
+    compute: Callable[..., Any]
+    signature: str
+
+
+def kind_of(dtype: DType) -> str:
+    """The kind of value that an element becomes; integers of up to 32 bits are widened."""
+    return {DType.F32: "f", DType.I64: "l", DType.BOOL: "b"}.get(dtype, "i")
+
+
+def kind_of_array(array: Array) -> str:
+    """``kind_of`` of an array's element type."""
+    return kind_of(DType.of(array))
+
+
+def _saturated(x: Any, integer: type[Any]) -> Any:
+    """float32 towards zero, within the integer type; NaN becomes 0.  Other kinds wrap."""
+    x = np.asarray(x)
+    if x.dtype.kind != "f":
+        return x.astype(integer)
+    low, high = np.iinfo(integer).min, np.iinfo(integer).max
+    # The float32 of the largest integer is one too large; -2^31 and -2^63 are exact.
+    inside = np.where((x >= np.float32(low)) & (x < np.float32(high)), x, np.float32(0))
+    whole = inside.astype(integer)
+    whole = np.where(x >= np.float32(high), integer(high), whole)
+    return np.where(x < np.float32(low), integer(low), whole)
+
+
+def _remainder(x: Any, y: Any) -> Any:
+    """Of the division towards zero: the sign of x."""
+    return np.where(y == 0, 0, np.fmod(x, np.where(y == 0, 1, y))).astype(np.result_type(x, y))
+
+
+def _quotient(x: Any, y: Any) -> Any:
+    """Rounded towards zero."""
+    divisor = np.where(y == 0, 1, y)
+    exact = np.floor_divide(x - np.fmod(x, divisor), divisor)
+    return np.where(y == 0, 0, exact).astype(np.result_type(x, y))
+
+
+def _modulo(x: Any, y: Any) -> Any:
+    """The remainder with the sign of y."""
+    return np.where(y == 0, 0, np.mod(x, np.where(y == 0, 1, y))).astype(np.result_type(x, y))
+
+
+def _shifted_left(x: Any, y: Any) -> Any:
+    """0 for amounts outside of the width."""
+    inside = (y >= 0) & (y < 8 * x.dtype.itemsize)
+    return np.where(inside, np.left_shift(x, np.where(inside, y, 0)), 0).astype(x.dtype)
+
+
+def _shifted_right(x: Any, y: Any) -> Any:
+    """The sign is shifted in; amounts outside of the width leave nothing else."""
+    width = 8 * x.dtype.itemsize
+    amount = np.where((y >= 0) & (y < width), y, width - 1)
+    return np.right_shift(x, amount).astype(x.dtype)
+
+
+def _float_remainder(x: Any, y: Any) -> Any:
+    """``fmod``, exact for quotients below 2^29: one step in float64 and one correction."""
+    wide, divisor = np.float64(x), np.abs(np.float64(y))
+    rest = np.abs(wide) - divisor * np.trunc(np.abs(wide) / divisor)
+    rest = np.where(rest < 0, rest + divisor, rest)
+    rest = np.where(rest >= divisor, rest - divisor, rest)
+    rest = np.where(np.isinf(divisor) & np.isfinite(wide), np.abs(wide), rest)
+    return np.copysign(rest.astype(np.float32), x)
+
+
+UNARY: dict[str, Function] = {
+    "neg": Function(np.negative, "f:f"),
+    "abs": Function(np.abs, "f:f"),
+    "sqrt": Function(np.sqrt, "f:f"),
+    "floor": Function(np.floor, "f:f"),
+    "ceil": Function(np.ceil, "f:f"),
+    "rint": Function(np.rint, "f:f"),
+    "exp": Function(np.exp, "f:f"),
+    "log": Function(np.log, "f:f"),
+    "tanh": Function(np.tanh, "f:f"),
+    "erf": Function(special.erf, "f:f"),
+    "sin": Function(np.sin, "f:f"),
+    "cos": Function(np.cos, "f:f"),
+    "atan": Function(np.arctan, "f:f"),
+    "float": Function(lambda x: np.asarray(x).astype(np.float32), "x:f"),
+    "int": Function(lambda x: np.asarray(x).astype(np.int32), "f:i"),
+    "int32": Function(lambda x: _saturated(x, np.int32), "x:i"),
+    "int64": Function(lambda x: _saturated(x, np.int64), "x:l"),
+    "not": Function(np.logical_not, "b:b"),
+}
+"""``int`` is for values known to fit int32; ``int32`` and ``int64`` take any value."""
+
+BINARY: dict[str, Function] = {
+    "add": Function(np.add, "ff:f"),
+    "sub": Function(np.subtract, "ff:f"),
+    "mul": Function(np.multiply, "ff:f"),
+    "div": Function(np.divide, "ff:f"),
+    "max": Function(np.maximum, "ff:f"),
+    "min": Function(np.minimum, "ff:f"),
+    "fmax": Function(np.fmax, "ff:f"),
+    "fmin": Function(np.fmin, "ff:f"),
+    "pow": Function(np.power, "ff:f"),
+    "fmod": Function(_float_remainder, "ff:f"),
+    "iadd": Function(np.add, "nn:n"),
+    "isub": Function(np.subtract, "nn:n"),
+    "imul": Function(np.multiply, "nn:n"),
+    "idiv": Function(_quotient, "nn:n"),
+    "irem": Function(_remainder, "nn:n"),
+    "imod": Function(_modulo, "nn:n"),
+    "imax": Function(np.maximum, "nn:n"),
+    "imin": Function(np.minimum, "nn:n"),
+    "iand": Function(np.bitwise_and, "nn:n"),
+    "ior": Function(np.bitwise_or, "nn:n"),
+    "ixor": Function(np.bitwise_xor, "nn:n"),
+    "ishl": Function(_shifted_left, "nn:n"),
+    "ishr": Function(_shifted_right, "nn:n"),
+    "and": Function(np.logical_and, "bb:b"),
+    "or": Function(np.logical_or, "bb:b"),
+    "xor": Function(np.logical_xor, "bb:b"),
+    "eq": Function(np.equal, "xx:b"),
+    "lt": Function(np.less, "xx:b"),
+    "le": Function(np.less_equal, "xx:b"),
+    "gt": Function(np.greater, "xx:b"),
+    "ge": Function(np.greater_equal, "xx:b"),
+}
+"""``max``/``min`` propagate NaN; ``fmax``/``fmin`` return the other operand."""
+
+SELECT = "select"
+"""``select(c, x, y)``: x where c, else y."""
+
+_SELECT_SIGNATURE = "bxx:x"
+
+
+def result_kind(name: str, arguments: Sequence[str]) -> str:
+    """The kind of a function's result.  Raises ``TypeError`` on arguments it does not take."""
+    functions = UNARY if len(arguments) == 1 else BINARY
+    signature = _SELECT_SIGNATURE if name == SELECT else functions[name].signature
+    takes, gives = signature.split(":")
+    bound: dict[str, str] = {}
+    for wanted, kind in zip(takes, arguments, strict=True):
+        fits = {"n": kind in "il", "x": True}.get(wanted, kind == wanted)
+        if not fits or bound.setdefault(wanted, kind) != kind:
+            raise TypeError(f"{name} takes {takes}, not {''.join(arguments)}")
+    return bound.get(gives, gives)

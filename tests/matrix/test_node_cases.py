@@ -1,0 +1,31 @@
+"""Every covered operator means what the ONNX project's own cases say, interpreted and compiled."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantglow.interpreter import interpret
+from tests.matrix.harness import on_llvm
+from tests.matrix.node_cases import Case, node_cases
+
+INTEGERS = """
+Abs Add And BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor Cast CastLike Clip Div Equal Greater
+GreaterOrEqual IsInf IsNaN Less LessOrEqual Max Min Mod Mul Neg Not Or Sub Where Xor
+"""
+FORMULAS = """
+Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp HardSigmoid HardSwish LeakyRelu Log Mish
+Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sum Tan Tanh
+ThresholdedRelu
+"""
+LEFT_OUT = ("FLOAT8", "FLOAT4", "INT4", "INT2", "FLOAT16_to", "to_FLOAT16", "BFLOAT16", "16_fmod")
+"""Casts between types that are all float32 here, and types that are not computed."""
+
+CASES = [*node_cases((INTEGERS + FORMULAS).split(), LEFT_OUT)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_node_case_is_computed(case: Case) -> None:
+    graph = case.graph()
+    feeds = case.feeds(graph)
+    case.check(interpret(graph, feeds))
+    case.check(on_llvm(graph, feeds, "native"))
