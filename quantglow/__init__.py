@@ -16,6 +16,7 @@ from quantglow.errors import (
     AccuracyDropError,
     BackendError,
     CalibrationError,
+    DelegationError,
     FileFormatError,
     IgnoredScopeError,
     InputError,
@@ -44,9 +45,16 @@ if TYPE_CHECKING:
     from quantglow.profiling import Profile
     from quantglow.report import Diagnosis, Report
     from quantglow.runtime.compiled import CompiledModel
+    from quantglow.runtime.delegated import DelegatedModel
+    from quantglow.runtime.delegation import OnnxRuntimeBackend
+    from quantglow.runtime.protocol import Backend, Executable
 
 _PLACES = {
+    "Backend": "quantglow.runtime.protocol",
     "CompiledModel": "quantglow.runtime.compiled",
+    "DelegatedModel": "quantglow.runtime.delegated",
+    "Executable": "quantglow.runtime.protocol",
+    "OnnxRuntimeBackend": "quantglow.runtime.delegation",
     "Diagnosis": "quantglow.report",
     "Profile": "quantglow.profiling",
     "Report": "quantglow.report",
@@ -64,16 +72,21 @@ the compiler's front nor what it stands on."""
 
 __all__ = [
     "AccuracyDropError",
+    "Backend",
     "BackendError",
     "CalibrationError",
     "CompiledModel",
+    "DelegatedModel",
+    "DelegationError",
     "Diagnosis",
+    "Executable",
     "FileFormatError",
     "Graph",
     "IgnoredScope",
     "IgnoredScopeError",
     "InputError",
     "ModelError",
+    "OnnxRuntimeBackend",
     "OptionError",
     "Profile",
     "ProfileMismatchError",

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from quantglow import debug, frontend, interpreter, passes, profiling, quantization
-from quantglow.errors import CalibrationError, OptionError
+from quantglow.delegating import Delegation, delegated_model
+from quantglow.errors import CalibrationError, DelegationError, OptionError, UnsupportedOpError
 from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig, choice
 from quantglow.profiling import Profile
@@ -27,6 +28,8 @@ from quantglow.report.sensitivity import sensitivities
 from quantglow.report.verification import MAX_SAMPLES, Verification
 from quantglow.runtime.build import Build, Machine, compile_graph, thread_count
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.protocol import Backend
 from quantglow.runtime.specialisations import FreeShapes, Specialisation
 from quantglow.types import Array
 
@@ -137,12 +140,14 @@ def accuracy_contract(
     return None
 
 
-def import_model(model: Any, input_shapes: Shapes | None = None) -> Graph:
+def import_model(model: Any, input_shapes: Shapes | None = None, *, delegate: bool = True) -> Graph:
     """The graph of an ONNX model (path, bytes or ModelProto), see ``frontend``.
 
     Float; of a model that comes quantized, the int8 graph, see ``quantization.qdq``.
+    ``delegate``: operators that quantglow does not compile become ``External`` nodes, which
+    onnxruntime computes; without it they are an ``UnsupportedOpError``.
     """
-    graph = frontend.import_model(model, input_shapes)
+    graph = frontend.import_model(model, input_shapes, delegate=delegate)
     return quantization.fuse_quantized(graph) if is_quantized(graph) else graph
 
 
@@ -185,42 +190,66 @@ def compile(
     *,
     input_shapes: Shapes | None = None,
     backend: str = "llvm",
-) -> CompiledModel:
+    backends: Sequence[Backend] = (),
+) -> CompiledModel | DelegatedModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
+
+    onnxruntime computes the operators that quantglow does not know.  A model with shapes or types
+    known only at run time it runs whole: that gives a ``DelegatedModel``, with the same methods.
 
     target        "native", or one of ``quantglow.backends.llvm.target.LEVELS``
     num_threads   None: one for each physical core
     input_shapes  fixes the shapes of inputs that the model leaves free; without it the model
                   serves all of them, each compiled on first use
     backend       "llvm", or "reference": the same program in NumPy
+    backends      code generators of your own, see ``Backend``; they are asked first, in order
     """
-    machine = Machine.of(target, num_threads, backend)
+    machine = Machine.of(target, num_threads, backend, backends)
+    if isinstance(model, Graph):
+        return compiled_as_it_is(ready(model, fused=True), machine)
+    source = frontend.open_model(model)
+    try:
+        return compile_source(source, input_shapes, machine)
+    except (UnsupportedOpError, DelegationError) as error:
+        return delegated_model(source, error, machine.num_threads)
+
+
+def compile_source(
+    source: frontend.Source, input_shapes: Shapes | None, machine: Machine
+) -> CompiledModel:
+    """Compile a model for the shapes it has or is given, or else for all it may have."""
+    if not input_shapes and source.signature.is_free:
+        return compile_free(source.snapshot(), machine)
     seconds: dict[str, float] = {}
     with debug.timed("import", seconds):
-        source = None if isinstance(model, Graph) else frontend.open_model(model)
-        if source and not input_shapes and source.signature.is_free:
-            return compile_free(source.snapshot(), machine, seconds)
-        graph = source.graph(input_shapes) if source else model
-        graph = ready(graph, fused=source is None)
-    build = machine.compile(graph)
-    return CompiledModel.of(graph, build, report_of(build, seconds))
+        graph = ready(source.graph(input_shapes, delegate=True))
+    return compiled_as_it_is(graph, machine, seconds)
 
 
-def compile_free(
-    source: frontend.Source, machine: Machine, seconds: Mapping[str, float]
+def compiled_as_it_is(
+    graph: Graph, machine: Machine, seconds: Mapping[str, float] | None = None
 ) -> CompiledModel:
+    """Compile a graph without optimizing it."""
+    build = machine.compile(graph)
+    return CompiledModel.of(graph, build, report_of(build, seconds or {}))
+
+
+def compile_free(source: frontend.Source, machine: Machine) -> CompiledModel:
     """A model that serves every shape; one that leaves only its batch free is compiled for
     batch 1 at once.
     """
 
     def graph_at(shapes: Shapes | None) -> Graph:
-        return ready(source.graph(shapes))
+        return ready(source.graph(shapes, delegate=True))
 
-    programs = FreeShapes(source.signature, graph_at, machine)
+    whole = Delegation(source, machine.num_threads)
+    programs = FreeShapes(source.signature, graph_at, machine, whole)
     if not source.has_shapes:
         report = Report(machine.name, machine.num_threads, MemoryFigures(), {}, notes=(ON_USE,))
         return CompiledModel(programs, report)
-    graph = graph_at(None)
+    seconds: dict[str, float] = {}
+    with debug.timed("import", seconds):
+        graph = graph_at(None)
     build = machine.compile(graph)
     programs.add(Specialisation(graph, build))
     return CompiledModel(programs, report_of(build, seconds))
@@ -355,6 +384,7 @@ class _Job:
         num_threads: int | None,
     ) -> CompiledModel:
         """The fastest model found that satisfies the contract, checked as ``compile`` does."""
+        machine = Machine.of(target, num_threads)
         measured = accuracy_control.Contract[CompiledModel](
             contract.max_drop,
             contract.validation_fn or self.minus_relative_error,
@@ -364,9 +394,9 @@ class _Job:
 
         def build(kept_float: Sequence[str]) -> CompiledModel:
             self.quantize(excluding(config, kept_float))
-            return compile(self.graph, target, num_threads)
+            return compiled_as_it_is(self.graph, machine)
 
-        float_model = compile(self.float_graph, target, num_threads)
+        float_model = compiled_as_it_is(self.float_graph, machine)
         self.quantize(config)
         ranking = self.ranking()
         baseline = measured.metric(float_model)

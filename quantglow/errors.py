@@ -14,6 +14,7 @@
     ├── InputError                arguments of ``run`` that do not fit the model
     ├── FileFormatError           a saved file that is truncated, altered or of another version
     └── BackendError              a target or code-generation problem
+        └── DelegationError       onnxruntime refuses what was handed to it
 
 Each message names the node or tensor, the cause and the remedy.
 """
@@ -79,3 +80,7 @@ class FileFormatError(QuantglowError):
 
 class BackendError(QuantglowError):
     """The target is unknown, or code for it could not be generated."""
+
+
+class DelegationError(BackendError):
+    """onnxruntime cannot load or run what quantglow handed to it."""

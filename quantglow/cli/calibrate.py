@@ -19,6 +19,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.report.metrics import Sums, top1_agreement
 from quantglow.report.outputs import reference_runner
 from quantglow.report.tables import Table, number
+from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.types import Array
 
@@ -62,7 +63,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     graph, feeds = prepared(recipe)
     profile = driver.profile(graph, feeds, subset_size=len(feeds))
     int8 = driver.quantize(graph, profile, recipe.config, data=feeds)
-    compiled = driver.compile(int8, num_threads=options.num_threads)
+    compiled = driver.compiled_as_it_is(int8, Machine.of(num_threads=options.num_threads))
     measured = evaluate(recipe, graph, compiled)
     if options.update_profile and recipe.profile:
         commands.check_writable(str(recipe.profile))

@@ -20,11 +20,12 @@ from quantglow.files import replacing
 from quantglow.loading import load
 from quantglow.options import METHODS, PRESETS, QuantizationConfig
 from quantglow.report import Report
-from quantglow.report.call_report import profile_calls
+from quantglow.report.call_report import CallReport, profile_calls
 from quantglow.report.tables import Table
 from quantglow.runtime import saving
 from quantglow.runtime.build import plan_program
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.delegated import DelegatedModel
 from quantglow.types import Array
 
 SAVED = ".qgm"
@@ -187,7 +188,7 @@ def bench(options: argparse.Namespace, console: Console) -> None:
     feeds = drawn_feeds(compiled)
     times = medians({"latency": lambda: compiled.run(None, feeds)}, options.seconds)
     spent = times["latency"]
-    calls = profile_calls(compiled.build, feeds) if options.layers else None
+    calls = kernel_times(compiled, feeds) if options.layers else None
     if options.json:
         found = {"median_seconds": spent, **({"layers": calls.to_json()} if calls else {})}
         console.file.write(json.dumps(found) + "\n")
@@ -197,6 +198,15 @@ def bench(options: argparse.Namespace, console: Console) -> None:
     if calls:
         wide = console if console.is_terminal else Console(file=console.file, width=WIDE)
         wide.print(calls.by_call().rich(), calls.by_kernel().rich())
+
+
+def kernel_times(
+    compiled: CompiledModel | DelegatedModel, feeds: Mapping[str, Array]
+) -> CallReport:
+    """The time of every kernel.  Raises ``OptionError`` where there are none."""
+    if isinstance(compiled, DelegatedModel) or compiled.build.segments:
+        raise OptionError("layers: onnxruntime has a part in this model. Remedy: omit the flag.")
+    return profile_calls(compiled.build, feeds)
 
 
 def inspect_arguments(parser: argparse.ArgumentParser) -> None:
@@ -261,7 +271,7 @@ def config_of(options: argparse.Namespace) -> QuantizationConfig:
     )
 
 
-def opened(options: argparse.Namespace) -> CompiledModel:
+def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:
     """The compiled model that ``options`` name: a saved one, or an ONNX file."""
     if is_saved(options.model):
         return load(options.model, options.target, options.num_threads)
@@ -284,7 +294,7 @@ def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def save(compiled: CompiledModel, output: str | None, console: Console) -> None:
+def save(compiled: CompiledModel | DelegatedModel, output: str | None, console: Console) -> None:
     if output:
         write = compiled.export_onnx if Path(output).suffix == ".onnx" else compiled.save
         write(output)
@@ -321,13 +331,14 @@ def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
         raise QuantglowError(f"cannot write {path!r}: {error}") from error
 
 
-def drawn_feeds(compiled: CompiledModel) -> dict[str, Array]:
-    """Random values in the type of each input."""
+def drawn_feeds(compiled: CompiledModel | DelegatedModel) -> dict[str, Array]:
+    """Random values in the type of each input; free dimensions are 1."""
     rng = np.random.default_rng(0)
-    return {
-        node.name: rng.standard_normal(node.type.shape).astype(node.type.dtype.numpy)
-        for node in compiled.graph.inputs
-    }
+    feeds = {}
+    for info in compiled.get_inputs():
+        shape = [d if isinstance(d, int) else 1 for d in info.shape]
+        feeds[info.name] = rng.standard_normal(shape).astype(info.dtype)
+    return feeds
 
 
 def outputs_table(outputs: Mapping[str, Array]) -> Table:

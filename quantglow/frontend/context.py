@@ -44,11 +44,17 @@ class AlreadyReported(Exception):
 
 @dataclass
 class Scope:
-    """Everything named so far.  ``reserved`` holds the value names of the model's main graph."""
+    """Everything named so far.  ``reserved`` holds the value names of the model's main graph.
+
+    ``delegate``: nodes without an importer become External nodes, where ``declared``, the types
+    that the model states, or inference give them concrete types.
+    """
 
     opsets: dict[str, int]
     reserved: frozenset[str]
     used: frozenset[str]
+    delegate: bool = False
+    declared: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
     values: MutableMapping[str, Value] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)

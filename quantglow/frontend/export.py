@@ -13,6 +13,7 @@ from quantglow.errors import ModelError
 from quantglow.frontend import (
     export_contraction,
     export_elementwise,
+    export_external,
     export_map,
     export_pooling,
     export_shape,
@@ -27,11 +28,19 @@ from quantglow.frontend.export_writer import (
     identity,
     output_value,
 )
+from quantglow.frontend.external import renamed
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
+from quantglow.graph.node import Input, Node
 from quantglow.types import TensorType
 
-FAMILIES = (export_contraction, export_elementwise, export_map, export_pooling, export_shape)
+FAMILIES = (
+    export_contraction,
+    export_elementwise,
+    export_external,
+    export_map,
+    export_pooling,
+    export_shape,
+)
 """The modules that fill ``export_rules``."""
 
 LARGEST_NBYTES = 2**31 - 2**24
@@ -67,11 +76,16 @@ def graph_input(node: Input, w: Writer) -> Value:
 
 def check_exportable(graph: Graph) -> None:
     for node in graph.nodes:
-        if type(node) not in export_rules and not isinstance(node, ON_DEMAND):
+        if not is_exportable(node):
             raise ModelError(
                 f"{node!r} cannot be written as ONNX: there is no rule for it. "
                 "Remedy: export the graph as it was before lowering."
             )
+
+
+def is_exportable(node: Node) -> bool:
+    """Whether ONNX has a form for the operator."""
+    return type(node) in export_rules or isinstance(node, ON_DEMAND)
 
 
 def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
@@ -81,20 +95,21 @@ def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
     taken = {writer.stored(node) for node in graph.inputs}
     outputs = [output_value(writer, name, node, taken) for name, node in graph.outputs]
     names = {"": "", **final_names(writer, graph, outputs)}
-    for written in writer.nodes:
-        written.input[:] = [names[i] for i in written.input]
-        written.output[:] = [names[o] for o in written.output]
-        written.name = written.output[0]
+    nodes = [renamed(written, names) for written in writer.nodes]
+    for written in nodes:
+        written.name = next(filter(None, written.output))
     arrays = writer.initializers.items()
     made = onnx.helper.make_graph(
-        writer.nodes,
+        nodes,
         "quantglow",
         [value_info(node.name, node.type) for node in graph.inputs],
         [value_info(name, node.type) for name, node in graph.outputs],
         [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
     )
-    opsets = [onnx.helper.make_opsetid("", writer.opset)]
-    version = onnx.helper.find_min_ir_version_for(opsets)
+    export_external.check_origins(writer)
+    domains = {"": writer.opset, **writer.domains}
+    opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]
+    version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
     proto = onnx.helper.make_model(
         made, opset_imports=opsets, ir_version=version, producer_name="quantglow"
     )

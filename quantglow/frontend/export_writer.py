@@ -92,7 +92,11 @@ def source(node: Node, perm: Perm) -> tuple[Node, Perm]:
 
 @dataclass
 class Writer:
-    """Collects the ONNX nodes of one graph."""
+    """Collects the ONNX nodes of one graph.
+
+    ``parts``: outputs of nodes that came from ONNX as they are; ``origins``: the models they are
+    from, with the names to tell the user; ``domains``: versions of other operator sets.
+    """
 
     opset: int = FIRST_OPSET
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -101,6 +105,9 @@ class Writer:
     held: dict[Node, dict[Perm, str]] = field(default_factory=dict)
     reals: dict[tuple[Node, Perm], str] = field(default_factory=dict)
     bound: set[str] = field(default_factory=set)
+    parts: dict[tuple[bytes, tuple[Node, ...]], list[str]] = field(default_factory=dict)
+    origins: list[tuple[onnx.ModelProto, str]] = field(default_factory=list)
+    domains: dict[str, int] = field(default_factory=dict)
 
     def require(self, opset: int) -> None:
         """Write for this opset, or a newer one."""

@@ -30,7 +30,7 @@ FAILURES = (
 )
 """What evaluating or importing a malformed node may raise."""
 
-_INFERENCE_FAILURES = (
+INFERENCE_FAILURES = (
     onnx.checker.ValidationError,
     onnx.defs.SchemaError,
     onnx.shape_inference.InferenceError,
@@ -116,7 +116,7 @@ def inferred_types(
             {n: small for n, v in operands.items() if (small := small_tensor(v)) is not None},
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
         )
-    except (*_INFERENCE_FAILURES, *FAILURES):
+    except (*INFERENCE_FAILURES, *FAILURES):
         return {}
     return {name: read_type(kind) for name, kind in types.items() if kind.HasField("tensor_type")}
 

@@ -31,6 +31,7 @@ from quantglow.frontend.context import (
     Scope,
     Unsupported,
 )
+from quantglow.frontend.external import delegated
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.loading import all_nodes, opsets_of
 from quantglow.frontend.qlinear import import_qlinear
@@ -56,7 +57,7 @@ FAMILIES = (
 """The modules that fill ``IMPORTERS``."""
 
 
-def new_scope(proto: onnx.ModelProto) -> Scope:
+def new_scope(proto: onnx.ModelProto, delegate: bool = False) -> Scope:
     """The names of the main graph reserved."""
     graph = proto.graph
     nodes = list(all_nodes(graph.node))
@@ -66,6 +67,8 @@ def new_scope(proto: onnx.ModelProto) -> Scope:
         opsets=opsets_of(proto),
         reserved=frozenset({*made, *(i.name for i in graph.input)}),
         used=frozenset(read | outputs_of_graphs(graph, nodes)),
+        delegate=delegate,
+        declared={info.name: info for info in (*graph.value_info, *graph.output)},
     )
 
 
@@ -126,8 +129,7 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
         try:
             results = import_node(proto, scope)
         except Unsupported as reason:
-            scope.problems.append(f"{described(proto)}: {reason}")
-            results = placeholders(proto, scope)
+            results = refused(proto, scope, str(reason))
         except AlreadyReported:
             results = placeholders(proto, scope)
         except (TypeRuleError, *FAILURES) as error:
@@ -135,6 +137,17 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
                 raise ModelError(f"{described(proto)}: is malformed: {error}") from error
             results = placeholders(proto, scope)
         scope.values.update(results)
+
+
+def refused(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value]:
+    """What stands for a node that cannot be compiled: External nodes, or a problem of the model."""
+    if scope.delegate:
+        scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
+        results = delegated(proto, scope, reason)
+        if results is not None:
+            return results
+    scope.problems.append(f"{described(proto)}: {reason}")
+    return placeholders(proto, scope)
 
 
 def standard(proto: onnx.NodeProto) -> onnx.NodeProto:

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import onnx
 
-from quantglow.errors import ModelError, UnsupportedOpError
+from quantglow.errors import UnsupportedOpError
 from quantglow.frontend.importer import (
     add_initializers,
     declare_inputs,
@@ -30,7 +30,12 @@ from quantglow.graph.signature import Port, Signature
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto
 
 
-def import_model(model: Model, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+def import_model(
+    model: Model,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    *,
+    delegate: bool = False,
+) -> Graph:
     """The graph of an ONNX model (opset 7 or newer): float, between the Quantize and Dequantize
     that the model has.
 
@@ -38,10 +43,13 @@ def import_model(model: Model, input_shapes: Mapping[str, Sequence[int]] | None 
     transposes.  ``input_shapes`` fixes dimensions that the model leaves free; a free batch
     dimension alone becomes 1.  float16 and float64 become float32.
 
+    ``delegate``: a node that cannot be compiled becomes ``External``, for another runtime, where
+    its results have concrete types.
+
     Raises ``ModelError`` on files that are corrupt, unsafe, too old, or of unknown shape, and
     ``UnsupportedOpError`` with every node that cannot be compiled.
     """
-    return open_model(model).graph(input_shapes)
+    return open_model(model).graph(input_shapes, delegate=delegate)
 
 
 def open_model(model: Model) -> Source:
@@ -55,9 +63,11 @@ class Source:
 
     proto: onnx.ModelProto
 
-    def graph(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Graph:
+    def graph(
+        self, input_shapes: Mapping[str, Sequence[int]] | None = None, *, delegate: bool = False
+    ) -> Graph:
         """The graph at these shapes, see ``import_model``."""
-        scope = new_scope(self.proto)
+        scope = new_scope(self.proto, delegate)
         add_initializers(self.proto.graph, self.initializers, scope)
         shapes = resolve_shapes(self.fed, input_shapes or {})
         inputs = declare_inputs(self.fed, shapes, scope)
@@ -111,7 +121,9 @@ class Source:
         fed = tuple(i for i in graph.input if i.name not in known)
         for value in fed:
             if not value.type.HasField("tensor_type"):
-                raise ModelError(f"input {value.name!r} is no tensor; quantglow feeds tensors only")
+                raise UnsupportedOpError(
+                    [f"input {value.name!r} is no tensor; quantglow feeds tensors only"]
+                )
         return fed
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.errors import ModelError
+from quantglow.errors import UnsupportedOpError
 from quantglow.graph.node import Node
 from quantglow.types import Array, DType, ElementType, QuantParams
 
@@ -156,11 +156,11 @@ def as_element(array: Array) -> Array:
 
 
 def dtype_of(name: str, onnx_type: int) -> DType:
-    """How values of the ONNX element type are fed.  Raises ``ModelError``."""
+    """How values of the ONNX element type are fed.  Raises ``UnsupportedOpError``."""
     dtype = held_dtype(onnx_type)
     if dtype is None:
         kind = type_in_words(onnx_type)
-        raise ModelError(f"{name!r} holds elements of type {kind}; quantglow has none")
+        raise UnsupportedOpError([f"{name!r} holds elements of type {kind}; quantglow has none"])
     return dtype
 
 

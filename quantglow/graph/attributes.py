@@ -1,13 +1,14 @@
 """Attributes as text: Python literals, and calls of registered classes.
 
-``3``, ``(1, 2)``, ``-inf``, ``'nearest'``, ``None``, ``ElementType('i8', 0.05, 3)``.  A class
-joins with ``register``.  Nothing is ever executed: the text is parsed to a syntax tree, and only
-the forms above are read from it.
+``3``, ``(1, 2)``, ``-inf``, ``'nearest'``, ``None``, ``ElementType('i8', 0.05, 3)``,
+``bytes('aGk=')`` in base 64.  A class joins with ``register``.  Nothing is ever executed: the text
+is parsed to a syntax tree, and only the forms above are read from it.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
 import hashlib
 import math
 from collections.abc import Callable
@@ -158,3 +159,8 @@ register(
     TensorType, lambda t: (str(t.dtype), t.shape, *_encode_quant(t.quant)), _decode_tensor_type
 )
 register(ArrayMark, lambda a: (a.dtype, a.shape, a.digest), ArrayMark)
+register(
+    bytes,
+    lambda data: (base64.b64encode(data).decode(),),
+    lambda text: base64.b64decode(text, validate=True),
+)

@@ -17,6 +17,7 @@ from quantglow.lowering.fuse import fuse_maps
 from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
     COMPUTE_PRIMITIVES,
+    DELEGATED,
     LEAVES,
     VIEW_PRIMITIVES,
     lowering_rules,
@@ -25,6 +26,7 @@ from quantglow.lowering.unsigned import store_unsigned
 
 __all__ = [
     "COMPUTE_PRIMITIVES",
+    "DELEGATED",
     "VIEW_PRIMITIVES",
     "check_lowered",
     "contraction",
@@ -71,7 +73,7 @@ def _apply_rule(node: Node, uses: Uses) -> Node | None:
 
 def check_lowered(graph: Graph) -> None:
     """Raise ``BackendError`` if a node is not primitive."""
-    allowed = (*LEAVES, *COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES)
+    allowed = (*LEAVES, *DELEGATED, *COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES)
     left = [node for node in graph.nodes if not isinstance(node, allowed)]
     if left:
         raise BackendError(f"no lowering rule for {', '.join(map(repr, left))}")

@@ -11,6 +11,7 @@ from quantglow.ops import (
     Concat,
     Conv,
     Expand,
+    External,
     Map,
     MatMul,
     MaxPool,
@@ -51,6 +52,10 @@ COMPUTE_PRIMITIVES: tuple[type[Node], ...] = (
 
 VIEW_PRIMITIVES: tuple[type[Node], ...] = (Reshape, Transpose, Slice, Expand, Concat, Pad)
 """What program generation turns into views, copies and fills."""
+
+DELEGATED: tuple[type[Node], ...] = (External,)
+"""What no backend has to compute: partitioning hands it to another runtime before lowering.  The
+reference backend runs it as the interpreter does."""
 
 LEAVES: tuple[type[Node], ...] = (Input, Constant)
 

@@ -35,6 +35,7 @@ from quantglow.ops.elementwise import (
     Unary,
     Where,
 )
+from quantglow.ops.external import External
 from quantglow.ops.normalization import (
     LRN,
     BatchNormalization,
@@ -75,6 +76,7 @@ __all__ = [
     "Erf",
     "Exp",
     "Expand",
+    "External",
     "Floor",
     "Gelu",
     "Gemm",

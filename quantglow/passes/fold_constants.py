@@ -6,6 +6,7 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops.external import External
 
 GROWTH_NBYTES = 1 << 20
 """A folded value may be larger than its operands only up to this size (Expand, Pad, Resize)."""
@@ -15,6 +16,8 @@ GROWTH_NBYTES = 1 << 20
 def fold_constants(node: Node, uses: Uses) -> Node | None:
     """f(Constant, …) -> Constant, unless that would make the program much larger"""
     operands = node.operands
+    if isinstance(node, External):  # it may draw random numbers
+        return None
     if not operands or not all(isinstance(o, Constant) for o in operands):
         return None
     if node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in operands)):

@@ -8,6 +8,7 @@ from quantglow.ops import (
     BatchNormalization,
     Dequantize,
     Div,
+    External,
     LayerNormalization,
     LogSoftmax,
     Map,
@@ -34,6 +35,7 @@ NO_INT8_FORM: dict[type[Node], str] = {
     Dequantize: "it is part of the model",
     Rescale: "it is part of the model",
     Table: "it is part of the model",
+    External: "another runtime computes it",
     Map: "it is a primitive of lowering",
 }
 """Operators without a rule, and the reason."""
@@ -41,6 +43,8 @@ NO_INT8_FORM: dict[type[Node], str] = {
 
 def refusal(node: Node) -> str:
     """Why this node cannot be int8, or an empty string."""
+    if isinstance(node, External):
+        return f"onnxruntime computes {node.op_type}: {node.reason}"
     for kind in type(node).__mro__:
         if kind in NO_INT8_FORM:
             return NO_INT8_FORM[kind]

@@ -17,6 +17,7 @@ from quantglow.report.accuracy import (
     worst,
     worst_tables,
 )
+from quantglow.report.delegated import DelegatedNode, delegated_nodes, delegated_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
 
@@ -53,6 +54,7 @@ class Report(Tabular):
     compared_with: str = ""
     samples: int = 0
     notes: tuple[str, ...] = ()
+    delegated: tuple[DelegatedNode, ...] = ()
 
     def tables(self) -> Iterator[Table]:
         """The report as tables."""
@@ -63,6 +65,8 @@ class Report(Tabular):
             yield from worst_tables(found)
         if self.layers:
             yield layers_table(self.layers)
+        if self.delegated:
+            yield delegated_table(self.delegated)
         yield _summary_table(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -82,16 +86,18 @@ class Report(Tabular):
 
 def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
     """The report of a build; ``seconds`` are the stages before it."""
-    constants = [b for b in build.program.buffers if b.kind is BufferKind.CONSTANT]
+    plans = [program.plan for program in build.programs]
+    buffers = [b for program in build.programs for b in program.program.buffers]
     return Report(
         target=build.target,
         num_threads=build.num_threads,
         memory=MemoryFigures(
-            build.plan.peak_nbytes,
-            build.plan.lower_bound_nbytes,
-            sum(b.nbytes for b in constants),
+            sum(plan.peak_nbytes for plan in plans),
+            sum(plan.lower_bound_nbytes for plan in plans),
+            sum(b.nbytes for b in buffers if b.kind is BufferKind.CONSTANT),
         ),
         seconds={**seconds, **build.seconds},
+        delegated=delegated_nodes(build),
     )
 
 
@@ -127,4 +133,5 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         compared_with=str(data["compared_with"]),
         samples=int(data["samples"]),
         notes=tuple(map(str, data["notes"])),
+        delegated=tuple(DelegatedNode.from_json(d) for d in data.get("delegated", ())),
     )

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from quantglow import debug
 from quantglow.backends.llvm.executable import compile_program
@@ -14,6 +13,7 @@ from quantglow.backends.llvm.target import Target, resolve
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
 from quantglow.instr.generate import generate
 from quantglow.instr.program import Program
 from quantglow.instr.verify import verify_program
@@ -21,20 +21,17 @@ from quantglow.lowering import lower
 from quantglow.memory.planner import MemoryPlan, plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
+from quantglow.ops.external import External
 from quantglow.options import choice
-from quantglow.types import Array
+from quantglow.runtime.delegation import OnnxRuntimeBackend
+from quantglow.runtime.partition import Segment, partition
+from quantglow.runtime.protocol import Backend, Executable
+from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
 
 BACKENDS = ("llvm", "reference")
 """``reference`` executes the same program in NumPy: slow, for tests and for looking inside."""
 
 MAX_THREADS = 1024
-
-
-class Executable(Protocol):
-    """What every backend makes of a planned program.  ``run`` may be called from any thread."""
-
-    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """Outputs in the program's order; feeds are known to match its inputs."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +45,16 @@ class PlannedProgram:
 
 @dataclass(frozen=True)
 class Build:
-    """A compiled graph.  ``seconds`` holds the time of each stage of the compiler."""
+    """A compiled graph.  ``seconds`` holds the time of each stage of the compiler, ``programs``
+    what quantglow's own backends compiled, ``segments`` the parts of a graph that was cut.
+    """
 
     executable: Executable
-    program: Program
-    plan: MemoryPlan
+    programs: tuple[PlannedProgram, ...]
     target: str
     num_threads: int
     seconds: dict[str, float] = field(default_factory=dict)
+    segments: tuple[Segment, ...] = ()
 
 
 def plan_program(
@@ -77,14 +76,21 @@ def plan_program(
 
 @dataclass(frozen=True)
 class Machine:
-    """What to compile for; ``target`` is None for the reference backend."""
+    """What to compile for; ``target`` is None for the reference backend.
+
+    ``backends`` are asked for each node before quantglow's own is; onnxruntime comes last.
+    """
 
     target: Target | None
     num_threads: int = 1
+    backends: tuple[Backend, ...] = ()
 
     @staticmethod
     def of(
-        target: str = "native", num_threads: int | None = None, backend: str = "llvm"
+        target: str = "native",
+        num_threads: int | None = None,
+        backend: str = "llvm",
+        backends: Sequence[Backend] = (),
     ) -> Machine:
         """Raises ``BackendError`` for an unknown target and ``OptionError``.
 
@@ -92,34 +98,63 @@ class Machine:
         """
         choice("backend", backend, BACKENDS)
         threads = thread_count(num_threads)
-        return Machine(None) if backend == "reference" else Machine(resolve(target), threads)
+        if backend == "reference":
+            return Machine(None, 1, tuple(backends))
+        return Machine(resolve(target), threads, tuple(backends))
 
     @property
     def name(self) -> str:
         return "reference" if self.target is None else self.target.name
 
     def compile(self, graph: Graph) -> Build:
-        """Machine code for a graph."""
-        seconds: dict[str, float] = {}
-        if self.target is None:
-            planned = plan_program(graph, seconds=seconds)
-            executable: Executable = ReferenceExecutable(planned.program, planned.plan)
-        else:
-            unsigned = self.target.unsigned_activations
-            planned = plan_program(graph, unsigned=unsigned, seconds=seconds)
-            with debug.timed("generate code", seconds):
-                parts = (planned.program, planned.plan, self.target, self.num_threads)
-                executable = compile_program(*parts)
-        return Build(
-            executable, planned.program, planned.plan, self.name, self.num_threads, seconds
-        )
+        """Machine code for a graph; a graph that others have a part in is cut into segments."""
+        own = ProgramBackend(self.target)
+        arguments = (self.name, self.num_threads)
+        if not self.backends and not any(isinstance(node, External) for node in graph.nodes):
+            executable: Executable = own.compile(graph, *arguments)
+            return Build(executable, tuple(own.programs), *arguments, own.seconds)
+        segments = partition(graph, (*self.backends, own, OnnxRuntimeBackend()))
+        executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
+        return Build(executable, tuple(own.programs), *arguments, own.seconds, segments)
 
 
 def compile_graph(
-    graph: Graph, target: str = "native", num_threads: int | None = None, backend: str = "llvm"
+    graph: Graph,
+    target: str = "native",
+    num_threads: int | None = None,
+    backend: str = "llvm",
+    backends: Sequence[Backend] = (),
 ) -> Build:
-    """``Machine.of(target, num_threads, backend).compile(graph)``"""
-    return Machine.of(target, num_threads, backend).compile(graph)
+    """``Machine.of(target, num_threads, backend, backends).compile(graph)``"""
+    return Machine.of(target, num_threads, backend, backends).compile(graph)
+
+
+@dataclass(frozen=True)
+class ProgramBackend:
+    """quantglow's own code generators; remembers the programs it made and the time it took."""
+
+    target: Target | None
+    programs: list[PlannedProgram] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return "reference" if self.target is None else "llvm"
+
+    def supports(self, node: Node) -> bool:
+        """All but what was delegated at import."""
+        return not isinstance(node, External)
+
+    def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
+        """Lower, plan and generate code, for the target that this backend was made for."""
+        machine = self.target
+        unsigned = machine is None or machine.unsigned_activations
+        planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
+        self.programs.append(planned)
+        if machine is None:
+            return ReferenceExecutable(planned.program, planned.plan)
+        with debug.timed("generate code", self.seconds):
+            return compile_program(planned.program, planned.plan, machine, num_threads)
 
 
 def thread_count(num_threads: int | None) -> int:

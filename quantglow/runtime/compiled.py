@@ -47,6 +47,15 @@ class TensorInfo:
     shape: list[Dim]
     type: str
 
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """What NumPy calls the elements.  Raises ``InputError`` for what is no numeric tensor."""
+        element = self.type.removeprefix("tensor(").removesuffix(")")
+        try:
+            return np.dtype({"float": "float32", "double": "float64"}.get(element, element))
+        except TypeError:
+            raise InputError(f"{self.name!r} is {self.type}, which no array holds") from None
+
     @staticmethod
     def of(port: Port) -> TensorInfo:
         return TensorInfo(port.name, list(port.dims or ()), _ONNXRUNTIME_TYPES[port.dtype])

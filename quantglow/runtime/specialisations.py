@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quantglow.errors import InputError, QuantglowError
+from quantglow.errors import DelegationError, InputError, QuantglowError, UnsupportedOpError
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Port, Shape, Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names
@@ -97,12 +97,14 @@ class OneShape:
 class FreeShapes:
     """Programs by the shapes of the inputs.  All methods may be called from any thread.
 
-    ``graph_at`` makes the graph to compile for input shapes.
+    ``graph_at`` makes the graph to compile for input shapes, ``delegate`` what runs where nothing
+    can be compiled for them.
     """
 
     signature: Signature
     graph_at: Callable[[Shapes], Graph]
     machine: Machine
+    delegate: Callable[[Shapes], Specialisation] | None = None
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _ready: OrderedDict[tuple[Shape, ...], Specialisation] = field(default_factory=OrderedDict)
@@ -186,6 +188,8 @@ class FreeShapes:
             graph = self.graph_at(shapes)
             build = self.machine.compile(graph)
         except QuantglowError as error:
+            if self.delegate and isinstance(error, UnsupportedOpError | DelegationError):
+                return self.delegate(shapes)
             raise InputError(
                 f"the model cannot be compiled for inputs of the shapes {shapes}: {error}. "
                 "Remedy: feed shapes that its operators agree with."
@@ -216,4 +220,4 @@ class FreeShapes:
 
 def nbytes_of(build: Build) -> int:
     """What a program adds to those it shares constants with."""
-    return build.plan.peak_nbytes
+    return sum(planned.plan.peak_nbytes for planned in build.programs)

@@ -24,18 +24,18 @@ LAYERS = (
     ("backends",),
     ("runtime",),
     ("report",),
-    ("loading",),
+    ("loading", "delegating"),
     ("driver",),
     ("cli",),
 )
 """Lowest first.  A room may import itself and the layers below its own."""
 
 DOORS = {
-    "onnx": "frontend",
-    "google": "frontend",
-    "llvmlite": "backends/llvm",
-    "onnxruntime": "report/onnxruntime_",
-    "pickle": "nowhere",
+    "onnx": ("frontend",),
+    "google": ("frontend",),
+    "llvmlite": ("backends/llvm",),
+    "onnxruntime": ("backends/onnxruntime", "report/onnxruntime_"),
+    "pickle": (),
 }
 ALLOWED_UPHILL = {("graph", "ops")}
 """Reading a graph's text needs the operators to be registered."""

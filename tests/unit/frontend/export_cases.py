@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 
+import quantglow.runtime.delegation  # noqa: F401 - gives External nodes their meaning
 from quantglow import ops
+from quantglow.frontend import import_model
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops.expression import arg, call, const
@@ -376,9 +379,25 @@ BOTH: dict[str, Callable[[Kit], Node]] = {
 }
 """Operators with a float and an int8 form."""
 
+
+def external(kit: Kit) -> Node:
+    """A node that the importer leaves to onnxruntime, of an older opset than the export's."""
+    info = onnx.helper.make_tensor_value_info("a", onnx.TensorProto.FLOAT, kit.y.type.shape)
+    result = onnx.helper.make_tensor_value_info("b", onnx.TensorProto.FLOAT, kit.y.type.shape)
+    node = onnx.helper.make_node("Hardmax", ["a"], ["b"], axis=kit.whole(-1, 3))
+    opsets = [onnx.helper.make_opsetid("", 13)]
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", [info], [result]), opset_imports=opsets, ir_version=8
+    )
+    graph = import_model(model, delegate=True)
+    found = next(n for n in graph.nodes if isinstance(n, ops.External))
+    return replace(found, name=kit.name(), args=(kit.y,))
+
+
 FLOAT: dict[str, Callable[[Kit], Node]] = {
     **BOTH,
     "Div": division,
+    "External": external,
     "Pow": power,
     "Where": where,
     "Log": unary(ops.Log, positive=True),

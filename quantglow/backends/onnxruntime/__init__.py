@@ -1,0 +1,1 @@
+"""onnxruntime, for what quantglow does not compile."""

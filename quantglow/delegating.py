@@ -1,0 +1,62 @@
+"""Models of which nothing can be compiled, handed to onnxruntime whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from quantglow.backends.onnxruntime.session import NAME, Session
+from quantglow.errors import DelegationError, QuantglowError, UnsupportedOpError
+from quantglow.frontend import Source
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input
+from quantglow.graph.signature import Shapes
+from quantglow.report import MemoryFigures, Report
+from quantglow.report.delegated import DelegatedNode
+from quantglow.runtime.build import Build
+from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.delegation import OnnxRuntimeExecutable
+from quantglow.runtime.specialisations import Specialisation
+from quantglow.types import TensorType
+
+
+def delegated_model(source: Source, error: QuantglowError, threads: int) -> DelegatedModel:
+    """The model in onnxruntime; ``error`` says why it is not compiled.
+
+    Raises ``error`` with onnxruntime's message as its cause if onnxruntime does not take it either.
+    """
+    reasons = tuple(error.problems) if isinstance(error, UnsupportedOpError) else (str(error),)
+    report = Report(
+        target="onnxruntime",
+        num_threads=threads,
+        memory=MemoryFigures(),
+        seconds={},
+        delegated=tuple(
+            DelegatedNode("(all)", "the whole model", "onnxruntime", reason) for reason in reasons
+        ),
+    )
+    found = DelegatedModel(source.proto.SerializeToString(), reasons, threads, report)
+    try:
+        found.session  # noqa: B018 - loaded here so that it fails here
+    except DelegationError as refusal:
+        raise error from refusal
+    return found
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """Runs a model of free shapes whole, at the shapes for which it cannot be compiled."""
+
+    source: Source
+    threads: int
+
+    def __call__(self, shapes: Shapes) -> Specialisation:
+        """One program for all shapes; its graph shows the inputs only."""
+        ports = self.source.signature.inputs
+        inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
+        executable = OnnxRuntimeExecutable(self._session)
+        return Specialisation(Graph(tuple(inputs), ()), Build(executable, (), NAME, self.threads))
+
+    @cached_property
+    def _session(self) -> Session:
+        return Session(self.source.proto.SerializeToString(), self.threads)

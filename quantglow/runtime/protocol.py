@@ -1,0 +1,41 @@
+"""What a code generator has to offer to take part: see ``examples/README.md``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.types import Array
+
+
+class Executable(Protocol):
+    """Something that runs.  ``run`` may be called from several threads at once."""
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """One array for each output, in order, of exactly its type.
+
+        ``feeds`` (input name -> array) are known to match the inputs; they may be views of the
+        caller's arrays and must not be written to.  What is returned must not be written later.
+        """
+
+
+class Backend(Protocol):
+    """A code generator: what it takes, and how it compiles that."""
+
+    @property
+    def name(self) -> str:
+        """How reports call it."""
+
+    def supports(self, node: Node) -> bool:
+        """Whether it can compute this node: its class, types, shapes, constant operands.
+
+        Asked for each operator of the optimized graph (float or int8), never for Inputs and
+        Constants.
+        """
+
+    def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
+        """Compile a piece of the graph: all its operators are supported, its inputs and outputs
+        are the values that cross its border, under their names.
+        """

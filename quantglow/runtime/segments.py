@@ -1,0 +1,77 @@
+"""Runs the segments of a partitioned graph one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quantglow.errors import BackendError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.runtime.partition import Segment
+from quantglow.runtime.protocol import Executable
+from quantglow.types import Array
+
+
+@dataclass(frozen=True)
+class CompiledSegment:
+    """A segment that can run; ``last_read`` are the values nobody needs after it."""
+
+    segment: Segment
+    executable: Executable
+    last_read: tuple[str, ...]
+
+    def run(self, values: dict[str, Array]) -> None:
+        """Add the results to ``values``, by name; arrays go from segment to segment uncopied."""
+        graph = self.segment.graph
+        results = self.executable.run({node.name: values[node.name] for node in graph.inputs})
+        for (name, node), array in zip(graph.outputs, results, strict=True):
+            if array.shape != node.type.shape or array.dtype != node.type.dtype.numpy:
+                raise BackendError(
+                    f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
+                    f"{name!r}, which is {node.type}. Remedy: correct its compile or run."
+                )
+            values[name] = array
+        for name in self.last_read:
+            del values[name]
+
+
+@dataclass(frozen=True)
+class SegmentedExecutable:
+    """All segments of a graph.  ``run`` may be called from several threads."""
+
+    graph: Graph
+    segments: tuple[CompiledSegment, ...]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Outputs in the graph's order; feeds are known to match its inputs."""
+        values = dict(feeds)
+        for segment in self.segments:
+            segment.run(values)
+        return [result(node, values) for _, node in self.graph.outputs]
+
+
+def result(node: Node, values: Mapping[str, Array]) -> Array:
+    """The array of an output; inputs and constants stay those of the caller and the model."""
+    if isinstance(node, Constant):
+        return node.value.copy()
+    return values[node.name].copy() if isinstance(node, Input) else values[node.name]
+
+
+def compiled_segments(
+    graph: Graph, segments: Sequence[Segment], target: str, num_threads: int
+) -> tuple[CompiledSegment, ...]:
+    """Each segment compiled by its backend."""
+    kept = {node.name for _, node in graph.outputs}
+    last: dict[str, int] = {}
+    for position, segment in enumerate(segments):
+        names = [node.name for node in segment.graph.inputs]
+        last.update(dict.fromkeys([*names, *(name for name, _ in segment.graph.outputs)], position))
+    return tuple(
+        CompiledSegment(
+            segment,
+            segment.backend.compile(segment.graph, target, num_threads),
+            tuple(name for name, at in last.items() if at == position and name not in kept),
+        )
+        for position, segment in enumerate(segments)
+    )

@@ -1,0 +1,61 @@
+"""The example of a code generator outside the package does what its README says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from tests.unit.small_network import small_model, small_samples
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "numpy_backend.py"
+
+
+@pytest.fixture(scope="module")
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("numpy_backend", EXAMPLE)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # Its dataclasses look their module up.
+    import sys
+
+    sys.modules["numpy_backend"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_example_is_short() -> None:
+    assert len(EXAMPLE.read_text().splitlines()) < 200
+
+
+def test_it_takes_matrix_products_and_leaves_the_rest(example: ModuleType) -> None:
+    compiled = qg.compile(example.perceptron(), backends=[example.NumpyBackend()])
+    owners = {n.name: s.backend.name for s in compiled.build.segments for n in s.nodes}
+    assert {name for name, owner in owners.items() if owner == "numpy"} == {"active", "scores", "y"}
+    assert set(owners.values()) == {"numpy", "llvm"}
+
+
+def test_the_result_is_that_of_the_graph(example: ModuleType) -> None:
+    graph = example.perceptron()
+    x = np.random.default_rng(0).standard_normal((32, 256)).astype(np.float32)
+    found = qg.compile(graph, backends=[example.NumpyBackend()])(x)
+    np.testing.assert_allclose(found, qg.interpret(graph, {"x": x})[0], rtol=1e-4, atol=1e-5)
+
+
+def test_it_works_in_a_network_from_onnx(example: ModuleType) -> None:
+    x = small_samples(1)[0]
+    found = qg.compile(small_model(), backends=[example.NumpyBackend()])(x)
+    for mine, expected in zip(found, qg.compile(small_model())(x), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_quantized_products_stay_with_quantglow(example: ModuleType) -> None:
+    int8 = qg.quantize_and_compile(small_model(), small_samples(), verify=False)
+    compiled = qg.compile(int8.graph, backends=[example.NumpyBackend()])
+    for x in small_samples(2):
+        for mine, expected in zip(compiled(x), int8(x), strict=True):
+            np.testing.assert_array_equal(mine, expected)

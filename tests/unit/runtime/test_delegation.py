@@ -1,0 +1,165 @@
+"""Models with operators that quantglow does not compile run all the same."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantglow as qg
+from quantglow.ops import External
+from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of, single
+
+node = helper.make_node
+SHAPE = (4, 32)
+
+
+def mixed_model() -> onnx.ModelProto:
+    """Gemm, Hardmax (not compiled), Add, Gemm."""
+    nodes = [
+        node("Gemm", ["x", "w", "b"], ["a"]),
+        node("Hardmax", ["a"], ["h"]),
+        node("Add", ["a", "h"], ["s"]),
+        node("Gemm", ["s", "w", "b"], ["y"]),
+    ]
+    arrays = {"w": floats(32, 32, seed=1) / 5, "b": floats(32, seed=2)}
+    initializers = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    return model_of(nodes, {"x": floats(*SHAPE)}, ["y"], initializers)
+
+
+def samples(count: int = 3) -> list[np.ndarray]:
+    return [floats(*SHAPE, seed=i) for i in range(count)]
+
+
+@pytest.fixture(scope="module")
+def int8() -> Any:
+    return qg.quantize_and_compile(mixed_model(), samples(), num_threads=1)
+
+
+def test_a_compiled_model_gives_what_onnxruntime_gives() -> None:
+    found = qg.compile(mixed_model(), num_threads=1)(floats(*SHAPE))
+    (expected,) = by_onnxruntime(mixed_model(), {"x": floats(*SHAPE)})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_rest_around_a_delegated_node_is_int8(int8: Any) -> None:
+    kinds = {n.name: (type(n), n.operands[0].type.quant) for n in int8.graph.nodes if n.operands}
+    assert kinds["h"] == (External, None)
+    assert kinds["a"][1] is not None and kinds["y"][1] is not None
+
+
+@pytest.mark.parametrize("backend", ["llvm", "reference"])
+def test_compiled_and_interpreted_integers_agree(int8: Any, backend: str) -> None:
+    compiled = qg.compile(int8.graph, num_threads=1, backend=backend)
+    for x in samples(4):
+        np.testing.assert_array_equal(compiled(x), qg.interpret(int8.graph, {"x": x})[0])
+
+
+def test_the_report_says_what_was_delegated_and_why(int8: Any) -> None:
+    (found,) = int8.report.delegated
+    assert (found.name, found.op, found.backend) == ("h", "Hardmax", "onnxruntime")
+    assert found.reason in str(int8.report)
+
+
+def test_a_saved_model_runs_again(int8: Any, tmp_path: Path) -> None:
+    int8.save(tmp_path / "m.qgm")
+    loaded = qg.load(tmp_path / "m.qgm", num_threads=1)
+    np.testing.assert_array_equal(loaded(samples()[0]), int8(samples()[0]))
+    assert loaded.report.delegated == int8.report.delegated
+
+
+def test_threads_may_share_a_partitioned_model(int8: Any) -> None:
+    inputs = samples(8)
+    expected = [int8(x) for x in inputs]
+    found: dict[int, np.ndarray] = {}
+
+    def run(first: int) -> None:
+        for i in range(first, len(inputs), 4):
+            found[i] = int8(inputs[i])
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((found[i] == e).all() for i, e in enumerate(expected))
+
+
+def test_a_model_we_compile_whole_is_not_cut() -> None:
+    build = qg.compile(single("Relu", floats(2, 3))[0]).build
+    assert (build.segments, len(build.programs)) == ((), 1)
+
+
+def test_onnxruntime_may_be_preferred_for_everything() -> None:
+    compiled = qg.compile(mixed_model(), backends=[qg.OnnxRuntimeBackend(everything=True)])
+    (expected,) = by_onnxruntime(mixed_model(), {"x": floats(*SHAPE)})
+    np.testing.assert_allclose(compiled(floats(*SHAPE)), expected, rtol=1e-4, atol=1e-4)
+    assert {s.backend.name for s in compiled.build.segments} == {"onnxruntime"}
+
+
+def test_random_numbers_differ_from_run_to_run() -> None:
+    nodes = [node("RandomUniform", [], ["r"], shape=[64]), node("Add", ["x", "r"], ["y"])]
+    compiled = qg.compile(model_of(nodes, {"x": floats(64)}, ["y"]))
+    assert not np.array_equal(compiled(floats(64)), compiled(floats(64)))
+
+
+# -- models that run whole
+
+
+def positions() -> tuple[onnx.ModelProto, np.ndarray]:
+    x = np.array([[0, 1, 2], [3, 0, 0]], np.float32)
+    model = model_of([node("NonZero", ["x"], ["i"])], {"x": x}, ["i"])
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    return model, x
+
+
+def test_results_of_unknown_shape_come_from_onnxruntime() -> None:
+    model, x = positions()
+    np.testing.assert_array_equal(qg.compile(model)(x), np.array(np.nonzero(x)))
+
+
+def test_a_whole_model_says_why_it_is_not_compiled() -> None:
+    compiled = qg.compile(positions()[0])
+    assert isinstance(compiled, qg.DelegatedModel)
+    assert "NonZero" in compiled.reasons[0] and "NonZero" in str(compiled.report)
+
+
+def test_a_whole_model_describes_itself() -> None:
+    compiled = qg.compile(positions()[0])
+    assert [(i.name, i.shape, i.type) for i in compiled.get_inputs()] == [
+        ("x", [2, 3], "tensor(float)")
+    ]
+    assert [(o.name, o.type) for o in compiled.get_outputs()] == [("i", "tensor(int64)")]
+
+
+def test_sequences_come_back_as_lists() -> None:
+    model = model_of([node("SplitToSequence", ["x"], ["s"])], {"x": floats(2, 3)}, [])
+    info = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
+    model.graph.output.append(info)
+    found = qg.compile(model)(floats(2, 3))
+    np.testing.assert_array_equal(np.concatenate(found), floats(2, 3))
+
+
+def test_wrong_feeds_of_a_whole_model_are_typed_errors() -> None:
+    compiled = qg.compile(positions()[0])
+    with pytest.raises(qg.DelegationError, match="cannot run"):
+        compiled.run(None, {"x": floats(5)})
+    with pytest.raises(qg.InputError, match="unknown output"):
+        compiled.run(["j"], {"x": floats(2, 3)})
+
+
+def test_an_operator_nobody_knows_is_an_unsupported_one() -> None:
+    model = model_of([node("Relu", ["x"], ["y"], domain="my.own")], {"x": floats(2)}, ["y"])
+    model.opset_import.append(helper.make_opsetid("my.own", 1))
+    with pytest.raises(qg.UnsupportedOpError, match=r"my\.own"):
+        qg.compile(model)
+
+
+def test_import_can_refuse_what_it_cannot_compile() -> None:
+    with pytest.raises(qg.UnsupportedOpError, match="Hardmax"):
+        qg.import_model(mixed_model(), delegate=False)
