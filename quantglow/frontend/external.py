@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import onnx
 
-from quantglow.errors import FileFormatError
+from quantglow.errors import FileFormatError, ModelError
 from quantglow.frontend.context import AlreadyReported, Scope, Unsupported
 from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES
-from quantglow.frontend.loading import all_tensors
+from quantglow.frontend.loading import all_tensors, decoded
 from quantglow.frontend.shape import MAX_ELEMENTS
 from quantglow.frontend.values import Known, Value, as_element, held_dtype
 from quantglow.graph.node import Constant, Node
@@ -239,13 +239,13 @@ def check_external(node: External) -> None:
     """Raise ``FileFormatError`` unless the node's model is what the importer makes: files are not
     trusted."""
     try:
-        proto = onnx.ModelProto.FromString(node.model)
+        proto = decoded(node.model, node.name)
         if any(t.data_location == t.EXTERNAL for t in all_tensors(proto)):
             raise ValueError("it reads other files")
         onnx.checker.check_model(proto)
         stated = concrete(proto.graph.output[node.output])
         operands = [concrete(info) for info in proto.graph.input]
-    except (onnx.checker.ValidationError, *FAILURES) as error:
+    except (onnx.checker.ValidationError, ModelError, *FAILURES) as error:
         raise FileFormatError(f"{node!r} holds no valid ONNX model: {error}") from None
     if len(proto.graph.node) != 1 or stated != node.result:
         raise FileFormatError(f"{node!r} does not fit the ONNX model it holds")

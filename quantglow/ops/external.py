@@ -45,7 +45,5 @@ class External(Node):
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         if not _evaluators:
-            raise BackendError(
-                f"nothing computes {self!r}. Remedy: import quantglow.runtime.build."
-            )
+            raise BackendError(f"nothing computes {self!r}. Remedy: import quantglow.driver.")
         return _evaluators[0](self, args)
