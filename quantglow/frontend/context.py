@@ -120,16 +120,24 @@ def coded_node(known: Coded, name: str, scope: Scope) -> Node | None:
 
 
 def integers_of(name: str, value: Quantized, scope: Scope) -> Node:
-    """The integers themselves, as ONNX has them.  Raises ``Unsupported`` beyond 8 bits."""
+    """The integers themselves, as ONNX has them."""
     kind = DType.of(np.zeros((), onnx.helper.tensor_dtype_to_np_dtype(value.onnx_type)))
     if value.offset == 0 and kind is value.node.type.dtype:
         return value.node
-    if value.node.type.dtype is not DType.I8:
-        raise Unsupported(f"it computes on the {type_in_words(value.onnx_type)} codes of {name!r}")
-    codes = np.arange(-128, 128) + value.offset
     made = scope.claim(f"{name}:integers", derived=True)
-    table = Constant(name=scope.claim(f"{made}:table", True), value=codes.astype(kind.numpy))
-    return Table(name=made, x=value.node, table=table, out=ElementType(kind), function="codes")
+    return recoded(made, value.node, ElementType(kind), value.offset, scope)
+
+
+def recoded(name: str, x: Node, out: ElementType, offset: int, scope: Scope) -> Node:
+    """The codes of x plus ``offset`` as another element type: a Table."""
+    lowest, highest = x.type.dtype.limits
+    codes = np.arange(lowest, highest + 1) + offset
+    entries = Constant(
+        name=scope.claim(f"{name}:codes", derived=True),
+        value=codes.astype(out.dtype.numpy),
+        element=out if out.quant else None,
+    )
+    return Table(name=name, x=x, table=entries, out=out, function="codes")
 
 
 @dataclass(frozen=True)

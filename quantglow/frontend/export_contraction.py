@@ -18,9 +18,9 @@ from quantglow.frontend.export_writer import (
     export_rule,
     identity,
 )
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Node
 from quantglow.ops import Conv, ConvTranspose, Gemm, MatMul
-from quantglow.ops.arithmetic import dequantize, integer_bounds, is_integer, multiplier
+from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
 from quantglow.ops.convolution import Contraction
 
 IMAGE = channels_first(4)
@@ -67,17 +67,16 @@ def conv_transpose(node: ConvTranspose, w: Writer) -> Value:
 
 
 def transposed_weights(node: ConvTranspose, w: Writer) -> str:
-    """Grouped weights are written in float: no axis of theirs is the output channel."""
+    """[C, O/group, KH, KW].  No axis of grouped weights is the output channel: they are
+    dequantized as [O, C/group, KH, KW] and rearranged then."""
     if node.group == 1:
         return w.real(node.w, (2, 3, 0, 1))
-    assert isinstance(node.w, Constant), "weights are Constants"
-    value = node.w.value
-    if node.w.type.quant is not None:
-        value = dequantize(value, node.w.type.quant)
-    kh, kw, c_group, o = value.shape
-    split = value.reshape(kh, kw, c_group, node.group, o // node.group)
-    stacked = split.transpose(3, 2, 4, 0, 1).reshape(-1, o // node.group, kh, kw)
-    return w.constant(stacked, node.w.name)
+    kh, kw, c_group, o = node.w.type.shape
+    o_group, name = o // node.group, node.w.name
+    split = (node.group, o_group, c_group, kh, kw)
+    groups = w.reshaped(w.real(node.w, (3, 2, 0, 1)), split, name)
+    stacked = w.emit("Transpose", [groups], f"{name}:t", perm=(0, 2, 1, 3, 4))
+    return w.reshaped(stacked, (node.group * c_group, o_group, kh, kw), name)
 
 
 @export_rule(Gemm)

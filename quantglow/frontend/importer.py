@@ -168,7 +168,7 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
         return {layout.name: layout}
     if kind not in quantized.ON_INTEGERS and foldable(proto, operands, scope.opset):
         return {known.name: known for known in fold(proto, operands, scope.opsets)}
-    for special in (quantized.import_moved, import_qlinear):
+    for special in (quantized.import_moved, quantized.import_index, import_qlinear):
         if (results := special(proto, scope, import_node)) is not None:
             return results
     call = Call(proto, scope)

@@ -10,7 +10,6 @@ from functools import reduce
 
 import numpy as np
 
-from quantglow.frontend import quantized
 from quantglow.frontend.context import Call, Imported, Unsupported, importer
 from quantglow.frontend.values import held_dtype, onnx_type_of, type_in_words
 from quantglow.graph.node import Node
@@ -184,8 +183,6 @@ def where(call: Call) -> Node:
 
 @importer("Cast")
 def cast_to(call: Call) -> Imported:
-    if (integers := quantized.cast(call)) is not None:
-        return integers
     return cast(call, call.integer("to", 0))
 
 

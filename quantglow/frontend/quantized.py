@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import onnx
 
-from quantglow.frontend.context import Call, Scope, Unsupported, importer
+from quantglow.frontend.context import Call, Scope, Unsupported, importer, recoded
 from quantglow.frontend.folding import fold
 from quantglow.frontend.values import Coded, Known, Quantized, Value, as_float32, type_in_words
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Node
 from quantglow.ops.quantization import Dequantize, Quantize, Table
 from quantglow.types import Array, DType, ElementType, QuantParams
 
@@ -134,12 +134,11 @@ def stored(call: Call, position: int, scale: int, zero_point: int, axis: int = 0
 def reinterpreted(value: Quantized, element: ElementType, offset: int, call: Call) -> Node:
     """The same codes under other parameters: what ONNX means where they differ."""
     node = value.node
-    if node.type.element == element and value.offset == offset:
-        return node
-    if node.type.dtype is not DType.I8 or element.dtype is not DType.I8 or value.offset != offset:
+    if node.type.dtype is not element.dtype or value.offset != offset:
         raise Unsupported(f"{node.name!r} is read as another integer type than it has")
-    codes = Constant(name=call.derived("codes"), value=np.arange(-128, 128).astype(np.int8))
-    return Table(name=call.derived("as"), x=node, table=codes, out=element, function="codes")
+    if node.type.element == element:
+        return node
+    return recoded(call.derived("as"), node, element, 0, call.scope)
 
 
 def coded(call: Call, value: Known) -> Known:
@@ -202,13 +201,10 @@ def moves(proto: onnx.NodeProto) -> bool:
 
 def aligned(name: str, value: Quantized, first: Quantized, scope: Scope) -> Node:
     """The codes with the parameters of the first operand: ONNX joins integers, not reals."""
-    if value.onnx_type != first.onnx_type or value.node.type.element == first.node.type.element:
+    element = first.node.type.element
+    if value.onnx_type != first.onnx_type or value.node.type.element == element:
         return value.node
-    made = scope.claim(f"{name}:as", derived=True)
-    codes = np.arange(-128, 128).astype(np.int8)
-    table = Constant(name=scope.claim(f"{made}:codes", True), value=codes)
-    out = first.node.type.element
-    return Table(name=made, x=value.node, table=table, out=out, function="codes")
+    return recoded(scope.claim(f"{name}:as", derived=True), value.node, element, 0, scope)
 
 
 def laid_out(
@@ -227,22 +223,49 @@ def laid_out(
     return replace(value.laid_out(layout), name=proto.output[0])
 
 
-def cast(call: Call) -> Quantized | None:
-    """Cast of run-time integers to wider ones: the same integers."""
-    value = call.value(0)
-    wide = call.integer("to", 0)
+def import_index(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:
+    """Integers made wider, shifted, and used to look up known floats; None for all else."""
+    if proto.op_type not in INDEXING or not all(proto.input):
+        return None
+    call = Call(proto, scope)
+    result = INDEXING[proto.op_type](call)
+    return None if result is None else {proto.output[0]: result}
+
+
+def widened(call: Call) -> Quantized | None:
+    """Cast to integers that hold them all."""
+    value, wide = call.value(0), call.integer("to", 0)
     if isinstance(value, Quantized) and wide in (TP.INT32, TP.INT64):
         return replace(value, onnx_type=wide)
     return None
 
 
+def shifted(call: Call) -> Quantized | None:
+    """Add of a known scalar to wider integers."""
+    value, other = call.value(0), call.value(1)
+    if isinstance(value, Quantized) and isinstance(other, Known) and other.array.size == 1:
+        offset = value.offset + int(other.array.reshape(()))
+        fits = other.array.ndim <= len(value.shape) and abs(offset) <= 2**16
+        if value.onnx_type in (TP.INT32, TP.INT64) and fits:
+            return replace(value, offset=offset)
+    return None
+
+
 def looked_up(call: Call) -> Node | None:
-    """Gather of 256 known floats at uint8 codes: a Table."""
-    value = call.value(1)
-    if not isinstance(value, Quantized) or value.node.type.dtype is not DType.I8:
+    """Gather of known floats at codes counted from 0: a Table."""
+    data, value = call.value(0), call.value(1)
+    if not isinstance(value, Quantized) or not isinstance(data, Known):
         return None
-    data = call.value(0)
-    if not isinstance(data, Known) or data.shape != (256,) or value.offset != 128:
+    lowest, highest = value.node.type.dtype.limits
+    if value.offset != -lowest or data.shape != (highest - lowest + 1,):
         return None
     entries = call.constant("table", data.array)
     return Table(name=call.result, x=value.node, table=entries, out=ElementType(DType.F32))
+
+
+INDEXING: dict[str, Callable[[Call], Value | None]] = {
+    "Add": shifted,
+    "Cast": widened,
+    "Gather": looked_up,
+}
+"""How tables of a function are written, see ``export_elementwise``."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.frontend import quantized
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.shape import normal
 from quantglow.graph.node import Node
@@ -47,8 +46,6 @@ def along(name: str, x: Node, axis: int, indices: range) -> Node:
 @importer("Gather")
 def gather(call: Call) -> Node:
     """Known indices: slices of x, one where they are evenly spaced."""
-    if (table := quantized.looked_up(call)) is not None:
-        return table
     x, indices = call.tensor(0), call.array(1, "indices")
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
     d = x.type.shape[axis]

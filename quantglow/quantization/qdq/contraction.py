@@ -65,7 +65,7 @@ class Integers:
         """The bias, lowered where the int32 sum could overflow: tools choose scales by which a
         bias alone fills 32 bits.  None if that would be seen in steps of ``out``."""
         sums = np.abs(self.weights.astype(np.int64)).sum(axis=tuple(range(self.weights.ndim - 1)))
-        zero_point, (lowest, highest) = self.x.type.params.zero_point, DType.I8.limits
+        zero_point, (lowest, highest) = self.x.type.params.zero_point, self.x.type.dtype.limits
         room = DType.I32.limits[1] - sums * max(highest - zero_point, zero_point - lowest)
         lowered = np.clip(bias, -room, room)
         lost = np.abs(bias - lowered) * self.step()
