@@ -15,7 +15,7 @@ from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.convolution import Contraction
 from quantglow.passes.layout import per_axis
 from quantglow.quantization.params import QuantizedWeights
-from quantglow.quantization.qdq.movement import integers_below, is_int8
+from quantglow.quantization.qdq.movement import computes, integers_below
 from quantglow.quantization.rules import integer_operands
 from quantglow.types import Array, DType, ElementType
 
@@ -100,7 +100,7 @@ def integers_of(node: Node) -> Integers | None:
     if not isinstance(node, Contraction) or not node.type.dtype.is_float:
         return None
     x = integers_below(node.x)
-    if x is None or not is_int8(x) or not isinstance(node.w, Dequantize):
+    if x is None or not computes(x) or not isinstance(node.w, Dequantize):
         return None
     if isinstance(node, Conv) and node.residual is not None:
         return None
@@ -129,7 +129,7 @@ def symmetric(w: Node) -> tuple[Array, Array] | None:
 @rewrite_pass("fuse-contraction")
 def fuse_contraction(node: Node, uses: Uses) -> Node | None:
     """Quantize(Conv(Dequantize(x), Dequantize(w), b) [+ Dequantize(r)]) -> Conv(x, w, b, r)"""
-    if not isinstance(node, Quantize) or per_axis(node) or not is_int8(node):
+    if not isinstance(node, Quantize) or per_axis(node) or not computes(node):
         return None
     if not uses.single(node.x):
         return None
@@ -153,7 +153,7 @@ def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
     """
     for conv, other in ((node.y, node.x), (node.x, node.y)):
         residual = integers_below(other)
-        if not isinstance(conv, Conv) or not uses.single(conv) or not is_int8(residual):
+        if not isinstance(conv, Conv) or not uses.single(conv) or not computes(residual):
             continue
         bounded = (conv.low, conv.high) != (-math.inf, math.inf)
         found = None if bounded else integers_of(conv)

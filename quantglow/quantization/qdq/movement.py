@@ -46,14 +46,18 @@ def integers_below(node: Node) -> Node | None:
     return None
 
 
+def computes(node: Node | None) -> bool:
+    """Whether operators have a form for these integers: int8, or int16 with zero point 0, per
+    tensor."""
+    if node is None or node.type.quant is None or node.type.quant.axis is not None:
+        return False
+    dtype, zero_point = node.type.dtype, node.type.params.zero_point
+    return dtype is DType.I8 or (dtype is DType.I16 and zero_point == 0)
+
+
 def is_int8(node: Node | None) -> bool:
-    """Whether the node is int8, quantized per tensor."""
-    return (
-        node is not None
-        and node.type.dtype is DType.I8
-        and node.type.quant is not None
-        and node.type.quant.axis is None
-    )
+    """Whether functions of these integers are tables of 256 entries."""
+    return computes(node) and node is not None and node.type.dtype is DType.I8
 
 
 @rewrite_pass("merge-roundings")

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops import MatMul, Quantize, Rescale
+from quantglow.ops import MatMul, Quantize, Rescale, Softmax
 from quantglow.ops.arithmetic import quantize
 from quantglow.ops.convolution import Contraction
 from quantglow.ops.elementwise import Binary
 from quantglow.passes.layout import per_axis
 from quantglow.quantization.functions import composed, function_of
-from quantglow.quantization.qdq.movement import integers_below, is_int8, is_ordered
+from quantglow.quantization.qdq.movement import computes, integers_below, is_int8, is_ordered
 from quantglow.quantization.refusals import refusal
 from quantglow.quantization.rules import rule_of
 from quantglow.types import ElementType
@@ -59,7 +59,7 @@ def fuse_operator(node: Node, uses: Uses) -> Node | None:
     """Quantize(f(Dequantize(x), …)) -> f(x, …) in int8; MatMul also without the Quantize"""
     if isinstance(node, MatMul) and node.out is None:
         return fused(node, Site(node, None, uses))
-    if not isinstance(node, Quantize) or per_axis(node) or not is_int8(node):
+    if not isinstance(node, Quantize) or per_axis(node) or not computes(node):
         return None
     f = node.x
     if isinstance(f, MatMul) and f.out is None and not f.type.quant and uses.single(f):
@@ -73,7 +73,7 @@ def fuse_operator(node: Node, uses: Uses) -> Node | None:
 
 def with_result(product: MatMul, out: ElementType) -> Node | None:
     """An int8 product that gives float so far, rounded."""
-    return replace(product, out=out) if is_int8(product.x) and is_int8(product.y) else None
+    return replace(product, out=out) if computes(product.x) and computes(product.y) else None
 
 
 def fused(f: Node, site: Site) -> Node | None:
@@ -84,8 +84,10 @@ def fused(f: Node, site: Site) -> Node | None:
     if function_of(f) is not None:
         f_source, _ = composed(f, site.is_int8)
         return rule(f, site) if is_int8(integers_below(f_source)) else None
-    integers = [x for x in f.operands if is_int8(integers_below(x))]
+    integers = [x for x in f.operands if computes(integers_below(x))]
     constants = [x for x in f.operands if isinstance(x, Constant)] if takes_constants(f) else []
+    if isinstance(f, Softmax) and not all(map(is_int8, map(integers_below, f.operands))):
+        return None
     if not integers or len(integers) + len(constants) < len(f.operands):
         return None
     return rule(f, site)
