@@ -14,8 +14,19 @@ import onnx
 
 from quantglow.frontend.context import Call, Scope, Unsupported, importer, recoded
 from quantglow.frontend.folding import fold
-from quantglow.frontend.values import Coded, Known, Quantized, Value, as_float32, type_in_words
-from quantglow.graph.node import Node
+from quantglow.frontend.values import (
+    Coded,
+    Known,
+    Quantized,
+    Value,
+    as_float32,
+    onnx_type_of,
+    type_in_words,
+)
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Map
+from quantglow.ops.expression import arg
+from quantglow.ops.expression import call as fn
 from quantglow.ops.quantization import Dequantize, Quantize, Table
 from quantglow.types import Array, DType, ElementType, QuantParams
 
@@ -116,19 +127,37 @@ def dequantize_linear(call: Call) -> Node | Known:
     if isinstance(value, Known):
         return coded(call, value)
     axis = axis_of(call, len(call.shape(0)))
+    if onnx_type_of(value) == TP.INT32:
+        return dequantized_sums(call, axis)
     return Dequantize(name=call.result, x=stored(call, 0, 1, 2, axis))
+
+
+def dequantized_sums(call: Call, axis: int) -> Node:
+    """``float(x - zero_point) * scale`` of int32 that were computed, as sums of products are."""
+    x, parameters = call.tensor(0), parameters_of(call, 1, 2, TP.INT32, axis)
+    shape = tuple(-1 if i == axis else 1 for i in range(x.type.rank))
+    shape = shape if parameters.scales.size > 1 else ()
+    scales = call.constant("scale", parameters.scales.reshape(shape))
+    zero_points = parameters.zero_points.astype(np.int32).reshape(shape)
+    points = Constant(name=call.derived("zero_point"), value=zero_points)
+    value = fn("mul", fn("float", fn("isub", arg(0), arg(2))), arg(1))
+    out = ElementType(DType.F32)
+    return Map(name=call.result, args=(x, scales, points), expression=value, out=out)
 
 
 def stored(call: Call, position: int, scale: int, zero_point: int, axis: int = 0) -> Node:
     """A run-time operand as integers of the type that its parameters say."""
-    value = call.value(position)
-    if isinstance(value, Known):
-        raise Unsupported(f"{call.value_name(position)!r} is constant")
-    if not isinstance(value, Quantized):
-        call.node(position)
-        raise Unsupported(f"{call.value_name(position)!r} does not come from a QuantizeLinear")
-    parameters = parameters_of(call, scale, zero_point, value.onnx_type, axis)
-    return reinterpreted(value, parameters.element(), parameters.offset, call)
+    value, name = call.value(position), call.value_name(position)
+    if isinstance(value, Quantized):
+        parameters = parameters_of(call, scale, zero_point, value.onnx_type, axis)
+        return reinterpreted(value, parameters.element(), parameters.offset, call)
+    x = call.tensor(position)
+    parameters = parameters_of(call, scale, zero_point, onnx_type_of(x), axis)
+    element = parameters.element()
+    if x.type.quant or x.type.dtype.limits[0] != element.dtype.limits[0] + parameters.offset:
+        raise Unsupported(f"{name!r} is {x.type.dtype}, which its zero point is not")
+    # Integers that a caller feeds, or that were computed as such.
+    return recoded(call.derived("stored"), x, element, -parameters.offset, call.scope)
 
 
 def reinterpreted(value: Quantized, element: ElementType, offset: int, call: Call) -> Node:

@@ -24,6 +24,7 @@ class QdqModel:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     tensors: list[onnx.TensorProto] = field(default_factory=list)
     inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.random = np.random.default_rng(self.seed)
@@ -51,6 +52,12 @@ class QdqModel:
         self.nodes.append(
             helper.make_node(op_type, inputs, [name], f"node_{name}", domain=domain, **attributes)
         )
+        return name
+
+    def microsoft(self, op_type: str, *inputs: str, dtype: Any, **attributes: Any) -> str:
+        """An operator of onnxruntime's, whose type the checker cannot infer."""
+        name = self.op(op_type, *inputs, domain="com.microsoft", **attributes)
+        self.kinds[name] = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
         return name
 
     def parameters(self, scale: Any, zero_point: Any, dtype: Any) -> tuple[str, str]:
@@ -92,7 +99,12 @@ class QdqModel:
             self.nodes,
             "g",
             [helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in kinds],
-            [helper.make_empty_tensor_value_info(n) for n in outputs],
+            [
+                helper.make_tensor_value_info(n, self.kinds[n], None)
+                if n in self.kinds
+                else helper.make_empty_tensor_value_info(n)
+                for n in outputs
+            ],
             self.tensors,
         )
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
