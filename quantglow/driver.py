@@ -411,7 +411,7 @@ class _Job:
                 "a profile holds no samples to rank layers on. Remedy: pass the calibration "
                 "samples together with max_drop."
             )
-        names = [n.name for n in self.decisions.nodes if n.precision == "int8"]
+        names = [n.name for n in self.decisions.nodes if n.precision != "float"]
         found = sensitivities(self.float_graph, self.graph, names, self.kept[:RANKING_SAMPLES])
         return sorted(found, key=lambda name: found[name])
 
@@ -425,7 +425,8 @@ class _Job:
         return -max(10 ** (-t.sqnr_db / 20) for t in totals)
 
     def _verification(self, build: Build) -> Verification:
-        nothing = () if self.decisions.count("int8") else (NOTHING_QUANTIZED,)
+        floats = self.decisions.count("float")
+        nothing = () if floats < len(self.decisions.nodes) else (NOTHING_QUANTIZED,)
         if not self.verify:
             return verification.unverified(self.decisions, *nothing)
         run = build.executable.run

@@ -69,6 +69,8 @@ class QuantizationConfig:
     ignored_scope         nodes that stay float, see ``IgnoredScope.of``
     nodes_to_exclude      the same, as onnxruntime calls it
     op_types_to_quantize  if given, all other op types stay float
+    int16_activations     values stored as int16, which most operators take at less than twice the
+                          work: names, globs or "re:" expressions, as in ``ignored_scope``
     recovery              techniques of ``RECOVERIES``, or "auto" for ``AUTO_RECOVERIES``; they need
                           calibration samples, a Profile alone does not do
     quantize_output       round the last layer to int8 too, instead of giving its float32 result
@@ -82,6 +84,7 @@ class QuantizationConfig:
     nodes_to_exclude: Iterable[str] | None = None
     op_types_to_quantize: Iterable[str] | None = None
     quantize_output: bool = False
+    int16_activations: Any = ()
     recovery: Any = "auto"
 
     def __post_init__(self) -> None:
@@ -94,6 +97,7 @@ class QuantizationConfig:
             "ignored_scope": IgnoredScope.of(self.ignored_scope),
             "nodes_to_exclude": strings(self.nodes_to_exclude or (), "nodes_to_exclude"),
             "op_types_to_quantize": types and strings(types, "op_types_to_quantize"),
+            "int16_activations": strings(self.int16_activations, "int16_activations"),
             "recovery": recoveries(self.recovery),
         }
         for name, value in normal.items():

@@ -106,7 +106,7 @@ def accuracy(run: Runner, example: Example) -> float:
 
 def accuracy_line(report: Report) -> str:
     """The check against onnxruntime in one line."""
-    int8 = sum(layer.precision == "int8" for layer in report.layers)
+    int8 = sum(layer.precision != "float" for layer in report.layers)
     outputs = ", ".join(f"{o.name} {o.sqnr_db:.1f} dB" for o in report.outputs)
     return (
         f"{int8} of {len(report.layers)} operators in int8; SQNR against {report.compared_with}: "

@@ -17,6 +17,7 @@ from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.recovery import Spread, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rules import rule_of
+from quantglow.quantization.widths import with_named_int16
 from quantglow.types import ElementType
 
 
@@ -49,6 +50,7 @@ def quantize_with_report(
     config = config or QuantizationConfig()
     profile.check(graph)
     plan = make_plan(graph, profile, config, imported)
+    plan = with_named_int16(plan, profile, config, imported)
     result = Converter(plan, config.per_channel).run()
     if data is not None and config.recovery:
         samples = Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.inputs))
@@ -62,9 +64,7 @@ def quantize_with_report(
 def _report(plan: Plan) -> QuantizationReport:
     return QuantizationReport(
         tuple(
-            NodeReport(
-                n.name, n.op, "int8" if plan.is_int8(n) else "float", plan.reasons.get(n, "")
-            )
+            NodeReport(n.name, n.op, plan.precision(n), plan.reasons.get(n, ""))
             for n in plan.graph.compute_nodes()
         )
     )

@@ -1,6 +1,6 @@
 """Quantization parameters of activations, and quantized weights.
 
-``real = scale * (q - zero_point)``, int8.
+``real = scale * (q - zero_point)``, int8, or int16 for a few activations.
 """
 
 from __future__ import annotations
@@ -48,6 +48,13 @@ def activation_element(seen: Range, symmetric: bool = False) -> ElementType:
     return _element(max(scales), zero_point)
 
 
+def int16_element(reach: float) -> ElementType:
+    """Symmetric int16 parameters under which ``[-reach, reach]`` is representable."""
+    highest = DType.I16.limits[1]
+    scale = max(reach / highest, SMALLEST_SCALE) if reach else ZERO_RANGE_SCALE
+    return ElementType(DType.I16, QuantParams.per_tensor(scale, 0))
+
+
 def _element(scale: float, zero_point: int) -> ElementType:
     params = QuantParams.per_tensor(max(scale, SMALLEST_SCALE), zero_point)
     return ElementType(DType.I8, params)
@@ -63,19 +70,24 @@ class QuantizedWeights:
 
 
 def quantize_weights(
-    weights: Array, bias: Array | None, x: QuantParams, per_channel: bool = True
+    weights: Array,
+    bias: Array | None,
+    x: QuantParams,
+    per_channel: bool = True,
+    dtype: DType = DType.I8,
 ) -> QuantizedWeights:
     """``weights / scale`` and ``bias / (x.scale * scale)``, rounded half to even.
 
     A channel's scale is ``max |w| / 127``, enlarged where the int32 accumulator, bias plus the
-    worst sum over all inputs, would overflow.
+    worst sum over all inputs of ``dtype``, would overflow.  (For int8 that takes 66,000 inputs;
+    for int16 the magnitudes of a channel's weights may add up to 65,535, some 2,000 inputs.)
     """
     axes = tuple(range(weights.ndim - 1))
     largest = np.abs(weights).max(axis=axes, initial=0.0).astype(np.float64)
     scales = _channel_scales(largest if per_channel else np.full_like(largest, largest.max()))
     for _ in range(8):
         integers = _rounded(weights, scales)
-        excess = accumulator_excess(integers, bias, scales, x)
+        excess = accumulator_excess(integers, bias, scales, x, dtype)
         if (excess <= 1).all():
             break
         # Float32 rounding and the rounding of weights can leave a little: hence the margin.
@@ -102,10 +114,14 @@ def _rounded_bias(bias: Array | None, scales: Array, x: QuantParams) -> Array | 
     return np.rint(bias / (scales.astype(np.float64) * x.scale)).astype(np.int32)
 
 
-def accumulator_excess(integers: Array, bias: Array | None, scales: Array, x: QuantParams) -> Array:
-    """For each channel the largest possible ``|accumulator|`` over what int32 holds."""
+def accumulator_excess(
+    integers: Array, bias: Array | None, scales: Array, x: QuantParams, dtype: DType = DType.I8
+) -> Array:
+    """For each channel the largest ``|accumulator|`` that any x of ``dtype`` gives, over what int32
+    holds."""
+    lowest, highest = dtype.limits
     sums = np.abs(integers.astype(np.int64)).sum(axis=tuple(range(integers.ndim - 1)))
-    reach = max(HIGHEST - x.zero_point, x.zero_point - LOWEST)
+    reach = max(highest - x.zero_point, x.zero_point - lowest)
     worst = sums.astype(np.float64) * reach
     if bias is not None:
         worst = worst + np.abs(np.rint(bias / (scales.astype(np.float64) * x.scale)))

@@ -40,7 +40,7 @@ from quantglow.profiling import Profile, Range, choose_range
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.refusals import refusal
 from quantglow.quantization.scope import excluded_nodes
-from quantglow.types import ElementType
+from quantglow.types import DType, ElementType
 
 MOVES = (Concat, Expand, Pad, Reshape, Resize, Slice, Transpose)
 """Operators that only move elements; their result has the parameters of their operands."""
@@ -62,16 +62,28 @@ EXTREME_RATIO = 16.0
 
 @dataclass(frozen=True)
 class Plan:
-    """``reasons`` says for each float node why; ``elements`` gives the type of each int8 value."""
+    """``reasons`` says for each float node why; ``elements`` gives the type of each integer value.
+
+    ``groups``: a representative of the values that have the same type as this one.
+    """
 
     graph: Graph
     reasons: Mapping[Node, str]
     elements: Mapping[Node, ElementType]
+    groups: Mapping[Node, Node]
     quantize_output: bool
 
     def is_int8(self, node: Node) -> bool:
         """Whether the node computes on int8 operands."""
         return not isinstance(node, Constant) and node.operands != () and node not in self.reasons
+
+    def precision(self, node: Node) -> str:
+        """``float``, or the width of the integers the node gives: ``int8`` or ``int16``; ``int8``
+        too where it gives float32 from integers."""
+        if not self.is_int8(node):
+            return "float"
+        wide = node in self.integer_results and self.elements[node].dtype is DType.I16
+        return "int16" if wide else "int8"
 
     @cached_property
     def integer_results(self) -> frozenset[Node]:
@@ -113,8 +125,9 @@ def make_plan(
             reasons.setdefault(node, "finishes the output in float")
     for node in _not_worth_it(graph, reasons):
         reasons[node] = "no int8 operator next to it is worth the conversions"
-    elements = _elements(graph, ranges, reasons, config.symmetric)
-    return Plan(graph, reasons, elements, config.quantize_output)
+    groups = _groups(graph, ranges, reasons)
+    elements = _elements(ranges, groups, config.symmetric)
+    return Plan(graph, reasons, elements, groups, config.quantize_output)
 
 
 def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) -> dict[Node, Range]:
@@ -170,21 +183,28 @@ def _not_worth_it(graph: Graph, reasons: Mapping[Node, str]) -> Iterator[Node]:
     return (n for n in nodes if groups.find(n) not in worthy)
 
 
-def _elements(
-    graph: Graph, ranges: Mapping[Node, Range], reasons: Mapping[Node, str], symmetric: bool
-) -> dict[Node, ElementType]:
-    """One element type for each group of values that share parameters."""
+def _groups(
+    graph: Graph, ranges: Mapping[Node, Range], reasons: Mapping[Node, str]
+) -> dict[Node, Node]:
+    """For each value with a range the representative of those that share its parameters."""
     groups = UnionFind(ranges)
     for node in graph.compute_nodes():
         if node not in reasons:
             for operand in _sharing(node, graph, ranges, reasons):
                 groups.join(node, operand)
+    return {node: groups.find(node) for node in ranges}
+
+
+def _elements(
+    ranges: Mapping[Node, Range], groups: Mapping[Node, Node], symmetric: bool
+) -> dict[Node, ElementType]:
+    """One element type for each group of values that share parameters."""
     seen: dict[Node, Range] = {}
     for node, own in ranges.items():
-        root = groups.find(node)
+        root = groups[node]
         seen[root] = seen[root].union(own) if root in seen else own
     elements = {root: activation_element(r, symmetric) for root, r in seen.items()}
-    return {node: elements[groups.find(node)] for node in ranges}
+    return {node: elements[groups[node]] for node in ranges}
 
 
 def _sharing(

@@ -13,7 +13,10 @@ from quantglow.ops import Quantize
 
 @dataclass(frozen=True)
 class NodeReport:
-    """One operator of the float graph; ``reason`` says why it stayed float."""
+    """One operator of the float graph; ``reason`` says why it stayed float.
+
+    ``precision``: ``float``, or the width of its integer results, ``int8`` or ``int16``.
+    """
 
     name: str
     op: str
@@ -28,8 +31,12 @@ class QuantizationReport:
     nodes: tuple[NodeReport, ...]
 
     def count(self, precision: str) -> int:
-        """Operators of a precision, ``int8`` or ``float``."""
+        """Operators of a precision: ``int8``, ``int16`` or ``float``."""
         return sum(node.precision == precision for node in self.nodes)
+
+    def named(self, precision: str) -> list[str]:
+        """The names of the operators of a precision."""
+        return [node.name for node in self.nodes if node.precision == precision]
 
     @property
     def kept_float(self) -> tuple[NodeReport, ...]:
@@ -39,9 +46,12 @@ class QuantizationReport:
         return [asdict(node) for node in self.nodes]
 
     def __str__(self) -> str:
-        kinds = Counter((n.op, n.precision) for n in self.nodes)
+        kinds = Counter((n.op, "float" if n.precision == "float" else "int8") for n in self.nodes)
         ops = sorted({op for op, _ in kinds})
-        lines = [f"{self.count('int8')} of {len(self.nodes)} operators are int8"]
+        integers = len(self.nodes) - self.count("float")
+        lines = [f"{integers} of {len(self.nodes)} operators are int8"]
+        if wide := self.named("int16"):
+            lines.append(f"  {len(wide)} of them give int16: {', '.join(wide)}")
         lines += [
             f"  {op:20} int8 {kinds[op, 'int8']:4}  float {kinds[op, 'float']:4}" for op in ops
         ]

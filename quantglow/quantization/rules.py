@@ -1,6 +1,7 @@
-"""The int8 form of each operator: ``quant_rules[Op](node, conversion)``.
+"""The integer form of each operator: ``quant_rules[Op](node, conversion)``.
 
-A rule gets the float node and asks the conversion for its operands in int8.
+A rule gets the float node and asks the conversion for its operands in int8, or in int16 those few
+that the plan chose.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import (
+    Add,
     AveragePool,
     Clip,
     Concat,
@@ -87,11 +89,12 @@ def contraction(node: Any, conversion: Conversion) -> Node:
     """int8 weights by channel, int32 bias, one rounding."""
     x, out = conversion.int8(node.x), conversion.out(node)
     bias = None if node.b is None else node.b.value
-    made = quantize_weights(node.w.value, bias, x.type.params, conversion.per_channel)
+    params, dtype = x.type.params, x.type.dtype
+    made = quantize_weights(node.w.value, bias, params, conversion.per_channel, dtype)
     changes: dict[str, Any] = {
         "x": x,
         "out": out,
-        **integer_operands(node.name, made, x.type.params),
+        **integer_operands(node.name, made, params),
     }
     if isinstance(node, Conv) and node.residual is not None:
         read = conversion.real if out is None else conversion.int8
@@ -127,8 +130,9 @@ def mat_mul(node: MatMul, conversion: Conversion) -> Node:
 
 @quant_rule(Binary)
 def binary(node: Any, conversion: Conversion) -> Node:
-    """Float constants stay as they are: the int8 form takes them exactly."""
-    if function_of(node) is not None:
+    """Float constants stay as they are: the integer form takes them exactly."""
+    found = function_of(node)
+    if found is not None and not is_wide(found[0], conversion):
         return table_of(node, conversion)
     x, y = (
         operand if isinstance(operand, Constant) else conversion.int8(operand)
@@ -154,12 +158,12 @@ def keeps_params(node: Node, conversion: Conversion) -> Node:
 
 @quant_rule(Unary)
 def table_of(node: Any, conversion: Conversion) -> Node:
-    """The 256 results of the exact function, of a chain of functions where there is one."""
+    """All results of the exact function, of a chain of functions where there is one."""
     source, function = composed(node, conversion.is_int8)
     x, out = conversion.int8(source), conversion.element(node)
     table = Constant(
         name=f"{node.name}:table",
-        value=tabulate(function, x.type.params, out),
+        value=tabulate(function, x.type.element, out),
         element=out,
     )
     return Table(name=node.name, x=x, table=table, out=out, function=node.op)
@@ -167,12 +171,21 @@ def table_of(node: Any, conversion: Conversion) -> Node:
 
 @quant_rule(Relu, Clip)
 def clip(node: Any, conversion: Conversion) -> Node:
-    """Nothing where the int8 type of ``x`` holds only values inside the bounds."""
+    """Nothing where the integer type of ``x`` holds only values inside the bounds.  int16 is
+    clipped by arithmetic: that is faster than a table of 65,536."""
     x, out = conversion.int8(node.x), conversion.element(node)
     low, high = (0.0, math.inf) if isinstance(node, Relu) else (node.low, node.high)
     if x.type.element == out and _inside(out, low, high):
         return x
-    return table_of(node, conversion)
+    if not is_wide(node.x, conversion):
+        return table_of(node, conversion)
+    zero = Constant(name=f"{node.name}:zero", value=np.zeros((), np.float32))
+    return Add(name=node.name, x=x, y=zero, low=low, high=high, out=out)
+
+
+def is_wide(value: Node, conversion: Conversion) -> bool:
+    """Whether the value is int16."""
+    return not isinstance(value, Constant) and conversion.element(value).dtype is DType.I16
 
 
 def _inside(element: ElementType, low: float, high: float) -> bool:
@@ -184,17 +197,17 @@ def _inside(element: ElementType, low: float, high: float) -> bool:
     )
 
 
-def tabulate(function: Callable[[Any], Any], x: QuantParams, out: ElementType) -> Array:
-    """``saturate(rint(function(real) / scale) + zero_point)`` for the 256 int8 codes of x.
+def tabulate(function: Callable[[Any], Any], x: ElementType, out: ElementType) -> Array:
+    """``saturate(rint(function(real) / scale) + zero_point)`` for all codes of x.
 
     Computed in float64.  A function undefined at a code that calibration never produced (the
     logarithm of a negative number) gives the lowest integer there.
     """
-    lowest, highest = DType.I8.limits
+    lowest, highest = x.dtype.limits
     codes = np.arange(lowest, highest + 1, dtype=np.float64)
-    params = quant_of(out)
+    params, given = quant_of(out), quant_of(x)
     with np.errstate(all="ignore"):
-        reals = np.asarray(function((codes - x.zero_point) * x.scale), np.float64)
+        reals = np.asarray(function((codes - given.zero_point) * given.scale), np.float64)
         steps = np.rint(reals / params.scale) + params.zero_point
     low, high = out.dtype.limits
     clipped = np.clip(np.nan_to_num(steps, nan=low), low, high)

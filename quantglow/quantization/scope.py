@@ -38,11 +38,11 @@ def excluded_nodes(
     scope = config.ignored_scope
     found: dict[Node, str] = {}
     for entry in config.nodes_to_exclude or ():
-        _add(found, _matching(entry, names), f"nodes_to_exclude {entry!r}")
+        _add(found, matching(entry, names), f"nodes_to_exclude {entry!r}")
     for entry in scope.names:
-        _add(found, _matching(entry, names, scope.validate), f"ignored_scope {entry!r}")
+        _add(found, matching(entry, names, scope.validate), f"ignored_scope {entry!r}")
     for entry in scope.patterns:
-        matches = _matching(f"re:{entry}", names, scope.validate)
+        matches = matching(f"re:{entry}", names, scope.validate)
         _add(found, matches, f"ignored_scope pattern {entry!r}")
     for entry in scope.types:
         matches = _of_type(entry, nodes, scope.validate)
@@ -77,7 +77,7 @@ def known_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
     return {alias: node for name, node in found.items() for alias in _aliases(name)} | own
 
 
-def _matching(entry: str, names: Mapping[str, Node], validate: bool = True) -> list[Node]:
+def matching(entry: str, names: Mapping[str, Node], validate: bool = True) -> list[Node]:
     """Nodes whose name is the entry, fits its glob, or starts with its ``re:`` expression."""
     if entry.startswith("re:"):
         try:

@@ -10,7 +10,7 @@ import numpy as np
 from quantglow.quantization.params import accumulator_excess, quantize_weights
 from quantglow.quantization.recovery.moments import Moments
 from quantglow.quantization.recovery.products import Product
-from quantglow.types import Array, QuantParams
+from quantglow.types import Array, DType, QuantParams
 
 DAMPING = 0.01
 """Of the mean variance, added to every variance: inputs that never vary stay harmless."""
@@ -24,7 +24,7 @@ LEAST_VARIANCE = 1e-3
 class Layer:
     """One quantized product ``y = x @ (steps * integers) + bias`` and what it should give.
 
-    x       its int8 input with the zero point taken away
+    x       its input, integers of ``dtype``, with the zero point taken away
     y       the float model's result, less what is added to the product (see ``walk``)
     All arrays by group: weights [G, K, O/G], steps [G, 1, O/G] and bias [G, 1, O/G] in units of
     the result.
@@ -45,6 +45,7 @@ class Layer:
     steps: Array
     bias: Array
     per_channel: bool = True
+    dtype: DType = DType.I8
 
     @cached_property
     def moments(self) -> Moments:
@@ -102,7 +103,11 @@ class Layer:
     def excess(self, integers: Array, steps: Array, bias: Array) -> Array:
         """[G, 1, O/G]: the largest possible accumulator over what int32 holds."""
         found = accumulator_excess(
-            flat(integers).astype(np.int32), flat(bias)[0], flat(steps)[0] / self.x.scale, self.x
+            flat(integers).astype(np.int32),
+            flat(bias)[0],
+            flat(steps)[0] / self.x.scale,
+            self.x,
+            self.dtype,
         )
         return found.reshape(self.steps.shape)
 
@@ -112,7 +117,7 @@ class Layer:
         """
         bias = self.moments.y_mean[:, None] - self.moments.x_mean[:, None] @ target
         weights = (flat(target) / self.x.scale).astype(np.float32)
-        made = quantize_weights(weights, flat(bias)[0], self.x)
+        made = quantize_weights(weights, flat(bias)[0], self.x, dtype=self.dtype)
         reach = made.scales.astype(np.float64).reshape(1, 1, -1) * self.x.scale
         moved = replace(self, target=target, reach=self.product.by_group(reach))
         return moved.taking(self.product.by_group(made.weights).astype(np.float64), moved.reach)

@@ -158,6 +158,7 @@ class _Walk:
             steps=steps,
             bias=product.by_group(bias.astype(np.float64).reshape(1, -1)),
             per_channel=self.per_channel,
+            dtype=node.x.type.dtype,
         )
         group, k, _ = product.shape
         every = max(1, rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // (group * k * k)))

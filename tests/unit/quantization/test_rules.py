@@ -152,13 +152,12 @@ def test_tables_hold_the_exact_function_at_every_code(op: type[Unary]) -> None:
     from quantglow.quantization.rules import tabulate
 
     node = op(name="n", x=image(), **UNARY.get(op.__name__, {}))
-    x, out = (quant_of(activation_element(Range(low, 3.0))) for low in (0.0, -1.0))
-    element = activation_element(Range(-1.0, 3.0))
+    x, element = (activation_element(Range(low, 3.0)) for low in (0.0, -1.0))
+    given = quant_of(x)
     table = tabulate(node.function, x, element)
     codes = np.arange(-128, 128)
-    reals = node.reference(((codes - x.zero_point) * x.scale).astype(np.float64))
+    reals = node.reference(((codes - given.zero_point) * given.scale).astype(np.float64))
     near = quantize(np.nan_to_num(reals, posinf=1e30, neginf=-1e30), element)
-    assert out == quant_of(element)
     assert np.abs(table.astype(int) - near).max() <= 1
 
 
