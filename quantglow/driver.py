@@ -53,6 +53,7 @@ def quantize_and_compile(
     per_channel: bool = True,
     nodes_to_exclude: Iterable[str] | None = None,
     op_types_to_quantize: Iterable[str] | None = None,
+    int16_activations: Any = (),
     target: str = "native",
     num_threads: int | None = None,
     verify: bool = True,
@@ -65,8 +66,8 @@ def quantize_and_compile(
     model                 path, bytes or ``onnx.ModelProto``
     calibration_data      iterable of samples (dict, array or tuple), onnxruntime
                           CalibrationDataReader, path of an ``.npz`` file, ``Profile`` or its path
-    preset, ignored_scope, calibrate_method, per_channel, nodes_to_exclude, op_types_to_quantize
-                          see ``QuantizationConfig``
+    preset, ignored_scope, calibrate_method, per_channel, nodes_to_exclude, op_types_to_quantize,
+    int16_activations     see ``QuantizationConfig``
     subset_size           calibration batches to use at most
     target, num_threads   see ``compile``
     verify                compare with onnxruntime on calibration samples, for the report
@@ -91,6 +92,7 @@ def quantize_and_compile(
         ignored_scope=ignored_scope,
         nodes_to_exclude=nodes_to_exclude,
         op_types_to_quantize=op_types_to_quantize,
+        int16_activations=int16_activations,
     )
     thread_count(num_threads)
     job = _Job(model, verify=verify)

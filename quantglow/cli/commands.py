@@ -66,6 +66,9 @@ def quantization_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ignored-scope", nargs="+", metavar="NODE", help="nodes kept float")
     parser.add_argument("--nodes-to-exclude", nargs="+", metavar="NODE", help="the same")
     parser.add_argument("--op-types-to-quantize", nargs="+", metavar="OP", help="all others: float")
+    parser.add_argument(
+        "--int16-activations", nargs="+", default=(), metavar="VALUE", help="values stored as int16"
+    )
 
 
 def machine_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,6 +128,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
         per_channel=options.per_channel,
         nodes_to_exclude=options.nodes_to_exclude,
         op_types_to_quantize=options.op_types_to_quantize,
+        int16_activations=options.int16_activations,
         target=options.target,
         num_threads=options.num_threads,
         verify=options.verify,
@@ -268,6 +272,7 @@ def config_of(options: argparse.Namespace) -> QuantizationConfig:
         ignored_scope=options.ignored_scope,
         nodes_to_exclude=options.nodes_to_exclude,
         op_types_to_quantize=options.op_types_to_quantize,
+        int16_activations=options.int16_activations,
     )
 
 

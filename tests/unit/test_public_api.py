@@ -26,6 +26,7 @@ SIGNATURE = {
     "per_channel": True,
     "nodes_to_exclude": None,
     "op_types_to_quantize": None,
+    "int16_activations": (),
     "target": "native",
     "num_threads": None,
     "verify": True,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from quantglow import ops
 from quantglow.backends.llvm.target import LEVELS, runs_here
 from quantglow.errors import OptionError
+from quantglow.frontend import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
@@ -21,6 +22,7 @@ from quantglow.quantization import quantize
 from quantglow.quantization.params import accumulator_excess
 from quantglow.types import DType
 from tests.matrix.harness import assert_agree
+from tests.unit.frontend.export_cases import by_onnxruntime
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,
@@ -194,6 +196,21 @@ def test_recovery_improves_int16_layers() -> None:
     better = quantize(graph, seen, QuantizationConfig(int16_activations=names), data=samples)
     assert dtype_of(better, "c1") is DType.I16
     assert sqnr(graph, better) > sqnr(graph, plain)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("c1",), ("x", "c2"), ("joined",), ("pool", "mean")],
+    ids=" ".join,
+)
+def test_onnxruntime_runs_the_exported_model_with_the_same_numbers(names: tuple[str, ...]) -> None:
+    graph = small_cnn()
+    result, _ = quantized(graph, int16_activations=names)
+    model = export_onnx(result)
+    assert model.opset_import[0].version == 21
+    for feeds in samples_for(graph, 2, seed=7):
+        (found,) = by_onnxruntime(model, feeds)
+        np.testing.assert_allclose(found, interpret(result, feeds)[0], atol=0.02)
 
 
 def nodes_of(graph: Graph, kind: type[Node]) -> list[Node]:

@@ -19,9 +19,10 @@ from quantglow.runtime import saving
 from tests.unit.small_network import small_model, small_samples
 
 
-@pytest.fixture(scope="module")
-def compiled() -> qg.CompiledModel:
-    return qg.quantize_and_compile(small_model(), small_samples(), num_threads=1)
+@pytest.fixture(scope="module", params=[(), ("features",)], ids=["int8", "int16"])
+def compiled(request: pytest.FixtureRequest) -> qg.CompiledModel:
+    chosen = {"int16_activations": request.param}
+    return qg.quantize_and_compile(small_model(), small_samples(), num_threads=1, **chosen)
 
 
 @pytest.fixture(scope="module")
