@@ -18,6 +18,7 @@ from quantglow.cli.timing import medians
 from quantglow.errors import InputError, OptionError, QuantglowError
 from quantglow.files import replacing
 from quantglow.loading import load
+from quantglow.models import is_quantized
 from quantglow.options import METHODS, PRESETS, QuantizationConfig
 from quantglow.report import Report
 from quantglow.report.call_report import CallReport, profile_calls
@@ -240,7 +241,7 @@ def stage_text(options: argparse.Namespace) -> str:
         config = config_of(options)
         profile = driver.profile_of(graph, options.calibration_data, options.subset_size)
         graph = driver.quantize(graph, profile, config)
-    if options.stage == "int8" and not driver.is_quantized(graph):
+    if options.stage == "int8" and not is_quantized(graph):
         raise OptionError("stage int8 needs --calibration-data FILE")
     if options.stage in ("imported", "optimized", "int8"):
         return str(graph)

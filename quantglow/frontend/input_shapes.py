@@ -74,12 +74,6 @@ def completed(
     )
 
 
-def is_complete(inputs: Sequence[onnx.ValueInfoProto]) -> bool:
-    """Whether ``resolve_shapes`` needs no shapes: only batch dimensions are free."""
-    dims = [declared_dims(value) for value in inputs]
-    return all(d is not None and all(isinstance(size, int) for size in d[1:]) for d in dims)
-
-
 def described(dims: tuple[Dim, ...] | None) -> str:
     if dims is None:
         return "(unknown rank)"

@@ -20,7 +20,7 @@ from quantglow.frontend.importer import (
     new_scope,
     output_node,
 )
-from quantglow.frontend.input_shapes import declared_dims, is_complete, resolve_shapes
+from quantglow.frontend.input_shapes import declared_dims, resolve_shapes
 from quantglow.frontend.loading import load_model
 from quantglow.frontend.source_hash import source_hash
 from quantglow.frontend.values import Known, dtype_of
@@ -91,11 +91,6 @@ class Source:
         return Signature(
             tuple(map(port_of, self.fed)), tuple(map(port_of, self.proto.graph.output))
         )
-
-    @property
-    def has_shapes(self) -> bool:
-        """Whether the model can be imported without naming shapes."""
-        return is_complete(self.fed)
 
     @cached_property
     def source_hash(self) -> str:

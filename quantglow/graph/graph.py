@@ -10,6 +10,7 @@ from functools import cached_property
 from quantglow.errors import ModelError
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.printer import graph_text
+from quantglow.graph.signature import Port, Signature
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,14 @@ class Graph:
         counts: Counter[Node] = Counter({node: len(users) for node, users in self.users.items()})
         counts.update(node for _, node in self.outputs)
         return counts
+
+    @property
+    def signature(self) -> Signature:
+        """The inputs and outputs, all of fixed shapes."""
+        return Signature(
+            tuple(Port.of(node.name, node.type) for node in self.inputs),
+            tuple(Port.of(name, node.type) for name, node in self.outputs),
+        )
 
     def by_name(self, name: str) -> Node:
         """The node that computes the value ``name``.  Raises ``KeyError``."""

@@ -40,6 +40,16 @@ class Port:
         """Whether the shape may change from call to call."""
         return self.dims is None or not all(isinstance(dim, int) for dim in self.dims)
 
+    @property
+    def default(self) -> Shape | None:
+        """The shape, a free first dimension as 1; None if others are free."""
+        if self.dims is None:
+            return None
+        is_batch_free = bool(self.dims) and not isinstance(self.dims[0], int)
+        dims = (1, *self.dims[1:]) if is_batch_free else self.dims
+        sizes = tuple(dim for dim in dims if isinstance(dim, int))
+        return sizes if len(sizes) == len(dims) else None
+
     def __str__(self) -> str:
         if self.dims is None:
             return "(unknown rank)"
@@ -57,6 +67,13 @@ class Signature:
     def is_free(self) -> bool:
         """Whether any input leaves a dimension free."""
         return any(port.is_free for port in self.inputs)
+
+    @property
+    def default(self) -> Shapes | None:
+        """The shapes if nothing is free but batches, which become 1; else None."""
+        shapes = {port.name: port.default for port in self.inputs}
+        known = {name: shape for name, shape in shapes.items() if shape is not None}
+        return known if len(known) == len(shapes) else None
 
     @property
     def has_free_batch(self) -> bool:

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.errors import CalibrationError
-from quantglow.graph.node import Input
+from quantglow.errors import CalibrationError, InputError
+from quantglow.graph.signature import Dim, Port, Signature
 from quantglow.types import Array
 
 Feeds = dict[str, Array]
 
 
-def feeds_of(data: Any, inputs: tuple[Input, ...]) -> Iterator[Feeds]:
+def feeds_of(data: Any, signature: Signature) -> Iterator[Feeds]:
     """Feeds of one model batch each, from samples that hold one or several.
+
+    A batch has the size of the inputs' first axes, and is one where all of them are free.  Of a
+    model with other free dimensions only, each sample is fed as it is.
 
     ``data``: an iterable of samples, an object with ``get_next()`` (onnxruntime's
     CalibrationDataReader), the path of an ``.npz`` file with an array for each input, or one
@@ -25,9 +28,33 @@ def feeds_of(data: Any, inputs: tuple[Input, ...]) -> Iterator[Feeds]:
     inputs, or one array.  Raises ``CalibrationError``.
     """
     for index, sample in enumerate(_samples(data)):
-        arrays = _by_name(sample, inputs, index)
-        checked = {i.name: _checked(arrays[i.name], i, index) for i in inputs}
-        yield from _batches(checked, inputs, index)
+        arrays = _by_name(sample, [port.name for port in signature.inputs], index)
+        sizes = batch_sizes(signature)
+        checked = {
+            port.name: _checked(arrays[port.name], port, sizes.get(port.name), index)
+            for port in signature.inputs
+        }
+        _check_symbols(checked, signature, index)
+        yield from _batches(checked, sizes, index)
+
+
+def batch_sizes(signature: Signature) -> dict[str, int]:
+    """For each input the size of a batch along its first axis; empty if samples stay whole."""
+    if signature.has_free_batch:
+        return {port.name: 1 for port in signature.inputs}
+    if signature.is_free:
+        return {}
+    return {port.name: int(port.dims[0] or 0) for port in signature.inputs if port.dims}
+
+
+def _check_symbols(arrays: Feeds, signature: Signature, index: int) -> None:
+    """Raise ``CalibrationError`` where a symbol has two sizes."""
+    if not signature.is_free:
+        return
+    try:
+        signature.check({name: array.shape for name, array in arrays.items()})
+    except InputError as error:
+        raise CalibrationError(f"sample {index} does not fit the model: {error}") from None
 
 
 def _samples(data: Any) -> Iterable[Any]:
@@ -64,8 +91,7 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
         ) from error
 
 
-def _by_name(sample: Any, inputs: tuple[Input, ...], index: int) -> Mapping[str, Any]:
-    names = [i.name for i in inputs]
+def _by_name(sample: Any, names: list[str], index: int) -> Mapping[str, Any]:
     if isinstance(sample, Mapping):
         missing, unknown = set(names) - sample.keys(), sample.keys() - set(names)
         if missing or unknown:
@@ -83,40 +109,47 @@ def _by_name(sample: Any, inputs: tuple[Input, ...], index: int) -> Mapping[str,
     return dict(zip(names, arrays, strict=True))
 
 
-def _checked(value: Any, node: Input, index: int) -> Array:
+def _checked(value: Any, port: Port, batch: int | None, index: int) -> Array:
     """The array in the input's element type; its first axis may hold several batches."""
-    array, kind = np.asarray(value), node.type
-    if array.dtype == np.float64 and kind.dtype.is_float:
+    array, wanted = np.asarray(value), port.dtype.numpy
+    if array.dtype == np.float64 and port.dtype.is_float:
         with np.errstate(over="ignore"):
             array = array.astype(np.float32)
-    if array.dtype != kind.dtype.numpy:
-        raise _unfit(node, index, f"elements of {kind.dtype.numpy}", str(array.dtype), "cast it")
-    batch = kind.shape[0] if kind.shape else 1
-    expected = f"shape {kind.shape}" + (" or a multiple of its first axis" if kind.shape else "")
-    if array.ndim != kind.rank or array.shape[1:] != kind.shape[1:]:
-        raise _unfit(node, index, expected, str(array.shape), "preprocess as for the model")
-    if kind.rank and (not batch or not len(array) or len(array) % batch):
+    if array.dtype != wanted:
+        raise _unfit(port, index, f"elements of {wanted}", str(array.dtype), "cast it")
+    is_whole = batch is None or isinstance(port.dims and port.dims[0], str | None)
+    expected = f"shape {port}" + ("" if is_whole else " or a multiple of its first axis")
+    if not _fits(array.shape, port.dims, whole=batch is None):
+        raise _unfit(port, index, expected, str(array.shape), "preprocess as for the model")
+    if batch is not None and (not batch or not len(array) or len(array) % batch):
         remedy = f"give batches of {batch} (or a multiple), or import the model at another batch"
-        raise _unfit(node, index, expected, str(array.shape), remedy)
-    if kind.dtype.is_float and not np.isfinite(array).all():
+        raise _unfit(port, index, expected, str(array.shape), remedy)
+    if port.dtype.is_float and not np.isfinite(array).all():
         bad = int(array.size - np.isfinite(array).sum())
         raise CalibrationError(
-            f"sample {index} has {bad} NaN or Inf value(s) in input {node.name!r}. "
+            f"sample {index} has {bad} NaN or Inf value(s) in input {port.name!r}. "
             "Remedy: look at the preprocessing, or leave the sample out."
         )
     return array
 
 
-def _unfit(node: Input, index: int, expected: str, got: str, remedy: str) -> CalibrationError:
+def _fits(shape: tuple[int, ...], dims: tuple[Dim, ...] | None, whole: bool) -> bool:
+    """Whether the fixed sizes are these; the first may hold several batches."""
+    if dims is None:
+        return True
+    pairs = list(zip(shape, dims, strict=False))[0 if whole else 1 :]
+    return len(shape) == len(dims) and all(s == d for s, d in pairs if isinstance(d, int))
+
+
+def _unfit(port: Port, index: int, expected: str, got: str, remedy: str) -> CalibrationError:
     return CalibrationError(
-        f"sample {index} does not fit input {node.name!r}: expected {expected}, got {got}. "
+        f"sample {index} does not fit input {port.name!r}: expected {expected}, got {got}. "
         f"Remedy: {remedy}."
     )
 
 
-def _batches(arrays: Feeds, inputs: tuple[Input, ...], index: int) -> Iterator[Feeds]:
-    """The arrays cut along their first axes into batches of the model's size."""
-    sizes = {i.name: i.type.shape[0] for i in inputs if i.type.shape}
+def _batches(arrays: Feeds, sizes: Mapping[str, int], index: int) -> Iterator[Feeds]:
+    """The arrays cut along their first axes into batches of these sizes."""
     counts = {name: len(arrays[name]) // size for name, size in sizes.items()}
     if len(set(counts.values())) > 1:
         raise CalibrationError(

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from quantglow.errors import ProfileMismatchError
 from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Shape, Shapes
 from quantglow.profiling import storage
 from quantglow.profiling.histogram import Histogram
+from quantglow.types import Array
+
+FeedShapes = tuple[tuple[str, Shape], ...]
+"""Names and shapes of the inputs of one run, by name."""
+
+
+def shapes_of(feeds: Mapping[str, Array]) -> FeedShapes:
+    return tuple(sorted((name, array.shape) for name, array in feeds.items()))
 
 
 @dataclass(frozen=True)
 class Profile:
     """One histogram for each float value, keyed by ONNX value name.
 
-    ``source_hash`` binds it to the model; ``samples`` counts the runs of the model.
+    ``source_hash`` binds it to the model, whatever shapes it ran at; ``samples`` counts the runs
+    of the model, ``shapes`` those with each combination of input shapes.
     """
 
     source_hash: str
     histograms: Mapping[str, Histogram]
     samples: int = 0
+    shapes: Mapping[FeedShapes, int] = field(default_factory=dict)
+
+    @property
+    def main_shapes(self) -> Shapes | None:
+        """The input shapes that most elements of the data came in; None if none are known."""
+
+        def elements(shapes: FeedShapes) -> int:
+            return self.shapes[shapes] * sum(math.prod(shape) for _, shape in shapes)
+
+        best = max(self.shapes, key=lambda s: (elements(s), s), default=None)
+        return None if best is None else dict(best)
 
     def merge(self, other: Profile) -> Profile:
         """The profile of both data sets; exact, associative and commutative."""
@@ -33,7 +56,8 @@ class Profile:
             name: self.histograms.get(name, nothing).merge(other.histograms.get(name, nothing))
             for name in names
         }
-        return Profile(self.source_hash, merged, self.samples + other.samples)
+        shapes = Counter(self.shapes) + Counter(other.shapes)
+        return Profile(self.source_hash, merged, self.samples + other.samples, shapes)
 
     def check(self, graph: Graph) -> None:
         """Raise ``ProfileMismatchError`` unless it was recorded on the model of ``graph``."""
@@ -58,12 +82,15 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file; an existing file is replaced at once or not at all."""
-        storage.write(path, self.source_hash, self.histograms, self.samples)
+        runs = [(dict(shapes), count) for shapes, count in sorted(self.shapes.items())]
+        storage.write(path, self.source_hash, self.histograms, self.samples, runs)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
         """Read what ``save`` wrote.  Raises ``FileFormatError``."""
-        return Profile(*storage.read(path))
+        source_hash, histograms, samples, runs = storage.read(path)
+        shapes = {tuple(sorted(shapes.items())): count for shapes, count in runs}
+        return Profile(source_hash, histograms, samples, shapes)
 
     @staticmethod
     def merged(profiles: Iterable[Profile]) -> Profile:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from quantglow.errors import CalibrationError, OptionError
+from quantglow.errors import (
+    CalibrationError,
+    InputError,
+    ModelError,
+    OptionError,
+    UnsupportedOpError,
+)
+from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.histogram import Histogram
-from quantglow.profiling.profiles import Profile
+from quantglow.profiling.profiles import FeedShapes, Profile, shapes_of
 from quantglow.profiling.progress import shown
 from quantglow.types import Array
 
@@ -23,7 +31,7 @@ Runner = Callable[[Graph, Mapping[str, Array], Sequence[Listener]], object]
 
 
 def profile(
-    graph: Graph,
+    graph: Graph | Family,
     data: Any,
     *,
     subset_size: int = 300,
@@ -32,6 +40,8 @@ def profile(
 ) -> Profile:
     """Histograms of every float value of ``graph`` over the first ``subset_size`` batches.
 
+    Of a family, each batch is run by the graph for its shapes; values of one name share one
+    histogram.
     ``data`` is what ``data.feeds_of`` takes.  ``progress``: a bar on stderr; "auto" shows it on a
     terminal only.  Raises ``CalibrationError`` for data that does not fit the model, holds NaN or
     Inf, or leads to NaN or Inf in any tensor (named in the message).
@@ -39,17 +49,29 @@ def profile(
     if subset_size < 1:
         raise OptionError(f"subset_size must be at least 1, got {subset_size}")
     recorded: dict[str, Histogram] = {}
-    samples = 0
-    for feeds in _shown(islice(feeds_of(data, graph.inputs), subset_size), data, progress):
+    shapes: Counter[FeedShapes] = Counter()
+    family = Family.of(graph)
+    batches = islice(feeds_of(data, family.signature), subset_size)
+    for index, feeds in enumerate(_shown(batches, data, progress)):
         with np.errstate(all="ignore"):
-            run(graph, feeds, [_recorder(recorded, samples)])
-        samples += 1
-    if not samples:
+            run(_graph_for(feeds, family, index), feeds, [_recorder(recorded, index)])
+        shapes[shapes_of(feeds)] += 1
+    if not shapes:
         raise CalibrationError(
             "calibration data holds no samples. Remedy: pass at least one; an iterator or a "
             "CalibrationDataReader that was used before is empty."
         )
-    return Profile(graph.source_hash, recorded, samples)
+    return Profile(family.source_hash, recorded, shapes.total(), shapes)
+
+
+def _graph_for(feeds: Feeds, family: Family, index: int) -> Graph:
+    try:
+        return family.fitting(feeds)
+    except (InputError, ModelError, UnsupportedOpError) as error:
+        raise CalibrationError(
+            f"batch {index} has shapes that the model does not take: {error}. Remedy: feed shapes "
+            "that its operators agree with, or leave the sample out."
+        ) from error
 
 
 def _recorder(recorded: dict[str, Histogram], sample: int) -> Listener:

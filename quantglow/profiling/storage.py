@@ -12,7 +12,7 @@ import math
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 
 from quantglow.errors import FileFormatError
 from quantglow.files import replacing
+from quantglow.graph.signature import Shape
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.types import Array
 
@@ -27,6 +28,9 @@ FORMAT = "quantglow-profile"
 VERSION = 1
 MAX_NBYTES = 1 << 30
 """Larger members are refused unread: a model of 50,000 tensors stays below."""
+
+Run = tuple[dict[str, Shape], int]
+"""Input shapes, and how many runs had them."""
 
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -39,6 +43,7 @@ _DAMAGE = (
     RecursionError,
     NotImplementedError,
     RuntimeError,
+    AttributeError,
 )
 """What reading a damaged archive raises in the standard library and NumPy."""
 
@@ -48,6 +53,7 @@ def write(
     source_hash: str,
     histograms: Mapping[str, Histogram],
     samples: int,
+    runs: Sequence[Run] = (),
 ) -> None:
     """Write to a temporary file beside ``path``, then rename."""
     parts = [h.counts for h in histograms.values()]
@@ -57,6 +63,7 @@ def write(
         "version": VERSION,
         "source_hash": source_hash,
         "samples": samples,
+        "runs": [{"inputs": shapes, "count": count} for shapes, count in runs],
         "tensors": {name: _described(h) for name, h in histograms.items()},
     }
     manifest["sha256"] = _digest(manifest, counts)
@@ -70,8 +77,11 @@ def write(
         archive.writestr("counts.npy", buffer.getvalue())
 
 
-def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int]:
-    """Source hash, histograms and number of samples.  Raises ``FileFormatError``."""
+def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:
+    """Source hash, histograms, number of samples and their shapes, where the file has them.
+
+    Raises ``FileFormatError``.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(_member(archive, "manifest.json"))
@@ -79,7 +89,8 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int]:
         counts = np.lib.format.read_array(raw, allow_pickle=False)
         _check(manifest, counts)
         histograms = _histograms(manifest["tensors"], counts)
-        return str(manifest["source_hash"]), histograms, int(manifest["samples"])
+        runs = [_run(entry) for entry in manifest.get("runs", [])]
+        return str(manifest["source_hash"]), histograms, int(manifest["samples"]), runs
     except OSError as error:
         raise FileFormatError(f"cannot read profile {os.fspath(path)!r}: {error}") from error
     except _DAMAGE as error:
@@ -118,6 +129,11 @@ def _digest(manifest: Mapping[str, Any], counts: Array) -> str:
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode())
     digest.update(counts.tobytes())
     return digest.hexdigest()
+
+
+def _run(entry: Mapping[str, Any]) -> Run:
+    shapes = {str(name): tuple(map(int, dims)) for name, dims in entry["inputs"].items()}
+    return shapes, int(entry["count"])
 
 
 def _described(histogram: Histogram) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from quantglow import debug
 from quantglow.graph.graph import Graph
@@ -47,27 +48,48 @@ def quantize_with_report(
     progress: bool | str = "auto",
 ) -> tuple[Graph, QuantizationReport]:
     """``quantize``, and for every operator its precision and why it stayed float."""
+    result, plan = quantize_with_plan(graph, profile, config, imported, data, progress)
+    return result, report_of(plan)
+
+
+def quantize_with_plan(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig | None = None,
+    imported: Graph | None = None,
+    data: Any = None,
+    progress: bool | str = "auto",
+) -> tuple[Graph, Plan]:
+    """``quantize``, and the plan that it followed."""
     config = config or QuantizationConfig()
     profile.check(graph)
     plan = make_plan(graph, profile, config, imported)
     plan = with_named_int16(plan, profile, config, imported)
     result = Converter(plan, config.per_channel).run()
     if data is not None and config.recovery:
-        samples = Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.inputs))
+        samples = Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.signature))
         result = recover(graph, result, samples.kept, config.recovery, config.per_channel, progress)
     if debug.verifying():
         result.verify()
     debug.dump_ir("quantize", result)
-    return result, _report(plan)
+    return result, plan
 
 
-def _report(plan: Plan) -> QuantizationReport:
+def report_of(plan: Plan) -> QuantizationReport:
+    """For every operator its precision and why it stayed float."""
     return QuantizationReport(
         tuple(
             NodeReport(n.name, n.op, plan.precision(n), plan.reasons.get(n, ""))
             for n in plan.graph.compute_nodes()
         )
     )
+
+
+class DecidedWeights(Protocol):
+    """The integers of a layer, from before."""
+
+    def fitting(self, node: Any, x: ElementType) -> dict[str, Constant | None] | None:
+        """Its operands ``w`` and ``b`` for an input of type ``x``; None if they do not fit."""
 
 
 @dataclass
@@ -78,6 +100,7 @@ class Converter:
 
     plan: Plan
     per_channel: bool = True
+    weights: Mapping[str, DecidedWeights] = field(default_factory=dict)
     reals: dict[Node, Node] = field(default_factory=dict)
     integers: dict[tuple[Node, ElementType], Node] = field(default_factory=dict)
 
@@ -109,6 +132,11 @@ class Converter:
     def out(self, node: Node) -> ElementType | None:
         """The int8 type of a node's result, or None if it is only read as float32."""
         return self.element(node) if node in self.plan.integer_results else None
+
+    def decided(self, node: Node, x: ElementType) -> dict[str, Constant | None] | None:
+        """The integer operands of a layer with input ``x``, if they are known already."""
+        known = self.weights.get(node.name)
+        return None if known is None else known.fitting(node, x)
 
     def real(self, node: Node) -> Node:
         """The value as float32."""

@@ -55,6 +55,9 @@ class Conversion(Protocol):
     def is_int8(self, node: Node) -> bool:
         """Whether the node computes on int8 operands."""
 
+    def decided(self, node: Node, x: ElementType) -> dict[str, Constant | None] | None:
+        """The integer operands of a layer with input ``x``, if they are known already."""
+
     def real(self, node: Node) -> Node:
         """The value as float32."""
 
@@ -88,14 +91,13 @@ def rule_of(kind: type[Node]) -> Rule | None:
 def contraction(node: Any, conversion: Conversion) -> Node:
     """int8 weights by channel, int32 bias, one rounding."""
     x, out = conversion.int8(node.x), conversion.out(node)
-    bias = None if node.b is None else node.b.value
-    params, dtype = x.type.params, x.type.dtype
-    made = quantize_weights(node.w.value, bias, params, conversion.per_channel, dtype)
-    changes: dict[str, Any] = {
-        "x": x,
-        "out": out,
-        **integer_operands(node.name, made, params),
-    }
+    integers = conversion.decided(node, x.type.element)
+    if integers is None:
+        bias = None if node.b is None else node.b.value
+        params, dtype = x.type.params, x.type.dtype
+        made = quantize_weights(node.w.value, bias, params, conversion.per_channel, dtype)
+        integers = integer_operands(node.name, made, params)
+    changes: dict[str, Any] = {"x": x, "out": out, **integers}
     if isinstance(node, Conv) and node.residual is not None:
         read = conversion.real if out is None else conversion.int8
         changes["residual"] = read(node.residual)

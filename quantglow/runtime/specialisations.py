@@ -17,7 +17,7 @@ from typing import Protocol
 
 from quantglow.errors import DelegationError, InputError, QuantglowError, UnsupportedOpError
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Port, Shape, Shapes, Signature
+from quantglow.graph.signature import Shape, Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names
 from quantglow.runtime.build import Build, Machine
 from quantglow.types import Array
@@ -72,11 +72,7 @@ class OneShape:
     @property
     def signature(self) -> Signature:
         """The types of the graph."""
-        graph = self.first.graph
-        return Signature(
-            tuple(Port.of(node.name, node.type) for node in graph.inputs),
-            tuple(Port.of(name, node.type) for name, node in graph.outputs),
-        )
+        return self.first.graph.signature
 
     @property
     def target(self) -> str:

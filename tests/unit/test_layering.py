@@ -25,6 +25,8 @@ LAYERS = (
     ("runtime",),
     ("report",),
     ("loading", "delegating"),
+    ("models",),
+    ("job",),
     ("driver",),
     ("cli",),
 )

@@ -43,6 +43,9 @@ class Site:
         """Whether a function may be skipped on the way up: nobody else reads it."""
         return node is self.node or (function_of(node) is not None and self.uses.single(node))
 
+    def decided(self, node: Node, x: ElementType) -> None:
+        """Nothing: the model has its integers in itself."""
+
     def real(self, node: Node) -> Node:
         return node
 

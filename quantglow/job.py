@@ -1,0 +1,239 @@
+"""The stages of ``quantize_and_compile`` with what they hand to each other."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quantglow import debug, interpreter, profiling, quantization
+from quantglow.errors import CalibrationError, OptionError, QuantglowError
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.models import InputShapes, float_family_of, programs_of
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds, feeds_of
+from quantglow.profiling.profiles import shapes_of
+from quantglow.profiling.storage import is_profile
+from quantglow.quantization import accuracy_control
+from quantglow.quantization.recovery import Spread, capacity
+from quantglow.report import Report, verification
+from quantglow.report.metrics import Sums
+from quantglow.report.report import report_of
+from quantglow.report.sensitivity import sensitivities
+from quantglow.report.verification import MAX_SAMPLES, Verification
+from quantglow.runtime.build import Build, Machine
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.specialisations import Specialisation
+
+RANKING_SAMPLES = 2
+"""Calibration batches on which accuracy control ranks layers; each costs a run per layer."""
+
+NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
+
+
+@dataclass(frozen=True)
+class AccuracyContract:
+    """``max_drop`` and its companions, before there is a model to measure."""
+
+    max_drop: float
+    drop_type: str
+    validation_fn: Callable[..., float] | None
+    max_minutes: float | None
+
+
+@dataclass
+class Job:
+    """One model on its way.  ``float_graph`` has the shapes at which everything is decided: those
+    that most of the data came in.  ``kept`` and ``data`` are samples of these shapes, for the
+    check and for accuracy recovery; empty and None if there is a profile only.
+    """
+
+    model: Any
+    verify: bool
+    seconds: dict[str, float] = field(default_factory=dict)
+    kept: Sequence[Feeds] = ()
+    data: Sequence[Feeds] | None = None
+
+    def prepare(self, input_shapes: InputShapes | None) -> None:
+        with debug.timed("import", self.seconds):
+            self.family = float_family_of(self.model, input_shapes)
+
+    def calibrate(self, data: Any, subset_size: int, progress: bool | str) -> None:
+        """Profile, or take the profile given, and choose the shapes."""
+        with debug.timed("profile", self.seconds):
+            known, samples = profile_in(data), Samples(data, self.family)
+            self.profile = known or profiling.profile(
+                self.family, samples, subset_size=subset_size, progress=progress
+            )
+        self.float_graph = main_graph(self.family, self.profile)
+        if known is None:
+            self.kept, self.data = samples.fitting(self.float_graph)
+
+    def quantize(self, config: QuantizationConfig, progress: bool | str = "auto") -> None:
+        """Quantize, with accuracy recovery if there are samples."""
+        with debug.timed("quantize", self.seconds):
+            self.quantized = quantization.quantize_for_all_shapes(
+                self.float_graph, self.profile, config, data=self.data, progress=progress
+            )
+
+    def compile(self, machine: Machine) -> CompiledModel:
+        """The quantized model, checked."""
+        build = machine.compile(self.quantized.graph)
+        seconds = {**self.seconds, **build.seconds}
+        with debug.timed("verify", seconds):
+            found = self._verification(build)
+        report = replace(
+            checked_report(build, seconds, found),
+            profile={"samples": self.profile.samples, "tensors": len(self.profile.histograms)},
+        )
+        return self._model(build, machine, report)
+
+    def _model(self, build: Build, machine: Machine, report: Report) -> CompiledModel:
+        first = Specialisation(self.quantized.graph, build)
+        decisions = self.quantized.decisions
+        programs = programs_of(self.family, first, machine, decisions=decisions)
+        return CompiledModel(programs, report, self.profile)
+
+    def compile_controlled(
+        self, config: QuantizationConfig, contract: AccuracyContract, machine: Machine
+    ) -> CompiledModel:
+        """The fastest model found that satisfies the contract, checked as ``compile`` does."""
+        measured = accuracy_control.Contract[CompiledModel](
+            contract.max_drop,
+            contract.validation_fn or self.minus_relative_error,
+            contract.drop_type,
+            contract.max_minutes,
+        )
+
+        def build(kept_float: Sequence[str]) -> CompiledModel:
+            self.quantize(excluding(config, kept_float))
+            made = machine.compile(self.quantized.graph)
+            return self._model(made, machine, report_of(made, {}))
+
+        float_model = compiled_float(self.family, self.float_graph, machine)
+        self.quantize(config)
+        ranking = self.ranking()
+        baseline = measured.metric(float_model)
+        found = accuracy_control.Search(measured, baseline, ranking, build).run()
+        self.quantize(excluding(config, ranking[: found.kept]))
+        return self.compile(machine)
+
+    def ranking(self) -> list[str]:
+        """Layers in int8, the one whose error alone harms the outputs most first."""
+        if not self.kept:
+            raise CalibrationError(
+                "a profile holds no samples to rank layers on. Remedy: pass the calibration "
+                "samples together with max_drop."
+            )
+        names = [n.name for n in self.quantized.report.nodes if n.precision != "float"]
+        kept = self.kept[:RANKING_SAMPLES]
+        found = sensitivities(self.float_graph, self.quantized.graph, names, kept)
+        return sorted(found, key=lambda name: found[name])
+
+    def minus_relative_error(self, model: CompiledModel) -> float:
+        """``-10 ** (-SQNR / 20)`` of the worst output on the kept calibration samples."""
+        totals = [Sums()] * len(self.float_graph.outputs)
+        for feeds in self.kept:
+            wanted = interpreter.interpret(self.float_graph, feeds)
+            pairs = zip(totals, wanted, model.run(None, feeds), strict=True)
+            totals = [t + Sums.of(w, g) for t, w, g in pairs]
+        return -max(10 ** (-t.sqnr_db / 20) for t in totals)
+
+    def _verification(self, build: Build) -> Verification:
+        precisions = self.quantized.report
+        is_float = precisions.count("float") == len(precisions.nodes)
+        nothing = (NOTHING_QUANTIZED,) if is_float else ()
+        if not self.verify:
+            return verification.unverified(precisions, *nothing)
+        run = build.executable.run
+        graphs = (self.float_graph, self.quantized.graph, precisions)
+        found = verification.verify(self.model, *graphs, run, self.kept, self.profile)
+        return replace(found, notes=(*found.notes, *nothing))
+
+
+def main_graph(family: Family, profile: Profile | None = None) -> Graph:
+    """The graph at the only shapes, else at those of most data, else at batch 1.
+
+    Raises ``OptionError`` where other dimensions are free and nothing tells their sizes.
+    """
+    known = profile.main_shapes if profile and family.signature.is_free else None
+    shapes = known or family.signature.default
+    if shapes is None:
+        ports = ", ".join(f"{port.name}: {port}" for port in family.signature.inputs)
+        raise OptionError(
+            f"the model leaves dimensions free ({ports}) and the profile does not tell the shapes "
+            "it ran at. Remedy: profile the model again, or pass input_shapes."
+        )
+    return family.at(shapes)
+
+
+def compiled_float(family: Family, graph: Graph, machine: Machine) -> CompiledModel:
+    """A float model, compiled for the shapes of ``graph`` at once."""
+    build = machine.compile(graph)
+    first = Specialisation(graph, build)
+    return CompiledModel(programs_of(family, first, machine), report_of(build, {}))
+
+
+def checked_report(build: Build, seconds: Mapping[str, float], found: Verification) -> Report:
+    """The report of a build that was compared with the float model."""
+    return replace(
+        report_of(build, seconds),
+        outputs=found.outputs,
+        layers=found.layers,
+        compared_with=found.compared_with,
+        samples=found.samples,
+        notes=found.notes,
+    )
+
+
+def excluding(config: QuantizationConfig, names: Sequence[str]) -> QuantizationConfig:
+    """The same options with more nodes in float."""
+    exact = tuple(f"re:^{re.escape(name)}$" for name in names)
+    return replace(config, nodes_to_exclude=(*(config.nodes_to_exclude or ()), *exact))
+
+
+def profile_in(data: Any) -> Profile | None:
+    """The profile that calibration data is, or names; None for samples."""
+    if isinstance(data, Profile):
+        return data
+    if isinstance(data, str | os.PathLike) and is_profile(data):
+        return Profile.load(data)
+    return None
+
+
+@dataclass
+class Samples:
+    """Calibration data as feeds; some are kept for accuracy recovery, the first for the check."""
+
+    data: Any
+    family: Family
+    kept: list[Feeds] = field(default_factory=list)
+    spread: Spread[Feeds] | None = None
+
+    def __iter__(self) -> Iterator[Feeds]:
+        for feeds in feeds_of(self.data, self.family.signature):
+            # The caller may fill the same array again for the next sample.
+            own = {name: array.copy() for name, array in feeds.items()}
+            if len(self.kept) < MAX_SAMPLES:
+                self.kept.append(own)
+            if self.spread is None:
+                self.spread = Spread(self._capacity(own))
+            self.spread.add(own)
+            yield feeds
+
+    def _capacity(self, feeds: Feeds) -> int:
+        try:
+            return capacity(self.family.fitting(feeds))
+        except QuantglowError:
+            return 1  # The profiler, which comes next, says what is wrong with the shapes.
+
+    def fitting(self, graph: Graph) -> tuple[list[Feeds], list[Feeds]]:
+        """The samples of the graph's shapes, for the check and for recovery; never none."""
+        wanted = tuple(sorted((node.name, node.type.shape) for node in graph.inputs))
+        spread = [f for f in (self.spread.kept if self.spread else ()) if shapes_of(f) == wanted]
+        kept = [feeds for feeds in self.kept if shapes_of(feeds) == wanted]
+        return max(kept, spread[:MAX_SAMPLES], key=len), spread or kept

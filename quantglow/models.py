@@ -1,0 +1,108 @@
+"""Models and graphs as families of graphs, and what is compiled of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from quantglow import frontend, passes, quantization
+from quantglow.errors import OptionError
+from quantglow.frontend import Source
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Shapes
+from quantglow.quantization import Decisions
+from quantglow.runtime.build import Machine
+from quantglow.runtime.specialisations import (
+    FreeShapes,
+    OneShape,
+    Specialisation,
+    Specialisations,
+)
+
+InputShapes = Mapping[str, Sequence[int]]
+"""Input name -> shape, for models that leave dimensions free."""
+
+
+def opened(model: Any) -> Source:
+    """The source of a path, bytes or ModelProto, which may be changed afterwards."""
+    source = frontend.open_model(model)
+    is_shared = not isinstance(model, str | os.PathLike | bytes)
+    return source.snapshot() if is_shared and source.signature.is_free else source
+
+
+def family_of(model: Source | Graph, input_shapes: InputShapes | None = None) -> Family:
+    """The graphs to compile of a model or of a graph.
+
+    With ``input_shapes``, or for a model that leaves nothing free, that is one graph.
+    """
+    if isinstance(model, Graph):
+        return Family.of(model if is_quantized(model) else passes.optimize(model))
+    return _family(model, input_shapes, ready)
+
+
+def float_family_of(model: Any, input_shapes: InputShapes | None = None) -> Family:
+    """The optimized float graphs of a path, bytes or ModelProto, or of a graph.
+
+    Raises ``OptionError`` for what is quantized already.
+    """
+    if isinstance(model, Graph):
+        return Family.of(passes.optimize(float_only(model)))
+    return _family(opened(model), input_shapes, lambda g: passes.optimize(float_only(g)))
+
+
+def _family(
+    source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
+) -> Family:
+    if input_shapes or not source.signature.is_free:
+        return Family.of(finish(source.graph(input_shapes, delegate=True)))
+
+    def make(shapes: Shapes) -> Graph:
+        return finish(source.graph(shapes, delegate=True))
+
+    return Family(source.signature, source.source_hash, make)
+
+
+def ready(graph: Graph) -> Graph:
+    """An imported graph as it is compiled: optimized, int8 where the model comes quantized."""
+    return quantization.fuse_quantized(graph) if is_quantized(graph) else passes.optimize(graph)
+
+
+def float_only(graph: Graph) -> Graph:
+    """The graph.  Raises ``OptionError`` for one that is quantized."""
+    if is_quantized(graph):
+        raise OptionError(
+            "the model is quantized already. Remedy: compile it as it is, or pass the float model."
+        )
+    return graph
+
+
+def is_quantized(graph: Graph) -> bool:
+    """Whether any value is an integer standing for a real number."""
+    return any(node.type.quant is not None for node in graph.nodes)
+
+
+def programs_of(
+    family: Family,
+    first: Specialisation | None,
+    machine: Machine,
+    *,
+    decisions: Decisions | None = None,
+    delegate: Callable[[Shapes], Specialisation] | None = None,
+) -> Specialisations:
+    """What a model runs: ``first``, and programs for other shapes where the family has them.
+
+    They are quantized by ``decisions``; ``delegate`` runs what cannot be compiled.
+    """
+    if not family.signature.is_free and first is not None:
+        return OneShape(first)
+
+    def graph_at(shapes: Shapes) -> Graph:
+        graph = family.make(shapes)
+        return graph if decisions is None else decisions.apply(graph)
+
+    programs = FreeShapes(family.signature, graph_at, machine, delegate)
+    if first is not None:
+        programs.add(first)
+    return programs

@@ -1,0 +1,175 @@
+"""What the quantizer decided of a model, by value name, so that it holds at every shape.
+
+A model with free dimensions is imported again for a new shape and runs through the same passes,
+which are deterministic and keep the names of ONNX values.  The decisions made at one shape are
+taken by name at the others; nothing is profiled or rounded again.  What only another shape has
+(helper values of a pass, a layer that was folded elsewhere) is decided by fixed rules:
+
+* an operator that keeps the parameters of its operand keeps them, in int8 if the operand is;
+* a product of known precision whose weights have another layout or input gets them rounded anew;
+* every other operator without a decision computes in float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops.arithmetic import is_integer
+from quantglow.ops.convolution import Contraction
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile, Range, choose_range
+from quantglow.quantization.convert import Converter, quantize_with_plan, report_of
+from quantglow.quantization.params import activation_element
+from quantglow.quantization.plan import KEEPS_PARAMS, Plan
+from quantglow.quantization.refusals import refusal
+from quantglow.quantization.report import QuantizationReport
+from quantglow.types import ElementType
+
+UNDECIDED = "it is not part of the model at the shapes it was calibrated at"
+NO_RANGE = "there is no range for one of its tensors at these shapes"
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """The integers of a layer, and the input type that its bias was rounded for."""
+
+    w: Constant
+    b: Constant | None
+    x: ElementType
+
+    def fitting(self, node: Any, x: ElementType) -> dict[str, Constant | None] | None:
+        """The operands for a layer, a Gemm's also for the 1x1 convolution; None if they differ."""
+        wanted, found = node.w.type.shape, self.w.type.shape
+        if x != self.x or _core(wanted) != _core(found):
+            return None
+        return {"w": _reshaped(self.w, wanted), "b": self.b}
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """``reasons``: why operators stay float; ``int8``: those that do not; ``elements``: the int8
+    type of each value that has one; ``weights``: by layer.
+    """
+
+    reasons: Mapping[str, str]
+    int8: frozenset[str]
+    elements: Mapping[str, ElementType]
+    weights: Mapping[str, LayerWeights]
+    quantize_output: bool = False
+    symmetric: bool = False
+    per_channel: bool = True
+
+    @staticmethod
+    def of(plan: Plan, result: Graph, profile: Profile, config: QuantizationConfig) -> Decisions:
+        """Those behind ``result``, which was made by ``plan``."""
+        arguments = (config.calibrate_method, config.percentile, config.symmetric)
+        elsewhere = profile.histograms.keys() - {node.name for node in plan.graph.nodes}
+        elements = {
+            name: activation_element(
+                choose_range(profile.histograms[name], *arguments), config.symmetric
+            )
+            for name in sorted(elsewhere)
+            if name in profile
+        }
+        elements.update((node.name, element) for node, element in plan.elements.items())
+        return Decisions(
+            reasons={node.name: reason for node, reason in plan.reasons.items()},
+            int8=frozenset(n.name for n in plan.graph.compute_nodes() if plan.is_int8(n)),
+            elements=elements,
+            weights=weights_of(result),
+            quantize_output=plan.quantize_output,
+            symmetric=config.symmetric,
+            per_channel=config.per_channel,
+        )
+
+    def apply(self, graph: Graph) -> Graph:
+        """The int8 graph of the optimized float graph of the same model at any shape."""
+        return Converter(self.plan(graph), self.per_channel, self.weights).run()
+
+    def plan(self, graph: Graph) -> Plan:
+        """The plan for a graph, from what is known by name and the rules above."""
+        reasons: dict[Node, str] = {}
+        elements: dict[Node, ElementType] = {}
+        for node in graph.nodes:
+            element = self._element(node, elements)
+            if element is not None:
+                elements[node] = element
+            if node.operands and (reason := self._reason(node, elements, reasons)):
+                reasons[node] = reason
+        groups = {node: node for node in elements}
+        return Plan(graph, reasons, elements, groups, self.quantize_output)
+
+    def _element(self, node: Node, elements: Mapping[Node, ElementType]) -> ElementType | None:
+        if not node.type.dtype.is_float:
+            return None
+        if node.name in self.elements:
+            return self.elements[node.name]
+        if isinstance(node, Constant) and node.value.size:
+            seen = Range(float(node.value.min()), float(node.value.max()))
+            return activation_element(seen, self.symmetric)
+        return elements.get(node.operands[0]) if isinstance(node, KEEPS_PARAMS) else None
+
+    def _reason(
+        self, node: Node, elements: Mapping[Node, ElementType], reasons: Mapping[Node, str]
+    ) -> str:
+        reason = self.reasons.get(node.name) or refusal(node)
+        if reason:
+            return reason
+        if any(v not in elements for v in (node, *node.operands) if v.type.dtype.is_float):
+            return NO_RANGE
+        follows = isinstance(node, KEEPS_PARAMS) and node.operands[0] not in reasons
+        return "" if node.name in self.int8 or follows else UNDECIDED
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """An int8 graph, the precision of each operator, and the decisions for other shapes."""
+
+    graph: Graph
+    report: QuantizationReport
+    decisions: Decisions
+
+
+def quantize_for_all_shapes(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig | None = None,
+    data: Any = None,
+    progress: bool | str = "auto",
+) -> Quantized:
+    """``quantize`` at the shapes of ``graph``, with what other shapes take over."""
+    config = config or QuantizationConfig()
+    result, plan = quantize_with_plan(graph, profile, config, data=data, progress=progress)
+    return Quantized(result, report_of(plan), Decisions.of(plan, result, profile, config))
+
+
+def weights_of(graph: Graph) -> dict[str, LayerWeights]:
+    """The integers of every layer of an int8 graph."""
+    found = {}
+    for node in graph.nodes:
+        if isinstance(node, Contraction) and is_integer(node.x.type):
+            w, b = node.w, node.b
+            assert isinstance(w, Constant)
+            assert b is None or isinstance(b, Constant)
+            found[node.name] = LayerWeights(w, b, node.x.type.element)
+    return found
+
+
+def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without leading ones."""
+    first = next((i for i, size in enumerate(shape) if size != 1), len(shape))
+    return shape[first:]
+
+
+def _reshaped(w: Constant, shape: tuple[int, ...]) -> Constant:
+    """Weights per channel of the last axis under a shape with the same core."""
+    if w.type.shape == shape:
+        return w
+    quant = w.type.quant
+    assert quant is not None
+    element = ElementType(w.type.dtype, replace(quant, axis=len(shape) - 1))
+    return Constant(name=w.name, value=w.value.reshape(shape), element=element)

@@ -1,0 +1,153 @@
+"""Decisions taken by name give the graph they were made with, and hold at every shape."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.frontend import open_model
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret
+from quantglow.ops import Conv, Gemm, Sigmoid, Softmax, Transpose
+from quantglow.options import QuantizationConfig
+from quantglow.passes import optimize
+from quantglow.profiling import Profile, profile
+from quantglow.quantization import Quantized, quantize, quantize_for_all_shapes
+from quantglow.quantization.decisions import NO_RANGE, UNDECIDED
+from tests.same import same_graph
+from tests.strategies import networks
+from tests.unit.free_network import SHAPES, free_model, image
+from tests.unit.quantization.quantization_networks import samples_for, small_cnn, sqnr
+
+
+def quantized(graph: Graph, **options: object) -> Quantized:
+    """With ranges and recovery from random samples."""
+    samples = samples_for(graph)
+    seen = profile(graph, samples, progress=False)
+    config = QuantizationConfig(**options)  # type: ignore[arg-type]
+    return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
+
+
+def renamed(graph: Graph, chosen: type[Node]) -> Graph:
+    """The graph with other names for the operators of one class."""
+
+    def rule(node: Node) -> Node:
+        return replace(node, name=f"{node.name}:elsewhere") if isinstance(node, chosen) else node
+
+    return graph.rebuild(rule)
+
+
+@settings(max_examples=25, deadline=None)
+@given(networks(), st.booleans(), st.booleans(), st.booleans())
+def test_decisions_give_back_the_graph_they_were_made_with(
+    drawn: Graph, per_channel: bool, is_mixed: bool, quantize_output: bool
+) -> None:
+    graph = optimize(drawn)
+    made = quantized(
+        graph,
+        per_channel=per_channel,
+        preset="mixed" if is_mixed else "performance",
+        quantize_output=quantize_output,
+    )
+    assert same_graph(made.decisions.apply(graph), made.graph)
+
+
+def free_family() -> tuple[Family, Profile]:
+    source = open_model(free_model())
+    family = Family(source.signature, source.source_hash, lambda s: optimize(source.graph(s)))
+    samples = [{"x": image(shape, seed)} for shape in SHAPES for seed in range(2)]
+    return family, profile(family, samples, progress=False)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_another_shape_is_quantized_as_if_decided_there(shape: tuple[int, ...]) -> None:
+    family, seen = free_family()
+    first = quantize_for_all_shapes(family.at({"x": SHAPES[0]}), seen, progress=False)
+    graph = family.at({"x": shape})
+    assert same_graph(first.decisions.apply(graph), quantize(graph, seen))
+
+
+def test_weights_are_shared_by_all_shapes() -> None:
+    family, seen = free_family()
+    first = quantize_for_all_shapes(family.at({"x": SHAPES[0]}), seen, progress=False)
+    other = first.decisions.apply(family.at({"x": SHAPES[1]}))
+    shared = {id(n.value) for n in first.graph.nodes if isinstance(n, Constant) and n.value.ndim}
+    layers = [n for n in other.nodes if isinstance(n, Conv | Gemm) and n.type.quant]
+    assert layers
+    assert all(isinstance(n.w, Constant) and id(n.w.value) in shared for n in layers)
+
+
+def transposing() -> Graph:
+    """A convolution on either side of two moves, and a function in the middle."""
+    base = small_cnn()
+    conv = next(n for n in base.nodes if isinstance(n, Conv) and n.type.shape[1] > 1)
+    turned = Transpose(name="turned", x=conv, perm=(0, 2, 1, 3))
+    bent = Sigmoid(name="bent", x=turned)
+    w = np.random.default_rng(0).normal(size=(1, 1, conv.type.shape[3], 4)).astype(np.float32)
+    last = Conv(name="last", x=bent, w=Constant(name="last_w", value=w))
+    scores = Softmax(name="scores", x=last)
+    return Graph(inputs=base.inputs, outputs=(("scores", scores),), source_hash="t")
+
+
+def test_an_unknown_move_keeps_the_parameters_of_its_operand() -> None:
+    graph = transposing()
+    decisions = quantized(graph).decisions
+    found = decisions.plan(renamed(graph, Transpose))
+    (moved,) = (n for n in found.graph.nodes if isinstance(n, Transpose))
+    assert moved not in found.reasons
+    assert found.elements[moved] == found.elements[moved.operands[0]]
+
+
+def test_an_unknown_move_of_a_float_value_stays_float() -> None:
+    graph = transposing()
+    conv = graph.by_name("turned").operands[0].name
+    decisions = quantized(graph, ignored_scope=[conv]).decisions
+    found = decisions.plan(renamed(graph, Transpose))
+    assert found.reasons[found.graph.by_name("turned:elsewhere")] == UNDECIDED
+
+
+def test_an_unknown_operator_stays_float_and_so_does_who_reads_it_without_a_range() -> None:
+    graph = transposing()
+    made = quantized(graph)
+    other = renamed(graph, Sigmoid)
+    found = made.decisions.plan(other)
+    reasons = {node.name: reason for node, reason in found.reasons.items()}
+    assert reasons["bent:elsewhere"] == reasons["last"] == NO_RANGE
+    assert sqnr(graph, made.decisions.apply(other)) > 20
+
+
+def test_a_layer_with_another_input_type_is_rounded_anew() -> None:
+    graph = transposing()
+    decisions = quantized(graph).decisions
+    doubled = {
+        name: replace(e, quant=replace(e.quant, scales=(2 * e.quant.scales[0],)))
+        for name, e in decisions.elements.items()
+        if e.quant is not None
+    }
+    made = replace(decisions, elements=doubled).apply(graph)
+    made.verify()
+    assert sqnr(graph, made) > 15
+
+
+def test_a_gemm_that_became_a_convolution_keeps_its_integers() -> None:
+    x = Input(name="x", tensor=small_cnn().inputs[0].type)
+    flat = x.type.shape[3]
+    rows = replace(x, tensor=replace(x.type, shape=(1, flat)))
+    w = np.random.default_rng(0).normal(size=(flat, 5)).astype(np.float32)
+    gemm = Gemm(name="g", x=rows, w=Constant(name="w", value=w), b=None)
+    pixels = replace(x, tensor=replace(x.type, shape=(1, 1, 1, flat)))
+    conv = Conv(name="g", x=pixels, w=Constant(name="w:1x1", value=w[None, None]))
+    graphs = [Graph(inputs=(n.x,), outputs=(("g", n),), source_hash="g") for n in (gemm, conv)]  # type: ignore[attr-defined]
+    made = quantized(graphs[0])
+    other = made.decisions.apply(graphs[1])
+    feeds = np.random.default_rng(1).normal(size=(1, flat)).astype(np.float32)
+    np.testing.assert_array_equal(
+        interpret(made.graph, {"x": feeds})[0],
+        interpret(other, {"x": feeds[:, None, None]})[0].reshape(1, 5),
+    )

@@ -1,0 +1,114 @@
+"""One int8 model, calibrated on samples of several shapes, serves every shape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import quantglow as qg
+from quantglow.errors import CalibrationError, OptionError
+from tests.unit.free_network import SHAPES, free_model, image, sum_model
+
+MAIN = (1, 3, 8, 12)
+SAMPLES = [image(shape, seed) for seed in range(2) for shape in (*SHAPES, MAIN)]
+
+
+@pytest.fixture(scope="module")
+def compiled() -> qg.CompiledModel:
+    return qg.quantize_and_compile(free_model(), SAMPLES, num_threads=1, progress=False)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 3, 7, 7)])
+def test_every_shape_gives_the_integers_of_its_graph(compiled: Any, shape: Any) -> None:
+    feeds = {"x": image(shape, 9)}
+    graph = compiled.specialisations.at(feeds).graph
+    for found, expected in zip(compiled.run(None, feeds), qg.interpret(graph, feeds), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, (2, 3, 7, 7)])
+def test_every_shape_is_close_to_float(compiled: Any, shape: Any) -> None:
+    session = onnxruntime.InferenceSession(free_model().SerializeToString())
+    feeds = {"x": image(shape, 9)}
+    for found, wanted in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
+        assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted).max()
+
+
+def test_every_shape_has_the_same_layers_in_int8(compiled: Any) -> None:
+    def kinds(shape: Any) -> list[tuple[str, str]]:
+        graph = compiled.specialisations.at({"x": image(shape)}).graph
+        return [(node.name, str(node.type.element)) for node in graph.compute_nodes()]
+
+    assert kinds((1, 3, 8, 8)) == kinds((3, 3, 6, 5))
+    assert any(name == "c1" or "i8" in kind for name, kind in kinds((1, 3, 8, 8)))
+
+
+def test_the_report_is_about_the_shape_of_most_data(compiled: Any) -> None:
+    assert compiled.graph.inputs[0].type.shape == MAIN
+    assert compiled.report.samples == 4
+
+
+def test_the_profile_knows_the_shapes(compiled: Any) -> None:
+    counts = {dict(shapes)["x"]: count for shapes, count in compiled.profile.shapes.items()}
+    expected = {shape: 4 if shape == MAIN else 2 for shape in SHAPES if shape[0] == 1}
+    assert counts == expected | {(1, 3, 5, 9): 4, (1, 3, 2, 2): 6}
+
+
+def test_a_profile_alone_serves_every_shape(compiled: Any, tmp_path: Any) -> None:
+    path = tmp_path / "free.profile.npz"
+    compiled.profile.save(path)
+    again = qg.quantize_and_compile(free_model(), path, num_threads=1)
+    assert again.graph.inputs[0].type.shape == MAIN
+    assert again(image((2, 3, 4, 4)))[0].shape == (2, 4)
+
+
+def test_profiles_of_different_shapes_merge_exactly(compiled: Any) -> None:
+    parts = [qg.profile(free_model(), [sample], progress=False) for sample in SAMPLES]
+    assert qg.Profile.merged(parts) == compiled.profile
+    assert qg.Profile.merged(parts[::-1]) == compiled.profile
+
+
+def test_a_profile_without_shapes_asks_for_them(compiled: Any) -> None:
+    known = compiled.profile
+    bare = qg.Profile(known.source_hash, known.histograms, known.samples)
+    with pytest.raises(OptionError, match=r"x: \(N, 3, H, W\).*Remedy: .*input_shapes"):
+        qg.quantize_and_compile(free_model(), bare)
+    fixed = qg.quantize_and_compile(
+        free_model(), bare, input_shapes={"x": (1, 3, 4, 4)}, num_threads=1
+    )
+    assert fixed.get_inputs()[0].shape == [1, 3, 4, 4]
+
+
+def test_samples_are_cut_along_a_free_batch() -> None:
+    whole = np.random.default_rng(0).normal(size=(6, 5)).astype(np.float32)
+    model = sum_model(["N", 5])
+    profile = qg.profile(model, whole, progress=False)
+    assert profile == qg.profile(model, [whole[:4], whole[4:]], progress=False)
+    assert profile.samples == 6
+
+
+def test_samples_that_disagree_in_a_symbol_are_refused() -> None:
+    with pytest.raises(CalibrationError, match=r"sample 0 .*'L' is 3 in input 'x0' but 1"):
+        qg.profile(
+            sum_model(["N", "L"], ["N", "L"]),
+            [(np.ones((1, 3), np.float32), np.ones((1, 1), np.float32))],
+        )
+
+
+def test_samples_the_operators_refuse_are_named() -> None:
+    x, y = np.ones(2, np.float32), np.ones(3, np.float32)
+    with pytest.raises(CalibrationError, match=r"batch 1 .*node 'sum'.*Remedy"):
+        qg.profile(sum_model([None, "A"], ["?", "B"]), [(x[None], x[None]), (x[None], y[None])])
+
+
+def test_accuracy_control_tries_models_of_free_shape() -> None:
+    def validation(model: Any) -> float:
+        return -float(np.abs(model(image((2, 3, 4, 6)))[0]).max() > 1e9)
+
+    compiled = qg.quantize_and_compile(
+        free_model(), SAMPLES, max_drop=0.5, validation_fn=validation, num_threads=1
+    )
+    assert compiled.get_inputs()[0].shape == ["N", 3, "H", "W"]
