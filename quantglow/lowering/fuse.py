@@ -26,14 +26,21 @@ def fuse_maps(node: Node, uses: Uses) -> Node | None:
 
 
 def _fits(node: Map, inner: Map) -> bool:
-    """Float values of full shape only: a stored integer would round, a broadcast recompute."""
+    """Values of full shape only, or a broadcast would be computed again and again."""
     return (
-        inner.out.quant is None
-        and inner.type.dtype.is_float
+        (inner.type.dtype.is_float or _is_saturated(inner.expression))
         and inner.type.shape == node.type.shape
         and node.expression.size() + inner.expression.size() <= MAX_OPERATIONS
         and node.args.count(inner) == 1
     )
+
+
+def _is_saturated(expression: Expr) -> bool:
+    """Whether the integers of an expression are what is stored: ``quantized`` has clipped them."""
+    match expression:
+        case Expr("iadd", (Expr("int", (Expr("fmin", (Expr("fmax"), _)),)), Expr("i"))):
+            return True
+    return False
 
 
 def _absorb(node: Map, index: int, inner: Map) -> Map:

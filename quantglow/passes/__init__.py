@@ -11,6 +11,7 @@ from quantglow.passes.canonicalize_pool import canonicalize_pool
 from quantglow.passes.decompose_batch_norm import decompose_batch_norm
 from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from quantglow.passes.eliminate_identity import eliminate_identity
+from quantglow.passes.factor_gate import factor_gate
 from quantglow.passes.fold_arithmetic import fold_arithmetic
 from quantglow.passes.fold_arithmetic_into_consumer import fold_arithmetic_into_consumer
 from quantglow.passes.fold_batch_norm import fold_batch_norm
@@ -78,6 +79,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         recognise_swish,
         recognise_gelu,
         recognise_layer_normalization,
+        factor_gate,
     ),
     repeat("fold-batch-norm", simplify_arithmetic, fold_batch_norm, fold_arithmetic),
     decompose_batch_norm,

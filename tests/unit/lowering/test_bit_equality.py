@@ -16,11 +16,12 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.lowering import lower
-from quantglow.ops import Add, Dequantize, Max, Min, Mul, PRelu, Quantize, Rescale, Sub
+from quantglow.ops import Add, Dequantize, Map, Max, Min, Mul, PRelu, Quantize, Rescale, Sub
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 FINE = ElementType(DType.I16, QuantParams.per_tensor(0.003, 0))
 COARSE = ElementType(DType.I16, QuantParams.per_tensor(0.6, 0))
+FINE_BYTES = ElementType(DType.I8, QuantParams.per_tensor(0.02, 3))
 STEEP = np.linspace(-1.7, 1.3, 16, dtype=np.float32)
 
 CASES: dict[str, Callable[[Node, Node, Node], Node]] = {
@@ -36,6 +37,10 @@ CASES: dict[str, Callable[[Node, Node, Node], Node]] = {
     "rescale": lambda x, y, c: Rescale(name="r", x=x, out=FINE),
     "rescale-wide": lambda x, y, c: Rescale(
         name="r", x=Add(name="a", x=x, y=y, out=FINE), out=ElementType(DType.I16, y.type.quant)
+    ),
+    "chain": lambda x, y, c: Add(name="r", x=Mul(name="m", x=x, y=y, out=COARSE), y=x, out=FINE),
+    "bounded-chain": lambda x, y, c: Sub(
+        name="r", x=y, y=Max(name="m", x=x, y=c, low=-1.5, high=40.0, out=COARSE), out=FINE
     ),
     "requantize": lambda x, y, c: Quantize(name="r", x=Dequantize(name="d", x=x), out=FINE),
 }
@@ -64,3 +69,11 @@ def test_every_code_is_equal(
     feeds = {"x": codes(0), "y": codes(1)}
     found = interpret(lower(graph, unsigned=unsigned), feeds)
     np.testing.assert_array_equal(found, interpret(graph, feeds))
+
+
+def test_a_chain_of_quantized_operators_is_one_map() -> None:
+    x = Input(name="x", tensor=TensorType(DType.I8, (16, 16), FINE_BYTES.quant))
+    y = Input(name="y", tensor=TensorType(DType.I8, (16, 16), FINE_BYTES.quant))
+    chain = CASES["chain"](x, y, Constant(name="c", value=STEEP))
+    lowered = lower(Graph((x, y), (("out", chain),)), unsigned=False)
+    assert sum(isinstance(node, Map) for node in lowered.nodes) == 1

@@ -27,6 +27,7 @@ from quantglow.ops import (
     Tanh,
 )
 from quantglow.passes import (
+    factor_gate,
     merge_clips,
     recognise_gelu,
     recognise_hard_sigmoid,
@@ -236,3 +237,28 @@ def test_a_scalar_that_widens_the_result_stays() -> None:
     b = Builder()
     y = b.make(Max, x=b.input(4), y=b.drawn(1, 1))
     assert ops_of(rewritten(merge_clips, b, [y])) == ["Max"]
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_value_and_its_gated_self_are_one_product(swapped: bool) -> None:
+    b = Builder()
+    x, gate = b.input(2, 4, 4, 3), b.input(2, 1, 1, 3)
+    product = mul(b, gate, x) if swapped else mul(b, x, gate)
+    y = add(b, product, x) if swapped else add(b, x, product)
+    assert ops_of(rewritten(factor_gate, b, [y])) == ["Add", "Mul"]
+    (product_type,) = [n.type.shape for n in rewritten(factor_gate, b, [y]).nodes if n.op == "Add"]
+    assert product_type == gate.type.shape
+
+
+def test_a_gate_as_large_as_its_value_stays_apart() -> None:
+    b = Builder()
+    x, gate = b.input(2, 3), b.input(2, 3)
+    assert ops_of(rewritten(factor_gate, b, [add(b, x, mul(b, x, gate))])) == ["Mul", "Add"]
+
+
+def test_a_gated_value_that_others_read_stays() -> None:
+    b = Builder()
+    x, gate = b.input(2, 3), b.input(1, 3)
+    product = mul(b, x, gate)
+    after = rewritten(factor_gate, b, [add(b, x, product), product])
+    assert ops_of(after) == ["Mul", "Add"]
