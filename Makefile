@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test bench
+.PHONY: check test bench conformance
 
 check:
 	$(PYTHON) -m ruff check .
@@ -13,3 +13,6 @@ test:
 bench:
 	$(PYTHON) -m benchmarks latency --output benchmarks/results \
 		--models mnist ppocr_cls efficientnet_lite0 mobilenet_v2 resnet50
+
+conformance:
+	$(PYTHON) -m benchmarks conformance

@@ -1,4 +1,4 @@
-"""``python -m benchmarks latency | accuracy | memory | layers | peak``; see README.md."""
+"""``python -m benchmarks COMMAND``: what quantglow costs and gives beside others; see README.md."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import accuracy, contestants, latency, layers, memory, models, peak
+from benchmarks import accuracy, conformance, contestants, latency, layers, memory, models, peak
 
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
-    for module in (latency, accuracy, memory, layers, peak):
+    for module in (latency, accuracy, memory, layers, peak, conformance):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
-        if module is not peak:
+        if module not in (peak, conformance):
             command.add_argument("--samples", type=int, default=8, help="calibration samples")
     for name in ("latency", "accuracy", "memory"):
         commands.choices[name].add_argument(
@@ -30,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
     for name in ("memory", "layers"):
         commands.choices[name].add_argument("--threads", type=int, default=1)
         commands.choices[name].add_argument("--batch", type=int, default=1)
+    commands.choices["conformance"].add_argument(
+        "--verbose", action="store_true", help="also how each case went"
+    )
     add_latency_options(commands.choices["latency"])
     add_accuracy_options(commands.choices["accuracy"])
     add_layers_options(commands.choices["layers"])
@@ -80,6 +83,8 @@ def main() -> int:
     check_models(top, given)
     if given.command == "peak":
         return peak.run(given.threads)
+    if given.command == "conformance":
+        return conformance.run(given.verbose)
     if given.command == "layers":
         return layers.run(
             given.model, given.precision, given.threads, given.batch, given.samples, given.repeats

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from quantglow.backends.onnxruntime.session import NAME, Session
-from quantglow.errors import DelegationError, QuantglowError, UnsupportedOpError
+from quantglow.errors import DelegationError, InputError, QuantglowError, UnsupportedOpError
 from quantglow.frontend import Source
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
@@ -15,9 +16,8 @@ from quantglow.report import MemoryFigures, Report
 from quantglow.report.delegated import DelegatedNode
 from quantglow.runtime.build import Build
 from quantglow.runtime.delegated import DelegatedModel
-from quantglow.runtime.delegation import OnnxRuntimeExecutable
 from quantglow.runtime.specialisations import Specialisation
-from quantglow.types import TensorType
+from quantglow.types import Array, TensorType
 
 
 def delegated_model(source: Source, error: QuantglowError, threads: int) -> DelegatedModel:
@@ -44,6 +44,24 @@ def delegated_model(source: Source, error: QuantglowError, threads: int) -> Dele
 
 
 @dataclass(frozen=True)
+class WholeExecutable:
+    """A whole model in onnxruntime, fed with shapes that nobody has checked yet."""
+
+    session: Session
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs.  Raises ``InputError`` for feeds that the model cannot take."""
+        try:
+            return self.session.run(feeds)
+        except DelegationError as error:
+            shapes = {name: array.shape for name, array in feeds.items()}
+            raise InputError(
+                f"the model cannot run on inputs of the shapes {shapes}: {error}. Remedy: feed "
+                "arrays that fit; free dimensions are at least 1 in what is compiled."
+            ) from error
+
+
+@dataclass(frozen=True)
 class Delegation:
     """Runs a model of free shapes whole, at the shapes for which it cannot be compiled."""
 
@@ -54,7 +72,7 @@ class Delegation:
         """One program for all shapes; its graph shows the inputs only."""
         ports = self.source.signature.inputs
         inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
-        executable = OnnxRuntimeExecutable(self._session)
+        executable = WholeExecutable(self._session)
         return Specialisation(Graph(tuple(inputs), ()), Build(executable, (), NAME, self.threads))
 
     @cached_property

@@ -10,7 +10,7 @@ import onnx
 import onnx.inliner
 from google.protobuf.message import DecodeError, EncodeError
 
-from quantglow.errors import ModelError
+from quantglow.errors import ModelError, UnsupportedOpError
 
 OLDEST_OPSET = 7
 LISTLESS_IR = 4
@@ -90,16 +90,27 @@ def is_tensor(value: onnx.ValueInfoProto) -> bool:
 
 
 def check_versions(proto: onnx.ModelProto, origin: str) -> None:
-    newest, version = onnx.defs.onnx_opset_version(), opsets_of(proto).get("", 1)
-    if version < OLDEST_OPSET:
-        raise ModelError(
-            f"{origin}: uses opset {version}, older than {OLDEST_OPSET}; "
-            "convert it with onnx.version_converter.convert_version(model, 13)"
-        )
+    newest, version = onnx.defs.onnx_opset_version(), opset_of(proto)
     if version > newest:
         raise ModelError(
             f"{origin}: uses opset {version}, but the installed onnx knows {newest}; upgrade onnx"
         )
+
+
+def check_age(proto: onnx.ModelProto) -> None:
+    """Raise ``UnsupportedOpError`` for operators older than those that the importers know."""
+    if (version := opset_of(proto)) < OLDEST_OPSET:
+        raise UnsupportedOpError(
+            [
+                f"the model uses opset {version}, older than {OLDEST_OPSET}; "
+                "convert it with onnx.version_converter.convert_version(model, 13)"
+            ]
+        )
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    """The version of the standard operators; 1 where the model does not say."""
+    return opsets_of(proto).get("", 1)
 
 
 def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:

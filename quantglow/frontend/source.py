@@ -21,7 +21,7 @@ from quantglow.frontend.importer import (
     output_node,
 )
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes
-from quantglow.frontend.loading import load_model
+from quantglow.frontend.loading import check_age, load_model
 from quantglow.frontend.source_hash import source_hash
 from quantglow.frontend.values import Known, dtype_of
 from quantglow.graph.graph import Graph
@@ -67,6 +67,7 @@ class Source:
         self, input_shapes: Mapping[str, Sequence[int]] | None = None, *, delegate: bool = False
     ) -> Graph:
         """The graph at these shapes, see ``import_model``."""
+        check_age(self.proto)
         scope = new_scope(self.proto, delegate)
         add_initializers(self.proto.graph, self.initializers, scope)
         shapes = resolve_shapes(self.fed, input_shapes or {})

@@ -28,12 +28,12 @@ LAYERS = (
     ("models",),
     ("job",),
     ("driver",),
-    ("cli",),
+    ("cli", "backend"),
 )
 """Lowest first.  A room may import itself and the layers below its own."""
 
 DOORS = {
-    "onnx": ("frontend",),
+    "onnx": ("frontend", "backend.py"),
     "google": ("frontend",),
     "llvmlite": ("backends/llvm",),
     "onnxruntime": ("backends/onnxruntime", "report/onnxruntime_"),

@@ -1,0 +1,140 @@
+"""quantglow as an ``onnx.backend``: what ONNX's own tools and tests call.
+
+::
+
+    import quantglow.backend as backend
+
+    prepared = backend.prepare(model)
+    outputs = prepared.run([x])
+
+Values have the types that the model declares: float16 is computed as float32 and rounded at the
+end.  Models of float64 inputs or outputs are onnxruntime's, quantglow has no such arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx.backend.base import Backend, BackendRep, namedtupledict
+
+from quantglow import driver, frontend
+from quantglow.delegating import delegated_model
+from quantglow.errors import UnsupportedOpError
+from quantglow.runtime.build import thread_count
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.delegated import DelegatedModel
+from quantglow.types import Array
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedModel(BackendRep):
+    """A compiled model that takes its inputs in order, in the types the model declares."""
+
+    compiled: CompiledModel | DelegatedModel
+    outputs: tuple[onnx.ValueInfoProto, ...]
+
+    def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The outputs for arrays in the order of the inputs, for one array, or by name."""
+        feeds = self._feeds(inputs)
+        if isinstance(self.compiled, DelegatedModel):
+            return tuple(self.compiled.run(None, feeds))
+        kinds = {info.name: info.dtype for info in self.compiled.get_inputs()}
+        feeds = {name: cast(array, kinds.get(name)) for name, array in feeds.items()}
+        results = self.compiled.run(None, feeds)
+        pairs = zip(results, self.outputs, strict=True)
+        return tuple(cast(array, declared_dtype(info)) for array, info in pairs)
+
+    def _feeds(self, inputs: Any) -> dict[str, Any]:
+        if isinstance(inputs, Mapping):
+            return dict(inputs)
+        arrays = list(inputs) if isinstance(inputs, Sequence) else [inputs]
+        names = [info.name for info in self.compiled.get_inputs()]
+        return dict(zip(names, arrays, strict=False))
+
+
+def cast(array: Any, dtype: np.dtype[Any] | None) -> Array:
+    """The array as another type of float; other arrays stay as they are."""
+    found = np.asarray(array)
+    if dtype is None or found.dtype == dtype or "float" not in f"{found.dtype}":
+        return found
+    with np.errstate(all="ignore"):
+        return found.astype(dtype)
+
+
+def declared_dtype(info: onnx.ValueInfoProto) -> np.dtype[Any] | None:
+    element = info.type.tensor_type.elem_type
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)) if element else None
+
+
+class QuantglowBackend(Backend):
+    """The interface of ``onnx.backend``; keywords are those of ``quantglow.compile``."""
+
+    @classmethod
+    def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
+        """Compile a model; what cannot be compiled runs in onnxruntime."""
+        outputs = tuple(model.graph.output)
+        if not is_wide(model):
+            return PreparedModel(driver.compile(model, **kwargs), outputs)
+        source, threads = frontend.open_model(model), thread_count(kwargs.get("num_threads"))
+        reason = UnsupportedOpError(["its inputs or outputs are float64"])
+        return PreparedModel(delegated_model(source, reason, threads), outputs)
+
+    @classmethod
+    def run_model(
+        cls, model: onnx.ModelProto, inputs: Any, device: str = "CPU", **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """``prepare`` and ``run``."""
+        return cls.prepare(model, device, **kwargs).run(inputs)
+
+    @classmethod
+    def run_node(
+        cls,
+        node: onnx.NodeProto,
+        inputs: Any,
+        device: str = "CPU",
+        outputs_info: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        """Run one node; ``opset_version`` says of which opset it is (default: the newest)."""
+        opset = kwargs.pop("opset_version", onnx.defs.onnx_opset_version())
+        results = cls.run_model(model_of(node, inputs, opset), inputs, device, **kwargs)
+        return namedtupledict("Outputs", list(node.output))(*results)
+
+    @classmethod
+    def supports_device(cls, device: str) -> bool:
+        """Processors only."""
+        return device.split(":")[0] == "CPU"
+
+
+def is_wide(model: onnx.ModelProto) -> bool:
+    ends = (*model.graph.input, *model.graph.output)
+    return any(e.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for e in ends)
+
+
+def model_of(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> onnx.ModelProto:
+    """A model of one node for inputs like these."""
+    arrays = dict(zip(filter(None, node.input), map(np.asarray, inputs), strict=True))
+    infos = [
+        onnx.helper.make_tensor_value_info(
+            name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in arrays.items()
+    ]
+    results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    graph = onnx.helper.make_graph([node], "node", infos, results)
+    opsets = [onnx.helper.make_opsetid(node.domain, opset)]
+    version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
+    made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
+    inferred: onnx.ModelProto = onnx.shape_inference.infer_shapes(made, data_prop=True)
+    return inferred
+
+
+is_compatible = QuantglowBackend.is_compatible
+prepare = QuantglowBackend.prepare
+run_model = QuantglowBackend.run_model
+run_node = QuantglowBackend.run_node
+supports_device = QuantglowBackend.supports_device
