@@ -20,8 +20,8 @@ from quantglow.models import (
     float_family_of,
     float_only,
     is_quantized,
-    opened,
     programs_of,
+    settled,
 )
 from quantglow.options import QuantizationConfig, choice
 from quantglow.profiling import Profile
@@ -205,9 +205,10 @@ def compile(
     machine = Machine.of(target, num_threads, backend, backends)
     if isinstance(model, Graph):
         return compile_family(family_of(model), machine)
-    source = opened(model)
+    source = frontend.open_model(model)
     try:
-        return compile_family(family_of(source, input_shapes), machine, source)
+        kept = settled(source, model)
+        return compile_family(family_of(kept, input_shapes), machine, kept)
     except (UnsupportedOpError, DelegationError) as error:
         return delegated_model(source, error, machine.num_threads)
 

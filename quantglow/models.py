@@ -27,7 +27,11 @@ InputShapes = Mapping[str, Sequence[int]]
 
 def opened(model: Any) -> Source:
     """The source of a path, bytes or ModelProto, which may be changed afterwards."""
-    source = frontend.open_model(model)
+    return settled(frontend.open_model(model), model)
+
+
+def settled(source: Source, model: Any) -> Source:
+    """The source of ``model``, a copy where the caller could change it while it is in use."""
     is_shared = not isinstance(model, str | os.PathLike | bytes)
     return source.snapshot() if is_shared and source.signature.is_free else source
 
