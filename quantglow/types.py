@@ -84,7 +84,7 @@ class QuantParams:
     @staticmethod
     def symmetric(scales: npt.ArrayLike, axis: int) -> QuantParams:
         """Per-axis parameters with zero points 0."""
-        values = tuple(float(s) for s in np.asarray(scales, np.float32).reshape(-1))
+        values = tuple(np.asarray(scales, np.float32).reshape(-1).tolist())
         return QuantParams(values, (0,) * len(values), axis)
 
     def __post_init__(self) -> None:
@@ -93,9 +93,9 @@ class QuantParams:
         if self.axis is None and len(self.scales) != 1:
             raise ValueError(f"per-tensor parameters need one scale, got {len(self.scales)}")
         with np.errstate(over="ignore", under="ignore"):
-            rounded = tuple(float(np.float32(s)) for s in self.scales)
-        object.__setattr__(self, "scales", rounded)
-        if not all(math.isfinite(s) and s > 0 for s in self.scales):
+            rounded = np.asarray(self.scales, np.float32)
+        object.__setattr__(self, "scales", tuple(rounded.tolist()))
+        if not (np.isfinite(rounded) & (rounded > 0)).all():
             raise ValueError("every scale must be finite and positive")
 
     @property

@@ -150,10 +150,18 @@ class Conv(Contraction):
 
 
 def exact_operands(kind: TensorType, x: Array, w: Array) -> tuple[Array, Array]:
-    """Operands ready for BLAS: float64 carries integer sums exactly below 2**53."""
+    """Operands ready for BLAS, in the least precision that carries all integer sums exactly.
+
+    float32 does below 2**24, in any order of summation, and takes half the time of float64.
+    """
     if not is_integer(kind):
         return x, w
-    return centred(x, kind).astype(np.float64), w.astype(np.float64)
+    values, weights = centred(x, kind), w.astype(np.float32)
+    sums = np.abs(weights).sum(axis=tuple(range(w.ndim - 1)), dtype=np.float64)
+    largest = max(-int(values.min(initial=0)), int(values.max(initial=0)))
+    if largest * sums.max(initial=0.0) < 2.0**24:
+        return values.astype(np.float32), weights
+    return values.astype(np.float64), w.astype(np.float64)
 
 
 def conv2d(x: Array, w: Array, strides: Pair, dilations: Pair, group: int) -> Array:

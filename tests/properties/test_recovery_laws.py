@@ -11,7 +11,7 @@ from quantglow.ops.arithmetic import F32
 from quantglow.quantization.recovery import TECHNIQUES
 from quantglow.quantization.recovery.correct_bias import correct_bias
 from quantglow.quantization.recovery.layer import Layer
-from tests.unit.quantization.recovery.recovery_layers import X, layer_of
+from tests.unit.quantization.recovery.recovery_layers import X, data_error, layer_of
 
 quick = settings(max_examples=40, deadline=None)
 
@@ -45,8 +45,8 @@ techniques = st.lists(st.sampled_from(list(TECHNIQUES)), unique=True)
 @given(layers(), techniques)
 def test_no_channel_gets_a_larger_error_on_its_own_data(layer: Layer, names: list[str]) -> None:
     found = after(layer, names)
-    after_error = found.data_error(found.integers, found.steps)
-    assert (after_error <= layer.data_error(layer.integers, layer.steps)).all()
+    after_error = data_error(found)
+    assert (after_error <= data_error(layer)).all()
 
 
 @quick

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.quantization.recovery.layer import LEAST_VARIANCE, Layer
-from quantglow.quantization.recovery.moments import Moments
+from quantglow.quantization.recovery.layer import Layer
+from quantglow.quantization.recovery.moments import LEAST_VARIANCE, Moments
 from quantglow.types import Array
 
 RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -25,16 +25,17 @@ ROWS_FOR_EACH_INPUT = 2
 
 def adapt_weights(layer: Layer) -> Layer:
     """The layer with other real weights to round, where they pay."""
-    if len(layer.halves) < 2 or not layer.per_channel:
+    halves = layer.statistics.halves
+    if len(halves) < 2 or not layer.per_channel:
         return layer
-    if min(half.count for half in layer.halves) < ROWS_FOR_EACH_INPUT * layer.product.shape[1]:
+    if min(half.count for half in halves) < ROWS_FOR_EACH_INPUT * layer.product.shape[1]:
         return layer
     return layer.aiming_at(layer.weights + _movement(layer))
 
 
 def _movement(layer: Layer) -> Array:
     """dw [G, K, O/G]; 0 in channels that keep their weights."""
-    one, other = (_Problem(half, layer.weights) for half in layer.halves)
+    one, other = (_Problem(half, layer.weights) for half in layer.statistics.halves)
     whole = _Problem(layer.moments, layer.weights)
     best, least = np.zeros_like(layer.weights), np.zeros_like(layer.steps)
     for ridge in RIDGES:

@@ -6,6 +6,7 @@ All that the techniques of this folder need of the data, in memory that does not
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -40,11 +41,17 @@ class Moments:
         self.count += x.shape[1]
         self.x_sum += x.sum(axis=1, dtype=np.float64)
         self.y_sum += y.sum(axis=1, dtype=np.float64)
-        if self.second:
-            exact = x.astype(np.float64)
-            for g, columns in enumerate(exact):
-                self.gram[g] += columns.T @ columns
-                self.cross[g] += columns.T @ y[g].astype(np.float64)
+        if self.second and len(x) == 1:
+            for rows in exact_slices(x[0]):
+                part = x[0, rows]
+                self.gram[0] += part.T @ part
+                self.cross[0] += part.T @ y[0, rows]
+        elif self.second:
+            # Groups are small: not worth a look at each of them.
+            wide = x.astype(np.float64)
+            turned = wide.transpose(0, 2, 1)
+            self.gram += turned @ wide
+            self.cross += turned @ y.astype(np.float64)
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(
@@ -74,3 +81,83 @@ class Moments:
         """``mean(x y') - mean(x) mean(y)'``, [G, K, O/G]."""
         means = self.x_mean[:, :, None] * self.y_mean[:, None, :]
         return np.asarray(self.cross / max(self.count, 1) - means)
+
+
+EXACT = 2.0**24
+"""Up to here float32 holds every integer."""
+
+
+def exact_slices(x: Array) -> list[slice]:
+    """Rows of integers [rows, K] whose products ``x' x`` float32 adds exactly, in any order.
+
+    No sum of products is larger than the largest sum of squares (Cauchy and Schwarz).  A single
+    row may be left that is not exact: its squares alone are beyond what int8 inputs give.
+    """
+    pending, found = [slice(0, len(x))], []
+    while pending:
+        rows = pending.pop()
+        part = x[rows]
+        if len(part) < 2 or np.einsum("rk,rk->k", part, part).max(initial=0.0) <= EXACT:
+            found.append(rows)
+            continue
+        middle = (rows.start + rows.stop) // 2
+        pending += [slice(middle, rows.stop), slice(rows.start, middle)]
+    return found
+
+
+DAMPING = 0.01
+"""Of the mean variance, added to every variance: inputs that never vary stay harmless."""
+
+LEAST_VARIANCE = 1e-3
+"""Of an input, in steps squared: one that varies less is as good as constant."""
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What moments say, computed once.
+
+    ``halves``: over every other sample, to try on one half what was fitted on the other; a single
+    one where memory or samples are short.
+    """
+
+    halves: tuple[Moments, ...]
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Over all samples."""
+        return self.halves[0] + self.halves[1] if len(self.halves) == 2 else self.halves[0]
+
+    @cached_property
+    def covariance(self) -> Array:
+        """Of the input over all samples, [G, K, K]."""
+        return self.moments.covariance()
+
+    @cached_property
+    def cross_covariance(self) -> Array:
+        """Of the input and the wanted result over all samples, [G, K, O/G]."""
+        return self.moments.cross_covariance()
+
+    @cached_property
+    def trust(self) -> float:
+        """The share of the covariances that other data is expected to have.
+
+        From n rows of K inputs the correlations are the less certain the more there are:
+        ``(1 - r) C + r diag(C)`` with ``r = K / (K + n)`` (after Ledoit and Wolf, 2004).
+        """
+        k = int(self.moments.x_sum.shape[1])
+        return 1.0 - k / (k + self.moments.count)
+
+    @cached_property
+    def spare(self) -> Array:
+        """[G, K, 1]: variances beside those ``trust`` leaves, with ``DAMPING`` (GPTQ)."""
+        variances = np.diagonal(self.covariance, axis1=1, axis2=2)
+        damping = DAMPING * np.maximum(variances.mean(axis=1, keepdims=True), LEAST_VARIANCE)
+        return np.asarray((1 - self.trust) * variances + damping)[:, :, None]
+
+    @cached_property
+    def metric(self) -> Array:
+        """The covariance to expect of other data, [G, K, K]."""
+        found = self.trust * self.covariance
+        diagonal = np.arange(found.shape[1])
+        found[:, diagonal, diagonal] += self.spare[:, :, 0]
+        return found

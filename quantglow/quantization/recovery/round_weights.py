@@ -25,7 +25,7 @@ BLOCK = 64
 
 def round_weights(layer: Layer) -> Layer:
     """The target rounded against the data, in the channels where that makes a smaller error."""
-    return layer.taking(rounded(layer.target / layer.reach, layer.metric), layer.reach)
+    return layer.taking(rounded(layer.target / layer.reach, layer.statistics.metric), layer.reach)
 
 
 def rounded(w: Array, metric: Array) -> Array:
@@ -55,6 +55,6 @@ def _round_in_order(w: Array, factors: Array) -> Array:
         for i in range(start, block.stop):
             row = (turned[:, i : i + 1, start:i] @ errors[:, start:i])[:, 0]
             steps = np.rint(wanted[:, i - start] + row)
-            integers[:, i] = np.clip(steps, -WEIGHT_LIMIT, WEIGHT_LIMIT)
+            integers[:, i] = np.minimum(np.maximum(steps, -WEIGHT_LIMIT), WEIGHT_LIMIT)
             errors[:, i] = w[:, i] - integers[:, i]
     return integers

@@ -30,7 +30,7 @@ from quantglow.quantization.recovery.adapt_weights import adapt_weights
 from quantglow.quantization.recovery.correct_bias import correct_bias
 from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
 from quantglow.quantization.recovery.layer import Layer, flat
-from quantglow.quantization.recovery.moments import Moments
+from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.round_weights import round_weights
 from quantglow.quantization.recovery.search_scales import search_scales
@@ -132,8 +132,9 @@ class _Walk:
 
     def _improved(self, node: Any) -> Any:
         layer = self._layer(node)
+        second = layer.moments.second
         for name, technique in TECHNIQUES.items():
-            if name in self.techniques and (layer.moments.second or name == "correct-bias"):
+            if name in self.techniques and (second or name == "correct-bias"):
                 layer = technique(layer)
         return dataclasses.replace(node, **_operands(node, layer))
 
@@ -150,7 +151,7 @@ class _Walk:
         layer = Layer(
             product=product,
             x=x,
-            halves=self._moments(product, rows),
+            statistics=Statistics(self._moments(product, rows)),
             weights=weights,
             target=weights,
             reach=steps,
@@ -183,7 +184,8 @@ class _Walk:
             added = self.integers.value(node.residual, sample)
             if is_integer(node.residual.type):
                 added = dequantize(added, node.residual.type.params)
-        moments = layer.halves[sample % len(layer.halves)]
+        halves = layer.statistics.halves
+        moments = halves[sample % len(halves)]
         if node.low == -math.inf and node.high == math.inf:
             for columns, y in layer.product.bands(x, wanted - added, every=every):
                 moments.add(columns, y)

@@ -8,7 +8,7 @@ from quantglow.graph.node import Constant, Input
 from quantglow.ops import Gemm
 from quantglow.quantization.params import quantize_weights
 from quantglow.quantization.recovery.layer import Layer
-from quantglow.quantization.recovery.moments import Moments
+from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import Product
 from quantglow.types import Array, QuantParams, f32
 
@@ -44,7 +44,7 @@ def layer_of(x: Array, w: Array, b: Array, wanted: Array | None = None) -> Layer
     return Layer(
         product=product,
         x=X,
-        halves=halves,
+        statistics=Statistics(halves),
         weights=real[None],
         target=real[None],
         reach=steps,
@@ -58,3 +58,10 @@ def square_error(layer: Layer, x: Array, y: Array) -> Array:
     """Mean square error of each channel, [O]."""
     result = x @ (layer.integers * layer.steps)[0] + layer.bias[0]
     return np.asarray(((result - y) ** 2).mean(axis=0))
+
+
+def data_error(layer: Layer) -> Array:
+    """Mean square error of each channel on its data up to a constant, [G, O/G], from moments."""
+    w, found = layer.integers * layer.steps, layer.statistics
+    pull = 2 * found.cross_covariance
+    return np.asarray((w * (found.covariance @ w - pull)).sum(axis=1))

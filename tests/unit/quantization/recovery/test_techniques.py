@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quantglow.quantization.recovery.adapt_weights import adapt_weights
 from quantglow.quantization.recovery.correct_bias import correct_bias
-from quantglow.quantization.recovery.moments import Moments
+from quantglow.quantization.recovery.moments import Moments, exact_slices
 from quantglow.quantization.recovery.round_weights import feedback, round_weights, rounded
 from quantglow.quantization.recovery.search_scales import search_scales
 from tests.unit.quantization.recovery.recovery_layers import (
     correlated_inputs,
+    data_error,
     layer_of,
     square_error,
 )
@@ -23,7 +26,7 @@ CALIBRATION, UNSEEN = correlated_inputs(600, 12)[:400], correlated_inputs(600, 1
 
 
 def test_the_factors_of_the_metric_give_it_back() -> None:
-    metric = layer_of(CALIBRATION, W, B).metric
+    metric = layer_of(CALIBRATION, W, B).statistics.metric
     order = np.arange(12)[None, :, None]
     f = feedback(metric, order)[0]
     d = np.linalg.solve(f, np.linalg.solve(f, metric[0]).T)
@@ -39,10 +42,10 @@ def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
     x = correlated_inputs(900, 150)
     w = RNG.normal(size=(150, 3))
     layer = layer_of(x, w, np.zeros(3))
-    found = rounded(layer.target / layer.reach, layer.metric)
+    found = rounded(layer.target / layer.reach, layer.statistics.metric)
     assert np.abs(found).max() <= 127
-    order = np.argsort(-np.diagonal(layer.metric[0]), kind="stable")
-    f = feedback(layer.metric, order[None, :, None])[0]
+    order = np.argsort(-np.diagonal(layer.statistics.metric[0]), kind="stable")
+    f = feedback(layer.statistics.metric, order[None, :, None])[0]
     wanted = (layer.target / layer.reach)[0][order]
     errors = wanted - found[0][order]
     # Each weight is the nearest integer to itself plus what the earlier ones left.
@@ -63,9 +66,7 @@ def test_the_scale_search_helps_where_one_weight_is_alone() -> None:
     x[:, 3], w[3] = np.arange(4000) % 2, 1.0
     layer = round_weights(layer_of(x, w, np.zeros(2)))
     found = search_scales(layer)
-    assert found.data_error(found.integers, found.steps).sum() < (
-        layer.data_error(layer.integers, layer.steps).sum()
-    )
+    assert data_error(found).sum() < (data_error(layer).sum())
 
 
 def test_correcting_the_bias_takes_the_mean_error_away() -> None:
@@ -117,3 +118,22 @@ def test_integer_moments_do_not_depend_on_order_or_batches() -> None:
     assert whole.count == parts.count
     for one, other in ((whole.gram, parts.gram), (whole.x_sum, parts.x_sum)):
         np.testing.assert_array_equal(one, other)
+
+
+@given(
+    rows=st.integers(0, 700),
+    largest=st.sampled_from([1, 255, 4000, 65535]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+def test_slices_cover_all_rows_and_float32_adds_their_products_exactly(
+    rows: int, largest: int, seed: int
+) -> None:
+    x = np.random.default_rng(seed).integers(-largest, largest + 1, (rows, 3)).astype(np.float32)
+    slices = exact_slices(x)
+    covered = [row for part in slices for row in range(part.start, part.stop)]
+    assert covered == list(range(rows))
+    for part in slices:
+        exact = x[part].astype(np.float64)
+        if part.stop - part.start > 1:
+            np.testing.assert_array_equal(x[part].T @ x[part], exact.T @ exact)
