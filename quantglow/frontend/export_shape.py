@@ -75,7 +75,8 @@ def pad(node: Pad, w: Writer) -> Value:
     widths = w.integers(
         (*permuted(node.before, perm), *permuted(node.after, perm)), f"{node.name}:pads"
     )
-    value = w.constant(np.array(node.value, np.float32), f"{node.name}:value")
+    kind = np.float32 if node.x.type.quant else node.type.dtype.numpy
+    value = w.constant(np.array(node.value, kind), f"{node.name}:value")
     made = w.emit("Pad", [w.real(node.x, perm), widths, value], f"{node.name}:real")
     return w.rounded(node, made, perm)
 

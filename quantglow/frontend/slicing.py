@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.shape import normal
 from quantglow.graph.node import Node
+from quantglow.ops.indexing import Gather
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice
 
-MOST_SLICES = 64
+MOST_SLICES = 16
 """Parts of a Gather: more of them are a look-up table, which slices are not made for."""
 
 
@@ -45,15 +46,24 @@ def along(name: str, x: Node, axis: int, indices: range) -> Node:
 
 @importer("Gather")
 def gather(call: Call) -> Node:
-    """Known indices: slices of x, one where they are evenly spaced."""
-    x, indices = call.tensor(0), call.array(1, "indices")
+    """A few known indices are slices, any others a look-up."""
+    x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
-    d = x.type.shape[axis]
+    if call.is_known(1):
+        made = gathered_slices(call, x, axis)
+        if made is not None:
+            return made
+    return Gather(name=call.result, x=x, indices=call.tensor(1), axis=axis)
+
+
+def gathered_slices(call: Call, x: Node, axis: int) -> Node | None:
+    """Gather of known indices as slices of x, one where they are evenly spaced; None if many."""
+    indices, d = call.array(1, "indices"), x.type.shape[axis]
     (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), d)
     shape = (*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])
     spans = evenly_spaced(chosen)
     if len(spans) > MOST_SLICES:
-        raise Unsupported(f"{len(spans)} separate rows; up to {MOST_SLICES} are supported")
+        return None
     flat = len(indices.shape) == 1
     names = [call.result if flat else call.derived("rows")]
     if len(spans) > 1:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from quantglow.graph.node import Node, operand_fields
-from quantglow.ops import Conv, Map, Table
+from quantglow.ops import Conv, Map, Scatter, Table
 
-IN_PLACE: dict[type[Node], tuple[str, ...]] = {Map: ("args",), Table: ("x",), Conv: ("residual",)}
+IN_PLACE: dict[type[Node], tuple[str, ...]] = {
+    Map: ("args",),
+    Table: ("x",),
+    Conv: ("residual",),
+    Scatter: ("x",),
+}
 """Operands that may share the result's memory: read element by element, just before the write."""
 
 

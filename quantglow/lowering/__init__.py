@@ -12,7 +12,7 @@ from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Pass, RewritePass, Uses, run_passes
-from quantglow.lowering import contraction, elementwise, reduction, transposed_convolution
+from quantglow.lowering import contraction, elementwise, indexing, reduction, transposed_convolution
 from quantglow.lowering.fuse import fuse_maps
 from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
@@ -31,6 +31,7 @@ __all__ = [
     "check_lowered",
     "contraction",
     "elementwise",
+    "indexing",
     "lower",
     "lowering_rules",
     "reduction",

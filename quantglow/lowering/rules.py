@@ -12,6 +12,7 @@ from quantglow.ops import (
     Conv,
     Expand,
     External,
+    Gather,
     Map,
     MatMul,
     MaxPool,
@@ -22,9 +23,11 @@ from quantglow.ops import (
     ReduceSum,
     Reshape,
     Resize,
+    Scatter,
     Slice,
     Softmax,
     Table,
+    TopK,
     Transpose,
 )
 
@@ -47,6 +50,9 @@ COMPUTE_PRIMITIVES: tuple[type[Node], ...] = (
     Resize,
     Table,
     Map,
+    Gather,
+    Scatter,
+    TopK,
 )
 """What a backend computes, besides ``copy`` and ``fill``."""
 

@@ -36,6 +36,7 @@ from quantglow.ops.elementwise import (
     Where,
 )
 from quantglow.ops.external import External
+from quantglow.ops.indexing import Gather, Scatter, TopK
 from quantglow.ops.normalization import (
     LRN,
     BatchNormalization,
@@ -78,6 +79,7 @@ __all__ = [
     "Expand",
     "External",
     "Floor",
+    "Gather",
     "Gelu",
     "Gemm",
     "HardSigmoid",
@@ -108,6 +110,7 @@ __all__ = [
     "Rescale",
     "Reshape",
     "Resize",
+    "Scatter",
     "Sigmoid",
     "Slice",
     "Softmax",
@@ -117,6 +120,7 @@ __all__ = [
     "Swish",
     "Table",
     "Tanh",
+    "TopK",
     "Transpose",
     "Unary",
     "Where",

@@ -19,6 +19,7 @@ from quantglow.ops import (
     Concat,
     Conv,
     Expand,
+    Gather,
     LogSoftmax,
     MatMul,
     MaxPool,
@@ -42,7 +43,7 @@ from quantglow.quantization.refusals import refusal
 from quantglow.quantization.scope import excluded_nodes
 from quantglow.types import DType, ElementType
 
-MOVES = (Concat, Expand, Pad, Reshape, Resize, Slice, Transpose)
+MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Slice, Transpose)
 """Operators that only move elements; their result has the parameters of their operands."""
 
 KEEPS_PARAMS = (*MOVES, MaxPool, ReduceMax, ReduceMin)
@@ -214,7 +215,7 @@ def _sharing(
     if isinstance(node, Concat):
         return [p for p in node.parts if not _keeps_own_scale(p, node, graph, ranges, reasons)]
     if isinstance(node, KEEPS_PARAMS):
-        return list(node.operands)
+        return [operand for operand in node.operands if operand.type.dtype.is_float]
     if isinstance(node, Relu | Clip) and clips_nothing(node, ranges[node.x]):
         return [node.x]
     return []

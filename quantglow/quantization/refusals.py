@@ -9,6 +9,7 @@ from quantglow.ops import (
     Dequantize,
     Div,
     External,
+    Gather,
     LayerNormalization,
     LogSoftmax,
     Map,
@@ -17,7 +18,9 @@ from quantglow.ops import (
     Quantize,
     ReduceSum,
     Rescale,
+    Scatter,
     Table,
+    TopK,
     Where,
 )
 from quantglow.ops.convolution import Contraction
@@ -36,7 +39,9 @@ NO_INT8_FORM: dict[type[Node], str] = {
     Rescale: "it is part of the model",
     Table: "it is part of the model",
     External: "another runtime computes it",
-    Map: "it is a primitive of lowering",
+    Map: "it computes integers or conditions",
+    Scatter: "its two tensors have no common int8 range",
+    TopK: "its results are indices",
 }
 """Operators without a rule, and the reason."""
 
@@ -48,7 +53,8 @@ def refusal(node: Node) -> str:
     for kind in type(node).__mro__:
         if kind in NO_INT8_FORM:
             return NO_INT8_FORM[kind]
-    if not all(value.type.dtype.is_float for value in (node, *node.operands)):
+    operands = node.operands[:1] if isinstance(node, Gather) else node.operands
+    if not all(value.type.dtype.is_float for value in (node, *operands)):
         return "its tensors are not float"
     if all(isinstance(o, Constant) for o in node.operands):
         return "it depends on constants only"

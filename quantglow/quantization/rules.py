@@ -21,6 +21,7 @@ from quantglow.ops import (
     Concat,
     Conv,
     Expand,
+    Gather,
     MatMul,
     MaxPool,
     Pad,
@@ -156,6 +157,13 @@ def keeps_params(node: Node, conversion: Conversion) -> Node:
     """Operators whose result has the parameters of their operands."""
     element = conversion.element(node)
     return node.with_operands(tuple(conversion.int8(o, element) for o in node.operands))
+
+
+@quant_rule(Gather)
+def gather(node: Gather, conversion: Conversion) -> Node:
+    """The indices are integers already."""
+    x = conversion.int8(node.x, conversion.element(node))
+    return replace(node, x=x, indices=conversion.real(node.indices))
 
 
 @quant_rule(Unary)

@@ -17,10 +17,14 @@ Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Elu Erf Exp HardSigmoid HardSwish
 Reciprocal Relu Round Selu Shrink Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Sum Tan Tanh
 ThresholdedRelu
 """
+INDEXING = """
+ArgMax ArgMin Compress Gather GatherElements GatherND Hardmax OneHot ReverseSequence Scatter
+ScatterElements ScatterND TopK Trilu
+"""
 LEFT_OUT = ("FLOAT8", "FLOAT4", "INT4", "INT2", "FLOAT16_to", "to_FLOAT16", "BFLOAT16", "16_fmod")
 """Casts between types that are all float32 here, and types that are not computed."""
 
-CASES = [*node_cases((INTEGERS + FORMULAS).split(), LEFT_OUT)]
+CASES = [*node_cases((INTEGERS + FORMULAS + INDEXING).split(), LEFT_OUT)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

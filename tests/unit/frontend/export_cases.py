@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -14,6 +15,7 @@ import onnxruntime
 import quantglow.runtime.delegation  # noqa: F401 - gives External nodes their meaning
 from quantglow import ops
 from quantglow.frontend import import_model
+from quantglow.frontend.context import IMPORTERS
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops.expression import arg, call, const
@@ -215,6 +217,27 @@ def where(k: Kit) -> Node:
     return ops.Where(name=k.name(), condition=condition, x=x, y=y)
 
 
+def gather(k: Kit) -> Node:
+    axis = k.whole(0, 3)
+    indices = k.random.integers(-k.x.type.shape[axis], k.x.type.shape[axis], (k.whole(1, 3), 2))
+    dtype = k.choice(np.int32, np.int64)
+    chosen = Constant(name=k.name(), value=indices.astype(dtype))
+    return ops.Gather(name=k.name(), x=k.x, indices=chosen, axis=axis)
+
+
+def scatter(k: Kit) -> Node:
+    rows = k.random.permutation(k.x.type.shape[0]).astype(k.choice(np.int32, np.int64))
+    indices = Constant(name=k.name(), value=rows)
+    reduction = k.choice("none", "max", "min", *(() if k.int8 else ("add", "mul")))
+    return ops.Scatter(name=k.name(), x=k.y, indices=indices, updates=k.y, reduction=reduction)
+
+
+def top_k(k: Kit) -> Node:
+    length = k.x.type.shape[3]
+    x = ops.Dequantize(name=k.name(), x=k.x) if k.int8 else k.x
+    return ops.TopK(name=k.name(), x=x, k=k.whole(1, length), largest=k.choice(True, False))
+
+
 def prelu(k: Kit) -> Node:
     slope = k.choice(k.floats(k.x.type.shape[3]), k.floats(1), k.floats(*k.x.type.shape[1:]))
     return ops.PRelu(name=k.name(), x=k.x, slope=slope, out=k.out)
@@ -376,6 +399,7 @@ BOTH: dict[str, Callable[[Kit], Node]] = {
     "Expand": expand,
     "Reshape": reshape,
     "Resize": resize,
+    "Gather": gather,
 }
 """Operators with a float and an int8 form."""
 
@@ -389,7 +413,9 @@ def external(kit: Kit) -> Node:
     model = onnx.helper.make_model(
         onnx.helper.make_graph([node], "g", [info], [result]), opset_imports=opsets, ir_version=8
     )
-    graph = import_model(model, delegate=True)
+    with patch.dict(IMPORTERS):
+        del IMPORTERS["Hardmax"]
+        graph = import_model(model, delegate=True)
     found = next(n for n in graph.nodes if isinstance(n, ops.External))
     return replace(found, name=kit.name(), args=(kit.y,))
 
@@ -400,6 +426,8 @@ FLOAT: dict[str, Callable[[Kit], Node]] = {
     "External": external,
     "Pow": power,
     "Where": where,
+    "Scatter": scatter,
+    "TopK": top_k,
     "Log": unary(ops.Log, positive=True),
     "Sqrt": unary(ops.Sqrt, positive=True),
     "Reciprocal": unary(ops.Reciprocal, positive=True),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow.runtime.delegation  # noqa: F401 - gives External nodes their meaning
 from quantglow.errors import FileFormatError, UnsupportedOpError
 from quantglow.frontend import import_model
+from quantglow.frontend.context import IMPORTERS
 from quantglow.frontend.external import check_external
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
@@ -23,6 +26,14 @@ from quantglow.types import f32
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of, single, weights
 
 node = helper.make_node
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_hardmax() -> Iterator[None]:
+    """As if there were no importer of Hardmax."""
+    with patch.dict(IMPORTERS):
+        del IMPORTERS["Hardmax"]
+        yield
 
 
 def imported(model: onnx.ModelProto) -> Graph:

@@ -209,13 +209,14 @@ def test_what_cannot_be_compiled_has_a_reason(made: tuple, reason: str) -> None:
         import_model(made[0])
 
 
-def test_integer_inputs_are_refused_where_they_are_read() -> None:
+def test_an_embedding_is_looked_up_at_run_time() -> None:
     made = model_of(
         [node("Gather", ["k", "ids"], ["y"], name="embed")], {"ids": np.arange(3)}, ["y"]
     )
-    made.graph.initializer.append(numpy_helper.from_array(floats(4, 2), "k"))
-    with pytest.raises(UnsupportedOpError, match="embed"):
-        import_model(made)
+    table = floats(4, 2)
+    made.graph.initializer.append(numpy_helper.from_array(table, "k"))
+    (found,) = interpret(import_model(made), {"ids": np.array([2, -1, 9])})
+    np.testing.assert_array_equal(found, table[[2, 3, 3]])
 
 
 @pytest.mark.parametrize(

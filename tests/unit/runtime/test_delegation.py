@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import onnx
@@ -12,11 +14,20 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.frontend.context import IMPORTERS
 from quantglow.ops import External
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of, single
 
 node = helper.make_node
 SHAPE = (4, 32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_hardmax() -> Iterator[None]:
+    """As if there were no importer of Hardmax."""
+    with patch.dict(IMPORTERS):
+        del IMPORTERS["Hardmax"]
+        yield
 
 
 def mixed_model() -> onnx.ModelProto:

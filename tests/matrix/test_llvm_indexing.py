@@ -1,0 +1,89 @@
+"""Gather, Scatter and TopK on every element type and target, at indices in and out of range."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input, Node
+from quantglow.ops import Gather, Scatter, TopK, Transpose
+from quantglow.types import Array, DType, TensorType
+from tests.matrix.drawing import CHANNELS, assert_targets_agree
+from tests.matrix.guarded import guarded
+
+seeds = st.integers(0, 9999)
+indices_of = st.sampled_from([DType.I32, DType.I64])
+quick = settings(max_examples=25, deadline=None)
+
+
+def values(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
+    """Few different values, so that there are equal ones; NaN among the floats."""
+    if dtype is DType.BOOL:
+        return rng.random(shape) < 0.5
+    drawn = rng.integers(0, 5, shape).astype(dtype.numpy)
+    if dtype.is_float:
+        return np.where(rng.random(shape) < 0.2, np.nan, drawn - 2).astype(np.float32)
+    return np.where(rng.random(shape) < 0.2, dtype.limits[0], drawn).astype(dtype.numpy)
+
+
+def far(rng: np.random.Generator, dtype: DType, size: int, count: int) -> Array:
+    """Indices in and outside of ``size``, the extremes of the type among them."""
+    drawn = rng.integers(-2 * size, 2 * size, count).astype(dtype.numpy)
+    return np.where(rng.random(count) < 0.2, rng.choice([*dtype.limits], count), drawn).astype(
+        dtype.numpy
+    )
+
+
+def check(rng: np.random.Generator, output: Node, feeds: dict[Input, Array]) -> None:
+    graph = Graph(tuple(feeds), (("y", output),))
+    on_guard = {n.name: guarded(a, at_end=bool(rng.integers(2))) for n, a in feeds.items()}
+    assert_targets_agree(graph, on_guard)
+
+
+@pytest.mark.parametrize("dtype", DType)
+@quick
+@given(st.sampled_from(CHANNELS), st.integers(0, 2), indices_of, st.booleans(), seeds)
+def test_gather_stays_inside(
+    dtype: DType, inner: int, axis: int, index_type: DType, transposed: bool, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(1, 4)), int(rng.integers(1, 5)), inner)
+    x = Input(name="x", tensor=TensorType(dtype, shape))
+    indices = Input(name="i", tensor=TensorType(index_type, (5,)))
+    source = Transpose(name="t", x=x, perm=(1, 0, 2)) if transposed else x
+    node = Gather(name="y", x=source, indices=indices, axis=axis)
+    chosen = far(rng, index_type, source.type.shape[axis], 5)
+    check(rng, node, {x: values(rng, dtype, shape), indices: chosen})
+
+
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("dtype", DType)
+@quick
+@given(st.sampled_from(CHANNELS), indices_of, seeds)
+def test_scatter_stays_inside_and_keeps_the_order(
+    dtype: DType, reduction: str, inner: int, index_type: DType, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows, count = int(rng.integers(1, 5)), int(rng.integers(1, 9))
+    x = Input(name="x", tensor=TensorType(dtype, (rows, inner)))
+    indices = Input(name="i", tensor=TensorType(index_type, (count,)))
+    updates = Input(name="u", tensor=TensorType(dtype, (count, inner)))
+    node = Scatter(name="y", x=x, indices=indices, updates=updates, reduction=reduction)
+    feeds = {x: values(rng, dtype, x.type.shape), updates: values(rng, dtype, updates.type.shape)}
+    check(rng, node, {**feeds, indices: far(rng, index_type, rows, count)})
+
+
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("dtype", [d for d in DType if d is not DType.BOOL])
+@quick
+@given(st.sampled_from(CHANNELS), st.integers(1, 9), seeds)
+def test_top_k_of_equal_elements_is_the_first(
+    dtype: DType, largest: bool, length: int, k: int, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    x = Input(name="x", tensor=TensorType(dtype, (int(rng.integers(1, 4)), length)))
+    node = TopK(name="y", x=x, k=min(k, length), largest=largest)
+    check(rng, node, {x: values(rng, dtype, x.type.shape)})
