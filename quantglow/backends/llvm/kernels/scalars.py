@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernels import mathfun, rounding, trigonometry, vectors
+from quantglow.backends.llvm.kernels.quotient import divides_exactly, quotient
 from quantglow.backends.llvm.target import Target
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of
@@ -145,9 +146,19 @@ class Scalars:
                 ),
             ) if _is_integer(low) and _is_integer(high):
                 limits = (float(low.value), float(high.value))
-                clipped = vectors.clip_float(self.b, self.lanes, self.value(steps), *limits)
+                value = self._bounded_quotient(steps, max(map(abs, limits)))
+                clipped = vectors.clip_float(self.b, self.lanes, value, *limits)
                 return vectors.round_to_int(self.b, self.target, self.lanes, clipped)
         return self.b.cast("fptosi", self.kind, self.value(x), vector(self.lanes, "i32"))
+
+    def _bounded_quotient(self, steps: Expr, limit: float) -> Value:
+        """``steps``, right up to ``limit``, beyond it no less; division by a constant is cheap."""
+        match steps:
+            case Expr(op="div", args=(x, Expr(op="f", value=c))) if divides_exactly(
+                self.target, float(c), limit
+            ):
+                return quotient(self.b, self.lanes, self.value(x), float(c), limit)
+        return self.value(steps)
 
     def maximum(self, x: Expr, y: Expr) -> Value:
         return self._propagating("olt", x, y)
