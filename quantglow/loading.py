@@ -8,15 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
+from quantglow.errors import FileFormatError, InputError
 from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Shapes, Signature
 from quantglow.ops.external import External
 from quantglow.report.report import Report, report_of
 from quantglow.runtime import saving
-from quantglow.runtime.build import compile_graph
+from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.protocol import Backend
+from quantglow.runtime.saving import Freedom, SavedModel
+from quantglow.runtime.specialisations import (
+    FreeShapes,
+    OneShape,
+    Specialisation,
+    Specialisations,
+)
+
+if TYPE_CHECKING:
+    from quantglow.delegating import Delegation
+    from quantglow.models import Origin
 
 
 def load(
@@ -35,7 +50,8 @@ def load(
     saved = saving.load(path)
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
-    build = compile_graph(saved.graph, target, num_threads, backend, backends)
+    machine = Machine.of(target, num_threads, backend, backends)
+    build = machine.compile(saved.graph)
     now = report_of(build, {})
     report = replace(
         report,
@@ -45,7 +61,60 @@ def load(
         seconds=now.seconds,
         delegated=now.delegated,
     )
-    return CompiledModel.of(saved.graph, build, report)
+    first = Specialisation(saved.graph, build)
+    programs = OneShape(first) if saved.free is None else reopened(saved, first, machine)
+    return CompiledModel(programs, report)
+
+
+def reopened(saved: SavedModel, first: Specialisation, machine: Machine) -> Specialisations:
+    """The programs of a model that leaves dimensions free.  Raises ``FileFormatError``."""
+    try:
+        signature = Signature.from_json((saved.free or {})["signature"])
+        signature.check({node.name: node.type.shape for node in saved.graph.inputs})
+    except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
+        raise FileFormatError(
+            f"what the model says of its free dimensions is damaged: {error!r}. "
+            "Remedy: save the model again."
+        ) from error
+    source = Reopened(saved, machine.num_threads)
+    programs = FreeShapes(signature, source.graph_at, machine, source.delegate, source.freedom)
+    programs.add(first)
+    return programs
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """The source of a saved model, read when a second shape comes: a process that needs only the
+    first imports no more than for a model of fixed shapes.
+    """
+
+    saved: SavedModel
+    threads: int
+
+    def graph_at(self, shapes: Shapes) -> Graph:
+        """The graph to compile for input shapes."""
+        return self._origin.graph_at(shapes)
+
+    def delegate(self, shapes: Shapes) -> Specialisation:
+        """onnxruntime, for shapes at which the model cannot be compiled."""
+        return self._delegation(shapes)
+
+    def freedom(self) -> Freedom:
+        """What was read."""
+        return Freedom(self.saved.free or {}, self.saved.source)
+
+    @cached_property
+    def _origin(self) -> Origin:
+        from quantglow.models import Origin
+
+        return Origin.restored(self.saved)
+
+    @cached_property
+    def _delegation(self) -> Delegation:
+        from quantglow.delegating import Delegation
+        from quantglow.frontend import open_model
+
+        return Delegation(open_model(self.saved.source), self.threads)
 
 
 def check_externals(graph: Graph) -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from quantglow import frontend, passes, quantization
-from quantglow.errors import OptionError
+from quantglow.errors import FileFormatError, OptionError
 from quantglow.frontend import Source
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shapes
-from quantglow.quantization import Decisions
+from quantglow.quantization import Decisions, decision_text
 from quantglow.runtime.build import Machine
+from quantglow.runtime.saving import Freedom, SavedModel
 from quantglow.runtime.specialisations import (
     FreeShapes,
     OneShape,
@@ -53,7 +55,11 @@ def float_family_of(model: Any, input_shapes: InputShapes | None = None) -> Fami
     """
     if isinstance(model, Graph):
         return Family.of(passes.optimize(float_only(model)))
-    return _family(opened(model), input_shapes, lambda g: passes.optimize(float_only(g)))
+    return _float_family(opened(model), input_shapes)
+
+
+def _float_family(source: Source, input_shapes: InputShapes | None) -> Family:
+    return _family(source, input_shapes, lambda graph: passes.optimize(float_only(graph)))
 
 
 def _family(
@@ -65,7 +71,7 @@ def _family(
     def make(shapes: Shapes) -> Graph:
         return finish(source.graph(shapes, delegate=True))
 
-    return Family(source.signature, source.source_hash, make)
+    return Family(source.signature, source.source_hash, make, source.to_bytes)
 
 
 def ready(graph: Graph) -> Graph:
@@ -101,12 +107,46 @@ def programs_of(
     """
     if not family.signature.is_free and first is not None:
         return OneShape(first)
-
-    def graph_at(shapes: Shapes) -> Graph:
-        graph = family.make(shapes)
-        return graph if decisions is None else decisions.apply(graph)
-
-    programs = FreeShapes(family.signature, graph_at, machine, delegate)
+    origin = Origin(family, decisions)
+    programs = FreeShapes(family.signature, origin.graph_at, machine, delegate, origin.freedom)
     if first is not None:
         programs.add(first)
     return programs
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the graphs of a model with free dimensions come from: its ONNX model, and the decisions
+    of the quantizer if it is quantized by us.
+    """
+
+    family: Family
+    decisions: Decisions | None = None
+
+    @staticmethod
+    def restored(saved: SavedModel) -> Origin:
+        """The origin of a saved model.  Raises ``FileFormatError`` and ``ModelError``."""
+        data = (saved.free or {}).get("decisions")
+        source = frontend.open_model(saved.source)
+        if data is None:
+            return Origin(family_of(source))
+        try:
+            decisions = decision_text.from_json(data, saved.graph)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise FileFormatError(
+                f"the decisions of the quantizer are damaged: {error!r}. "
+                "Remedy: save the model again."
+            ) from error
+        return Origin(_float_family(source, None), decisions)
+
+    def graph_at(self, shapes: Shapes) -> Graph:
+        """The graph to compile for input shapes."""
+        graph = self.family.make(shapes)
+        return graph if self.decisions is None else self.decisions.apply(graph)
+
+    def freedom(self) -> Freedom:
+        """What a file needs to do the same."""
+        assert self.family.source is not None, "families with free dimensions come from a model"
+        decisions = None if self.decisions is None else decision_text.to_json(self.decisions)
+        free = {"signature": self.family.signature.to_json(), "decisions": decisions}
+        return Freedom(free, self.family.source())

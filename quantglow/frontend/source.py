@@ -86,6 +86,19 @@ class Source:
         copy.CopyFrom(self.proto)
         return Source(copy)
 
+    def to_bytes(self) -> bytes:
+        """The model as a file of its own, without what importing does not look at."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self.proto)
+        for field in ("doc_string", "metadata_props", "training_info"):
+            copy.ClearField(field)
+        for field in ("doc_string", "value_info", "metadata_props", "quantization_annotation"):
+            copy.graph.ClearField(field)
+        for node in copy.graph.node:
+            node.ClearField("doc_string")
+            node.ClearField("metadata_props")
+        return bytes(copy.SerializeToString(deterministic=True))
+
     @cached_property
     def signature(self) -> Signature:
         """The inputs and outputs as the model declares them.  Raises ``ModelError``."""

@@ -18,12 +18,14 @@ KEPT = 8
 class Family:
     """Equal names in the graphs of a family mean equal values of the model.
 
-    ``make`` gives the graph for shapes that ``signature`` allows.  Not for several threads.
+    ``make`` gives the graph for shapes that ``signature`` allows, ``source`` the bytes of the
+    model.  Not for several threads.
     """
 
     signature: Signature
     source_hash: str
     make: Callable[[Shapes], Graph]
+    source: Callable[[], bytes] | None = None
     _kept: OrderedDict[tuple[Shape, ...], Graph] = field(default_factory=OrderedDict)
 
     @staticmethod

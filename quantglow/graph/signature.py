@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from quantglow.errors import InputError
 from quantglow.types import DType, TensorType
@@ -82,6 +83,21 @@ class Signature:
         free = all(not isinstance(dim, int) for dim in firsts)
         return bool(firsts) and free and len({dim for dim in firsts if is_symbol(dim)}) <= 1
 
+    def to_json(self) -> dict[str, Any]:
+        """In types that ``json`` writes."""
+        return {
+            "inputs": [asdict(p) for p in self.inputs],
+            "outputs": [asdict(p) for p in self.outputs],
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> Signature:
+        """What ``to_json`` gave.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+        return Signature(
+            tuple(map(_port_from_json, data["inputs"])),
+            tuple(map(_port_from_json, data["outputs"])),
+        )
+
     def check(self, shapes: Shapes) -> None:
         """Raise ``InputError`` unless the inputs may have these shapes together."""
         symbols: dict[str, tuple[int, str]] = {}
@@ -101,6 +117,15 @@ class Signature:
                         f"dimension {dim!r} is {first} in input {where!r} but {size} in input "
                         f"{port.name!r}. Remedy: feed arrays that agree in it."
                     )
+
+
+def _port_from_json(data: Mapping[str, Any]) -> Port:
+    dims = data["dims"]
+    if dims is not None and not all(
+        dim is None or isinstance(dim, str) or (type(dim) is int and dim > 0) for dim in dims
+    ):
+        raise ValueError(f"{dims} are no dimensions")
+    return Port(str(data["name"]), DType(data["dtype"]), None if dims is None else tuple(dims))
 
 
 def _fits(port: Port, shape: Shape) -> bool:

@@ -127,8 +127,12 @@ class CompiledModel:
         return list(map(TensorInfo.of, self.specialisations.signature.outputs))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``.qgm`` file for ``quantglow.load``, on any processor."""
-        save(path, self.graph, self.report.to_json())
+        """Write a ``.qgm`` file for ``quantglow.load``, on any processor.
+
+        A model that leaves dimensions free must have been run or calibrated once.
+        """
+        freedom = self.specialisations.freedom
+        save(path, self.graph, self.report.to_json(), None if freedom is None else freedom())
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the graph as ONNX; int8 values as QDQ, which onnxruntime runs.

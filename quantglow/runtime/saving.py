@@ -7,6 +7,12 @@
     report.json       the report of the compilation
     constants/0.npy   the array of the first Constant of the graph, and so on
 
+A model that leaves dimensions free has two more (version 2); its graph is the one for the shapes
+it was compiled for first::
+
+    free.json         what it takes and gives, and the decisions of the quantizer by value name
+    source.onnx       the ONNX model, to be imported at other shapes
+
 No machine code, no pickle: loading compiles again, on any processor.  Nothing is trusted: members
 are not extracted, none may be compressed (so that a small file cannot become a large one), and
 every byte is checked against its hash before it is parsed.
@@ -33,8 +39,9 @@ from quantglow.types import Array
 from quantglow.version import __version__
 
 FORMAT = "quantglow-model"
-VERSION = 1
+VERSION, FREE_VERSION = 1, 2
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
+FREE, SOURCE = "free.json", "source.onnx"
 MAX_TEXT_NBYTES = 256 << 20
 """Longer texts are refused unread."""
 
@@ -56,21 +63,38 @@ _DAMAGE = (
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a file holds."""
+    """What a file holds; ``free`` and ``source`` if the model leaves dimensions free."""
 
     graph: Graph
     report: dict[str, Any]
+    free: dict[str, Any] | None = None
+    source: bytes = b""
 
 
-def save(path: str | os.PathLike[str], graph: Graph, report: Mapping[str, Any]) -> None:
+@dataclass(frozen=True)
+class Freedom:
+    """What a model with free dimensions adds to a file."""
+
+    free: Mapping[str, Any]
+    source: bytes
+
+
+def save(
+    path: str | os.PathLike[str],
+    graph: Graph,
+    report: Mapping[str, Any],
+    freedom: Freedom | None = None,
+) -> None:
     """Write a ``.qgm`` file; an existing file is replaced at once or not at all."""
     constants = constants_of(graph)
     members = {GRAPH: print_graph(graph).encode(), REPORT: json.dumps(report).encode()}
     arrays = {member_of(i): array for i, array in enumerate(constants.values())}
     members.update((name, npy(array)) for name, array in arrays.items())
+    if freedom is not None:
+        members |= {FREE: json.dumps(freedom.free).encode(), SOURCE: freedom.source}
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION,
+        "version": VERSION if freedom is None else FREE_VERSION,
         "quantglow": __version__,
         "constants": list(constants),
         "members": {name: described(data) for name, data in members.items()},
@@ -96,8 +120,9 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
             return read(archive)
     except (*_DAMAGE, QuantglowError) as error:
         raise FileFormatError(
-            f"{os.fspath(path)!r} is not a model saved by quantglow (version {VERSION}), or it is "
-            f"truncated or altered: {error}. Remedy: save the model again, or copy it again."
+            f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
+            f"{FREE_VERSION}), or it is truncated or altered: {error}. "
+            "Remedy: save the model again, or copy it again."
         ) from error
 
 
@@ -113,7 +138,10 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
     if list(constants_of(graph)) != names:
         raise ValueError("its constants are not those of the graph")
     report = json.loads(checked(archive, manifest, REPORT))
-    return SavedModel(graph, report)
+    if manifest["version"] == VERSION:
+        return SavedModel(graph, report)
+    free = json.loads(checked(archive, manifest, FREE))
+    return SavedModel(graph, report, free, checked(archive, manifest, SOURCE))
 
 
 def check_members(archive: zipfile.ZipFile) -> None:
@@ -128,12 +156,16 @@ def check_members(archive: zipfile.ZipFile) -> None:
 
 
 def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
-    """Raise ``ValueError`` unless the manifest is whole, of this version, and lists all members."""
-    if manifest["format"] != FORMAT or manifest["version"] != VERSION:
+    """Raise ``ValueError`` unless the manifest is whole, of a known version, and lists all
+    members.
+    """
+    if manifest["format"] != FORMAT or manifest["version"] not in (VERSION, FREE_VERSION):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != digest_of(manifest):
         raise ValueError("the checksum of the manifest does not fit its content")
     expected = {GRAPH, REPORT, *map(member_of, range(len(manifest["constants"])))}
+    if manifest["version"] == FREE_VERSION:
+        expected |= {FREE, SOURCE}
     if manifest["members"].keys() != expected:
         raise ValueError("the manifest does not list the members of a model")
     if set(archive.namelist()) != expected | {MANIFEST}:

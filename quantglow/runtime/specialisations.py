@@ -20,6 +20,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shape, Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names
 from quantglow.runtime.build import Build, Machine
+from quantglow.runtime.saving import Freedom
 from quantglow.types import Array
 
 MOST_PROGRAMS = 32
@@ -59,6 +60,10 @@ class Specialisations(Protocol):
     def first(self) -> Specialisation:
         """The one that the report is about.  Raises ``InputError`` if nothing is compiled yet."""
 
+    @property
+    def freedom(self) -> Callable[[], Freedom] | None:
+        """What a file needs besides the first graph; None if that is all."""
+
     def at(self, feeds: Mapping[str, Array]) -> Specialisation:
         """The one for the shapes of these arrays.  Raises ``InputError``."""
 
@@ -68,6 +73,7 @@ class OneShape:
     """A model whose shapes are all fixed."""
 
     first: Specialisation
+    freedom: None = None
 
     @property
     def signature(self) -> Signature:
@@ -94,13 +100,14 @@ class FreeShapes:
     """Programs by the shapes of the inputs.  All methods may be called from any thread.
 
     ``graph_at`` makes the graph to compile for input shapes, ``delegate`` what runs where nothing
-    can be compiled for them.
+    can be compiled for them; ``freedom`` is what a file needs to do the same.
     """
 
     signature: Signature
     graph_at: Callable[[Shapes], Graph]
     machine: Machine
     delegate: Callable[[Shapes], Specialisation] | None = None
+    freedom: Callable[[], Freedom] | None = None
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _ready: OrderedDict[tuple[Shape, ...], Specialisation] = field(default_factory=OrderedDict)

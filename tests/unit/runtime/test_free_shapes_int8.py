@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +13,8 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.errors import CalibrationError, OptionError
+from quantglow.errors import CalibrationError, FileFormatError, OptionError
+from quantglow.runtime import saving
 from tests.unit.free_network import SHAPES, free_model, image, sum_model
 
 MAIN = (1, 3, 8, 12)
@@ -112,3 +117,99 @@ def test_accuracy_control_tries_models_of_free_shape() -> None:
         free_model(), SAMPLES, max_drop=0.5, validation_fn=validation, num_threads=1
     )
     assert compiled.get_inputs()[0].shape == ["N", 3, "H", "W"]
+
+
+@pytest.fixture(scope="module")
+def saved(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("free") / "free.qgm"
+    compiled.save(path)
+    return path
+
+
+@pytest.mark.parametrize("shape", [MAIN, *SHAPES, (2, 3, 7, 7)])
+def test_a_loaded_model_gives_the_same_integers_at_every_shape(
+    compiled: Any, saved: Path, shape: Any
+) -> None:
+    loaded = qg.load(saved, num_threads=1)
+    feeds = {"x": image(shape, 5)}
+    for found, expected in zip(loaded.run(None, feeds), compiled.run(None, feeds), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_loaded_model_describes_its_free_dimensions(compiled: Any, saved: Path) -> None:
+    loaded = qg.load(saved, num_threads=1)
+    assert loaded.get_inputs() == compiled.get_inputs()
+    assert loaded.get_outputs() == compiled.get_outputs()
+
+
+def test_a_loaded_model_saves_the_same_file(saved: Path, tmp_path: Path) -> None:
+    qg.load(saved, num_threads=1).save(tmp_path / "again.qgm")
+    with zipfile.ZipFile(saved) as one, zipfile.ZipFile(tmp_path / "again.qgm") as other:
+        for name in ("graph.txt", "free.json", "source.onnx"):
+            assert one.read(name) == other.read(name)
+
+
+def test_a_float_model_keeps_its_free_dimensions_in_a_file(tmp_path: Path) -> None:
+    compiled = qg.compile(free_model(), num_threads=1)
+    compiled.run(None, {"x": image(MAIN)})
+    compiled.save(tmp_path / "float.qgm")
+    loaded = qg.load(tmp_path / "float.qgm", num_threads=1)
+    feeds = {"x": image((2, 3, 4, 4))}
+    np.testing.assert_array_equal(loaded.run(None, feeds)[0], compiled.run(None, feeds)[0])
+
+
+def test_a_model_of_fixed_shapes_is_saved_as_before(tmp_path: Path) -> None:
+    fixed = qg.compile(free_model(), input_shapes={"x": MAIN}, num_threads=1)
+    fixed.save(tmp_path / "fixed.qgm")
+    with zipfile.ZipFile(tmp_path / "fixed.qgm") as archive:
+        assert json.loads(archive.read("manifest.json"))["version"] == 1
+        assert "source.onnx" not in archive.namelist()
+
+
+def edited(saved: Path, folder: Path, edit: Callable[[dict[str, Any]], object]) -> Path:
+    """The file with another ``free.json`` and checksums that fit."""
+    with zipfile.ZipFile(saved) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    manifest, free = json.loads(members["manifest.json"]), json.loads(members["free.json"])
+    edit(free)
+    members["free.json"] = json.dumps(free).encode()
+    manifest["members"]["free.json"] = saving.described(members["free.json"])
+    manifest["sha256"] = saving.digest_of(manifest)
+    members["manifest.json"] = json.dumps(manifest).encode()
+    path = folder / "edited.qgm"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return path
+
+
+SIGNATURES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "missing": lambda free: free.pop("signature"),
+    "other names": lambda free: free["signature"]["inputs"][0].update(name="z"),
+    "other shape": lambda free: free["signature"]["inputs"][0].update(dims=["N", 4, "H", "W"]),
+    "no dimension": lambda free: free["signature"]["inputs"][0].update(dims=[0.5, -1]),
+    "no type": lambda free: free["signature"]["outputs"][0].update(dtype="f8"),
+    "no list": lambda free: free.update(signature=3),
+}
+
+
+@pytest.mark.parametrize("case", SIGNATURES)
+def test_a_damaged_signature_is_refused(saved: Path, tmp_path: Path, case: str) -> None:
+    with pytest.raises(FileFormatError, match=r"free dimensions.*Remedy"):
+        qg.load(edited(saved, tmp_path, SIGNATURES[case]))
+
+
+DECISIONS: dict[str, Callable[[dict[str, Any]], object]] = {
+    "missing": lambda free: free["decisions"].pop("int8"),
+    "scale": lambda free: free["decisions"]["elements"].update(x=["i8", "-0x1p0", 0]),
+    "zero point": lambda free: free["decisions"]["elements"].update(x=["i8", "0x1p0", 300]),
+    "type": lambda free: free["decisions"]["elements"].update(x=["i32", "0x1p0", 0]),
+    "no map": lambda free: free["decisions"].update(reasons=[1]),
+}
+
+
+@pytest.mark.parametrize("case", DECISIONS)
+def test_damaged_decisions_end_in_a_typed_error(saved: Path, tmp_path: Path, case: str) -> None:
+    loaded = qg.load(edited(saved, tmp_path, DECISIONS[case]), num_threads=1)
+    with pytest.raises(qg.InputError, match=r"decisions of the quantizer are damaged.*Remedy"):
+        loaded.run(None, {"x": image((1, 3, 3, 3))})

@@ -1,0 +1,57 @@
+"""Decisions as JSON.  Weights are left out: they are those of the graph saved beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from quantglow.graph.graph import Graph
+from quantglow.quantization.decisions import Decisions, weights_of
+from quantglow.types import DType, ElementType, QuantParams
+
+
+def to_json(decisions: Decisions) -> dict[str, Any]:
+    """The decisions in types that ``json`` writes."""
+    return {
+        "reasons": dict(decisions.reasons),
+        "int8": sorted(decisions.int8),
+        "elements": {name: _element(e) for name, e in decisions.elements.items()},
+        "quantize_output": decisions.quantize_output,
+        "symmetric": decisions.symmetric,
+        "per_channel": decisions.per_channel,
+    }
+
+
+def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
+    """What ``to_json`` gave, with the weights of ``graph``.
+
+    Raises ``KeyError``, ``TypeError`` or ``ValueError``.
+    """
+    elements = {str(name): _element_from(e) for name, e in data["elements"].items()}
+    return Decisions(
+        reasons={str(name): str(reason) for name, reason in data["reasons"].items()},
+        int8=frozenset(map(str, data["int8"])),
+        elements=elements,
+        weights=weights_of(graph),
+        quantize_output=bool(data["quantize_output"]),
+        symmetric=bool(data["symmetric"]),
+        per_channel=bool(data["per_channel"]),
+    )
+
+
+def _element(element: ElementType) -> list[Any]:
+    """dtype, scale and zero point; values have one scale."""
+    quant = element.quant
+    assert quant is not None
+    return [str(element.dtype), float.hex(quant.scale), quant.zero_point]
+
+
+def _element_from(data: Any) -> ElementType:
+    dtype, scale, zero_point = data
+    kind = DType(dtype)
+    if kind not in (DType.I8, DType.I16):
+        raise ValueError(f"a value is {kind}")
+    low, high = kind.limits
+    if not low <= int(zero_point) <= high:
+        raise ValueError(f"a zero point is {zero_point}")
+    return ElementType(kind, QuantParams.per_tensor(float.fromhex(scale), zero_point))
