@@ -47,6 +47,7 @@ class Measurement:
     case: Case
     runtime: str
     prepare_seconds: float = 0.0
+    compile_seconds: float = 0.0
     round_ms: list[float] = field(default_factory=list)
     error: str | None = None
 
@@ -77,6 +78,7 @@ def measure(
                     name = f"{runtime} {precision}"
                     worker = stack.enter_context(started(runtime=name, samples=samples, **settings))
                     found.prepare_seconds = worker.prepare_seconds
+                    found.compile_seconds = worker.compile_seconds
                     workers.append((worker, found))
                 except WorkerFailedError as failure:
                     found.error = str(failure)
@@ -116,11 +118,12 @@ def share_of_limit(case: Case, median_ms: float, macs: int) -> float:
 def row(case: Case, found: dict[str, Measurement], macs: int, peers: Sequence[str]) -> str:
     """One Markdown row; GMAC/s, their share of the peak and the seconds to ready are ours."""
     ours = found[OURS]
-    last = ["", "", ""]
+    last = ["", "", "", ""]
     if not ours.error:
         share = share_of_limit(case, ours.median_ms, macs)
         rate = f"{macs / ours.median_ms / 1e6:.0f}"
-        last = [rate, f"{100 * share:.0f} %", f"{ours.prepare_seconds:.1f}"]
+        before = ours.prepare_seconds - ours.compile_seconds
+        last = [rate, f"{100 * share:.0f} %", f"{before:.1f}", f"{ours.compile_seconds:.1f}"]
     cells = [case.network, str(case.threads), str(case.batch), case.precision, milliseconds(ours)]
     for peer in peers:
         other = found[peer]
@@ -138,7 +141,7 @@ def table(measurements: list[Measurement], macs: dict[tuple[str, int], int]) -> 
     header = ["network", "threads", "batch", "precision", f"{OURS} ms"]
     for peer in peers:
         header += [f"{peer} ms", f"{OURS} / {peer}"]
-    header += ["GMAC/s", "of the limit", "compile s"]
+    header += ["GMAC/s", "of the limit", "quantize s", "compile s"]
     lines = [f"| {' | '.join(header)} |", "| --- " * len(header) + "|"]
     for case, found in cases.items():
         lines.append(row(case, found, macs[case.network, case.batch], peers))

@@ -24,10 +24,14 @@ def int8_model(network: Network, threads: int, batch: int, samples: int) -> qg.C
 
 
 def quantglow_float(network: Network, threads: int, batch: int, samples: int) -> Runtime:
-    compiled = float_model(network, threads, batch, samples)
-    return Runtime("quantglow float", lambda feeds: list(compiled.run(None, feeds)))
+    return ready("quantglow float", float_model(network, threads, batch, samples))
 
 
 def quantglow_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
-    compiled = int8_model(network, threads, batch, samples)
-    return Runtime("quantglow int8", lambda feeds: list(compiled.run(None, feeds)))
+    return ready("quantglow int8", int8_model(network, threads, batch, samples))
+
+
+def ready(name: str, compiled: qg.CompiledModel) -> Runtime:
+    """A compiled model as a runtime."""
+    seconds = sum(compiled.build.seconds.values())
+    return Runtime(name, lambda feeds: list(compiled.run(None, feeds)), seconds)

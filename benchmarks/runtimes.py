@@ -16,10 +16,14 @@ from benchmarks.models import Feeds, Network, with_input_shape
 
 @dataclass(frozen=True)
 class Runtime:
-    """A model made ready by one runtime; ``run`` takes feeds and returns the outputs in order."""
+    """A model made ready by one runtime; ``run`` takes feeds and returns the outputs in order.
+
+    ``compile_seconds``: of the time to make it ready, what compiling took, where that is known.
+    """
 
     name: str
     run: Callable[[Feeds], list[NDArray[Any]]]
+    compile_seconds: float = 0.0
 
 
 Maker = Callable[[Network, int, int, int], Runtime]

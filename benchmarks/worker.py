@@ -2,8 +2,9 @@
 
 ::
 
-    {"prepare": {"runtime", "network", "threads", "batch", "samples"}}  ->  {"seconds": s}
-    {"time": {"warmup", "runs"}}                                        ->  {"seconds": [s, ...]}
+    {"prepare": {"runtime", "network", "threads", "batch", "samples"}}
+                                  ->  {"seconds": s, "compile": s}
+    {"time": {"warmup", "runs"}}  ->  {"seconds": [s, ...]}
 
 An error ends the process with its traceback on stderr; so does the end of input, quietly.
 """
@@ -53,7 +54,8 @@ class Server:
         self.feeds = chosen.feeds(DISTINCT_FEEDS, EVALUATION_SEED, batch)
         start = time.perf_counter()
         self.runtime = MAKERS[runtime](chosen, threads, batch, samples)
-        return {"seconds": time.perf_counter() - start}
+        seconds = time.perf_counter() - start
+        return {"seconds": seconds, "compile": self.runtime.compile_seconds}
 
     def time(self, warmup: int, runs: int) -> dict[str, Any]:
         """Wall time of each run, on different inputs in turn."""
@@ -88,6 +90,7 @@ class Worker:
     process: subprocess.Popen[str]
     errors: IO[str]
     prepare_seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     def ask(self, action: str, **arguments: Any) -> dict[str, Any]:
         """Send one command and wait for its reply."""
@@ -125,7 +128,8 @@ def started(**prepare: Any) -> Iterator[Worker]:
         ) as process,
     ):
         worker = Worker(process, errors)
-        worker.prepare_seconds = worker.ask("prepare", **prepare)["seconds"]
+        ready = worker.ask("prepare", **prepare)
+        worker.prepare_seconds, worker.compile_seconds = ready["seconds"], ready["compile"]
         yield worker
 
 
