@@ -14,6 +14,7 @@ from quantglow.frontend.export_writer import (
     channels_first,
     export_rule,
     identity,
+    source,
 )
 from quantglow.ops import (
     LRN,
@@ -22,6 +23,7 @@ from quantglow.ops import (
     LayerNormalization,
     LogSoftmax,
     MaxPool,
+    Pad,
     ReduceMax,
     ReduceMean,
     ReduceMin,
@@ -35,8 +37,9 @@ IMAGE = channels_first(4)
 
 @export_rule(MaxPool)
 def max_pool(node: MaxPool, w: Writer) -> Value:
-    x = w.real(node.x, IMAGE)
-    made = w.emit("MaxPool", [x], f"{node.name}:real", dilations=node.dilations, **windows(node))
+    made = w.emit(
+        "MaxPool", [pooled(node, w)], f"{node.name}:real", dilations=node.dilations, **windows(node)
+    )
     return w.rounded(node, made, IMAGE)
 
 
@@ -48,12 +51,20 @@ def average_pool(node: AveragePool, w: Writer) -> Value:
         attributes["dilations"] = node.dilations
     mean = w.emit(
         "AveragePool",
-        [w.real(node.x, IMAGE)],
+        [pooled(node, w)],
         f"{node.name}:real",
         count_include_pad=int(node.count_include_pad),
         **attributes,
     )
     return w.rounded(node, mean, IMAGE)
+
+
+def pooled(node: Pool, w: Writer) -> str:
+    """The image.  onnxruntime would fold a Pad into the pool, also where the pool's padding is
+    another value, or must be smaller than the window."""
+    x = w.real(node.x, IMAGE)
+    padded = isinstance(source(node.x, IMAGE)[0], Pad) and node.x.type.dtype.is_float
+    return w.opaque(x, node.name) if padded else x
 
 
 def windows(node: Pool) -> dict[str, Any]:
