@@ -174,7 +174,10 @@ def coded(call: Call, value: Known) -> Known:
     """DequantizeLinear of known integers: of any ONNX type, blocked too, at least as floats."""
     names = [name for name in call.proto.input if name]
     operands = {name: call.scope.values[name] for name in names}
-    (folded,) = fold(call.proto, operands, call.scope.opsets)
+    proto = onnx.NodeProto()
+    proto.CopyFrom(call.proto)
+    proto.domain = ""  # which has the same operator
+    (folded,) = fold(proto, operands, call.scope.opsets)
     if value.onnx_type not in CONSTANT_STORED or call.integer("block_size", 0):
         return folded
     dtype, offset = CONSTANT_STORED[value.onnx_type]
