@@ -11,6 +11,7 @@ import onnx
 from quantglow.errors import ModelError, TypeRuleError
 from quantglow.frontend import (
     convolution,
+    dynamic,
     elementwise,
     formulas,
     indexing,
@@ -44,6 +45,7 @@ from quantglow.types import TensorType
 
 FAMILIES = (
     convolution,
+    dynamic,
     elementwise,
     formulas,
     indexing,

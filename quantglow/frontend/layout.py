@@ -10,9 +10,12 @@ from quantglow.graph.node import Node
 from quantglow.ops.shape import Reshape, Transpose
 
 
-def to_nhwc(call: Call, position: int = 0) -> Node:
-    """The operand [N, C, H, W] as [N, H, W, C]; [N, C, L] as [N, 1, L, C]."""
-    x = call.node(position)
+def to_nhwc(call: Call, position: int = 0, x: Node | None = None) -> Node:
+    """The operand [N, C, H, W] as [N, H, W, C]; [N, C, L] as [N, 1, L, C].
+
+    ``x``: what the operator reads in its place.
+    """
+    x = x or call.node(position)
     if x.type.rank == 3:
         x = as_image(call, x, call.value_name(position))
     if x.type.rank != 4:

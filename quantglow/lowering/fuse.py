@@ -9,6 +9,7 @@ from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Map
 from quantglow.ops.expression import Expr, arg
+from quantglow.types import DType
 
 MAX_OPERATIONS = 64
 """Larger expressions would spill registers."""
@@ -28,7 +29,7 @@ def fuse_maps(node: Node, uses: Uses) -> Node | None:
 def _fits(node: Map, inner: Map) -> bool:
     """Values of full shape only, or a broadcast would be computed again and again."""
     return (
-        (inner.type.dtype.is_float or _is_saturated(inner.expression))
+        (inner.type.dtype in (DType.F32, DType.I32) or _is_saturated(inner.expression))
         and inner.type.shape == node.type.shape
         and node.expression.size() + inner.expression.size() <= MAX_OPERATIONS
         and node.args.count(inner) == 1

@@ -9,6 +9,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses
 from quantglow.ops.elementwise import Binary, PRelu, Unary
+from quantglow.ops.primitives import Map
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.shape import Concat, Pad, Reshape, Slice, Transpose
 from quantglow.passes.blocks import blocks_of, consecutive, spread
@@ -72,7 +73,7 @@ def cancelled(node: Transpose) -> Node:
 def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
     """``Transpose(f, perm)`` with the Transpose moved to the operands of f."""
     match f:
-        case Unary() | Binary() | PRelu():
+        case Unary() | Binary() | PRelu() | Map():
             return f.with_operands(tuple(moved(x, perm, uses) for x in f.operands))
         case Quantize(x=x) | Dequantize(x=x) | Rescale(x=x):
             return f.with_operands((moved(x, perm, uses),))

@@ -21,6 +21,7 @@ from quantglow.ops.normalization import (
     Softmax,
 )
 from quantglow.ops.pooling import Reduce
+from quantglow.ops.primitives import Map
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.shape import Concat, Expand, Pad, Slice, Transpose
 from quantglow.passes.layout import (
@@ -54,8 +55,8 @@ def sink_transpose(node: Node, uses: Uses) -> Node | None:
 
 def moved_up(node: Node, uses: Uses) -> Moved | None:
     """The node moved above the Transpose that feeds it."""
-    if isinstance(node, Binary):
-        return moved_binary(node, uses)
+    if isinstance(node, Binary | Map):
+        return moved_elements(node, uses)
     if isinstance(node, Concat):
         return moved_concat(node, uses)
     t = node.operands[0] if node.operands else node
@@ -112,9 +113,9 @@ def moved_reduce(node: Reduce, t: Transpose) -> Moved:
     return made, tuple(sorted(kept).index(axis) for axis in kept)
 
 
-def moved_binary(node: Binary, uses: Uses) -> Moved | None:
-    """Both operands before the Transpose that one of them is."""
-    found = aligned((node.x, node.y), node.type.rank, uses)
+def moved_elements(node: Binary | Map, uses: Uses) -> Moved | None:
+    """All operands before the Transpose that one of them is."""
+    found = aligned(node.operands, node.type.rank, uses)
     if found is None:
         return None
     operands, perm = found

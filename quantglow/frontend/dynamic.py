@@ -1,0 +1,244 @@
+"""Importers of integer products whose parameters are computed at run time.
+
+MatMulInteger and ConvInteger give the exact int32 sum of ``(x - x_zero_point) * (w -
+w_zero_point)``.  As the operators of the graph: ``x`` as int8 of scale 1, ``x - 128`` for uint8;
+an int8 product of that and the weights, in pieces whose sums float32 holds exactly; the pieces
+added in int32, with ``(128 - x_zero_point) * sum(w)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from math import prod
+
+import numpy as np
+
+from quantglow.frontend.context import Call, Unsupported, importer, recoded
+from quantglow.frontend.convolution import image_kernel, image_size
+from quantglow.frontend.layout import from_nhwc, to_nhwc
+from quantglow.frontend.values import Quantized
+from quantglow.frontend.windows import auto_padded, windows_of
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Conv, Gemm, Map, ReduceMax, ReduceMin, Reshape, Slice
+from quantglow.ops.convolution import conv2d
+from quantglow.ops.expression import Expr, arg, const, iconst
+from quantglow.ops.expression import call as fn
+from quantglow.types import Array, DType, ElementType, QuantParams
+
+EXACT = 2**24
+"""float32 holds every integer up to this one."""
+
+WHOLE = ElementType(DType.I8, QuantParams.per_tensor(1.0, 0))
+"""int8 that stand for themselves."""
+
+FLOAT, SUMS, CODES = (ElementType(dtype) for dtype in (DType.F32, DType.I32, DType.U8))
+
+
+@importer("DynamicQuantizeLinear")
+def dynamic_quantize_linear(call: Call) -> Sequence[Node]:
+    """uint8 codes of a range found at run time that includes 0, its scale and its zero point."""
+    x = call.node(0)
+    axes = tuple(range(x.type.rank))
+    lowest = ReduceMin(name=call.derived("lowest"), x=x, axes=axes, keepdims=False)
+    highest = ReduceMax(name=call.derived("highest"), x=x, axes=axes, keepdims=False)
+    low, high = fn("min", arg(0), const(0)), fn("max", arg(1), const(0))
+    width = fn("div", fn("sub", high, low), const(255))
+    scale = Map(
+        name=call.result_name(1),
+        args=(lowest, highest),
+        expression=fn("select", fn("eq", high, low), const(1), width),
+        out=FLOAT,
+    )
+    shift = fn("sub", const(0), fn("div", low, arg(1)))
+    zero_point = Map(
+        name=call.result_name(2),
+        args=(lowest, scale),
+        expression=fn("int", rounded_within(shift, const(0), const(255))),
+        out=CODES,
+    )
+    point = fn("float", arg(2))
+    steps = rounded_within(
+        fn("div", arg(0), arg(1)), fn("sub", const(0), point), fn("sub", const(255), point)
+    )
+    codes = Map(
+        name=call.result,
+        args=(x, scale, zero_point),
+        expression=fn("iadd", fn("int", steps), arg(2)),
+        out=CODES,
+    )
+    return codes, scale, zero_point
+
+
+def rounded_within(value: Expr, low: Expr, high: Expr) -> Expr:
+    return fn("rint", fn("fmin", fn("fmax", value, low), high))
+
+
+@importer("MatMulInteger")
+def mat_mul_integer(call: Call) -> Node:
+    """x [..., K] times known weights [K, N]."""
+    weights = centred_weights(call, 1, 3)
+    if weights.ndim != 2:
+        raise Unsupported("its second operand is no matrix")
+    x, point = whole(call, 0), ZeroPoint.of(call, 2)
+    *batch, k = x.type.shape
+    rows = Reshape(name=call.derived("rows"), x=x, shape=(prod(batch), k))
+
+    def product(name: str, part: slice, w: Array) -> Node:
+        start, size = part.start, part.stop - part.start
+        piece: Node = rows
+        if size < k:
+            piece = Slice(
+                name=call.derived("piece"),
+                x=rows,
+                starts=(0, start),
+                sizes=(rows.shape[0], size),
+                steps=(1, 1),
+            )
+        return Gemm(name=name, x=piece, w=known_weights(call, w))
+
+    sums = products(call, weights, product)
+    if len(batch) == 1:
+        return summed(call.result, call, sums, weights.sum(axis=0), point)
+    total = summed(call.derived("total"), call, sums, weights.sum(axis=0), point)
+    return Reshape(name=call.result, x=total, shape=(*batch, weights.shape[1]))
+
+
+@importer("ConvInteger")
+def conv_integer(call: Call) -> Node:
+    """Padding counts as the zero point: the sum of weights is that of the taps inside."""
+    weights = image_kernel(centred_weights(call, 1, 3)).transpose(2, 3, 1, 0)
+    point = ZeroPoint.of(call, 2)
+    x = to_nhwc(call, x=whole(call, 0))
+    windows = windows_of(call, call.shape(1)[2:])
+    top, left, bottom, right = pads = auto_padded(call, windows, image_size(x))
+    group = call.integer("group", 1)
+    strides, dilations = windows.strides, windows.dilations
+
+    def product(name: str, part: slice, w: Array) -> Node:
+        if w.shape[2] < weights.shape[2]:
+            raise Unsupported("its sums do not fit float32")
+        return Conv(
+            name=name,
+            x=x,
+            w=known_weights(call, w),
+            strides=strides,
+            pads=pads,
+            dilations=dilations,
+            group=group,
+        )
+
+    sums = products(call, weights, product)
+    inside = np.pad(np.ones((1, *x.type.shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0)))
+    totals = conv2d(inside, weights.astype(np.float64), strides, dilations, group)
+    totals = totals if any(pads) else totals[:, :1, :1]
+    return from_nhwc(call, summed(call.result, call, sums, totals, point))
+
+
+def centred_weights(call: Call, position: int, zero_point: int) -> Array:
+    """``w - zero_point`` as int32; a zero point for each output channel, or one."""
+    w = call.array(position, "weight").astype(np.int32)
+    if not call.has(zero_point):
+        return w
+    points = call.array(zero_point, "zero point").astype(np.int32)
+    if call.proto.op_type == "ConvInteger":
+        points = points.reshape(-1, *(1,) * (w.ndim - 1))
+    return np.asarray(w - points)
+
+
+def whole(call: Call, position: int) -> Node:
+    """A run-time operand as int8 that stand for themselves; uint8 128 lower."""
+    value, name = call.value(position), call.value_name(position)
+    x = value.node if isinstance(value, Quantized) else call.tensor(position)
+    if x.type.dtype not in (DType.I8, DType.U8):
+        raise Unsupported(f"{name!r} is {x.type.dtype}")
+    offset = WHOLE.dtype.limits[0] - x.type.dtype.limits[0]
+
+    def made() -> Node:
+        return recoded(call.derived("whole"), x, WHOLE, offset, call.scope)
+
+    return call.scope.share(value, "whole", made)
+
+
+@dataclass(frozen=True)
+class ZeroPoint:
+    """What ``whole`` is above the integers that count: a scalar node, or a known number."""
+
+    node: Node | None
+    less: int
+
+    @staticmethod
+    def of(call: Call, position: int) -> ZeroPoint:
+        value = call.value(0)
+        unsigned = isinstance(value, Quantized) and value.offset == 128
+        if not isinstance(value, Quantized):
+            unsigned = call.tensor(0).type.dtype is DType.U8
+        less = 128 if unsigned else 0
+        if not call.has(position):
+            return ZeroPoint(None, less)
+        if prod(call.shape(position)) != 1:
+            raise Unsupported("its first operand has a zero point for each row")
+        if call.is_known(position):
+            known = int(call.array(position, "zero point").reshape(()))
+            return ZeroPoint(None, less - known)
+        return ZeroPoint(call.tensor(position), less)
+
+    def expression(self, index: int) -> Expr:
+        """``128 - zero_point``, with the node at this place among the operands."""
+        less = iconst(self.less)
+        return less if self.node is None else fn("isub", less, arg(index))
+
+
+def products(
+    call: Call, weights: Array, product: Callable[[str, slice, Array], Node]
+) -> list[Node]:
+    """Products with int8 weights along their second last axis that add up to the one asked for."""
+    made = []
+    for layer in layers_of(weights):
+        for part in exact_parts(layer):
+            made.append(product(call.derived("sum"), part, layer[..., part, :]))
+    return made
+
+
+def layers_of(weights: Array) -> Iterator[Array]:
+    """int8 that add up to the weights: one layer, or up to three where a zero point is not 0."""
+    layer = np.clip(weights, *DType.I8.limits)
+    yield layer
+    while (weights := weights - layer).any():
+        layer = np.clip(weights, *DType.I8.limits)
+        yield layer
+
+
+def exact_parts(weights: Array) -> Iterator[slice]:
+    """Runs along the second last axis in which no sum of products with int8 passes ``EXACT``."""
+    worst = 128 * np.abs(weights.astype(np.int64))
+    columns = worst.reshape(-1, *weights.shape[-2:]).sum(axis=0)
+    start, total = 0, np.zeros(weights.shape[-1], np.int64)
+    for index, row in enumerate(columns):
+        if (total + row > EXACT).any():
+            yield slice(start, index)
+            start, total = index, np.zeros_like(total)
+        total = total + row
+    yield slice(start, len(columns))
+
+
+def known_weights(call: Call, w: Array) -> Constant:
+    value = np.ascontiguousarray(w, np.int8)
+    return Constant(name=call.derived("weights"), value=value, element=WHOLE)
+
+
+def summed(name: str, call: Call, sums: Sequence[Node], totals: Array, point: ZeroPoint) -> Node:
+    """The sums in int32, and ``totals`` of the weights times ``point``."""
+    value = reduce(lambda a, b: fn("iadd", a, b), [fn("int", arg(i)) for i in range(len(sums))])
+    args = list(sums)
+    if point.node is not None or point.less:
+        count = len(args)
+        known = np.rint(totals).astype(np.int32)
+        args.append(Constant(name=call.derived("totals"), value=known))
+        if point.node is not None:
+            scalar = Reshape(name=call.derived("zero_point"), x=point.node, shape=())
+            args.append(scalar)
+        shift = fn("imul", point.expression(count + 1), arg(count))
+        value = fn("iadd", value, shift)
+    return Map(name=name, args=tuple(args), expression=value, out=SUMS)

@@ -1,0 +1,129 @@
+"""Models quantized at run time: DynamicQuantizeLinear, MatMulInteger, ConvInteger."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto
+
+import quantglow as qg
+from tests.unit.quantization.qdq.qdq_models import INT8, UINT8, QdqModel, by_onnxruntime
+
+
+def assert_equal(m: QdqModel, *outputs: str, feeds: dict | None = None) -> qg.Graph:
+    """Interpreted and compiled, onnxruntime's integers bit for bit; nothing is delegated."""
+    model, feeds = m.model(*outputs), feeds or m.feeds()
+    graph = qg.import_model(model)
+    graph.verify()
+    assert "External" not in {n.op for n in graph.nodes}
+    compiled = qg.compile(model, num_threads=1).run(None, feeds)
+    for mine, same, theirs in zip(
+        qg.interpret(graph, feeds), compiled, by_onnxruntime(model, feeds), strict=True
+    ):
+        assert (mine.dtype, mine.shape) == (theirs.dtype, theirs.shape)
+        assert np.array_equal(mine, theirs)
+        assert np.array_equal(same, mine)
+    return graph
+
+
+def dynamic(m: QdqModel, x: str) -> tuple[str, str, str]:
+    """codes, scale, zero point"""
+    m.op("DynamicQuantizeLinear", x)
+    codes = m.nodes[-1].output[0]
+    m.nodes[-1].output.extend([f"{codes}_scale", f"{codes}_point"])
+    return codes, f"{codes}_scale", f"{codes}_point"
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.linspace(-3, 7, 60),
+        np.linspace(2, 9, 60),
+        np.linspace(-9, -1, 60),
+        np.zeros(60),
+        np.full(60, 1e-30),
+        np.arange(60) * 0.5,
+    ],
+    ids=["both", "positive", "negative", "zeros", "tiny", "ties"],
+)
+def test_dynamic_quantize_linear(x: np.ndarray) -> None:
+    m = QdqModel()
+    outputs = dynamic(m, m.input(6, 10))
+    assert_equal(m, *outputs, feeds={"v0": x.reshape(6, 10).astype(np.float32)})
+
+
+@pytest.mark.parametrize("dtype", [INT8, UINT8])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_matmul_integer(dtype: type, per_channel: bool) -> None:
+    m = QdqModel()
+    codes, _, point = dynamic(m, m.input(2, 3, 40))
+    w, count = m.tensor(m.codes((40, 9), dtype)), 9 if per_channel else 1
+    points = m.tensor(m.codes((count,), dtype) if per_channel else m.codes((), dtype))
+    assert_equal(m, m.op("MatMulInteger", codes, w, point, points))
+
+
+def test_matmul_integer_sums_beyond_24_bits_are_exact() -> None:
+    m = QdqModel()
+    codes, _, point = dynamic(m, m.input(2, 3000))
+    w = m.tensor(np.full((3000, 3), 127, np.int8))
+    x = np.full((2, 3000), 1.0, np.float32)
+    x[:, ::7], x[1, 0] = 0.99, -0.1
+    assert_equal(m, m.op("MatMulInteger", codes, w, point), feeds={"v0": x})
+
+
+@pytest.mark.parametrize("dtype", [INT8, UINT8])
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 2, 0, 1]])
+def test_conv_integer(dtype: type, pads: list[int]) -> None:
+    m = QdqModel()
+    codes, _, point = dynamic(m, m.input(1, 6, 7, 5))
+    w, points = m.tensor(m.codes((4, 3, 3, 2), dtype)), m.tensor(m.codes((1,), dtype))
+    attributes = {"pads": pads, "group": 2, "strides": [2, 1]}
+    assert_equal(m, m.op("ConvInteger", codes, w, point, points, **attributes))
+
+
+def test_integer_products_of_integers_that_the_caller_feeds() -> None:
+    m = QdqModel()
+    m.inputs["a"] = (5, 8)
+    model = m.model(m.op("MatMulInteger", "a", m.tensor(m.codes((8, 3)))))
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.UINT8
+    feeds = {"a": m.codes((5, 8), UINT8)}
+    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
+    assert np.array_equal(found, by_onnxruntime(model, feeds)[0])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    k=st.integers(1, 70),
+    n=st.integers(1, 20),
+    dtype=st.sampled_from([INT8, UINT8]),
+    seed=st.integers(0, 2**16),
+)
+def test_drawn_products_are_exact(k: int, n: int, dtype: type, seed: int) -> None:
+    m = QdqModel(seed=seed)
+    codes, _, point = dynamic(m, m.input(3, k))
+    points = m.tensor(m.codes((), dtype))
+    y = m.op("MatMulInteger", codes, m.tensor(m.codes((k, n), dtype)), point, points)
+    assert_equal(m, y)
+
+
+def test_a_dynamically_quantized_layer_runs_in_int8() -> None:
+    """As onnxruntime's quantize_dynamic writes a Linear layer."""
+    m = QdqModel()
+    codes, scale, point = dynamic(m, m.input(3, 40))
+    sums = m.op("MatMulInteger", codes, m.tensor(m.codes((40, 9))), point)
+    scales = m.op("Mul", scale, m.tensor(m.random.uniform(0.01, 0.02, 9).astype(np.float32)))
+    y = m.op("Mul", m.op("Cast", sums, to=TensorProto.FLOAT), scales)
+    graph = assert_equal(m, y)
+    (product,) = (n for n in graph.nodes if n.op == "Gemm")
+    assert [o.type.dtype for o in product.operands] == ["i8", "i8"]
+
+
+def test_weights_computed_at_run_time_are_delegated() -> None:
+    m = QdqModel()
+    x, _, point = dynamic(m, m.input(3, 8))
+    y, _, other = dynamic(m, m.input(8, 3))
+    model, feeds = m.model(m.op("MatMulInteger", x, y, point, other)), m.feeds()
+    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
+    assert np.array_equal(found, by_onnxruntime(model, feeds)[0])
