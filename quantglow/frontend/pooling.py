@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.context import Call, importer
 from quantglow.frontend.convolution import image_size
 from quantglow.frontend.layout import channels_first, channels_last, from_nhwc, to_nhwc
 from quantglow.frontend.windows import auto_padded, windows_of
@@ -12,8 +12,6 @@ from quantglow.ops.pooling import (
     MaxPool,
     ReduceMax,
     ReduceMean,
-    ReduceMin,
-    ReduceSum,
 )
 
 
@@ -57,30 +55,3 @@ def global_pool(call: Call) -> Node:
     made = ReduceMean if call.proto.op_type == "GlobalAveragePool" else ReduceMax
     axes = tuple(range(1, x.type.rank - 1))
     return channels_first(call, made(name=call.result, x=x, axes=axes))
-
-
-_REDUCTIONS: dict[str, type[ReduceMean | ReduceSum | ReduceMax | ReduceMin]] = {
-    "ReduceMean": ReduceMean,
-    "ReduceSum": ReduceSum,
-    "ReduceMax": ReduceMax,
-    "ReduceMin": ReduceMin,
-}
-
-
-@importer(*_REDUCTIONS)
-def reduction(call: Call) -> Node:
-    """Axes are an attribute in old opsets, an operand in new ones; none means all."""
-    x = call.node(0)
-    axes = call.parameter("axes", 1)
-    if not axes and call.integer("noop_with_empty_axes", 0):
-        return x
-    if not axes:
-        axes = tuple(range(x.type.rank))
-    if any(not -x.type.rank <= a < x.type.rank for a in axes):
-        raise Unsupported(f"axes {list(axes)} are outside rank {x.type.rank}")
-    return _REDUCTIONS[call.proto.op_type](
-        name=call.result,
-        x=x,
-        axes=tuple(sorted({a % x.type.rank for a in axes})),
-        keepdims=bool(call.integer("keepdims", 1)),
-    )

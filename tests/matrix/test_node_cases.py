@@ -21,10 +21,14 @@ INDEXING = """
 ArgMax ArgMin Compress Gather GatherElements GatherND Hardmax OneHot ReverseSequence Scatter
 ScatterElements ScatterND TopK Trilu
 """
+REDUCTIONS = """
+ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
+ReduceSumSquare
+"""
 LEFT_OUT = ("FLOAT8", "FLOAT4", "INT4", "INT2", "FLOAT16_to", "to_FLOAT16", "BFLOAT16", "16_fmod")
 """Casts between types that are all float32 here, and types that are not computed."""
 
-CASES = [*node_cases((INTEGERS + FORMULAS + INDEXING).split(), LEFT_OUT)]
+CASES = [*node_cases((INTEGERS + FORMULAS + INDEXING + REDUCTIONS).split(), LEFT_OUT)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

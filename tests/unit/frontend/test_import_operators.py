@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from tests.unit.frontend.onnx_models import Const, assert_agrees, floats, ints, single, weights
+from quantglow.frontend import import_model
+from quantglow.interpreter import interpret
+from tests.unit.frontend.onnx_models import (
+    Const,
+    assert_agrees,
+    by_onnxruntime,
+    floats,
+    ints,
+    single,
+    weights,
+)
 
 IMAGE = floats(2, 4, 5, 6)
 POSITIVE = np.abs(floats(2, 3, 4)) + np.float32(0.1)
@@ -323,3 +333,24 @@ def test_where_of_a_known_condition_agrees_with_onnxruntime(shape: tuple, sides:
 )
 def test_gather_of_known_indices_agrees_with_onnxruntime(axis: int, indices: list) -> None:
     assert_agrees(*single("Gather", IMAGE, Const(np.array(indices)), axis=axis))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.int8, np.uint8, np.bool_])
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
+def test_extremes_of_integers_agree_with_numpy(op_type: str, dtype: type) -> None:
+    x = np.random.default_rng(1).integers(0, 100, (2, 5, 3)).astype(dtype)
+    model, feeds = single(op_type, x, Const(np.array([1], np.int64)), opset=20)
+    (found,) = interpret(import_model(model), feeds)
+    expected = x.max(axis=1, keepdims=True) if op_type == "ReduceMax" else x.min(1, keepdims=True)
+    np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceProd", "ReduceMean", "ReduceSumSquare"])
+def test_sums_of_integers_agree_with_onnxruntime(op_type: str) -> None:
+    x = np.random.default_rng(2).integers(1, 3, (3, 7, 2)).astype(np.int32)
+    axes = {"axes": [0, 1]} if op_type != "ReduceSum" else {}
+    operands = (x,) if axes else (x, Const(np.array([0, 1], np.int64)))
+    model, feeds = single(op_type, *operands, opset=13, keepdims=0, **axes)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT32
+    (found,), (expected,) = interpret(import_model(model), feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_array_equal(found, expected, strict=True)

@@ -1,0 +1,155 @@
+"""Importers of reductions.  Floats have operators; integers are folded in halves, as is Prod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.integers import constant_like, wrapped
+from quantglow.frontend.slicing import along
+from quantglow.graph.node import Node
+from quantglow.ops import Concat, Map, Reshape
+from quantglow.ops.elementwise import Abs, Exp, Log, Mul, Sqrt, Sub
+from quantglow.ops.expression import Expr, arg, const
+from quantglow.ops.expression import call as fn
+from quantglow.ops.functions import kind_of
+from quantglow.ops.pooling import ReduceMax, ReduceMean, ReduceMin, ReduceSum
+from quantglow.types import DType, ElementType
+
+FLOAT = ElementType(DType.F32)
+
+_OPERATORS: dict[str, Callable[..., Node]] = {
+    "ReduceMax": ReduceMax,
+    "ReduceMean": ReduceMean,
+    "ReduceMin": ReduceMin,
+    "ReduceSum": ReduceSum,
+}
+
+
+class Reduction:
+    """A call with its axes, counted from the front and in order."""
+
+    def __init__(self, call: Call, rank: int) -> None:
+        """Axes are an attribute in old opsets, an operand in new ones; none means all."""
+        axes = call.parameter("axes", 1)
+        if any(not -rank <= a < rank for a in axes or ()):
+            raise Unsupported(f"axes {list(axes or ())} are outside rank {rank}")
+        self.call = call
+        self.keepdims = bool(call.integer("keepdims", 1))
+        self.nothing = not axes and bool(call.integer("noop_with_empty_axes", 0))
+        self.axes = tuple(sorted({a % rank for a in axes or range(rank)} if rank else ()))
+
+    def make(self, op: Callable[..., Node], x: Node, name: str, **changes: Any) -> Node:
+        """A reduction operator of the graph over the axes."""
+        arguments = {"axes": self.axes, "keepdims": self.keepdims, **changes}
+        return op(name=name, x=x, **arguments)
+
+
+@importer(*_OPERATORS)
+def reduction(call: Call) -> Node:
+    if not call.is_float(0):
+        return of_integers(call)
+    x = call.node(0)
+    wanted = Reduction(call, x.type.rank)
+    return x if wanted.nothing else wanted.make(_OPERATORS[call.proto.op_type], x, call.result)
+
+
+@importer("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum")
+def transformed_sum(call: Call) -> Node:
+    """A function of the sum of functions; without axes to reduce, of the elements themselves."""
+    if not call.is_float(0):
+        return of_integers(call)
+    x, kind = call.node(0), call.proto.op_type
+    wanted = Reduction(call, x.type.rank)
+    if kind == "ReduceL1":
+        x = Abs(name=call.derived("abs"), x=x)
+    elif kind != "ReduceLogSum":
+        x = Mul(name=call.derived("squares"), x=x, y=x)
+    finish = {"ReduceL2": Sqrt, "ReduceLogSum": Log}.get(kind)
+    if not wanted.nothing:
+        x = wanted.make(ReduceSum, x, call.derived("sum") if finish else call.result)
+    return finish(name=call.result, x=x) if finish else x
+
+
+@importer("ReduceLogSumExp")
+def log_sum_exp(call: Call) -> Node:
+    """``m + log(sum(exp(x - m)))``, m the maximum, or 0 where that is infinite."""
+    x = call.node(0)
+    wanted = Reduction(call, x.type.rank)
+    if wanted.nothing:
+        return x
+    largest = wanted.make(ReduceMax, x, call.derived("max"), keepdims=True)
+    finite = fn("lt", fn("abs", arg(0)), const(float("inf")))
+    bounded = fn("select", finite, arg(0), const(0))
+    shift = Map(name=call.derived("shift"), args=(largest,), expression=bounded, out=FLOAT)
+    powers = Exp(name=call.derived("exp"), x=Sub(name=call.derived("shifted"), x=x, y=shift))
+    total = wanted.make(ReduceSum, powers, call.derived("sum"))
+    back = Reshape(name=call.derived("m"), x=shift, shape=total.type.shape)
+    value = fn("add", arg(1), fn("log", arg(0)))
+    return Map(name=call.result, args=(total, back), expression=value, out=FLOAT)
+
+
+@importer("ReduceProd")
+def product(call: Call) -> Node:
+    return of_integers(call) if not call.is_float(0) else folded(call, "mul", arg(0), arg(0))
+
+
+_COMBINED = {
+    "ReduceL1": "iadd",
+    "ReduceMax": "imax",
+    "ReduceMean": "iadd",
+    "ReduceMin": "imin",
+    "ReduceProd": "imul",
+    "ReduceSum": "iadd",
+    "ReduceSumSquare": "iadd",
+}
+_LOGICAL = {"ReduceMax": "or", "ReduceMin": "and"}
+
+
+def of_integers(call: Call) -> Node:
+    """Sums and products wrap; the mean is rounded towards zero.  Of bool: any or all."""
+    kind, dtype = call.proto.op_type, call.tensor(0).type.dtype
+    functions = _LOGICAL if dtype is DType.BOOL else _COMBINED
+    if kind not in functions:
+        raise Unsupported(f"of {dtype} tensors")
+    x = arg(0)
+    before = {
+        "ReduceL1": fn("imax", x, fn("isub", constant_like(dtype, 0), x)),
+        "ReduceSumSquare": fn("imul", x, x),
+    }
+    after = x
+    if kind == "ReduceMean":
+        shape = call.tensor(0).type.shape
+        count = 1
+        for axis in Reduction(call, len(shape)).axes:
+            count *= shape[axis]
+        after = fn("idiv", x, constant_like(dtype, count))
+    return folded(call, functions[kind], before.get(kind, x), after)
+
+
+def folded(call: Call, combine: str, before: Expr, after: Expr) -> Node:
+    """``after(combine of before(x))``, halves of every axis combined until one element is left."""
+    x = call.tensor(0)
+    dtype, wanted = x.type.dtype, Reduction(call, x.type.rank)
+    wide = {"f": DType.F32, "l": DType.I64, "b": DType.BOOL}.get(kind_of(dtype), DType.I32)
+    element = ElementType(wide)
+
+    def mapped(value: Expr, *args: Node) -> Node:
+        return Map(name=call.derived("part"), args=args, expression=value, out=element)
+
+    value: Node = mapped(before, x) if before != arg(0) or wide is not dtype else x
+    for axis in () if wanted.nothing else wanted.axes:
+        while (size := value.type.shape[axis]) > 1:
+            half, odd = size // 2, size % 2
+            ranges = [range(half), range(half, 2 * half), range(2 * half, size)]
+            parts = [along(call.derived("half"), value, axis, r) for r in ranges[: 2 + odd]]
+            value = mapped(fn(combine, arg(0), arg(1)), *parts[:2])
+            if odd:
+                value = Concat(name=call.derived("rest"), parts=(value, parts[2]), axis=axis)
+    last = after if wide is dtype else wrapped(after, dtype)
+    value = Map(name=call.result, args=(value,), expression=last, out=ElementType(dtype))
+    if wanted.keepdims or wanted.nothing:
+        return value
+    kept = tuple(d for i, d in enumerate(value.type.shape) if i not in wanted.axes)
+    return Reshape(name=call.derived("shape"), x=value, shape=kept)
