@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test bench conformance
+.PHONY: check test bench conformance operators
 
 check:
 	$(PYTHON) -m ruff check .
@@ -16,3 +16,6 @@ bench:
 
 conformance:
 	$(PYTHON) -m benchmarks conformance
+
+operators:
+	$(PYTHON) -m benchmarks operators

@@ -6,17 +6,27 @@ import argparse
 import sys
 from pathlib import Path
 
-from benchmarks import accuracy, conformance, contestants, latency, layers, memory, models, peak
+from benchmarks import (
+    accuracy,
+    conformance,
+    contestants,
+    latency,
+    layers,
+    memory,
+    models,
+    operators,
+    peak,
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
-    for module in (latency, accuracy, memory, layers, peak, conformance):
+    for module in (latency, accuracy, memory, layers, peak, conformance, operators):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
-        if module not in (peak, conformance):
+        if module not in (peak, conformance, operators):
             command.add_argument("--samples", type=int, default=8, help="calibration samples")
     for name in ("latency", "accuracy", "memory"):
         commands.choices[name].add_argument(
@@ -85,6 +95,8 @@ def main() -> int:
         return peak.run(given.threads)
     if given.command == "conformance":
         return conformance.run(given.verbose)
+    if given.command == "operators":
+        return operators.run()
     if given.command == "layers":
         return layers.run(
             given.model, given.precision, given.threads, given.batch, given.samples, given.repeats

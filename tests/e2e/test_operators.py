@@ -1,0 +1,16 @@
+"""The table of operators in the README is what the importers can do today."""
+
+from __future__ import annotations
+
+from benchmarks import operators
+
+
+def test_the_readme_is_up_to_date() -> None:
+    text = operators.README.read_text()
+    assert operators.updated(text) == text, "run `make operators`"
+
+
+def test_operators_that_we_compile_have_a_float_form() -> None:
+    known = operators.supports()
+    assert all(known[name].floats == "yes" for name in ("Conv", "Gemm", "Softmax", "Add"))
+    assert known["NonMaxSuppression"].delegated == "yes"
