@@ -25,7 +25,7 @@ DIVISORS = (
 )  # fmt: skip
 
 
-def quotients(x: Array, divisor: float, target: str, limit: float) -> Array:
+def quotients(x: Array, divisor: float, target: str, limit: int) -> Array:
     """What generated code makes of ``x / divisor``; the length of x is a multiple of 16."""
     lanes = resolve(target).f32_lanes
     b = Builder()
@@ -33,7 +33,7 @@ def quotients(x: Array, divisor: float, target: str, limit: float) -> Array:
     kind = vector(lanes, "float")
     with b.loop("%begin", "%end") as item:
         offset = b.mul(item, 4 * lanes)
-        value = quotient(b, lanes, b.load(kind, b.at(x_at, offset)), divisor, limit)
+        value = quotient(b, lanes, b.load(kind, b.at(x_at, offset)), divisor, (-limit, limit))
         b.store(kind, value, b.at(y_at, offset))
     (address,) = addresses(resolve(target), [b.finish()])
     y = np.empty_like(x)
@@ -49,7 +49,7 @@ def test_every_mantissa_is_divided_exactly(divisor: float) -> None:
     mantissas = (ONES & 0x7FFFFF | 0x3F800000).view(np.float32)
     for values in (mantissas, x, -mantissas):
         scaled = (values * np.float32(2.0 ** np.floor(np.log2(divisor)))).astype(np.float32)
-        found = quotients(scaled, divisor, FUSED[-1], 255.0)
+        found = quotients(scaled, divisor, FUSED[-1], 255)
         np.testing.assert_array_equal(found, scaled / np.float32(divisor))
 
 
@@ -62,18 +62,23 @@ def test_any_divisor_divides_exactly(divisor: float, seed: int, target: str) -> 
     with np.errstate(under="ignore"):
         expected = x / np.float32(divisor)
     normal = np.abs(expected) > 1e-9
-    found = quotients(x, divisor, target, 1000.0)
+    found = quotients(x, divisor, target, 1000)
     np.testing.assert_array_equal(found[normal], expected[normal])
 
 
-def test_what_lies_beyond_stays_beyond() -> None:
-    x = np.array([np.inf, -np.inf, np.nan, 3e38, -3e38, 300, -300, 0] * 2, np.float32)
-    found = quotients(x, 0.5, FUSED[0], 128.0)[:8]
-    assert (found[[0, 3, 5]] > 128).all() and (found[[1, 2, 4, 6]] < -128).all() and found[7] == 0
+@settings(max_examples=60, deadline=None)
+@given(st.floats(2.0**-60, 2.0**60, width=32), st.integers(1, 2**20 - 1))
+def test_what_lies_beyond_rounds_to_the_limit(divisor: float, limit: int) -> None:
+    edge = np.float32(limit) * np.float32(divisor)
+    beyond = [edge, np.nextafter(edge, np.float32(np.inf)), 2 * edge, np.inf]
+    x = np.array([*beyond, *np.negative(beyond), *[np.nan] * 8], np.float32)
+    found = np.rint(quotients(x, divisor, FUSED[0], limit))
+    np.testing.assert_array_equal(found, [limit] * 4 + [-limit] * 12)
 
 
 def test_divisors_that_lose_bits_are_refused() -> None:
-    machine = resolve(FUSED[0])
-    assert not divides_exactly(machine, 1e-30, 255.0)
-    assert not divides_exactly(machine, 1e30, 255.0)
-    assert not divides_exactly(resolve("x86-64"), 1.0, 255.0)
+    machine, limits = resolve(FUSED[0]), (-128.0, 127.0)
+    assert not divides_exactly(machine, 1e-30, limits)
+    assert not divides_exactly(machine, 1e30, limits)
+    assert not divides_exactly(machine, 1.0, (0.0, 2.0**20))
+    assert not divides_exactly(resolve("x86-64"), 1.0, limits)

@@ -18,26 +18,29 @@ from quantglow.backends.llvm.target import Target
 
 SMALLEST, LARGEST = 2.0**-60, 2.0**60
 """Between these no intermediate result overflows, and none that matters loses bits."""
-MOST_STEPS = 2.0**24
+MOST_STEPS = 2.0**20
+"""Larger limits would not be what their bounds round to."""
 
 
-def divides_exactly(target: Target, divisor: float, limit: float) -> bool:
-    """Whether `quotient` is right for a divisor and quotients up to ``limit``."""
-    return target.fma and SMALLEST <= divisor <= LARGEST and limit < MOST_STEPS
+def divides_exactly(target: Target, divisor: float, limits: tuple[float, float]) -> bool:
+    """Whether `quotient` is right for a divisor and quotients within ``limits``."""
+    inside = all(abs(limit) < MOST_STEPS for limit in limits)
+    return target.fma and SMALLEST <= divisor <= LARGEST and inside
 
 
-def quotient(b: Builder, lanes: int, x: Value, divisor: float, limit: float) -> Value:
-    """``x / divisor`` between ``-limit`` and ``limit``; beyond, anything beyond; NaN is low.
+def quotient(
+    b: Builder, lanes: int, x: Value, divisor: float, limits: tuple[float, float]
+) -> Value:
+    """``x / divisor``, or what rounds to an integer limit if beyond; NaN is low.
 
     Quotients below ``2**-60`` are only about right.
     """
-    kind = vector(lanes, "float")
-    # A power of two times the divisor: exact, and far enough from the limit.
-    bound = float(np.float32(divisor)) * 2.0 ** int(np.ceil(np.log2(limit + 1)) + 1)
-    inside = clip_float(b, lanes, x, -bound, bound)
-    inverse = splat(kind, f32(float(np.float32(1) / np.float32(divisor))))
+    kind, c = vector(lanes, "float"), np.float32(divisor)
+    # The bounds are off by half a unit in the last place: their quotients still round to the limit.
+    low, high = (float(np.float32(limit) * c) for limit in limits)
+    inside = clip_float(b, lanes, x, low, high)
+    inverse = splat(kind, f32(float(np.float32(1) / c)))
     first = b.op("fmul", kind, inside, inverse)
     name = f"llvm.fma.{suffix(lanes, 'float')}"
-    minus = splat(kind, f32(-divisor))
-    rest = b.call(name, kind, (kind, first), (kind, minus), (kind, inside))
+    rest = b.call(name, kind, (kind, first), (kind, splat(kind, f32(-divisor))), (kind, inside))
     return b.call(name, kind, (kind, rest), (kind, inverse), (kind, first))

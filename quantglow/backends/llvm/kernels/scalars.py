@@ -146,19 +146,18 @@ class Scalars:
                 ),
             ) if _is_integer(low) and _is_integer(high):
                 limits = (float(low.value), float(high.value))
-                value = self._bounded_quotient(steps, max(map(abs, limits)))
-                clipped = vectors.clip_float(self.b, self.lanes, value, *limits)
+                clipped = self._clipped(steps, limits)
                 return vectors.round_to_int(self.b, self.target, self.lanes, clipped)
         return self.b.cast("fptosi", self.kind, self.value(x), vector(self.lanes, "i32"))
 
-    def _bounded_quotient(self, steps: Expr, limit: float) -> Value:
-        """``steps``, right up to ``limit``, beyond it no less; division by a constant is cheap."""
+    def _clipped(self, steps: Expr, limits: tuple[float, float]) -> Value:
+        """What rounds to ``steps`` within integer limits; division by a constant is cheap."""
         match steps:
             case Expr(op="div", args=(x, Expr(op="f", value=c))) if divides_exactly(
-                self.target, float(c), limit
+                self.target, float(c), limits
             ):
-                return quotient(self.b, self.lanes, self.value(x), float(c), limit)
-        return self.value(steps)
+                return quotient(self.b, self.lanes, self.value(x), float(c), limits)
+        return vectors.clip_float(self.b, self.lanes, self.value(steps), *limits)
 
     def maximum(self, x: Expr, y: Expr) -> Value:
         return self._propagating("olt", x, y)
