@@ -14,11 +14,12 @@ from quantglow.ops.arithmetic import quantize as quantized_array
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
+from quantglow.quantization.choose_int16 import with_chosen_int16
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.recovery import Spread, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rules import rule_of
-from quantglow.quantization.widths import with_named_int16
+from quantglow.quantization.widths import AUTO, with_named_int16
 from quantglow.types import ElementType
 
 
@@ -65,14 +66,23 @@ def quantize_with_plan(
     profile.check(graph)
     plan = make_plan(graph, profile, config, imported)
     plan = with_named_int16(plan, profile, config, imported)
+    chooses = config.int16_activations == AUTO
+    needed = data is not None and (chooses or config.recovery)
+    samples = kept_samples(graph, data) if needed else []
+    if samples and chooses:
+        plan = with_chosen_int16(plan, profile, config, samples, progress)
     result = Converter(plan, config.per_channel).run()
-    if data is not None and config.recovery:
-        samples = Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.signature))
-        result = recover(graph, result, samples.kept, config.recovery, config.per_channel, progress)
+    if samples and config.recovery:
+        result = recover(graph, result, samples, config.recovery, config.per_channel, progress)
     if debug.verifying():
         result.verify()
     debug.dump_ir("quantize", result)
     return result, plan
+
+
+def kept_samples(graph: Graph, data: Any) -> list[Feeds]:
+    """As many of the samples, at even distances, as memory has room for."""
+    return Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.signature)).kept
 
 
 def report_of(plan: Plan) -> QuantizationReport:

@@ -27,7 +27,8 @@ from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import KEEPS_PARAMS, Plan
 from quantglow.quantization.refusals import refusal
 from quantglow.quantization.report import QuantizationReport
-from quantglow.types import ElementType
+from quantglow.quantization.widths import reader_refusal
+from quantglow.types import DType, ElementType
 
 UNDECIDED = "it is not part of the model at the shapes it was calibrated at"
 NO_RANGE = "there is no range for one of its tensors at these shapes"
@@ -121,6 +122,9 @@ class Decisions:
             return reason
         if any(v not in elements for v in (node, *node.operands) if v.type.dtype.is_float):
             return NO_RANGE
+        wide = sum(o in elements and elements[o].dtype is DType.I16 for o in node.operands)
+        if wide and (reason := reader_refusal(node, wide)):
+            return f"it {reason} at these shapes"
         follows = isinstance(node, KEEPS_PARAMS) and node.operands[0] not in reasons
         return "" if node.name in self.int8 or follows else UNDECIDED
 

@@ -23,6 +23,9 @@ from quantglow.quantization.plan import Plan, tensor_ranges
 from quantglow.quantization.scope import known_names, matching
 from quantglow.types import DType
 
+AUTO = ("auto",)
+"""Instead of names: see ``choose_int16``."""
+
 LARGEST_SUM = DType.I32.limits[1]
 LARGEST_INT16 = -DType.I16.limits[0]
 LARGEST_INT8 = 255
@@ -37,7 +40,7 @@ def with_named_int16(
 
     Raises ``OptionError`` for an entry that matches no value, or none that can be int16.
     """
-    if not config.int16_activations:
+    if config.int16_activations in ((), AUTO):
         return plan
     ranges = ranges_for_int16(plan.graph, profile, config)
     names = value_names(plan.graph, imported)
@@ -100,7 +103,7 @@ def int16_refusal(plan: Plan, value: Node) -> str:
     readers = dict.fromkeys(r for m in members for r in plan.graph.users[m] if plan.is_int8(r))
     for reader in readers:
         wide = [o in members or is_int16(plan, o) for o in reader.operands]
-        if problem := _reader_refusal(reader, sum(wide)):
+        if problem := reader_refusal(reader, sum(wide)):
             return f"{reader.op} {reader.name!r} {problem}"
     return ""
 
@@ -124,7 +127,7 @@ def is_stored(plan: Plan, value: Node) -> bool:
     return value in plan.integer_results
 
 
-def _reader_refusal(reader: Node, wide: int) -> str:
+def reader_refusal(reader: Node, wide: int) -> str:
     """Why an integer operator cannot read ``wide`` operands of int16, or an empty string."""
     terms = 0
     match reader:

@@ -19,6 +19,7 @@ from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import quantize
+from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.params import accumulator_excess
 from quantglow.types import DType
 from tests.matrix.harness import assert_agree
@@ -135,6 +136,20 @@ def test_products_that_could_overflow_are_refused(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         quantized(products(depth), int16_activations=names)
+
+
+def test_a_product_that_overflows_at_another_shape_is_float_there() -> None:
+    graph = products(depth=256)
+    seen = profile(graph, samples_for(graph), progress=False)
+    config = QuantizationConfig(int16_activations="a")
+    decisions = quantize_for_all_shapes(graph, seen, config).decisions
+    dtypes = []
+    for depth in (256, 260):
+        moved = decisions.apply(products(depth))
+        moved.verify()
+        product: Any = moved.by_name("product")
+        dtypes.append((dtype_of(moved, "a"), product.x.type.dtype))
+    assert dtypes == [(DType.I16, DType.I16), (DType.I16, DType.F32)]
 
 
 def test_a_softmax_reads_eight_bits() -> None:
