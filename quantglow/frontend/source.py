@@ -11,6 +11,8 @@ import numpy as np
 import onnx
 
 from quantglow.errors import UnsupportedOpError
+from quantglow.frontend.context import Unsupported
+from quantglow.frontend.folding import fold
 from quantglow.frontend.importer import (
     add_initializers,
     declare_inputs,
@@ -21,7 +23,7 @@ from quantglow.frontend.importer import (
     output_node,
 )
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes
-from quantglow.frontend.loading import check_age, load_model
+from quantglow.frontend.loading import check_age, load_model, opsets_of
 from quantglow.frontend.source_hash import source_hash
 from quantglow.frontend.values import Known, dtype_of
 from quantglow.graph.graph import Graph
@@ -69,11 +71,12 @@ class Source:
         """The graph at these shapes, see ``import_model``."""
         check_age(self.proto)
         scope = new_scope(self.proto, delegate)
-        add_initializers(self.proto.graph, self.initializers, scope)
+        known, nodes = self.decoded
+        add_initializers(self.proto.graph, known, scope)
         shapes = resolve_shapes(self.fed, input_shapes or {})
         inputs = declare_inputs(self.fed, shapes, scope)
         with np.errstate(all="ignore"):  # weights may be infinite
-            import_nodes(self.nodes, scope)
+            import_nodes(nodes, scope)
         outputs = [(o.name, output_node(o.name, scope)) for o in self.proto.graph.output]
         if scope.problems:
             raise UnsupportedOpError(scope.problems)
@@ -112,13 +115,16 @@ class Source:
         return source_hash(self.proto)
 
     @cached_property
-    def initializers(self) -> tuple[Known, ...]:
-        return tuple(known_initializers(self.proto.graph))
-
-    @cached_property
-    def nodes(self) -> tuple[onnx.NodeProto, ...]:
-        """Those that some output needs."""
-        return tuple(live_nodes(self.proto.graph))
+    def decoded(self) -> tuple[tuple[Known, ...], tuple[onnx.NodeProto, ...]]:
+        """Initializers and Constants, and the other nodes that some output needs."""
+        opsets = opsets_of(self.proto)
+        known, rest = list(known_initializers(self.proto.graph)), []
+        for node in live_nodes(self.proto.graph):
+            found = decoded_constant(node, opsets)
+            known += found
+            if not found:
+                rest.append(node)
+        return tuple(known), tuple(rest)
 
     @cached_property
     def fed(self) -> tuple[onnx.ValueInfoProto, ...]:
@@ -134,6 +140,16 @@ class Source:
                     [f"input {value.name!r} is no tensor; quantglow feeds tensors only"]
                 )
         return fed
+
+
+def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known]:
+    """The value of a Constant; the importer says what is wrong with those that have none."""
+    if node.op_type != "Constant" or node.domain:
+        return []
+    try:
+        return fold(node, {}, opsets)
+    except Unsupported:
+        return []
 
 
 def port_of(value: onnx.ValueInfoProto) -> Port:
