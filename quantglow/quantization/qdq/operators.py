@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops import MatMul, Quantize, Rescale, Softmax
-from quantglow.ops.arithmetic import quantize
+from quantglow.ops import MatMul, Quantize, Rescale, Softmax, Table
+from quantglow.ops.arithmetic import dequantize, quantize
 from quantglow.ops.convolution import Contraction
 from quantglow.ops.elementwise import Binary
 from quantglow.passes.layout import per_axis
@@ -71,7 +73,8 @@ def fuse_operator(node: Node, uses: Uses) -> Node | None:
         return None
     else:
         made = fused(f, Site(f, node.out, uses))
-    return None if made is None else replace(made, name=node.name)
+    is_operand = made in uses.counts  # where a function changes nothing
+    return made if made is None or is_operand else replace(made, name=node.name)
 
 
 def with_result(product: MatMul, out: ElementType) -> Node | None:
@@ -85,8 +88,7 @@ def fused(f: Node, site: Site) -> Node | None:
     if rule is None or refusal(f):
         return None
     if function_of(f) is not None:
-        f_source, _ = composed(f, site.is_int8)
-        return rule(f, site) if is_int8(integers_below(f_source)) else None
+        return tabulated(f, site)
     integers = [x for x in f.operands if computes(integers_below(x))]
     constants = [x for x in f.operands if isinstance(x, Constant)] if takes_constants(f) else []
     if isinstance(f, Softmax) and not all(map(is_int8, map(integers_below, f.operands))):
@@ -94,6 +96,24 @@ def fused(f: Node, site: Site) -> Node | None:
     if not integers or len(integers) + len(constants) < len(f.operands):
         return None
     return rule(f, site)
+
+
+def tabulated(f: Node, site: Site) -> Node | None:
+    """The results for all codes, in the float32 steps of the operators themselves; the operand
+    where they are its codes."""
+    source, function = composed(f, site.is_int8)
+    x, out = integers_below(source), site.element(f)
+    if x is None or not computes(x):
+        return None
+    lowest, highest = x.type.dtype.limits
+    codes = np.arange(lowest, highest + 1).astype(x.type.dtype.numpy)
+    with np.errstate(all="ignore"):
+        reals = np.asarray(function(dequantize(codes, x.type.params)), np.float32)
+    entries = quantize(reals, out)
+    if x.type.element == out and np.array_equal(entries, codes):
+        return x
+    table = Constant(name=site.uses.fresh(f"{f.name}:table"), value=entries, element=out)
+    return Table(name=f.name, x=x, table=table, out=out, function=f.op)
 
 
 def takes_constants(f: Node) -> bool:

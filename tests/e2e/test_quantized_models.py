@@ -1,0 +1,188 @@
+"""Real networks as onnxruntime's tools quantize them, beside onnxruntime.
+
+Every operator alone, fed onnxruntime's integers: a step apart at most, on ties.  The network:
+as close to the float model as onnxruntime is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+import quantglow as qg
+from benchmarks.models import Network, network, with_input_shape
+from benchmarks.peers import Reader, without_weight_inputs
+from quantglow.graph.node import Constant, Node
+from quantglow.ops.arithmetic import is_integer
+from quantglow.types import DType
+from tests.unit.quantization.qdq.qdq_models import by_onnxruntime
+
+QDQ, QOPERATOR = QuantFormat.QDQ, QuantFormat.QOperator
+U8, S8, S16 = QuantType.QUInt8, QuantType.QInt8, QuantType.QInt16
+TENSORRT = {
+    "ActivationSymmetric": True,
+    "AddQDQPairToWeight": True,
+    "DedicatedQDQPair": True,
+    "QuantizeBias": False,
+    "WeightSymmetric": True,
+}
+WIDE = {"ActivationSymmetric": True, "UseQDQContribOps": True}
+FORMS: dict[str, dict[str, Any]] = {
+    "u8-s8": {"activation_type": U8, "weight_type": S8, "per_channel": True},
+    "s8-s8": {"activation_type": S8, "weight_type": S8, "per_channel": True},
+    "u8-u8": {"activation_type": U8, "weight_type": U8},
+    "s16-s8": {"activation_type": S16, "weight_type": S8, "extra_options": WIDE},
+    "tensorrt": {"activation_type": S8, "per_channel": True, "extra_options": TENSORRT},
+    "qoperator": {"quant_format": QOPERATOR, "activation_type": U8, "weight_type": S8},
+}
+TIES = 1e-3
+CALIBRATION = 4
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Any:
+    """onnxruntime's quantizer logs what it would rather be given."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(before)
+
+
+def prepared(chosen: Network, folder: Path) -> Path:
+    """The model as the quantizer wants it: opset 13, initializers only, fixed shape."""
+    model = without_weight_inputs(with_input_shape(onnx.load(chosen.path()), chosen.input_shape()))
+    if model.opset_import[0].version < 13:
+        model = onnx.version_converter.convert_version(model, 13)
+    plain, path = folder / "plain.onnx", folder / "float.onnx"
+    onnx.save(model, plain)
+    quant_pre_process(str(plain), str(path), skip_symbolic_shape=True)
+    return path
+
+
+def quantized(chosen: Network, form: str, folder: Path) -> onnx.ModelProto:
+    options = {"quant_format": QDQ, **FORMS[form]}
+    target, reader = folder / "int8.onnx", Reader(chosen.feeds(CALIBRATION))
+    quantize_static(str(prepared(chosen, folder)), str(target), reader, **options)
+    return onnx.load(target)
+
+
+def sqnr_db(expected: np.ndarray, found: np.ndarray) -> float:
+    noise = float(np.square(expected - found).sum())
+    return float("inf") if noise == 0 else 10 * np.log10(np.square(expected).sum() / noise)
+
+
+def stored_by_onnxruntime(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Every int8 and uint8 value of a run as int8 [N, H, W, C]."""
+    watched = onnx.ModelProto()
+    watched.CopyFrom(model)
+    names = [o for n in model.graph.node if n.op_type == "QuantizeLinear" for o in n.output]
+    del watched.graph.output[:]
+    watched.graph.output.extend(onnx.helper.make_empty_tensor_value_info(n) for n in names)
+    found = {}
+    for name, array in zip(names, by_onnxruntime(watched, feeds), strict=True):
+        shift = 128 if array.dtype == np.uint8 else 0
+        last = array.transpose(0, 2, 3, 1) if array.ndim == 4 else array
+        found[name] = (last.astype(np.int32) - shift).astype(
+            np.int16 if array.dtype == np.int16 else np.int8
+        )
+    return found
+
+
+def on_their_operands(node: Node, values: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """The node's result on onnxruntime's operands, None where it keeps one of them to itself."""
+    operands = []
+    for o in node.operands:
+        value = o.value if isinstance(o, Constant) else values.get(o.name)
+        if value is None or value.shape != o.type.shape:
+            return None
+        operands.append(value)
+    return node.evaluate(*operands)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [*(("mnist", form) for form in FORMS), ("ppocr_cls", "u8-s8")]
+)
+def test_operators_and_networks_agree_with_onnxruntime(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    chosen = network(name)
+    model = quantized(chosen, form, tmp_path)
+    (feeds,) = chosen.feeds(1, seed=1)
+    graph = qg.import_model(model)
+    values = stored_by_onnxruntime(model, feeds)
+    compared: Counter[str] = Counter()
+    for node in graph.compute_nodes():
+        found = on_their_operands(node, values) if is_integer(node.type) else None
+        if found is None:
+            continue
+        if node.name in values:
+            steps = np.abs(found.astype(int) - values[node.name])
+            assert steps.max() <= 1
+            assert np.count_nonzero(steps) <= max(1, TIES * steps.size)
+            compared[node.op] += 1
+        else:  # elements moved between two of onnxruntime's values
+            values[node.name] = found
+    if form in ("u8-s8", "s8-s8", "tensorrt"):
+        assert compared["Conv"] >= 2
+    (expected,) = by_onnxruntime(onnx.load(tmp_path / "float.onnx"), feeds)
+    (theirs,) = by_onnxruntime(model, feeds)
+    (ours,) = qg.compile(model, num_threads=1).run(None, feeds)
+    assert sqnr_db(expected, ours) >= sqnr_db(expected, theirs) - 0.5
+
+
+@pytest.mark.parametrize("form", ["u8-s8", "s8-s8", "tensorrt", "qoperator", "s16-s8"])
+def test_all_products_run_on_integers(form: str, tmp_path: Path) -> None:
+    graph = qg.import_model(quantized(network("mnist"), form, tmp_path))
+    products = [n for n in graph.nodes if n.op in ("Conv", "Gemm", "MatMul")]
+    assert len(products) == 4
+    assert all(is_integer(o.type) for n in products for o in n.operands[:2])
+
+
+@pytest.mark.parametrize("weights", [S8, U8])
+def test_a_dynamically_quantized_network_gives_onnxruntimes_outputs(
+    weights: QuantType, tmp_path: Path
+) -> None:
+    chosen, target = network("mnist"), tmp_path / "dynamic.onnx"
+    quantize_dynamic(str(prepared(chosen, tmp_path)), str(target), weight_type=weights)
+    model, (feeds,) = onnx.load(target), chosen.feeds(1, seed=1)
+    graph = qg.import_model(model)
+    assert "External" not in {n.op for n in graph.nodes}
+    products = [n for n in graph.nodes if n.op in ("Conv", "Gemm")]
+    assert all(n.operands[0].type.dtype is DType.I8 for n in products)
+    (expected,) = by_onnxruntime(model, feeds)
+    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["mnist", "ppocr_cls"])
+def test_an_exported_network_is_imported_with_its_integers(name: str, tmp_path: Path) -> None:
+    """quantize -> export -> import -> the same numbers, bit for bit."""
+    chosen = network(name)
+    shapes = {chosen.input_name: chosen.input_shape()}
+    graph = qg.import_model(chosen.path(), shapes)
+    profile = qg.profile(graph, chosen.feeds(CALIBRATION), progress=False)
+    int8 = qg.quantize(graph, profile)
+    qg.compile(int8, num_threads=1).export_onnx(tmp_path / "int8.onnx")
+    again = qg.import_model(tmp_path / "int8.onnx")
+    (feeds,) = chosen.feeds(1, seed=1)
+    assert np.array_equal(qg.interpret(again, feeds)[0], qg.interpret(int8, feeds)[0])
+    compiled = qg.compile(tmp_path / "int8.onnx", num_threads=1)
+    assert np.array_equal(compiled.run(None, feeds)[0], qg.interpret(int8, feeds)[0])
+
+
+def test_quantizing_a_quantized_model_names_the_remedy(tmp_path: Path) -> None:
+    chosen = network("mnist")
+    model = quantized(chosen, "u8-s8", tmp_path)
+    with pytest.raises(qg.OptionError, match="compile it as it is"):
+        qg.quantize_and_compile(model, chosen.feeds(2))
