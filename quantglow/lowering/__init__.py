@@ -22,6 +22,7 @@ from quantglow.lowering.rules import (
     VIEW_PRIMITIVES,
     lowering_rules,
 )
+from quantglow.lowering.sink_cells import sink_cells
 from quantglow.lowering.unsigned import store_unsigned
 
 __all__ = [
@@ -43,7 +44,8 @@ __all__ = [
 def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
     """Primitives only; with ``unsigned``, int8 activations are stored as uint8."""
     passes: list[Pass] = [store_unsigned] if unsigned else []
-    lowered = run_passes(graph, [*passes, lower_operators, raise_transpose, fuse_maps])
+    passes += [lower_operators, raise_transpose, fuse_maps, sink_cells]
+    lowered = run_passes(graph, passes)
     check_lowered(lowered)
     return lowered
 
