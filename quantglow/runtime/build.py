@@ -9,9 +9,9 @@ from pathlib import Path
 
 from quantglow import debug
 from quantglow.backends.llvm.executable import compile_program
-from quantglow.backends.llvm.target import Target, resolve
+from quantglow.backends.llvm.target import Target, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
-from quantglow.errors import OptionError
+from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.instr.generate import generate
@@ -92,7 +92,7 @@ class Machine:
         backend: str = "llvm",
         backends: Sequence[Backend] = (),
     ) -> Machine:
-        """Raises ``BackendError`` for an unknown target and ``OptionError``.
+        """Raises ``OptionError``, and ``BackendError`` for a target that does not run here.
 
         ``num_threads=None`` takes one thread for each physical core this process may use.
         """
@@ -100,7 +100,7 @@ class Machine:
         threads = thread_count(num_threads)
         if backend == "reference":
             return Machine(None, 1, tuple(backends))
-        return Machine(resolve(target), threads, tuple(backends))
+        return Machine(runnable(target), threads, tuple(backends))
 
     @property
     def name(self) -> str:
@@ -116,6 +116,16 @@ class Machine:
         segments = partition(graph, (*self.backends, own, OnnxRuntimeBackend()))
         executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
         return Build(executable, tuple(own.programs), *arguments, own.seconds, segments)
+
+
+def runnable(target: str) -> Target:
+    """The target called so.  Raises ``BackendError`` if its code would crash on this processor."""
+    machine = resolve(target)
+    if not runs_here(machine.name):
+        raise BackendError(
+            f"target {target!r} does not run on this processor. Remedy: target='native'"
+        )
+    return machine
 
 
 def compile_graph(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import quantglow as qg
+from quantglow.runtime import build
 from tests.unit.small_network import small_model, small_samples
 
 SIGNATURE = {
@@ -103,6 +104,12 @@ def test_values_that_do_not_exist_are_refused(option: dict[str, Any]) -> None:
 def test_an_unknown_target_is_refused() -> None:
     with pytest.raises(qg.BackendError, match="unknown target 'pdp-11'"):
         qg.compile(small_model(), target="pdp-11")
+
+
+def test_a_target_that_does_not_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "runs_here", lambda name: False)
+    with pytest.raises(qg.BackendError, match="'amx-int8' does not run on this processor"):
+        qg.compile(small_model(), target="amx-int8")
 
 
 def test_missing_calibration_data_is_refused() -> None:

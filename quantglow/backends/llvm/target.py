@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 
+from quantglow.backends.llvm.amx import tiles_allowed
 from quantglow.backends.llvm.host import host
 from quantglow.errors import BackendError
 
@@ -34,6 +35,7 @@ class Target:
     dot: Dot
     fma: bool
     vbmi: bool = False
+    tiles: bool = False
     unsigned_activations: bool = True
 
     @property
@@ -52,7 +54,11 @@ SETTINGS = {"opt": 3, "reloc": "pic", "codemodel": "small"}
 
 X86_TRIPLE = "x86_64-unknown-linux-gnu"
 
+AMX = "amx-int8"
+"""As ``avx512vnni``, with convolutions on tiles."""
+
 _LEVELS = {
+    AMX: ("x86-64-v4", "+avx512vnni,+amx-tile,+amx-int8", 64, Dot.VNNI, True),
     "avx512vnni": ("x86-64-v4", "+avx512vnni", 64, Dot.VNNI, True),
     "avxvnni": ("x86-64-v3", "+avxvnni", 32, Dot.VNNI, True),
     "avx2": ("x86-64-v3", "", 32, Dot.PAIRS, True),
@@ -62,8 +68,10 @@ _LEVELS = {
 LEVELS: tuple[str, ...] = tuple(_LEVELS)
 """The x86 feature levels, best first; each runs on every processor of a better one."""
 
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni")
 _NEEDS = {
-    "avx512vnni": ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni"),
+    AMX: (*_AVX512, "amx-tile", "amx-int8"),
+    "avx512vnni": _AVX512,
     "avxvnni": ("avx2", "fma", "bmi2", "avxvnni"),
     "avx2": ("avx2", "fma", "bmi2"),
     "x86-64": ("sse2",),
@@ -78,8 +86,8 @@ def host_features() -> frozenset[str]:
 
 
 def runs_here(name: str) -> bool:
-    """Whether code of a level can run on this processor."""
-    return set(_NEEDS[name]) <= host_features()
+    """Whether code of a level can run on this processor, in this process."""
+    return set(_NEEDS[name]) <= host_features() and (name != AMX or tiles_allowed())
 
 
 @cache
@@ -92,7 +100,7 @@ def resolve(name: str) -> Target:
             f"unknown target {name!r}; choose 'native' or one of {', '.join(LEVELS)}"
         )
     cpu, features, nbytes, dot, fma = _LEVELS[name]
-    return Target(name, X86_TRIPLE, cpu, features, nbytes, dot, fma)
+    return Target(name, X86_TRIPLE, cpu, features, nbytes, dot, fma, tiles=name == AMX)
 
 
 def _native() -> Target:
@@ -110,4 +118,5 @@ def _native() -> Target:
         dot=dot,
         fma=fma,
         vbmi=nbytes == 64 and "avx512vbmi" in host_features(),
+        tiles=level == AMX,
     )

@@ -6,6 +6,7 @@ from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.convolution import ConvKernel
 from quantglow.backends.llvm.kernels.convolution_pairs import PairsConvKernel
 from quantglow.backends.llvm.kernels.convolution_shared import SharedConvKernel
+from quantglow.backends.llvm.kernels.convolution_tiles import TilesConvKernel
 from quantglow.backends.llvm.kernels.depthwise import depthwise_call, has_depthwise_form
 from quantglow.backends.llvm.target import Dot, Target
 from quantglow.instr.program import Compute
@@ -23,6 +24,10 @@ def emit_conv(step: Compute, target: Target) -> KernelCall:
         pairs = PairsConvKernel(step, step.op, target)
         if pairs.pays:
             return pairs.call()
+    if target.tiles:
+        tiles = TilesConvKernel(step, step.op, target)
+        if tiles.pays:
+            return tiles.call()
     shared = SharedConvKernel(step, step.op, target)
     if shared.pays:
         return shared.call()

@@ -176,6 +176,7 @@ class ConvKernel:
         self.x, self.y, self.w, self.bias = pointers[:4]
         self.scale = pointers[4] if self.epilogue.scaled else ""
         self.residual = pointers[-1] if self.conv.residual is not None else ""
+        self.enter()
         if self.panels_outer:
             with b.loop("%begin", "%end") as panel:
                 channels = self.locate_channels(panel)
@@ -186,7 +187,14 @@ class ConvKernel:
                 pixels = self.locate_pixels(tile)
                 with b.loop(0, self.all_panels) as panel:
                     self.dispatch(pixels, self.locate_channels(panel))
+        self.leave()
         return b.finish()
+
+    def enter(self) -> None:
+        """Code before the loops."""
+
+    def leave(self) -> None:
+        """Code after the loops."""
 
     def locate_pixels(self, tile: Value) -> _Pixels:
         """Pointers to the first pixel of a tile."""
