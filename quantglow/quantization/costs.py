@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, MatMul
 from quantglow.ops.convolution import Contraction
+from quantglow.quantization.functions import function_of
 from quantglow.quantization.plan import Plan
 
 DENSE_MACS = 500e9
@@ -18,7 +19,9 @@ DEPTHWISE_MACS = 170e9
 RESULTS = 60e9
 """Sums finished: bias, multiplier, rounding, bounds, store."""
 MOVED_BYTES = 100e9
-"""All per second."""
+INT16_FUNCTIONS = 4e9
+"""Results of a function of one value that reads or gives int16; in int8 it costs next to nothing,
+being a table in registers.  All rates are per second."""
 
 DEPTHWISE_SHARE = 0.7
 """Of a depthwise convolution's time that int16 adds; other products take twice their time."""
@@ -50,11 +53,13 @@ def is_depthwise(node: Node) -> bool:
 
 
 def int16_seconds(plan: Plan, stored: Iterable[Node]) -> float:
-    """What it adds to store the values in 16 bits: a byte of every element written and read, and
-    more dot products in their readers."""
+    """What it adds to store the values in 16 bits: a byte of every element written and read,
+    more dot products in their readers, functions that have no small table."""
     added = 0.0
     for value in stored:
         readers = [r for r in plan.graph.users[value] if plan.is_int8(r)]
+        functions = sum(function_of(node) is not None for node in (value, *readers))
+        added += functions * value.type.size / INT16_FUNCTIONS
         added += value.type.size * (1 + len(readers)) / MOVED_BYTES
         for reader in readers:
             if value is reader.operands[0]:

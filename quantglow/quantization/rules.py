@@ -15,17 +15,23 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import (
-    Add,
+    Abs,
     AveragePool,
     Clip,
     Concat,
     Conv,
+    Dequantize,
     Expand,
     Gather,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
     MatMul,
     MaxPool,
+    Neg,
     Pad,
     PRelu,
+    Quantize,
     ReduceMax,
     ReduceMean,
     ReduceMin,
@@ -169,6 +175,8 @@ def gather(node: Gather, conversion: Conversion) -> Node:
 @quant_rule(Unary)
 def table_of(node: Any, conversion: Conversion) -> Node:
     """All results of the exact function, of a chain of functions where there is one."""
+    if isinstance(node, EXACT_IN_FLOAT) and is_wide(node.x, conversion):
+        return in_float(node, conversion)
     source, function = composed(node, conversion.is_int8)
     x, out = conversion.int8(source), conversion.element(node)
     table = Constant(
@@ -179,18 +187,25 @@ def table_of(node: Any, conversion: Conversion) -> Node:
     return Table(name=node.name, x=x, table=table, out=out, function=node.op)
 
 
+EXACT_IN_FLOAT = (Abs, Clip, HardSigmoid, HardSwish, LeakyRelu, Neg, Relu)
+"""Functions whose steps are single IEEE operations: any machine rounds their results alike."""
+
+
+def in_float(node: Any, conversion: Conversion) -> Node:
+    """The function between Dequantize and Quantize: for int16 faster than a table of 65,536."""
+    x = Dequantize(name=f"{node.name}:x", x=conversion.int8(node.x))
+    real = replace(node, name=f"{node.name}:real", x=x)
+    return Quantize(name=node.name, x=real, out=conversion.element(node))
+
+
 @quant_rule(Relu, Clip)
 def clip(node: Any, conversion: Conversion) -> Node:
-    """Nothing where the integer type of ``x`` holds only values inside the bounds.  int16 is
-    clipped by arithmetic: that is faster than a table of 65,536."""
+    """Nothing where the integer type of ``x`` holds only values inside the bounds."""
     x, out = conversion.int8(node.x), conversion.element(node)
     low, high = (0.0, math.inf) if isinstance(node, Relu) else (node.low, node.high)
     if x.type.element == out and _inside(out, low, high):
         return x
-    if not is_wide(node.x, conversion):
-        return table_of(node, conversion)
-    zero = Constant(name=f"{node.name}:zero", value=np.zeros((), np.float32))
-    return Add(name=node.name, x=x, y=zero, low=low, high=high, out=out)
+    return table_of(node, conversion)
 
 
 def is_wide(value: Node, conversion: Conversion) -> bool:
