@@ -24,7 +24,7 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 from quantglow import backend
-from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
 
 PASSED = ("compiled", "partly", "whole")
 """Who computed a passed case: quantglow, it and onnxruntime, onnxruntime alone."""
@@ -57,6 +57,8 @@ def by_quantglow(model: onnx.ModelProto) -> tuple[Callable[[list[Any]], Any], Ca
 
 def computed_by(prepared: backend.PreparedModel) -> str:
     compiled = prepared.compiled
+    if isinstance(compiled, PartlyCompiledModel):
+        return "partly"
     if isinstance(compiled, DelegatedModel) or compiled.build.target == "onnxruntime":
         return "whole"
     if not compiled.build.segments:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from quantglow.profiling import Profile
     from quantglow.report import Diagnosis, Report
     from quantglow.runtime.compiled import CompiledModel
-    from quantglow.runtime.delegated import DelegatedModel
+    from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
     from quantglow.runtime.delegation import OnnxRuntimeBackend
     from quantglow.runtime.protocol import Backend, Executable
 
@@ -56,6 +56,7 @@ _PLACES = {
     "Executable": "quantglow.runtime.protocol",
     "OnnxRuntimeBackend": "quantglow.runtime.delegation",
     "Diagnosis": "quantglow.report",
+    "PartlyCompiledModel": "quantglow.runtime.delegated",
     "Profile": "quantglow.profiling",
     "Report": "quantglow.report",
     "compile": "quantglow.driver",
@@ -88,6 +89,7 @@ __all__ = [
     "ModelError",
     "OnnxRuntimeBackend",
     "OptionError",
+    "PartlyCompiledModel",
     "Profile",
     "ProfileMismatchError",
     "QuantglowError",

@@ -1,23 +1,27 @@
-"""Models of which nothing can be compiled, handed to onnxruntime whole."""
+"""Models handed to onnxruntime: whole, or what cannot be compiled behind a part that can."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeVar
 
 from quantglow.backends.onnxruntime.session import NAME, Session
 from quantglow.errors import DelegationError, InputError, QuantglowError, UnsupportedOpError
-from quantglow.frontend import Source
+from quantglow.frontend import Source, Split
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.graph.signature import Shapes
 from quantglow.report import MemoryFigures, Report
 from quantglow.report.delegated import DelegatedNode
 from quantglow.runtime.build import Build
-from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
 from quantglow.runtime.specialisations import Specialisation
 from quantglow.types import Array, TensorType
+
+AnyDelegated = TypeVar("AnyDelegated", bound=DelegatedModel)
 
 
 def delegated_model(source: Source, error: QuantglowError, threads: int) -> DelegatedModel:
@@ -25,22 +29,48 @@ def delegated_model(source: Source, error: QuantglowError, threads: int) -> Dele
 
     Raises ``error`` with onnxruntime's message as its cause if onnxruntime does not take it either.
     """
-    reasons = tuple(error.problems) if isinstance(error, UnsupportedOpError) else (str(error),)
-    report = Report(
-        target="onnxruntime",
-        num_threads=threads,
-        memory=MemoryFigures(),
-        seconds={},
-        delegated=tuple(
-            DelegatedNode("(all)", "the whole model", "onnxruntime", reason) for reason in reasons
-        ),
-    )
+    reasons = reasons_of(error)
+    nodes = tuple(DelegatedNode("(all)", "the whole model", NAME, reason) for reason in reasons)
+    report = Report(NAME, threads, MemoryFigures(), {}, delegated=nodes)
     found = DelegatedModel(source.proto.SerializeToString(), reasons, threads, report)
     try:
-        found.session  # noqa: B018 - loaded here so that it fails here
+        return loaded(found)
     except DelegationError as refusal:
         raise error from refusal
-    return found
+
+
+def partly_compiled(
+    source: Source, parts: Split, head: CompiledModel, error: QuantglowError
+) -> PartlyCompiledModel:
+    """The compiled head of a model, and its tail in onnxruntime.  Raises ``DelegationError``."""
+    assert isinstance(head.report, Report)
+    reasons = reasons_of(error)
+    tail = tuple(
+        DelegatedNode(next(filter(None, node.output)), node.op_type, NAME, "; ".join(reasons))
+        for node in parts.tail.graph.node
+    )
+    report = replace(head.report, delegated=(*head.report.delegated, *tail))
+    return loaded(
+        PartlyCompiledModel(
+            source.proto.SerializeToString(),
+            reasons,
+            head.report.num_threads,
+            report,
+            head,
+            parts.tail.SerializeToString(),
+            tuple(output.name for output in source.proto.graph.output),
+        )
+    )
+
+
+def loaded(model: AnyDelegated) -> AnyDelegated:
+    """The model with its session, loaded here so that it fails here: ``DelegationError``."""
+    model.session  # noqa: B018
+    return model
+
+
+def reasons_of(error: QuantglowError) -> tuple[str, ...]:
+    return tuple(error.problems) if isinstance(error, UnsupportedOpError) else (str(error),)
 
 
 @dataclass(frozen=True)

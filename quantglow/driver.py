@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from quantglow import debug, frontend, interpreter, passes, profiling, quantization
-from quantglow.delegating import Delegation, delegated_model
+from quantglow.delegating import Delegation, delegated_model, partly_compiled
 from quantglow.errors import CalibrationError, DelegationError, OptionError, UnsupportedOpError
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -31,7 +32,7 @@ from quantglow.report.accuracy import WORST
 from quantglow.report.report import report_of
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.specialisations import Specialisation
 from quantglow.types import Array
@@ -60,7 +61,7 @@ def quantize_and_compile(
     progress: bool | str = "auto",
     seed: int = 0,
     input_shapes: InputShapes | None = None,
-) -> CompiledModel:
+) -> CompiledModel | PartlyCompiledModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
     model                 path, bytes or ``onnx.ModelProto``
@@ -81,6 +82,9 @@ def quantize_and_compile(
     validation_fn         a compiled model -> its figure, better when larger
     max_minutes           bound on the search for layers that must stay float
 
+    Of a model with shapes that are only known while it runs (behind a NonMaxSuppression, say), what
+    comes before is quantized and compiled, and the rest is onnxruntime's: ``PartlyCompiledModel``.
+
     ``model_type`` is refused until there are rules for it.  Raises the errors of
     ``quantglow.errors``, ``AccuracyDropError`` among them.
     """
@@ -97,12 +101,25 @@ def quantize_and_compile(
     )
     machine = Machine.of(target, num_threads)
     job = Job(model, verify=verify)
-    job.prepare(input_shapes)
-    job.calibrate(calibration_data, subset_size, progress)
-    if contract is not None:
-        return job.compile_controlled(config, contract, machine)
-    job.quantize(config, progress)
-    return job.compile(machine)
+
+    def finish() -> CompiledModel:
+        job.calibrate(calibration_data, subset_size, progress)
+        if contract is not None:
+            return job.compile_controlled(config, contract, machine)
+        job.quantize(config, progress)
+        return job.compile(machine)
+
+    try:
+        job.prepare(input_shapes)
+    except UnsupportedOpError as error:
+        source = frontend.open_model(model)
+        parts = frontend.split(source, input_shapes) if contract is None else None
+        if parts is None:
+            raise
+        job.model = parts.head
+        job.prepare(input_shapes)
+        return partly_compiled(source, parts, finish(), error)
+    return finish()
 
 
 def refuse_unavailable(**options: object) -> None:
@@ -209,8 +226,27 @@ def compile(
     try:
         kept = settled(source, model)
         return compile_family(family_of(kept, input_shapes), machine, kept)
-    except (UnsupportedOpError, DelegationError) as error:
+    except UnsupportedOpError as error:
+        return compile_parts(source, input_shapes, machine, error)
+    except DelegationError as error:
         return delegated_model(source, error, machine.num_threads)
+
+
+def compile_parts(
+    source: frontend.Source,
+    input_shapes: InputShapes | None,
+    machine: Machine,
+    error: UnsupportedOpError,
+) -> DelegatedModel:
+    """Compile what comes before the nodes that ``error`` names; onnxruntime runs the rest, or all
+    of it where nothing does.
+    """
+    with suppress(UnsupportedOpError, DelegationError):
+        if (parts := frontend.split(source, input_shapes)) is not None:
+            head = frontend.Source(parts.head)
+            compiled = compile_family(family_of(head, input_shapes), machine, head)
+            return partly_compiled(source, parts, compiled, error)
+    return delegated_model(source, error, machine.num_threads)
 
 
 def compile_family(

@@ -2,5 +2,6 @@
 
 from quantglow.frontend.export import export_onnx
 from quantglow.frontend.source import Source, import_model, open_model
+from quantglow.frontend.split import Split, split
 
-__all__ = ["Source", "export_onnx", "import_model", "open_model"]
+__all__ = ["Source", "Split", "export_onnx", "import_model", "open_model", "split"]

@@ -29,7 +29,7 @@ from quantglow.frontend.values import (
     shape_of,
     type_in_words,
 )
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops.quantization import Dequantize, Table
 from quantglow.types import Array, DType, ElementType
 
@@ -47,7 +47,8 @@ class Scope:
     """Everything named so far.  ``reserved`` holds the value names of the model's main graph.
 
     ``delegate``: nodes without an importer become External nodes, where ``declared``, the types
-    that the model states, or inference give them concrete types.
+    that the model states, or inference give them concrete types.  ``placeholders`` are nodes that
+    stand for values nobody made.
     """
 
     opsets: dict[str, int]
@@ -56,6 +57,8 @@ class Scope:
     delegate: bool = False
     declared: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
     values: MutableMapping[str, Value] = field(default_factory=dict)
+    inputs: tuple[Input, ...] = ()
+    placeholders: set[Value] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     shared: dict[tuple[object, str], Node] = field(default_factory=dict)

@@ -222,6 +222,7 @@ def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
             values[name] = Input(name=scope.claim(name), tensor=TensorType(dtype, dims))
         else:
             values[name] = Foreign(element, dims, reported=True)
+    scope.placeholders.update(values.values())
     return values
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 
 from quantglow.errors import UnsupportedOpError
-from quantglow.frontend.context import Unsupported
+from quantglow.frontend.context import Scope, Unsupported
 from quantglow.frontend.folding import fold
 from quantglow.frontend.importer import (
     add_initializers,
@@ -69,19 +69,26 @@ class Source:
         self, input_shapes: Mapping[str, Sequence[int]] | None = None, *, delegate: bool = False
     ) -> Graph:
         """The graph at these shapes, see ``import_model``."""
+        scope = self.scope(input_shapes, delegate=delegate)
+        outputs = [(o.name, output_node(o.name, scope)) for o in self.proto.graph.output]
+        if scope.problems:
+            raise UnsupportedOpError(scope.problems)
+        named = tuple((name, node) for name, node in outputs if node is not None)
+        return Graph(inputs=scope.inputs, outputs=named, source_hash=self.source_hash)
+
+    def scope(
+        self, input_shapes: Mapping[str, Sequence[int]] | None = None, *, delegate: bool = False
+    ) -> Scope:
+        """Every value at these shapes, and what cannot be imported."""
         check_age(self.proto)
         scope = new_scope(self.proto, delegate)
         known, nodes = self.decoded
         add_initializers(self.proto.graph, known, scope)
         shapes = resolve_shapes(self.fed, input_shapes or {})
-        inputs = declare_inputs(self.fed, shapes, scope)
+        scope.inputs = declare_inputs(self.fed, shapes, scope)
         with np.errstate(all="ignore"):  # weights may be infinite
             import_nodes(nodes, scope)
-        outputs = [(o.name, output_node(o.name, scope)) for o in self.proto.graph.output]
-        if scope.problems:
-            raise UnsupportedOpError(scope.problems)
-        named = tuple((name, node) for name, node in outputs if node is not None)
-        return Graph(inputs=inputs, outputs=named, source_hash=self.source_hash)
+        return scope
 
     def snapshot(self) -> Source:
         """A source that stays as it is when the caller changes the ``ModelProto``."""

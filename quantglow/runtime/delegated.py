@@ -1,4 +1,4 @@
-"""Models that onnxruntime runs whole, behind the interface of ``CompiledModel``."""
+"""Models that onnxruntime runs, whole or behind a compiled part, as ``CompiledModel`` does."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import InputError, OptionError
 from quantglow.files import replacing
 from quantglow.options import strings
-from quantglow.runtime.compiled import ReportLike, TensorInfo, as_array
+from quantglow.runtime.compiled import CompiledModel, ReportLike, TensorInfo, as_array
 
 
 @dataclass(frozen=True, eq=False)
 class DelegatedModel:
-    """A valid ONNX model of which nothing is compiled: its shapes or types are only known while it
-    runs.  ``reasons`` name the nodes.  All methods may be called from any thread.
+    """A valid ONNX model with shapes or types that are only known while it runs: onnxruntime runs
+    it.  ``reasons`` name the nodes.  All methods may be called from any thread.
 
     Dimensions that the model leaves free may differ from call to call.
     """
@@ -31,21 +30,26 @@ class DelegatedModel:
 
     @cached_property
     def session(self) -> Session:
+        """What onnxruntime runs, loaded on first use."""
         return Session(self.model, self.num_threads)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """As ``CompiledModel.run``; sequences are lists of arrays."""
-        known = [output.name for output in self.session.outputs]
+        known = [output.name for output in self.get_outputs()]
         wanted = known if output_names is None else list(strings(output_names, "output_names"))
         if unknown := [name for name in wanted if name not in known]:
             raise InputError(f"unknown output(s) {unknown}; the model has {known}")
         if not isinstance(feeds, Mapping):
             raise InputError(f"feeds must map input names to arrays, got {type(feeds).__name__}")
-        return self.session.run({name: fed(name, value) for name, value in feeds.items()}, wanted)
+        return self.results(wanted, {name: fed(name, value) for name, value in feeds.items()})
+
+    def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """These outputs."""
+        return self.session.run(feeds, wanted)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Outputs for arrays given in the order of the inputs, or by name; a single one alone."""
-        names = self.session.input_names
+        names = [info.name for info in self.get_inputs()]
         if len(arrays) > len(names):
             raise InputError(f"{len(arrays)} arrays given, the model takes {len(names)}: {names}")
         outputs = self.run(None, {**dict(zip(names, arrays, strict=False)), **named})
@@ -60,19 +64,57 @@ class DelegatedModel:
         return [TensorInfo(o.name, o.shape, o.type) for o in self.session.outputs]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Refused: there is nothing compiled to save."""
+        """Refused: a saved model is compiled as a whole."""
         raise OptionError(
-            "nothing of this model is compiled, onnxruntime runs it whole. Remedy: keep the ONNX "
-            "file, or write it with export_onnx."
+            "onnxruntime has a part in this model that is not saved. Remedy: keep the ONNX file, "
+            "or write it with export_onnx."
         )
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the model as it was given."""
         with replacing(path) as temporary:
-            Path(temporary).write_bytes(self.model)
+            temporary.write_bytes(self.model)
 
     def __repr__(self) -> str:
-        return f"<DelegatedModel, onnxruntime, {self.num_threads} thread(s)>"
+        return f"<{type(self).__name__}, onnxruntime, {self.num_threads} thread(s)>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartlyCompiledModel(DelegatedModel):
+    """A model compiled up to where its shapes stop being known: ``head`` is that part, ``tail`` the
+    ONNX model of the rest, which reads values of the head and inputs by their names."""
+
+    head: CompiledModel
+    tail: bytes
+    output_names: tuple[str, ...]
+
+    @cached_property
+    def session(self) -> Session:
+        """The tail."""
+        return Session(self.tail, self.num_threads)
+
+    def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """The head, then what is wanted of the tail."""
+        names = [output.name for output in self.head.get_outputs()]
+        values = {**feeds, **dict(zip(names, self.head.run(None, feeds), strict=True))}
+        late = [name for name in wanted if name not in values]
+        if late:
+            reads = {name: values[name] for name in self.session.input_names}
+            values.update(zip(late, self.session.run(reads, late), strict=True))
+        return [values[name] for name in wanted]
+
+    def __repr__(self) -> str:
+        return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input, in order."""
+        return self.head.get_inputs()
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each output, in order."""
+        late = [TensorInfo(o.name, o.shape, o.type) for o in self.session.outputs]
+        known = {info.name: info for info in (*self.head.get_outputs(), *late)}
+        return [known[name] for name in self.output_names]
 
 
 def fed(name: str, value: Any) -> Any:

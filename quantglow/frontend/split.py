@@ -1,0 +1,155 @@
+"""A model cut in two where its shapes stop being known before it runs.
+
+Behind NonZero, NonMaxSuppression and their like nothing can be compiled; before them everything
+can.  The head computes all values of concrete types; the tail is an ONNX model of the other nodes.
+What the tail needs of constants and of shapes it computes itself, so it serves every shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx
+
+from quantglow.frontend.context import Scope
+from quantglow.frontend.external import read_names
+from quantglow.frontend.importer import live_nodes
+from quantglow.frontend.source import Source
+from quantglow.frontend.values import Foreign, Known, onnx_type_of, shape_of
+from quantglow.graph.node import Node
+from quantglow.ops.external import External
+
+
+@dataclass(frozen=True)
+class Split:
+    """``head`` takes the model's inputs and gives what ``tail`` and the user read of it; ``tail``
+    takes values of the head and inputs of the model, by their names."""
+
+    head: onnx.ModelProto
+    tail: onnx.ModelProto
+
+
+def split(source: Source, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Split | None:
+    """The two parts, None where nothing worth compiling comes before the tail.
+
+    Raises ``ModelError`` as importing does.
+    """
+    cut = _Cut(source, source.scope(input_shapes, delegate=True))
+    if not cut.border or not cut.is_worth_it:
+        return None
+    early = [o.name for o in source.proto.graph.output if o.name in cut.computed]
+    late = [o for o in source.proto.graph.output if o.name not in cut.computed]
+    wanted = dict.fromkeys([*early, *cut.border])
+    read = cut.read_by_tail
+    inputs = [i for i in source.fed if i.name in read] + [cut.info(n, ()) for n in cut.border]
+    return Split(
+        part_of(source, cut.head, source.fed, [cut.info(n, source.fed) for n in wanted]),
+        part_of(source, cut.tail, inputs, late),
+    )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Which node goes where.  ``scope`` has what importing made of every value."""
+
+    source: Source
+    scope: Scope
+
+    @cached_property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """Those that some output needs, in order."""
+        return live_nodes(self.source.proto.graph)
+
+    @cached_property
+    def late(self) -> frozenset[int]:
+        """Numbers of the nodes that could not be made, and of all behind them."""
+        found: set[int] = set()
+        names: set[str] = set()
+        for number, node in enumerate(self.nodes):
+            values = [self.scope.values.get(name) for name in node.output if name]
+            unmade = any(isinstance(v, Foreign) or v in self.scope.placeholders for v in values)
+            if unmade or not names.isdisjoint(read_names(node)):
+                found.add(number)
+                names.update(node.output)
+        return frozenset(found)
+
+    @property
+    def head(self) -> list[onnx.NodeProto]:
+        return [node for i, node in enumerate(self.nodes) if i not in self.late]
+
+    @cached_property
+    def computed(self) -> frozenset[str]:
+        """What the head computes."""
+        return frozenset(name for node in self.head for name in node.output if name)
+
+    @cached_property
+    def tail(self) -> list[onnx.NodeProto]:
+        """The late nodes, and those that compute known values they read."""
+        taken: set[int] = set()
+        waiting = list(self.late)
+        while waiting:
+            number = waiting.pop()
+            if number not in taken:
+                taken.add(number)
+                waiting.extend(self.known_operands(self.nodes[number]))
+        return [self.nodes[number] for number in sorted(taken)]
+
+    def known_operands(self, node: onnx.NodeProto) -> Iterator[int]:
+        """Numbers of the nodes that compute known operands."""
+        for name in read_names(node):
+            if name in self.makers and isinstance(self.scope.values.get(name), Known):
+                yield self.makers[name]
+
+    @cached_property
+    def makers(self) -> dict[str, int]:
+        nodes = enumerate(self.nodes)
+        return {name: number for number, node in nodes for name in node.output if name}
+
+    @cached_property
+    def read_by_tail(self) -> frozenset[str]:
+        """Names of values from outside the tail."""
+        made = {name for node in self.tail for name in node.output}
+        return frozenset(n for node in self.tail for n in read_names(node) if n not in made)
+
+    @cached_property
+    def border(self) -> list[str]:
+        """Values of the head that the tail reads."""
+        return [name for name in self.makers if name in self.read_by_tail]
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether the head computes anything that onnxruntime does not compute anyway."""
+        values = [self.scope.values.get(name) for name in self.computed]
+        nodes = [value for value in values if isinstance(value, Node) and value.operands]
+        return not all(isinstance(node, External) for node in nodes)
+
+    def info(self, name: str, fed: Iterable[onnx.ValueInfoProto]) -> onnx.ValueInfoProto:
+        """A value with its type; with its shape where all inputs ``fed`` have one."""
+        value = self.scope.values[name]
+        dims = [d for i in fed for d in i.type.tensor_type.shape.dim]
+        is_fixed = bool(dims) and all(d.dim_value > 0 for d in dims)
+        made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
+            name, onnx_type_of(value), shape_of(value) if is_fixed else None
+        )
+        return made
+
+
+def part_of(
+    source: Source,
+    nodes: Iterable[onnx.NodeProto],
+    inputs: Iterable[onnx.ValueInfoProto],
+    outputs: Iterable[onnx.ValueInfoProto],
+) -> onnx.ModelProto:
+    """A model of some of the nodes, with the initializers that they read."""
+    made = onnx.ModelProto(ir_version=max(source.proto.ir_version, 4))
+    made.opset_import.extend(source.proto.opset_import)
+    made.graph.name = source.proto.graph.name
+    made.graph.node.extend(nodes)
+    made.graph.input.extend(inputs)
+    made.graph.output.extend(outputs)
+    read = {name for node in made.graph.node for name in read_names(node)}
+    given = source.proto.graph.initializer
+    made.graph.initializer.extend(tensor for tensor in given if tensor.name in read)
+    return made
