@@ -112,14 +112,28 @@ def quantize_and_compile(
     try:
         job.prepare(input_shapes)
     except UnsupportedOpError as error:
-        source = frontend.open_model(model)
-        parts = frontend.split(source, input_shapes) if contract is None else None
-        if parts is None:
+        if contract is not None:
             raise
-        job.model = parts.head
-        job.prepare(input_shapes)
-        return partly_compiled(source, parts, finish(), error)
+        return quantize_parts(job, input_shapes, finish, error)
     return finish()
+
+
+def quantize_parts(
+    job: Job,
+    input_shapes: InputShapes | None,
+    finish: Callable[[], CompiledModel],
+    error: UnsupportedOpError,
+) -> PartlyCompiledModel:
+    """Do the job for what comes before the nodes that ``error`` names.  Raises ``error`` where
+    nothing does.
+    """
+    source = frontend.open_model(job.model)
+    parts = frontend.split(source, input_shapes)
+    if parts is None:
+        raise error
+    job.model = parts.head
+    job.prepare(input_shapes)
+    return partly_compiled(source, parts, finish(), error)
 
 
 def refuse_unavailable(**options: object) -> None:

@@ -1,0 +1,136 @@
+"""Models whose shapes stop being known somewhere are compiled up to there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantglow as qg
+from quantglow.frontend import open_model, split
+from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
+
+node = helper.make_node
+SHAPE = (1, 3, 8, 8)
+
+
+def integers(*values: int) -> np.ndarray:
+    return np.array(values, np.int64)
+
+
+def detector() -> onnx.ModelProto:
+    """Conv, Relu (output "f"), boxes and scores of every pixel, NonMaxSuppression (output "sel"),
+    the pixels that it selects (output "y").  A Reshape computes its shape at run time."""
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["f"]),
+        node("Transpose", ["f"], ["t"], perm=[0, 2, 3, 1]),
+        node("Shape", ["f"], ["sizes"]),
+        node("Gather", ["sizes", "one"], ["channels"]),
+        node("Concat", ["one", "rest", "channels"], ["wanted"], axis=0),
+        node("Reshape", ["t", "wanted"], ["flat"]),
+        node("Slice", ["flat", "zero", "four", "axis"], ["boxes"]),
+        node("Slice", ["flat", "four", "five", "axis"], ["score"]),
+        node("Transpose", ["score"], ["scores"], perm=[0, 2, 1]),
+        node("NonMaxSuppression", ["boxes", "scores", "most", "overlap", "least"], ["sel"]),
+        node("Gather", ["sel", "two"], ["index"], axis=1),
+        node("Gather", ["flat", "index"], ["picked"], axis=1),
+        node("Tile", ["picked", "repeats"], ["tiled"]),
+        node("Add", ["tiled", "channels_float"], ["y"]),
+        node("Cast", ["channels"], ["channels_float"], to=TensorProto.FLOAT),
+    ]
+    nodes[-2:] = nodes[:-3:-1]
+    known = {
+        "w": floats(6, 3, 3, 3),
+        "one": integers(1),
+        "rest": integers(-1),
+        "zero": integers(0),
+        "four": integers(4),
+        "five": integers(5),
+        "axis": integers(2),
+        "most": integers(10),
+        "overlap": np.array([0.5], np.float32),
+        "least": np.array([0.1], np.float32),
+        "two": np.array(2, np.int64),
+        "repeats": integers(1, 2, 1),
+    }
+    initializers = [numpy_helper.from_array(array, name) for name, array in known.items()]
+    model = model_of(nodes, {"x": floats(*SHAPE)}, ["f", "y"], initializers)
+    selected = helper.make_tensor_value_info("sel", TensorProto.INT64, None)
+    model.graph.output.insert(1, selected)
+    return model
+
+
+def test_the_parts_give_what_onnxruntime_gives() -> None:
+    compiled = qg.compile(detector())
+    for seed in range(3):
+        x = floats(*SHAPE, seed=seed)
+        for found, expected in zip(compiled(x), by_onnxruntime(detector(), {"x": x}), strict=True):
+            assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_all_that_can_be_compiled_is() -> None:
+    compiled = qg.compile(detector())
+    assert isinstance(compiled, qg.PartlyCompiledModel)
+    assert not compiled.head.build.segments
+    late = {"sel", "index", "picked", "tiled", "y"}
+    assert late <= {node.name for node in compiled.report.delegated}
+
+
+def test_only_wanted_outputs_are_computed() -> None:
+    compiled = qg.compile(detector())
+    x = floats(*SHAPE)
+    (early,) = compiled.run(["f"], {"x": x})
+    np.testing.assert_array_equal(early, compiled(x)[0])
+
+
+def test_inputs_and_outputs_are_those_of_the_model() -> None:
+    compiled = qg.compile(detector())
+    assert [(i.name, i.shape) for i in compiled.get_inputs()] == [("x", list(SHAPE))]
+    assert [o.name for o in compiled.get_outputs()] == ["f", "sel", "y"]
+
+
+def test_what_comes_before_is_quantized() -> None:
+    compiled = qg.quantize_and_compile(detector(), [floats(*SHAPE, seed=i) for i in range(3)])
+    assert isinstance(compiled, qg.PartlyCompiledModel)
+    kinds = {n.name: n.operands[0].type.quant for n in compiled.head.graph.nodes if n.operands}
+    assert kinds["f"] is not None
+
+
+def test_the_tail_runs_on_the_quantized_head() -> None:
+    compiled = qg.quantize_and_compile(detector(), [floats(*SHAPE, seed=i) for i in range(3)])
+    found, (early, *_) = compiled(floats(*SHAPE)), by_onnxruntime(detector(), {"x": floats(*SHAPE)})
+    assert np.abs(found[0] - early).max() < 0.05 * np.abs(early).max()
+    assert found[1].shape[1] == 3
+
+
+def test_an_accuracy_contract_needs_the_whole_model() -> None:
+    with pytest.raises(qg.UnsupportedOpError, match="NonMaxSuppression"):
+        qg.quantize_and_compile(detector(), [floats(*SHAPE)], max_drop=0.1)
+
+
+def test_the_tail_computes_shapes_itself() -> None:
+    parts = split(open_model(detector()))
+    assert parts is not None
+    assert "Shape" in {n.op_type for n in parts.tail.graph.node}
+
+
+def test_both_parts_are_valid_models() -> None:
+    parts = split(open_model(detector()))
+    assert parts is not None
+    for part in (parts.head, parts.tail):
+        open_model(part)
+
+
+def test_a_model_that_begins_with_unknown_shapes_is_not_cut() -> None:
+    model = model_of([node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
+    assert split(open_model(model)) is None
+
+
+def test_a_partly_compiled_model_is_not_saved(tmp_path: Path) -> None:
+    with pytest.raises(qg.OptionError, match="export_onnx"):
+        qg.compile(detector()).save(tmp_path / "m.qgm")
