@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from benchmarks import networks, ppocr, samples
 from benchmarks.cache import cached, content_key
 from benchmarks.export_efficientnet_lite0 import efficientnet_lite0
+from benchmarks.export_minilm import minilm
 from benchmarks.macs import count_macs
 
-Array = NDArray[np.float32]
+Array = NDArray[Any]
 Feeds = dict[str, Array]
 Answers = Callable[[NDArray[Any]], NDArray[Any]]
 """Outputs of all samples -> what they say."""
@@ -148,7 +149,7 @@ def ppocr_networks() -> list[Network]:
 
 @cache
 def registry() -> dict[str, Network]:
-    """Every network by name: those of the benchmark table, PP-OCR, then onnx's ``light_*``."""
+    """Every network by name: the benchmark table, PP-OCR, MiniLM, then onnx's ``light_*``."""
     photo = (3, samples.CROP, samples.CROP)
     table = [
         repository_network("mnist", "mnist_cnn.onnx", "image", (1, 28, 28)),
@@ -166,6 +167,7 @@ def registry() -> dict[str, Network]:
         source = partial(built, topology)
         table.append(Network(topology.__name__, "input", photo, source, samples.imagenet_photos))
     table += ppocr_networks()
+    table.append(Network("minilm", "ids", (samples.TOKENS,), minilm, samples.passages))
     table += [light_network(file) for file in sorted(LIGHT.glob("*.onnx"))]
     return {network.name: network for network in table}
 

@@ -17,6 +17,7 @@ Array = NDArray[np.float32]
 DATASETS = Path(__file__).resolve().parents[1] / "datasets"
 CROP = 224
 PAGE, LINE_PITCH = 640, 64
+TOKENS = 128
 LABELLED_CROPS, LABELLED_SEED = 100, 1
 IMAGENET_MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 IMAGENET_STD = np.array([0.229, 0.224, 0.225], np.float32)
@@ -105,6 +106,12 @@ def pages(count: int, seed: int) -> Array:
     rng = np.random.default_rng(seed)
     sheets = np.stack([page(rng) for _ in range(count)])
     return normalize_imagenet(np.repeat(sheets[..., None], 3, axis=3))
+
+
+def passages(count: int, seed: int) -> NDArray[np.int64]:
+    """Token ids [N, 128] of English passages kept for calibration, 0 behind their end."""
+    ids = load("passages.npz")["calibration_ids"]
+    return ids[pick(len(ids), count, seed)].astype(np.int64)
 
 
 def photo_crops(count: int, seed: int) -> NDArray[np.uint8]:

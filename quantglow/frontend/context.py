@@ -260,7 +260,7 @@ class Call:
 
 
 Result = Node | Array | Known | Quantized
-Imported = Result | Sequence[Node]
+Imported = Result | Sequence[Result]
 Importer = Callable[[Call], Imported]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)
 

@@ -34,6 +34,7 @@ from quantglow.frontend.context import (
     Scope,
     Unsupported,
 )
+from quantglow.frontend.expansion import expanded
 from quantglow.frontend.external import delegated
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.loading import all_nodes, opsets_of
@@ -173,17 +174,27 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     if (layout := quantized.laid_out(proto, operands, scope.opsets)) is not None:
         return {layout.name: layout}
     if kind not in quantized.ON_INTEGERS and foldable(proto, operands, scope.opset):
-        return {known.name: known for known in fold(proto, operands, scope.opsets)}
+        try:
+            return {known.name: known for known in fold(proto, operands, scope.opsets)}
+        except Unsupported:
+            if kind not in IMPORTERS:
+                raise
     for special in (quantized.import_moved, quantized.import_index, import_qlinear):
         if (results := special(proto, scope, import_node)) is not None:
             return results
     call = Call(proto, scope)
     if kind == "If":
         return inline_branch(call)
-    if kind not in IMPORTERS:
-        raise Unsupported("there is no importer for this operator")
-    made = IMPORTERS[kind](call)
-    return bind(proto, made if isinstance(made, Sequence) else [made], scope)
+    try:
+        if kind not in IMPORTERS:
+            raise Unsupported("there is no importer for this operator")
+        made = IMPORTERS[kind](call)
+        return bind(proto, made if isinstance(made, Sequence) else [made], scope)
+    except Unsupported:
+        scope.claimed.difference_update(proto.output)
+        if (results := expanded(proto, scope, import_nodes)) is None:
+            raise
+        return results
 
 
 def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict[str, Value]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 import numpy as np
+import onnx
 
 from quantglow.frontend.context import Call, Imported, Unsupported, importer
 from quantglow.frontend.values import held_dtype, onnx_type_of, type_in_words
@@ -193,9 +194,12 @@ def cast_like(call: Call) -> Imported:
 
 def cast(call: Call, wanted: int) -> Imported:
     """Float to float is the identity: everything is computed in float32."""
-    x, dtype = call.tensor(0), held_dtype(wanted)
+    dtype = held_dtype(wanted)
     if dtype is None:
         raise Unsupported(f"casts to {type_in_words(wanted)}, which is not computed")
+    if call.is_known(0):
+        return call.array(0, "operand").astype(onnx.helper.tensor_dtype_to_np_dtype(wanted))
+    x = call.tensor(0)
     if x.type.dtype is dtype:
         return x
     return mapped(call, converted(X, x.type.dtype, dtype), [x], dtype)

@@ -113,7 +113,7 @@ def opset_of(proto: onnx.ModelProto) -> int:
     return opsets_of(proto).get("", 1)
 
 
-def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
+def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
     """Version by domain; the standard domain is called ``""``."""
     return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import onnx
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.layout import channels_first, channels_last
+from quantglow.frontend.values import onnx_type_of
 from quantglow.graph.node import Node
 from quantglow.ops.shape import Concat, Expand, Reshape, Transpose
 from quantglow.types import Array
@@ -91,7 +93,11 @@ def transpose(call: Call) -> Node:
 
 @importer("Concat")
 def concat(call: Call) -> Node:
-    parts = call.tensors()
+    """Parts without elements, which must be known, are left out."""
+    positions = range(len(call.proto.input))
+    parts = [call.tensor(i) for i in positions if not call.is_known(i) or 0 not in call.shape(i)]
+    if len(parts) == 1:
+        return parts[0]
     (axis,) = normal((call.integer("axis", 1),), parts[0].type.rank)
     return Concat(name=call.result, parts=tuple(parts), axis=axis)
 
@@ -154,3 +160,12 @@ def blocks(
     apart = Reshape(name=call.derived("split"), x=x, shape=split)
     moved = Transpose(name=call.derived("moved"), x=apart, perm=perm)
     return channels_first(call, Reshape(name=call.result, x=moved, shape=joined))
+
+
+@importer("EyeLike")
+def eye_like(call: Call) -> Array:
+    """Ones on the k-th diagonal: known although the operand is not."""
+    rows, columns = call.shape(0)
+    wanted = call.integer("dtype", 0) or onnx_type_of(call.value(0))
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(wanted)
+    return np.eye(rows, columns, call.integer("k", 0), dtype)

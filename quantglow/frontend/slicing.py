@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.frontend.context import Call, Unsupported, importer
+import numpy as np
+
+from quantglow.frontend.context import Call, Result, Unsupported, importer
 from quantglow.frontend.shape import normal
 from quantglow.graph.node import Node
 from quantglow.ops.indexing import Gather
@@ -89,13 +91,17 @@ def evenly_spaced(indices: Sequence[int]) -> list[range]:
 
 
 @importer("Split")
-def split(call: Call) -> list[Node]:
+def split(call: Call) -> list[Result]:
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
-    results, start = [], 0
+    results: list[Result] = []
+    start = 0
     for i, size in enumerate(split_sizes(call, x.type.shape[axis])):
-        part = along(call.result_name(i), x, axis, range(start, start + size))
-        results.append(part)
+        if size:
+            results.append(along(call.result_name(i), x, axis, range(start, start + size)))
+        else:
+            shape = tuple(0 if a == axis else d for a, d in enumerate(x.type.shape))
+            results.append(np.zeros(shape, x.type.dtype.numpy))
         start += size
     return results
 

@@ -119,8 +119,9 @@ class Softmax(Node):
 
     def reference(self, x: Array) -> Array:
         if self.out is None:
-            shifted = np.exp(x - x.max(axis=-1, keepdims=True))
-            return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True, dtype=np.float32))
+            with np.errstate(invalid="ignore"):  # rows of -inf only give NaN
+                shifted = np.exp(x - x.max(axis=-1, keepdims=True))
+                return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True, dtype=np.float32))
         values = x.astype(np.int32)
         powers = self.table()[values.max(axis=-1, keepdims=True) - values]
         sums = powers.sum(axis=-1, keepdims=True, dtype=np.int32)

@@ -36,15 +36,18 @@ class Case:
 
     def graph(self) -> Graph:
         """The imported model; operands that must be known, as axes, become initializers."""
-        try:
-            return import_model(self.model)
-        except UnsupportedOpError as refusal:
-            known = re.findall(r"'([^' ]*)' is computed at run time", str(refusal))
-            if not known:
-                raise
-            return import_model(self.with_known(known))
+        known: set[str] = set()
+        while True:
+            try:
+                return import_model(self.with_known(known))
+            except UnsupportedOpError as refusal:
+                named = re.findall(r"'([^' ]*)' is computed at run time", str(refusal))
+                inputs = {value.name for value in self.model.graph.input}
+                if not inputs.intersection(named) - known:
+                    raise
+                known |= inputs.intersection(named)
 
-    def with_known(self, names: Sequence[str]) -> onnx.ModelProto:
+    def with_known(self, names: set[str]) -> onnx.ModelProto:
         model = onnx.ModelProto()
         model.CopyFrom(self.model)
         for value, array in zip(model.graph.input, self.inputs, strict=True):
