@@ -77,6 +77,7 @@ CONTESTANTS = {
     found.name: found
     for found in (
         Contestant("quantglow", ours, peer=False),
+        Contestant("quantglow int16", partial(ours, int16_activations="auto"), peer=False),
         Contestant("quantglow without recovery", partial(ours, recovery=()), peer=False),
         Contestant("onnxruntime minmax", partial(onnxruntime, method="MinMax")),
         Contestant("onnxruntime percentile", partial(onnxruntime, method="Percentile")),

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import llvmlite.binding as llvm
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quantglow.backends.llvm.compiler import machine
+from quantglow.backends.llvm.kernels import emit
+from quantglow.backends.llvm.target import resolve
 from quantglow.graph.graph import Graph
+from quantglow.instr.program import Compute
 from quantglow.ops import Constant, Conv, Gemm, Input
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.matrix.harness import TARGETS, assert_agree
+from tests.matrix.harness import TARGETS, assert_agree, planned
 
 
 @dataclass(frozen=True)
@@ -255,6 +260,29 @@ def test_integer_gemm_equals_the_interpreter(
     )
     y = Gemm(name="y", x=x, w=w, out=element(kinds[1], 0.3, 5))
     assert_agree(Graph((x,), (("y", y),)), {"x": codes(rng, x.type)}, target)
+
+
+@pytest.mark.parametrize(
+    ("level", "instruction"),
+    [
+        ("avx512vnni", "vpdpwssd"),
+        ("avxvnni", "vpdpwssd"),
+        ("avx2", "vpmaddwd"),
+        ("x86-64", "pmaddwd"),
+    ],
+)
+@pytest.mark.parametrize("group", [1, 32])
+def test_int16_products_take_two_at_once(level: str, instruction: str, group: int) -> None:
+    wide = ElementType(DType.I16, QuantParams.per_tensor(0.001, 0))
+    x = tensor("x", (1, 4, 6, 32), wide)
+    weights = ElementType(DType.I8, QuantParams.symmetric(np.full(32, 0.01), 3))
+    w = Constant(name="w", value=np.ones((3, 3, 32 // group, 32), np.int8), element=weights)
+    y = Conv(name="y", x=x, w=w, group=group, out=wide)
+    program, _ = planned(Graph((x,), (("y", y),)))
+    target = resolve(level)
+    texts = [emit(s, target).ir for s in program.instructions if isinstance(s, Compute)]
+    modules = [llvm.parse_assembly(text) for text in texts]
+    assert any(instruction in machine(target).emit_assembly(m) for m in modules)
 
 
 @pytest.mark.parametrize("target", TARGETS)
