@@ -73,7 +73,7 @@ def quantize_and_compile(
     target, num_threads   see ``compile``
     verify                compare with onnxruntime on calibration samples, for the report
     progress              progress bar on stderr; "auto": only on a terminal
-    seed                  of everything drawn at random; nothing is, so far
+    seed                  draws the samples that decide about ranges and scales
     input_shapes          fixes the shapes of inputs that the model leaves free; without it the
                           samples may have different shapes, and the model serves all of them
 
@@ -97,6 +97,7 @@ def quantize_and_compile(
         ignored_scope=ignored_scope,
         nodes_to_exclude=nodes_to_exclude,
         op_types_to_quantize=op_types_to_quantize,
+        seed=seed,
         int16_activations=int16_activations,
     )
     machine = Machine.of(target, num_threads)
@@ -321,9 +322,10 @@ def diagnose(
             "a profile holds no samples to measure on. Remedy: pass the calibration samples."
         )
     job.quantize(config or QuantizationConfig())
-    graphs = (job.float_graph, job.quantized.graph, job.quantized.report)
+    prepared = job.quantized.prepared
+    graphs = (prepared.graph, job.quantized.graph, job.quantized.report)
     kept = job.kept[:samples]
-    return diagnosis.diagnose(*graphs, kept, job.profile, sensitivity=sensitivity, shown=worst)
+    return diagnosis.diagnose(*graphs, kept, prepared.profile, sensitivity=sensitivity, shown=worst)
 
 
 def float_graph_of(model: Any, input_shapes: InputShapes | None = None) -> Graph:

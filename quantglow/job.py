@@ -57,6 +57,8 @@ class Job:
     seconds: dict[str, float] = field(default_factory=dict)
     kept: Sequence[Feeds] = ()
     data: Sequence[Feeds] | None = None
+    prepared: quantization.Prepared | None = None
+    deadline: float | None = None
 
     def prepare(self, input_shapes: InputShapes | None) -> None:
         with debug.timed("import", self.seconds):
@@ -74,10 +76,22 @@ class Job:
             self.kept, self.data = samples.fitting(self.float_graph)
 
     def quantize(self, config: QuantizationConfig, progress: bool | str = "auto") -> None:
-        """Quantize, with accuracy recovery if there are samples."""
+        """Quantize, with accuracy recovery if there are samples.  What is decided before that
+        (equalization, ranges) is decided once, whatever layers stay float later.
+        """
+        graph, profile = self.float_graph, self.profile
         with debug.timed("quantize", self.seconds):
+            if self.prepared is None:
+                self.prepared = quantization.prepare(
+                    graph,
+                    profile,
+                    config,
+                    self.data or (),
+                    progress=progress,
+                    deadline=self.deadline,
+                )
             self.quantized = quantization.quantize_for_all_shapes(
-                self.float_graph, self.profile, config, data=self.data, progress=progress
+                graph, profile, config, self.data, progress, self.prepared
             )
 
     def compile(self, machine: Machine) -> CompiledModel:
@@ -131,7 +145,8 @@ class Job:
             )
         names = [n.name for n in self.quantized.report.nodes if n.precision != "float"]
         kept = self.kept[:RANKING_SAMPLES]
-        found = sensitivities(self.float_graph, self.quantized.graph, names, kept)
+        exact = self.quantized.prepared.graph
+        found = sensitivities(exact, self.quantized.graph, names, kept)
         return sorted(found, key=lambda name: found[name])
 
     def minus_relative_error(self, model: CompiledModel) -> float:
@@ -150,8 +165,9 @@ class Job:
         if not self.verify:
             return verification.unverified(precisions, *nothing)
         run = build.executable.run
-        graphs = (self.float_graph, self.quantized.graph, precisions)
-        found = verification.verify(self.model, *graphs, run, self.kept, self.profile)
+        prepared = self.quantized.prepared
+        graphs = (prepared.graph, self.quantized.graph, precisions)
+        found = verification.verify(self.model, *graphs, run, self.kept, prepared.profile)
         return replace(found, notes=(*found.notes, *nothing))
 
 

@@ -13,7 +13,12 @@ PRESETS = ("mixed", "performance")
 """``mixed``: asymmetric activations.  ``performance``: zero point 0 (-128 where none is < 0)."""
 
 METHODS = ("auto", "minmax", "entropy", "percentile", "mse")
-"""How a tensor's range is chosen from its histogram; ``auto`` is ``minmax`` for now."""
+"""How a tensor's range is chosen: from its histogram; ``auto`` by what it does to calibration
+samples, see ``quantglow.quantization.range_choice``, and without samples as ``minmax``."""
+
+EQUALIZATIONS = ("equalize-channels", "smooth-activations")
+"""Rescalings of the float network, see ``quantglow.quantization.equalization``; "auto": all, each
+where it helps."""
 
 RECOVERIES = ("adapt-weights", "round-weights", "search-scales", "correct-bias")
 """Techniques that bring int8 closer to float, see ``quantglow.quantization.recovery``."""
@@ -74,6 +79,8 @@ class QuantizationConfig:
                           ``quantglow.quantization.choose_int16``; it needs calibration samples
     recovery              techniques of ``RECOVERIES``, or "auto" for ``AUTO_RECOVERIES``; they need
                           calibration samples, a Profile alone does not do
+    equalization          techniques of ``EQUALIZATIONS``, or "auto"; they need samples, too
+    seed                  draws the samples that decide what is kept of these
     quantize_output       round the last layer to int8 too, instead of giving its float32 result
     """
 
@@ -87,6 +94,8 @@ class QuantizationConfig:
     quantize_output: bool = False
     int16_activations: Any = ()
     recovery: Any = "auto"
+    equalization: Any = "auto"
+    seed: int = 0
 
     def __post_init__(self) -> None:
         choice("preset", self.preset, PRESETS)
@@ -100,6 +109,7 @@ class QuantizationConfig:
             "op_types_to_quantize": types and strings(types, "op_types_to_quantize"),
             "int16_activations": strings(self.int16_activations, "int16_activations"),
             "recovery": recoveries(self.recovery),
+            "equalization": equalizations(self.equalization),
         }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
@@ -123,6 +133,14 @@ def recoveries(chosen: Any) -> tuple[str, ...]:
     if chosen == "auto":
         return AUTO_RECOVERIES
     return tuple(choice("recovery", name, RECOVERIES) for name in strings(chosen, "recovery"))
+
+
+def equalizations(chosen: Any) -> tuple[str, ...]:
+    """As ``recoveries``, of ``EQUALIZATIONS``."""
+    if chosen == "auto":
+        return EQUALIZATIONS
+    names = strings(chosen, "equalization")
+    return tuple(choice("equalization", name, EQUALIZATIONS) for name in names)
 
 
 def choice(option: str, value: Any, allowed: Iterable[str]) -> str:

@@ -2,16 +2,19 @@
 
 from quantglow.quantization.convert import quantize, quantize_with_report
 from quantglow.quantization.decisions import Decisions, Quantized, quantize_for_all_shapes
+from quantglow.quantization.preparation import Prepared, prepare
 from quantglow.quantization.qdq import fuse_quantized
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
 
 __all__ = [
     "Decisions",
     "NodeReport",
+    "Prepared",
     "QuantizationReport",
     "Quantized",
     "float_islands",
     "fuse_quantized",
+    "prepare",
     "quantize",
     "quantize_for_all_shapes",
     "quantize_with_report",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.choose_int16 import with_chosen_int16
 from quantglow.quantization.plan import Plan, make_plan
+from quantglow.quantization.preparation import Prepared, prepare
 from quantglow.quantization.recovery import Spread, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rules import rule_of
@@ -35,7 +36,8 @@ def quantize(
     Raises ``ProfileMismatchError`` for the profile of another model and ``IgnoredScopeError`` for
     an exclusion that matches nothing.  ``imported``, the graph before optimization, lets
     exclusions name nodes that were fused away.  ``data``, calibration samples as ``profile`` takes
-    them, turns accuracy recovery on; see ``quantglow.quantization.recovery``.
+    them, turns on ``preparation`` (equalization, ranges by their effect) and accuracy recovery; see
+    ``quantglow.quantization.recovery``.
     """
     return quantize_with_report(graph, profile, config, imported, data)[0]
 
@@ -49,27 +51,32 @@ def quantize_with_report(
     progress: bool | str = "auto",
 ) -> tuple[Graph, QuantizationReport]:
     """``quantize``, and for every operator its precision and why it stayed float."""
-    result, plan = quantize_with_plan(graph, profile, config, imported, data, progress)
+    config = config or QuantizationConfig()
+    samples = samples_of(data, graph)
+    prepared = prepare(graph, profile, config, samples, imported, progress)
+    result, plan = quantize_prepared(prepared, config, imported, samples, progress)
     return result, report_of(plan)
 
 
-def quantize_with_plan(
-    graph: Graph,
-    profile: Profile,
-    config: QuantizationConfig | None = None,
+def samples_of(data: Any, graph: Graph) -> list[Feeds]:
+    """As many of the samples, at even distances, as memory has room for; none of None."""
+    if data is None:
+        return []
+    return Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.signature)).kept
+
+
+def quantize_prepared(
+    prepared: Prepared,
+    config: QuantizationConfig,
     imported: Graph | None = None,
-    data: Any = None,
+    samples: Sequence[Feeds] = (),
     progress: bool | str = "auto",
 ) -> tuple[Graph, Plan]:
-    """``quantize``, and the plan that it followed."""
-    config = config or QuantizationConfig()
-    profile.check(graph)
-    plan = make_plan(graph, profile, config, imported)
+    """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed."""
+    graph, profile = prepared.graph, prepared.profile
+    plan = make_plan(graph, profile, config, imported, prepared.ranges)
     plan = with_named_int16(plan, profile, config, imported)
-    chooses = config.int16_activations == AUTO
-    needed = data is not None and (chooses or config.recovery)
-    samples = kept_samples(graph, data) if needed else []
-    if samples and chooses:
+    if samples and config.int16_activations == AUTO:
         plan = with_chosen_int16(plan, profile, config, samples, progress)
     result = Converter(plan, config.per_channel).run()
     if samples and config.recovery:
@@ -78,11 +85,6 @@ def quantize_with_plan(
         result.verify()
     debug.dump_ir("quantize", result)
     return result, plan
-
-
-def kept_samples(graph: Graph, data: Any) -> list[Feeds]:
-    """As many of the samples, at even distances, as memory has room for."""
-    return Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.signature)).kept
 
 
 def report_of(plan: Plan) -> QuantizationReport:

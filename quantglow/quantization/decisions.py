@@ -13,7 +13,7 @@ taken by name at the others; nothing is profiled or rounded again.  What only an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.graph.graph import Graph
@@ -22,9 +22,16 @@ from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.convolution import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range, choose_range
-from quantglow.quantization.convert import Converter, quantize_with_plan, report_of
+from quantglow.quantization.convert import (
+    Converter,
+    quantize_prepared,
+    report_of,
+    samples_of,
+)
+from quantglow.quantization.equalization import Factors, rescaled
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import KEEPS_PARAMS, Plan
+from quantglow.quantization.preparation import Prepared, prepare
 from quantglow.quantization.refusals import refusal
 from quantglow.quantization.report import QuantizationReport
 from quantglow.quantization.widths import reader_refusal
@@ -53,7 +60,7 @@ class LayerWeights:
 @dataclass(frozen=True)
 class Decisions:
     """``reasons``: why operators stay float; ``int8``: those that do not; ``elements``: the int8
-    type of each value that has one; ``weights``: by layer.
+    type of each value that has one; ``weights``: by layer; ``factors``: by rescaled value.
     """
 
     reasons: Mapping[str, str]
@@ -63,10 +70,12 @@ class Decisions:
     quantize_output: bool = False
     symmetric: bool = False
     per_channel: bool = True
+    factors: Factors = field(default_factory=dict)
 
     @staticmethod
-    def of(plan: Plan, result: Graph, profile: Profile, config: QuantizationConfig) -> Decisions:
+    def of(plan: Plan, result: Graph, prepared: Prepared, config: QuantizationConfig) -> Decisions:
         """Those behind ``result``, which was made by ``plan``."""
+        profile = prepared.profile
         arguments = (config.calibrate_method, config.percentile, config.symmetric)
         elsewhere = profile.histograms.keys() - {node.name for node in plan.graph.nodes}
         elements = {
@@ -85,11 +94,13 @@ class Decisions:
             quantize_output=plan.quantize_output,
             symmetric=config.symmetric,
             per_channel=config.per_channel,
+            factors=prepared.factors,
         )
 
     def apply(self, graph: Graph) -> Graph:
         """The int8 graph of the optimized float graph of the same model at any shape."""
-        return Converter(self.plan(graph), self.per_channel, self.weights).run()
+        plan = self.plan(rescaled(graph, self.factors))
+        return Converter(plan, self.per_channel, self.weights).run()
 
     def plan(self, graph: Graph) -> Plan:
         """The plan for a graph, from what is known by name and the rules above."""
@@ -131,11 +142,14 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Quantized:
-    """An int8 graph, the precision of each operator, and the decisions for other shapes."""
+    """An int8 graph, the precision of each operator, the decisions for other shapes, and the float
+    graph and profile that it was made of.
+    """
 
     graph: Graph
     report: QuantizationReport
     decisions: Decisions
+    prepared: Prepared
 
 
 def quantize_for_all_shapes(
@@ -144,11 +158,17 @@ def quantize_for_all_shapes(
     config: QuantizationConfig | None = None,
     data: Any = None,
     progress: bool | str = "auto",
+    prepared: Prepared | None = None,
 ) -> Quantized:
-    """``quantize`` at the shapes of ``graph``, with what other shapes take over."""
+    """``quantize`` at the shapes of ``graph``, with what other shapes take over.
+
+    ``prepared``: what ``prepare`` made of ``graph`` before.
+    """
     config = config or QuantizationConfig()
-    result, plan = quantize_with_plan(graph, profile, config, data=data, progress=progress)
-    return Quantized(result, report_of(plan), Decisions.of(plan, result, profile, config))
+    samples = samples_of(data, graph)
+    ready = prepared or prepare(graph, profile, config, samples, progress=progress)
+    result, plan = quantize_prepared(ready, config, None, samples, progress)
+    return Quantized(result, report_of(plan), Decisions.of(plan, result, ready, config), ready)
 
 
 def weights_of(graph: Graph) -> dict[str, LayerWeights]:

@@ -112,10 +112,18 @@ class Plan:
 
 
 def make_plan(
-    graph: Graph, profile: Profile, config: QuantizationConfig, imported: Graph | None = None
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig,
+    imported: Graph | None = None,
+    chosen: Mapping[str, Range] | None = None,
 ) -> Plan:
-    """The plan for ``graph``.  Raises ``IgnoredScopeError``."""
+    """The plan for ``graph``; ``chosen``: ranges that count instead of the configured method's.
+
+    Raises ``IgnoredScopeError``.
+    """
     ranges = tensor_ranges(graph, profile, config)
+    ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
     reasons = excluded_nodes(graph, config, imported)
     for node in graph.compute_nodes():
         reason = reasons.get(node) or refusal(node) or _range_refusal(node, ranges)

@@ -32,7 +32,9 @@ from tests.unit.quantization.quantization_networks import (
     sqnr,
 )
 
-AUTO = QuantizationConfig(int16_activations="auto", recovery=None)
+AUTO = QuantizationConfig(
+    int16_activations="auto", recovery=None, calibrate_method="minmax", equalization=()
+)
 
 
 def network() -> Graph:

@@ -30,7 +30,8 @@ from tests.unit.quantization.quantization_networks import (
 
 def recovered(graph: Graph, data: Any, recovery: Any = "auto", **options: Any) -> Graph:
     seen = profile(graph, samples_for(graph, 24, seed=2), progress=False)
-    config = QuantizationConfig(recovery=recovery, **options)
+    plain: dict[str, Any] = {"calibrate_method": "minmax", "equalization": ()}
+    config = QuantizationConfig(recovery=recovery, **{**plain, **options})
     result = quantize_with_report(graph, seen, config, data=data)[0]
     result.verify()
     return result

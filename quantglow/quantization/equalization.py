@@ -1,0 +1,172 @@
+"""Float graphs rescaled channel by channel, so that the channels of a tensor share its 256 steps.
+
+=================== ======================================================== ======================
+technique           where                                                    source
+=================== ======================================================== ======================
+equalize-channels   between convolutions: through Relu, Clip, depthwise      DFQ, 2019
+                    convolutions, additions, pooling
+smooth-activations  between a LayerNormalization and the products behind it  SmoothQuant, 2022
+=================== ======================================================== ======================
+
+Cross-layer equalization (Nagel et al., 2019, arXiv:1906.04721, section 4.1) and SmoothQuant (Xiao
+et al., 2022, arXiv:2211.10438) rest on one identity: for positive factors s by channel
+
+    W2 f(W1 x + b1) = (W2 s) f((W1 x + b1) / s),      f(z s) = s f(z)
+
+Since the weights of a channel have a scale of their own, ``W1 / s`` costs nothing, and neither does
+``W2 s`` behind a depthwise convolution.  Elsewhere ``W2 s`` makes rows of one scale differ, so that
+
+    s = a**alpha / w**(1 - alpha),     a: reach of the activation, w: of the weights that read it
+
+A bound [0, high] would become one for each channel.  Here it stays: the factors are chosen so that
+nothing within ``MARGIN`` times the calibrated reach meets it, which is also where 8 bits would end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Conv, Gemm, LayerNormalization
+from quantglow.quantization.channel_groups import bounded, channel_groups, takes_factors
+from quantglow.types import Array
+
+Factors = Mapping[str, Array]
+"""Value name -> the factor of each channel: the old value is the new one times it."""
+
+MARGIN = 1.25
+"""How far beyond its calibrated reach a channel under a Clip may go before it is cut."""
+
+LARGEST_RATIO = 16.0
+"""Between the factors of a tensor: a channel that calibration hardly saw stays coarse."""
+
+ALPHA = 0.75
+SMOOTH_ALPHA = 0.5
+"""How much of the difference moves from the activations to the weights."""
+
+
+def factors_of(graph: Graph, reach: Mapping[str, Array], techniques: Sequence[str]) -> Factors:
+    """The factors that ``techniques`` choose; ``reach``: value name -> max |x| by channel."""
+    found: dict[str, Array] = {}
+    for group in channel_groups(graph):
+        smooth = any(isinstance(node, LayerNormalization) for node in group)
+        if ("smooth-activations" if smooth else "equalize-channels") in techniques:
+            chosen = _factors(graph, group, reach, SMOOTH_ALPHA if smooth else ALPHA)
+            found |= {node.name: chosen for node in group}
+    return found
+
+
+def _factors(
+    graph: Graph, group: Sequence[Node], reach: Mapping[str, Array], alpha: float
+) -> Array:
+    """float32 [C]; at most 1, the largest 1 where no bound asks for less."""
+    needs = [_relative(reach[n.name]) for n in group]
+    rows = [r for n in group for u in graph.users[n] if (r := _read_rows(n, u)) is not None]
+    logs = np.mean([np.log(need) for need in needs], axis=0)
+    if rows:
+        logs = alpha * logs - (1 - alpha) * np.mean([np.log(_relative(r)) for r in rows], axis=0)
+    chosen = np.exp(logs - logs.max())
+    for node in group:
+        if bounded(node):
+            least = np.minimum(MARGIN * reach[node.name] / _high(node), 1.0)
+            chosen = np.maximum(chosen, least)
+    return np.asarray(chosen, np.float32)
+
+
+def _relative(reach: Array) -> Array:
+    """Of the largest, at least ``1 / LARGEST_RATIO``."""
+    top = float(reach.max(initial=0.0))
+    shares = reach.astype(np.float64) / top if top > 0 else np.ones(reach.shape)
+    return np.asarray(np.maximum(shares, 1 / LARGEST_RATIO))
+
+
+def _high(node: Any) -> float:
+    return float(node.high)
+
+
+def _read_rows(value: Node, user: Node) -> Array | None:
+    """For each channel of ``value`` the largest weight that reads it, over the largest of the
+    weight's output; None where the weights of a channel have a scale of their own.
+    """
+    if isinstance(user, Conv) and user.x is value and takes_factors(user) and not user.depthwise:
+        return _rows(user.w, user.group)
+    if isinstance(user, Gemm) and user.x is value and takes_factors(user):
+        return _rows(user.w, 1)
+    return None
+
+
+def _rows(w: Any, group: int) -> Array:
+    """[C] from weights [..., C/group, O]."""
+    values = np.abs(w.value.reshape(-1, *w.value.shape[-2:])).max(axis=0)
+    shares = values / np.maximum(values.max(axis=0), np.finfo(np.float32).tiny)
+    by_group = shares.reshape(shares.shape[0], group, -1)
+    return np.asarray(by_group.max(axis=2).T.reshape(-1))
+
+
+def rescaled(graph: Graph, factors: Factors) -> Graph:
+    """The same function with every value of ``factors`` divided by its factors, and all values of
+    its group (at another shape there may be others).
+    """
+    factors = _by_group(graph, factors)
+    if not factors:
+        return graph
+    made: dict[Node, Node] = {}
+    for node in graph.nodes:
+        moved = node.with_operands(tuple(made[operand] for operand in node.operands))
+        made[node] = _rescaled(node, moved, factors) if takes_factors(node) else moved
+    return graph.with_outputs(made[node] for _, node in graph.outputs)
+
+
+def _by_group(graph: Graph, factors: Factors) -> Factors:
+    found: dict[str, Array] = {}
+    for group in channel_groups(graph) if factors else ():
+        known = next((factors[node.name] for node in group if node.name in factors), None)
+        if known is not None:
+            found |= {node.name: known for node in group}
+    return found
+
+
+def _rescaled(node: Any, moved: Any, factors: Factors) -> Node:
+    """The producer with factors in its constants."""
+    out = factors.get(node.name)
+    if isinstance(node, LayerNormalization):
+        return moved if out is None else _normalization(node, moved, 1 / out.astype(np.float64))
+    read = factors.get(node.x.name)
+    if out is None and read is None:
+        return node if moved is node else moved  # type: ignore[no-any-return]
+    w = node.w.value.astype(np.float64)
+    if read is not None:
+        w = w * _by_row(read, node)
+    divisor = np.ones(w.shape[-1]) if out is None else out.astype(np.float64)
+    changes = {"w": _valued(node.w, w / divisor)}
+    if node.b is not None:
+        changes["b"] = _valued(node.b, node.b.value / divisor)
+    return replace(moved, **changes)  # type: ignore[no-any-return]
+
+
+def _by_row(factors: Array, node: Conv | Gemm) -> Array:
+    """Factors in the shape [C/group, O] of the weights they multiply."""
+    group = node.group if isinstance(node, Conv) else 1
+    outputs = node.w.type.shape[-1] // group
+    return np.repeat(factors.astype(np.float64).reshape(group, -1).T, outputs, axis=1)
+
+
+def _normalization(node: LayerNormalization, moved: Any, factor: Array) -> Node:
+    gamma: Any = node.gamma
+    changes: dict[str, Node] = {}
+    if gamma is None:
+        changes["gamma"] = Constant(name=f"{node.name}:gamma", value=factor.astype(np.float32))
+    else:
+        changes["gamma"] = _valued(gamma, gamma.value * factor)
+    if isinstance(node.beta, Constant):
+        changes["beta"] = _valued(node.beta, node.beta.value * factor)
+    return replace(moved, **changes)  # type: ignore[no-any-return]
+
+
+def _valued(constant: Any, value: Array) -> Constant:
+    return replace(constant, value=value.astype(np.float32))  # type: ignore[no-any-return]

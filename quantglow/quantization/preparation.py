@@ -1,0 +1,214 @@
+"""What ``auto`` decides before any value is rounded: equalization and ranges.
+
+Every lever is tried and kept only where it lowers the noise of the network's outputs on samples
+that were held back: first for the whole network, then for each stretch of it alone.  The plain
+graph with min-max ranges is the first candidate, so that the result is never worse there.
+
+Decisions are keyed by value names, so that they hold for the same model at another shape.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.interpreter import interpret
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Histogram, Profile
+from quantglow.profiling.data import Feeds
+from quantglow.profiling.progress import shown
+from quantglow.quantization.channel_groups import channel_groups
+from quantglow.quantization.equalization import Factors, factors_of, rescaled
+from quantglow.quantization.plan import make_plan
+from quantglow.quantization.range_choice import Ranges, choose_ranges
+from quantglow.quantization.rounded_run import exact_results, relative_noise
+from quantglow.types import Array
+
+HELD_BACK = 8
+"""Samples to decide on, at most; a third of few."""
+
+FEWEST_SAMPLES = 8
+"""With fewer, the values that a narrower range would cut off may be no exception."""
+
+STRETCHES = 4
+"""Parts of the network that decide for themselves."""
+
+WORTH = 0.98
+"""A lever must lower the noise at least to this share of it."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A graph ready to be quantized, its profile, and the ranges that are not min-max."""
+
+    graph: Graph
+    profile: Profile
+    ranges: Ranges = field(default_factory=dict)
+    factors: Factors = field(default_factory=dict)
+
+
+def prepare(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig,
+    samples: Sequence[Feeds],
+    imported: Graph | None = None,
+    progress: bool | str = False,
+    deadline: float | None = None,
+) -> Prepared:
+    """The best found until all is tried, until ``deadline`` (``time.monotonic``) or Ctrl-C.
+
+    Raises ``ProfileMismatchError`` for the profile of another model.
+    """
+    profile.check(graph)
+    if not samples or not (config.equalization or config.calibrate_method == "auto"):
+        return Prepared(graph, profile)
+    search = _Search(graph, profile, config, *_split(samples, config.seed), deadline, imported)
+    try:
+        for _ in shown(search.steps(), "Choosing ranges and scales", progress):
+            if search.late():
+                break
+    except KeyboardInterrupt:
+        pass  # What was found so far is whole.
+    return search.best
+
+
+def _split(samples: Sequence[Feeds], seed: int) -> tuple[list[Feeds], list[Feeds]]:
+    """Samples to choose on and samples to decide on; both are all where there is one."""
+    count = min(HELD_BACK, max(len(samples) // 3, 1))
+    held = set(np.random.default_rng(seed).permutation(len(samples))[:count].tolist())
+    if len(samples) < 2:
+        return list(samples), list(samples)
+    return (
+        [feeds for index, feeds in enumerate(samples) if index not in held],
+        [samples[index] for index in sorted(held)],
+    )
+
+
+@dataclass
+class _Search:
+    graph: Graph
+    profile: Profile
+    config: QuantizationConfig
+    fitting: list[Feeds]
+    held: list[Feeds]
+    deadline: float | None = None
+    imported: Graph | None = None
+
+    def __post_init__(self) -> None:
+        self.best = Prepared(self.graph, self.profile)
+        self.noise = float("inf")
+        self.wanted = exact_results(self.graph, self.held)
+
+    @property
+    def chooses_ranges(self) -> bool:
+        enough = len(self.fitting) + len(self.held) >= FEWEST_SAMPLES
+        return self.config.calibrate_method == "auto" and enough
+
+    def late(self) -> bool:
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def steps(self) -> Iterator[None]:
+        """One trial after the other."""
+        plain = self.best
+        self._offer(plain)
+        yield
+        if self.chooses_ranges:
+            self._offer(self._with_ranges(plain))
+            yield
+        equal = self._equalized()
+        if equal.factors:
+            self._offer(equal)
+            yield
+            if self.chooses_ranges:
+                self._offer(self._with_ranges(equal))
+                yield
+        for stretch in self._stretches():
+            self._offer(self._plain_in(stretch))
+            yield
+
+    def _offer(self, candidate: Prepared) -> None:
+        """Take the candidate if its outputs are less noisy on the held-back samples."""
+        graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
+        plan = make_plan(graph, profile, self.config, self.imported, ranges)
+        exact = "round-weights" in self.config.recovery
+        noise = relative_noise(plan, self.held, self.wanted, exact)
+        if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
+            self.best, self.noise = candidate, noise
+
+    def _with_ranges(self, candidate: Prepared) -> Prepared:
+        found = choose_ranges(
+            candidate.graph, candidate.profile, self.config, self.fitting, self.imported
+        )
+        return replace(candidate, ranges=found)
+
+    def _equalized(self) -> Prepared:
+        if not self.config.equalization:
+            return self.best
+        reach = channel_reach(self.graph, self.fitting)
+        return self._rescaled(factors_of(self.graph, reach, self.config.equalization))
+
+    def _rescaled(self, factors: Factors) -> Prepared:
+        """The graph with these factors, and the histograms of what they change."""
+        graph = rescaled(self.graph, factors)
+        samples = [*self.fitting, *self.held]
+        recorded = histograms(graph, samples, factors.keys())
+        changed = replace(self.profile, histograms={**self.profile.histograms, **recorded})
+        return Prepared(graph, changed, {}, factors)
+
+    def _stretches(self) -> list[set[str]]:
+        """Names of the groups of values, cut into parts of the network."""
+        groups = [{n.name for n in group} for group in channel_groups(self.graph)]
+        known = set().union(*groups)
+        names = [n.name for n in self.graph.nodes if not isinstance(n, Constant)]
+        groups += [{name} for name in names if name not in known]
+        order = {name: index for index, name in enumerate(names)}
+        groups.sort(key=lambda group: min(order[name] for name in group))
+        size = -(-len(groups) // STRETCHES)
+        return [set().union(*groups[i : i + size]) for i in range(0, len(groups), size)]
+
+    def _plain_in(self, names: set[str]) -> Prepared:
+        """The best so far, with one stretch as the model has it."""
+        factors = {n: f for n, f in self.best.factors.items() if n not in names}
+        ranges = {n: r for n, r in self.best.ranges.items() if n not in names}
+        if len(factors) == len(self.best.factors):
+            return replace(self.best, ranges=ranges)
+        kept = {n: h for n, h in self.profile.histograms.items() if n in names or n not in factors}
+        histograms = {**self.best.profile.histograms, **kept}
+        changed = replace(self.profile, histograms=histograms)
+        return Prepared(rescaled(self.graph, factors), changed, ranges, factors)
+
+
+def channel_reach(graph: Graph, samples: Sequence[Feeds]) -> dict[str, Array]:
+    """The largest magnitude in each channel (last axis) of every value."""
+    found: dict[str, Array] = {}
+
+    def record(node: Node, value: Array) -> None:
+        if isinstance(node, Constant) or value.ndim < 1 or not node.type.dtype.is_float:
+            return
+        axes = tuple(range(value.ndim - 1))
+        now = np.maximum(value.max(axis=axes, initial=0), -value.min(axis=axes, initial=0))
+        found[node.name] = np.maximum(found[node.name], now) if node.name in found else now
+
+    for feeds in samples:
+        interpret(graph, feeds, [record])
+    return found
+
+
+def histograms(graph: Graph, samples: Sequence[Feeds], wanted: Set[str]) -> dict[str, Histogram]:
+    """The histograms of the named values."""
+    found: dict[str, Histogram] = {}
+
+    def record(node: Node, value: Array) -> None:
+        if node.name in wanted:
+            seen = Histogram.of(value)
+            found[node.name] = found[node.name].merge(seen) if node.name in found else seen
+
+    for feeds in samples:
+        interpret(graph, feeds, [record])
+    return found

@@ -1,0 +1,223 @@
+"""``calibrate_method="auto"``: ranges by the error they make in the results of what reads a tensor.
+
+A histogram alone cannot tell whether its tails matter.  So each of several ranges is tried on
+calibration samples: the values are rounded as int8 would, and the operators that read them are
+computed with and without that.  Values that share parameters are judged together, by the sum of
+
+    |op(rounded x) - op(x)|**2 / |op(x) - mean|**2
+
+over all readers.  For products a constant error of a channel does not count: the bias takes it.
+The best range of one half of the samples must be no worse than min-max on the other half.
+
+Products are computed for a part of their rows, so that the choice costs less than a run of the
+network for each sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Conv
+from quantglow.ops.arithmetic import dequantize, quant_of
+from quantglow.ops.arithmetic import quantize as quantized_array
+from quantglow.ops.convolution import Contraction
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile, Range
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.params import activation_element
+from quantglow.quantization.plan import Plan, make_plan, tensor_ranges
+from quantglow.quantization.recovery.frontier import Frontier
+from quantglow.quantization.recovery.products import Product
+from quantglow.quantization.recovery.samples import Spread
+from quantglow.types import Array, ElementType
+
+Ranges = Mapping[str, Range]
+"""Value name -> the range to quantize."""
+
+METHODS = ("minmax", "percentile", "mse")
+SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))
+"""Candidates: what the methods choose, and parts of the whole range, below and above 0."""
+
+SAMPLES = 16
+"""Calibration samples that are looked at, at most."""
+
+WORK = 2 * 10**8
+"""Multiply-accumulates for one product that reads a tensor, all samples and candidates together."""
+
+LIGHT_SAMPLES = 4
+"""Samples for the operators that are computed whole."""
+
+LEAST_ROWS = 16
+TINY = 1e-30
+
+
+def choose_ranges(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig,
+    samples: Sequence[Feeds],
+    imported: Graph | None = None,
+) -> Ranges:
+    """The range of every value that should not have its ``minmax``."""
+    config = replace(config, calibrate_method="minmax")
+    plan = make_plan(graph, profile, config, imported)
+    candidates = _candidates(plan, profile, config)
+    few = Spread[Feeds](SAMPLES).extend(samples).kept
+    trial = _Trial(plan, [_types(ranges, config) for ranges in candidates], Frontier(graph, few))
+    for node in graph.nodes:
+        trial.visit(node)
+    chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
+    return {n.name: chosen[root] for n, root in plan.groups.items() if root in chosen}
+
+
+GroupRanges = dict[Node, Range]
+
+
+def _candidates(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
+    """The range of each group, for every candidate; min-max first."""
+    found = []
+    for method in METHODS:
+        ranges = tensor_ranges(plan.graph, profile, replace(config, calibrate_method=method))
+        found.append(_by_group(plan, ranges))
+    for below, above in SHRINKS:
+        found.append({n: Range(r.low * below, r.high * above) for n, r in found[0].items()})
+    return found
+
+
+def _by_group(plan: Plan, ranges: Mapping[Node, Range]) -> GroupRanges:
+    found: GroupRanges = {}
+    for node, root in plan.groups.items():
+        found[root] = found[root].union(ranges[node]) if root in found else ranges[node]
+    return {root: Range(min(r.low, 0.0), max(r.high, 0.0)) for root, r in found.items()}
+
+
+def _types(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
+    return {root: activation_element(r, config.symmetric) for root, r in ranges.items()}
+
+
+@dataclass
+class _Trial:
+    """The float walk.  ``errors``: group -> [halves, candidates], sums over its readers."""
+
+    plan: Plan
+    types: list[dict[Node, ElementType]]
+    values: Frontier
+    errors: dict[Node, Array] = field(default_factory=dict)
+
+    def best(self) -> dict[Node, int]:
+        """The candidate of each group: the best of one half that holds on the other."""
+        found = {}
+        for root, (one, other) in self.errors.items():
+            order = np.argsort(one + other, kind="stable")
+            holds = (one <= one[0]) & (other <= other[0])
+            found[root] = next(int(k) for k in order if holds[k])
+        return found
+
+    def visit(self, node: Node) -> None:
+        """Judge what the node reads; its values are computed."""
+        if isinstance(node, Constant):
+            return
+        results = list(self.values.compute(node))
+        if self.plan.is_int8(node):
+            for operand in dict.fromkeys(node.operands):
+                if not isinstance(operand, Constant) and operand in self.plan.groups:
+                    self._judge(operand, node, results)
+        self.values.keep(node, results)
+
+    def _judge(self, operand: Node, reader: Node, results: list[Array]) -> None:
+        root = self.plan.groups[operand]
+        types = [candidate[root] for candidate in self.types]
+        found = np.zeros((2, len(types)))
+        if isinstance(reader, Contraction) and operand is reader.x:
+            found += self._of_product(operand, reader, types)
+        if not isinstance(reader, Contraction) or _residual(reader) is operand:
+            found += self._of_result(operand, reader, types, results)
+        known = self.errors.setdefault(root, np.zeros_like(found))
+        known += found
+
+    def _of_product(self, x: Node, reader: Contraction, types: list[ElementType]) -> Array:
+        """[2, candidates]: relative errors of ``x @ w``, for a part of the rows of each sample."""
+        product = Product(reader)
+        group, k, outputs = product.shape
+        weights = product.matrix(reader.w.value.astype(np.float32))  # type: ignore[attr-defined]
+        count = len(self.values.samples)
+        rows = max(LEAST_ROWS, WORK // (group * k * outputs * len(types) * count))
+        sums = _Sums(len(types))
+        for sample in range(count):
+            value = self.values.value(x, sample)
+            columns = _some_rows(product, value, rows)
+            sums.add_signal(sample, columns @ weights)
+            for index, element in enumerate(types):
+                sums.add_error(sample, index, (_rounded(columns, element) - columns) @ weights)
+        return sums.relative()
+
+    def _of_result(
+        self, x: Node, reader: Node, types: list[ElementType], results: list[Array]
+    ) -> Array:
+        """[2, candidates]: relative errors of the reader's whole results."""
+        sums = _Sums(len(types))
+        for sample in range(min(LIGHT_SAMPLES, len(results))):
+            value, wanted = self.values.value(x, sample), results[sample]
+            sums.add_signal(sample, wanted.reshape(1, -1, 1))
+            for index, element in enumerate(types):
+                error = _rounded(value, element) - value
+                if not isinstance(reader, Contraction):
+                    got = self._computed(reader, x, value + error, sample)
+                    error = got - wanted
+                sums.add_error(sample, index, error.reshape(1, -1, 1), centred=False)
+        return sums.relative()
+
+    def _computed(self, reader: Node, x: Node, value: Array, sample: int) -> Array:
+        given = (value if o is x else self.values.value(o, sample) for o in reader.operands)
+        return reader.evaluate(*given)
+
+
+def _residual(reader: Contraction) -> Node | None:
+    return reader.residual if isinstance(reader, Conv) else None
+
+
+def _some_rows(product: Product, value: Array, rows: int) -> Array:
+    """float32 columns [G, about ``rows``, K], from all over the image."""
+    spatial = value.shape[1] if value.ndim == 4 else 1
+    per_line = value.shape[0] * (value.shape[2] if value.ndim == 4 else 1)
+    lines = max(1, min(spatial, -(-4 * rows // max(per_line, 1))))
+    bands = product.bands(value, every=max(1, spatial // lines))
+    columns = np.concatenate([band[0] for band in bands], axis=1)
+    return np.asarray(columns[:, :: max(1, columns.shape[1] // rows)])
+
+
+def _rounded(values: Array, element: ElementType) -> Array:
+    return dequantize(quantized_array(values, element), quant_of(element))
+
+
+class _Sums:
+    """Energies of signal and errors, of even and of odd samples."""
+
+    def __init__(self, candidates: int) -> None:
+        self.signal = np.zeros(2)
+        self.errors = np.zeros((2, candidates))
+
+    def add_signal(self, sample: int, values: Array) -> None:
+        """[G, rows, O]; less the mean of each channel where there are several rows."""
+        self.signal[sample % 2] += _energy(values, centred=values.shape[1] > 1)
+
+    def add_error(self, sample: int, index: int, values: Array, centred: bool = True) -> None:
+        self.errors[sample % 2, index] += _energy(values, centred and values.shape[1] > 1)
+
+    def relative(self) -> Array:
+        """With a single sample both halves are that."""
+        if not self.signal[1]:
+            self.signal[1], self.errors[1] = self.signal[0], self.errors[0]
+        return np.asarray(self.errors / np.maximum(self.signal, TINY)[:, None])
+
+
+def _energy(values: Array, centred: bool) -> float:
+    exact = values.astype(np.float64)
+    if centred:
+        exact = exact - exact.mean(axis=1, keepdims=True)
+    return float(np.square(exact).sum())

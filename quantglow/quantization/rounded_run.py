@@ -1,0 +1,110 @@
+"""A float graph run with the roundings that its plan asks for: a judge of plans, before any weight
+is rounded.
+
+Activations are rounded as int8 would.  Weights are rounded to nearest, or left alone where
+accuracy recovery will round them against the data, with far smaller errors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax
+from quantglow.ops.arithmetic import dequantize, quant_of
+from quantglow.ops.arithmetic import quantize as quantized_array
+from quantglow.ops.convolution import Contraction
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.params import quantize_weights
+from quantglow.quantization.plan import Plan
+from quantglow.types import Array
+
+TINY = 1e-30
+FEWEST_VALUES = 64
+"""In an output that is judged by itself."""
+NOTHING: Mapping[Node, Array] = MappingProxyType({})
+
+
+def judged(graph: Graph) -> tuple[Node, ...]:
+    """What the graph's outputs are judged by: of a probability the logit, which tells noise where
+    the probability is 0 or 1; of a few numbers the features they are made of, since the noise of a
+    few numbers is mostly chance.
+    """
+    return tuple(_judged(node) for _, node in graph.outputs)
+
+
+def _judged(node: Node) -> Node:
+    while node.operands:
+        few = node.type.size < FEWEST_VALUES and isinstance(node, Contraction | Reshape)
+        if not (few or isinstance(node, Softmax | LogSoftmax | Sigmoid)):
+            return node
+        node = node.operands[0]
+    return node
+
+
+def exact_results(graph: Graph, samples: Sequence[Feeds]) -> list[list[Array]]:
+    """For each sample what the float graph gives at its judged nodes."""
+    return [run(graph, feeds) for feeds in samples]
+
+
+def relative_noise(
+    plan: Plan, samples: Sequence[Feeds], wanted: Sequence[Sequence[Array]], exact_weights: bool
+) -> float:
+    """Energy of the error over energy of the signal, of the worst output, over all samples."""
+    weights = {} if exact_weights else _rounded_weights(plan)
+    noise, signal = np.zeros(len(plan.graph.outputs)), np.full(len(plan.graph.outputs), TINY)
+    for feeds, right in zip(samples, wanted, strict=True):
+        results = run(plan.graph, feeds, plan, weights)
+        for index, (got, exact) in enumerate(zip(results, right, strict=True)):
+            reference = exact.astype(np.float64)
+            noise[index] += np.square(got - reference).sum()
+            signal[index] += np.square(reference).sum()
+    return float((noise / signal).max(initial=0.0))
+
+
+def run(
+    graph: Graph, feeds: Feeds, plan: Plan | None = None, weights: Mapping[Node, Array] = NOTHING
+) -> list[Array]:
+    """The judged values for one sample; ``weights`` stand in for Constants."""
+    values: dict[Node, Array] = dict(weights)
+    waiting = Counter(graph.use_counts)
+    ends = judged(graph)
+    waiting.update(ends)
+    for node in graph.nodes:
+        if isinstance(node, Constant):
+            values.setdefault(node, node.value)
+            continue
+        operands = [values[operand] for operand in node.operands]
+        value = node.evaluate(*operands) if operands else np.asarray(feeds[node.name])
+        values[node] = value if plan is None else _rounded(plan, node, value)
+        for operand in node.operands:
+            waiting[operand] -= 1
+            if not waiting[operand]:
+                del values[operand]
+    return [values[node] for node in ends]
+
+
+def _rounded(plan: Plan, node: Node, value: Array) -> Array:
+    stored = node in plan.integer_results or (
+        not node.operands and any(plan.is_int8(user) for user in plan.graph.users[node])
+    )
+    element = plan.elements.get(node) if stored else None
+    if element is None:
+        return value
+    return dequantize(quantized_array(value, element), quant_of(element))
+
+
+def _rounded_weights(plan: Plan) -> dict[Node, Array]:
+    found: dict[Node, Array] = {}
+    for node in plan.graph.nodes:
+        if isinstance(node, Contraction) and plan.is_int8(node):
+            w: Any = node.w
+            made = quantize_weights(w.value, None, quant_of(plan.elements[node.x]))
+            found[w] = made.weights.astype(np.float32) * made.scales
+    return found

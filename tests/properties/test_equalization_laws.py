@@ -1,0 +1,122 @@
+"""Laws of equalization on drawn networks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.interpreter import interpret
+from quantglow.ops import (
+    Add,
+    AveragePool,
+    Conv,
+    Gemm,
+    HardSigmoid,
+    HardSwish,
+    LayerNormalization,
+    MaxPool,
+    Mul,
+    ReduceMean,
+    Relu,
+    Reshape,
+)
+from quantglow.options import EQUALIZATIONS
+from quantglow.quantization.channel_groups import channel_groups
+from quantglow.quantization.equalization import factors_of, rescaled
+from quantglow.quantization.preparation import channel_reach
+from tests.unit.quantization.quantization_networks import constant, graph_of, image, samples_for
+
+quick = settings(max_examples=40, deadline=None)
+BOUNDS = ((-math.inf, math.inf), (0.0, math.inf), (0.0, 1.5), (-1.0, 1.0))
+STEPS = ("conv", "depthwise", "grouped", "residual", "relu", "pool", "max", "add", "gate", "swish")
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> Graph:
+    """Up to eight operators of all kinds that factors may pass or not, and a head of Gemms."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    channels = 4
+    x = image(channels, 4)
+    node: Node = convolved("first", x, rng, 1, BOUNDS[0])
+    for index, step in enumerate(draw(st.lists(st.sampled_from(STEPS), max_size=8))):
+        node = following(step, f"n{index}", node, rng, draw(st.sampled_from(BOUNDS)))
+    mean = ReduceMean(name="mean", x=node, axes=(1, 2), keepdims=True)
+    flat: Node = Reshape(name="flat", x=mean, shape=(1, channels))
+    if draw(st.booleans()):
+        gamma = constant("gamma", spread(rng, channels)) if draw(st.booleans()) else None
+        beta = constant("beta", rng.normal(size=channels)) if draw(st.booleans()) else None
+        flat = LayerNormalization(name="norm", x=flat, gamma=gamma, beta=beta)
+    first = Gemm(name="fc", x=flat, w=constant("fc_w", rng.normal(size=(channels, 6))), low=0.0)
+    last = Gemm(name="out", x=first, w=constant("out_w", rng.normal(size=(6, 3))))
+    return graph_of(last, inputs=(x,))
+
+
+def spread(rng: np.random.Generator, count: int) -> object:
+    """Magnitudes over three decades."""
+    return 10.0 ** rng.uniform(-2, 1, count)
+
+
+def convolved(
+    name: str,
+    x: Node,
+    rng: np.random.Generator,
+    group: int,
+    bounds: tuple[float, float],
+    residual: Node | None = None,
+) -> Node:
+    channels = x.type.shape[3]
+    w = rng.normal(size=(3, 3, channels // group, channels)) * spread(rng, channels) / 3
+    b = constant(f"{name}_b", rng.normal(size=channels))
+    low, high = bounds
+    options = {"group": group, "low": low, "high": high, "residual": residual}
+    return Conv(name=name, x=x, w=constant(f"{name}_w", w), b=b, pads=(1, 1, 1, 1), **options)
+
+
+def following(
+    step: str, name: str, x: Node, rng: np.random.Generator, bounds: tuple[float, float]
+) -> Node:
+    groups = {"conv": 1, "depthwise": x.type.shape[3], "grouped": 2, "residual": 1}
+    if step in groups:
+        residual = x if step == "residual" else None
+        return convolved(name, x, rng, groups[step], bounds, residual)
+    if step == "gate":
+        mean = ReduceMean(name=f"{name}_mean", x=x, axes=(1, 2), keepdims=True)
+        return Mul(name=name, x=x, y=HardSigmoid(name=f"{name}_gate", x=mean))
+    if step == "add":
+        return Add(name=name, x=x, y=Relu(name=f"{name}_relu", x=x))
+    window = {"kernel": (3, 3), "pads": (1, 1, 1, 1)}
+    if step in ("pool", "max"):
+        return (AveragePool if step == "pool" else MaxPool)(name=name, x=x, **window)
+    return (Relu if step == "relu" else HardSwish)(name=name, x=x)
+
+
+@quick
+@given(networks())
+def test_equalization_keeps_the_function(graph: Graph) -> None:
+    data = samples_for(graph, 3)
+    found = rescaled(graph, factors_of(graph, channel_reach(graph, data), EQUALIZATIONS))
+    for feeds in data:
+        (wanted,), (got,) = interpret(graph, feeds), interpret(found, feeds)
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
+
+
+@quick
+@given(networks())
+def test_equalization_keeps_names_and_types(graph: Graph) -> None:
+    data = samples_for(graph, 2)
+    found = rescaled(graph, factors_of(graph, channel_reach(graph, data), EQUALIZATIONS))
+    found.verify()
+    values = [(n.name, n.type) for n in graph.nodes if not isinstance(n, Constant)]
+    assert [(n.name, n.type) for n in found.nodes if not isinstance(n, Constant)] == values
+
+
+@quick
+@given(networks())
+def test_every_value_is_in_one_group_at_most(graph: Graph) -> None:
+    names = [node.name for group in channel_groups(graph) for node in group]
+    assert len(names) == len(set(names))

@@ -1,0 +1,147 @@
+"""What ``auto`` decides before anything is rounded."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from quantglow.errors import OptionError
+from quantglow.graph.graph import Graph
+from quantglow.ops import Conv, HardSwish
+from quantglow.options import EQUALIZATIONS, QuantizationConfig
+from quantglow.profiling import profile
+from quantglow.quantization import Prepared, preparation, prepare, quantize_with_report
+from quantglow.quantization.decisions import quantize_for_all_shapes
+from quantglow.quantization.plan import make_plan
+from quantglow.quantization.range_choice import choose_ranges
+from quantglow.quantization.rounded_run import exact_results, judged, relative_noise
+from quantglow.types import Array
+from tests.unit.quantization.quantization_networks import (
+    constant,
+    conv,
+    graph_of,
+    image,
+    samples_for,
+    small_cnn,
+    sqnr,
+)
+
+AUTO = QuantizationConfig()
+
+
+def uneven() -> Graph:
+    """Conv -> Relu -> depthwise -> Conv, whose channels differ by a factor of a thousand."""
+    x = image(8, 6)
+    first = conv("first", x, 8, low=0.0)
+    factors = np.logspace(-2, 1, 8)
+    first = replace(
+        first,
+        w=constant("first_w", first.w.value * factors),
+        b=constant("first_b", first.b.value * factors),
+    )
+    w = np.random.default_rng(3).normal(size=(3, 3, 1, 8)) / factors
+    middle = Conv(
+        name="middle", x=first, w=constant("middle_w", w), pads=(1, 1, 1, 1), group=8, low=0.0
+    )
+    return graph_of(conv("last", middle, 16, kernel=1), inputs=(x,))
+
+
+def prepared_of(graph: Graph, config: QuantizationConfig = AUTO, **options: object) -> Prepared:
+    data = samples_for(graph, 12)
+    return prepare(graph, profile(graph, data, progress=False), config, data, **options)
+
+
+def noise(found: Prepared, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
+    plan = make_plan(found.graph, found.profile, config, None, found.ranges)
+    return relative_noise(plan, data, exact_results(found.graph, data), True)
+
+
+def test_uneven_channels_are_equalized() -> None:
+    graph, data = uneven(), samples_for(uneven(), 12, seed=4)
+    seen = profile(graph, data, progress=False)
+    plain, auto = (
+        quantize_with_report(
+            graph, seen, QuantizationConfig(recovery=(), equalization=e), data=data
+        )
+        for e in ((), "auto")
+    )
+    assert sqnr(graph, auto[0]) > sqnr(graph, plain[0]) + 6
+
+
+def test_techniques_are_chosen_by_name() -> None:
+    assert prepared_of(uneven(), QuantizationConfig(equalization="equalize-channels")).factors
+    assert not prepared_of(uneven(), QuantizationConfig(equalization="smooth-activations")).factors
+    with pytest.raises(OptionError, match="did you mean 'equalize-channels'"):
+        QuantizationConfig(equalization="equalise-channels")
+
+
+def test_the_result_is_never_worse_than_min_max_on_held_back_samples() -> None:
+    graph, data = small_cnn(), samples_for(small_cnn(), 12)
+    seen = profile(graph, data, progress=False)
+    found = prepare(graph, seen, AUTO, data)
+    held = preparation._split(data, AUTO.seed)[1]
+    assert noise(found, AUTO, held) <= noise(Prepared(graph, seen), AUTO, held)
+
+
+def test_ranges_that_are_asked_for_by_name_stay() -> None:
+    found = prepared_of(small_cnn(), QuantizationConfig(calibrate_method="mse", equalization=()))
+    assert not found.ranges
+    assert not found.factors
+
+
+def test_values_below_a_hard_swish_do_not_widen_its_range() -> None:
+    x = image(8, 6)
+    before = conv("before", x, 8)
+    before = replace(before, b=constant("before_b", np.full(8, -3.0)))
+    graph = graph_of(conv("last", HardSwish(name="swish", x=before), 4), inputs=(x,))
+    data = samples_for(graph, 8)
+    seen = profile(graph, data, progress=False)
+    ranges = choose_ranges(graph, seen, AUTO, data)
+    assert 0.7 * seen.histograms["before"].minimum < ranges["before"].low < -2
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    one, other = prepared_of(small_cnn()), prepared_of(small_cnn())
+    assert one.ranges == other.ranges
+    assert one.factors.keys() == other.factors.keys()
+    assert all(np.array_equal(one.factors[name], other.factors[name]) for name in one.factors)
+
+
+def test_the_seed_draws_the_samples_that_decide() -> None:
+    samples = samples_for(small_cnn(), 12)
+    one, other = (preparation._split(samples, seed)[1] for seed in (0, 1))
+    assert {id(s) for s in one} != {id(s) for s in other}
+
+
+def test_a_deadline_ends_the_search_with_what_there_is() -> None:
+    found = prepared_of(uneven(), deadline=time.monotonic())
+    assert not found.factors
+    assert not found.ranges
+
+
+def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(preparation._Search, "_plain_in", interrupted)
+    assert prepared_of(uneven()).factors
+
+
+def test_a_probability_is_judged_by_the_features_of_its_logits() -> None:
+    assert [node.name for node in judged(small_cnn())] == ["mean"]
+
+
+def test_decisions_hold_for_the_graph_made_again() -> None:
+    graph, data = uneven(), samples_for(uneven(), 8)
+    seen = profile(graph, data, progress=False)
+    found = quantize_for_all_shapes(graph, seen, AUTO, data)
+    assert found.decisions.factors
+    again = found.decisions.apply(uneven())
+    assert sqnr(found.graph, again) > 200
+
+
+def test_names_of_the_techniques_are_options() -> None:
+    assert AUTO.equalization == EQUALIZATIONS
