@@ -16,6 +16,7 @@ from benchmarks import (
     models,
     operators,
     peak,
+    shapes,
 )
 
 
@@ -23,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
-    for module in (latency, accuracy, memory, layers, peak, conformance, operators):
+    for module in (latency, accuracy, memory, layers, peak, conformance, operators, shapes):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
         if module not in (peak, conformance, operators):
@@ -37,11 +38,15 @@ def parser() -> argparse.ArgumentParser:
     )
     for name in ("latency", "peak"):
         commands.choices[name].add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    for name in ("memory", "layers"):
+    for name in ("memory", "layers", "shapes"):
         commands.choices[name].add_argument("--threads", type=int, default=1)
+    for name in ("memory", "layers"):
         commands.choices[name].add_argument("--batch", type=int, default=1)
     commands.choices["conformance"].add_argument(
         "--verbose", action="store_true", help="also how each case went"
+    )
+    commands.choices["shapes"].add_argument(
+        "--precisions", nargs="+", default=latency.PRECISIONS, choices=latency.PRECISIONS
     )
     add_latency_options(commands.choices["latency"])
     add_accuracy_options(commands.choices["accuracy"])
@@ -101,6 +106,8 @@ def main() -> int:
         return layers.run(
             given.model, given.precision, given.threads, given.batch, given.samples, given.repeats
         )
+    if given.command == "shapes":
+        return shapes.run(given.precisions, given.threads, given.samples)
     if given.command == "memory":
         return memory.run(given.models, given.threads, given.batch, given.samples)
     if given.command == "accuracy":

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from quantglow.errors import DelegationError, InputError, QuantglowError, UnsupportedOpError
 from quantglow.graph.graph import Graph
+from quantglow.graph.sharing import SharedArrays
 from quantglow.graph.signature import Shape, Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names
 from quantglow.runtime.build import Build, Machine
@@ -110,6 +111,7 @@ class FreeShapes:
     freedom: Callable[[], Freedom] | None = None
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
+    _arrays: SharedArrays = field(default_factory=SharedArrays)
     _ready: OrderedDict[tuple[Shape, ...], Specialisation] = field(default_factory=OrderedDict)
     _pending: dict[tuple[Shape, ...], Future[Specialisation]] = field(default_factory=dict)
     _first: Specialisation | None = None
@@ -145,6 +147,7 @@ class FreeShapes:
     def add(self, found: Specialisation) -> None:
         """Keep a program that was compiled elsewhere."""
         shapes = {node.name: node.type.shape for node in found.graph.inputs}
+        self._arrays.graph(found.graph)
         with self._lock:
             self._keep(tuple(shapes[port.name] for port in self.signature.inputs), found)
 
@@ -190,7 +193,7 @@ class FreeShapes:
         self.signature.check(shapes)
         self._check_elements(feeds)
         try:
-            graph = self.graph_at(shapes)
+            graph = self._arrays.graph(self.graph_at(shapes))
             build = self.machine.compile(graph)
         except QuantglowError as error:
             if self.delegate and isinstance(error, UnsupportedOpError | DelegationError):

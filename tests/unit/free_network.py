@@ -57,6 +57,14 @@ def free_model() -> onnx.ModelProto:
     )
 
 
+def wide_model() -> onnx.ModelProto:
+    """One pointwise convolution of 64 channels, ``x`` [N, 64, H, W] -> ``y``."""
+    w = np.random.default_rng(3).standard_normal((64, 64, 1, 1)).astype(np.float32)
+    nodes = [helper.make_node("Conv", ["x", "w"], ["y"], name="wide")]
+    dims: list[str | int | None] = ["N", 64, "H", "W"]
+    return _model(nodes, {"x": dims}, {"y": dims}, {"w": w})
+
+
 def sum_model(*dims: list[str | int | None]) -> onnx.ModelProto:
     """The sum of inputs ``x0``, ``x1``, … of these dimensions."""
     inputs = {f"x{i}": shape for i, shape in enumerate(dims)}

@@ -7,9 +7,11 @@ the caller they read nothing.
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -24,6 +26,9 @@ ALIGNMENT = 64
 RELEASE_EVERY_NBYTES = 4 * 2**20
 """Packed constants after which freed memory is given back."""
 
+SHARED_NBYTES = 4096
+"""Larger constants are looked for among those there are."""
+
 Allocate = Callable[[int], Array]
 """Makes ``nbytes + SLACK_NBYTES`` bytes of memory (uint8, any content)."""
 
@@ -37,7 +42,9 @@ def aligned_bytes(nbytes: int) -> Array:
 
 @dataclass
 class Constants:
-    """Copies of a program's constants with slack after them, each made once."""
+    """Copies of a program's constants with slack after them, each made once; equal ones of other
+    programs are shared.
+    """
 
     allocate: Allocate
     _of_buffers: dict[Buffer, Array] = field(default_factory=dict)
@@ -68,7 +75,22 @@ class Constants:
         return int(self._of_buffers[buffer].ctypes.data)
 
 
+_shared: WeakValueDictionary[bytes, Array] = WeakValueDictionary()
+"""Copies by content, in the process's own memory: programs of one model at other shapes, and other
+models with the same weights, read the same bytes.
+"""
+
+
 def _copy(array: Array, allocate: Allocate) -> Array:
+    if allocate is not aligned_bytes or array.nbytes < SHARED_NBYTES:
+        return _new_copy(array, allocate)
+    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    key = hashlib.sha256(octets.data).digest()
+    found = _shared.get(key)
+    return _shared.setdefault(key, _new_copy(octets, allocate)) if found is None else found
+
+
+def _new_copy(array: Array, allocate: Allocate) -> Array:
     copy = allocate(array.nbytes)
     copy[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     copy[array.nbytes :] = 0

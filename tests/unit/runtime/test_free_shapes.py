@@ -14,10 +14,11 @@ import quantglow as qg
 from quantglow.errors import InputError
 from quantglow.frontend import open_model
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant
 from quantglow.graph.signature import Shapes
 from quantglow.runtime.build import Machine
 from quantglow.runtime.specialisations import FreeShapes
-from tests.unit.free_network import SHAPES, free_model, image, sum_model
+from tests.unit.free_network import SHAPES, free_model, image, sum_model, wide_model
 
 
 @pytest.fixture(scope="module")
@@ -179,3 +180,28 @@ def test_a_failed_shape_is_tried_again() -> None:
         with pytest.raises(InputError):
             counted.programs.at(feeds)
     assert counted.programs.shapes == []
+
+
+def test_programs_of_other_shapes_share_packed_weights() -> None:
+    compiled = qg.compile(wide_model(), num_threads=1)
+
+    def large(shape: tuple[int, ...]) -> set[int]:
+        build = compiled.specialisations.at({"x": image(shape)}).build
+        pointers = [p for call in build.executable.calls for p in call.pointers]
+        return {id(p) for p in pointers if isinstance(p, np.ndarray) and p.nbytes > 4096}
+
+    first = large((1, 64, 16, 16))
+    assert first
+    assert first == large((2, 64, 16, 24))
+
+
+def test_graphs_of_other_shapes_share_constants() -> None:
+    compiled = qg.compile(wide_model(), num_threads=1)
+
+    def weights(shape: tuple[int, ...]) -> set[int]:
+        nodes = compiled.specialisations.at({"x": image(shape)}).graph.nodes
+        return {id(n.value) for n in nodes if isinstance(n, Constant) and n.value.nbytes > 4096}
+
+    first = weights((1, 64, 16, 16))
+    assert first
+    assert first == weights((2, 64, 16, 24))
