@@ -44,6 +44,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "tensorrt": {"activation_type": S8, "per_channel": True, "extra_options": TENSORRT},
     "qoperator": {"quant_format": QOPERATOR, "activation_type": U8, "weight_type": S8},
 }
+DATASETS = Path(__file__).parents[2] / "datasets"
 TIES = 1e-3
 CALIBRATION = 4
 
@@ -110,15 +111,8 @@ def on_their_operands(node: Node, values: Mapping[str, np.ndarray]) -> np.ndarra
     return node.evaluate(*operands)
 
 
-@pytest.mark.parametrize(
-    ("name", "form"), [*(("mnist", form) for form in FORMS), ("ppocr_cls", "u8-s8")]
-)
-def test_operators_and_networks_agree_with_onnxruntime(
-    name: str, form: str, tmp_path: Path
-) -> None:
-    chosen = network(name)
-    model = quantized(chosen, form, tmp_path)
-    (feeds,) = chosen.feeds(1, seed=1)
+def assert_operators_agree(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Counter:
+    """Every integer operator alone; how many of each kind were compared."""
     graph = qg.import_model(model)
     values = stored_by_onnxruntime(model, feeds)
     compared: Counter[str] = Counter()
@@ -133,12 +127,44 @@ def test_operators_and_networks_agree_with_onnxruntime(
             compared[node.op] += 1
         else:  # elements moved between two of onnxruntime's values
             values[node.name] = found
-    if form in ("u8-s8", "s8-s8", "tensorrt"):
-        assert compared["Conv"] >= 2
-    (expected,) = by_onnxruntime(onnx.load(tmp_path / "float.onnx"), feeds)
+    return compared
+
+
+def assert_as_good(
+    model: onnx.ModelProto, reference: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
+) -> None:
+    """As close to the float model as onnxruntime."""
+    (expected,) = by_onnxruntime(reference, feeds)
     (theirs,) = by_onnxruntime(model, feeds)
     (ours,) = qg.compile(model, num_threads=1).run(None, feeds)
     assert sqnr_db(expected, ours) >= sqnr_db(expected, theirs) - 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), [*(("mnist", form) for form in FORMS), ("ppocr_cls", "u8-s8")]
+)
+def test_operators_and_networks_agree_with_onnxruntime(
+    name: str, form: str, tmp_path: Path
+) -> None:
+    chosen = network(name)
+    model = quantized(chosen, form, tmp_path)
+    (feeds,) = chosen.feeds(1, seed=1)
+    compared = assert_operators_agree(model, feeds)
+    if form in ("u8-s8", "s8-s8", "tensorrt"):
+        assert compared["Conv"] >= 2
+    assert_as_good(model, onnx.load(tmp_path / "float.onnx"), feeds)
+
+
+def test_a_network_quantized_by_nncf_runs_on_integers() -> None:
+    """Its BatchNormalizations go into the scales of the weights."""
+    model = onnx.load(DATASETS / "mnist_cnn_nncf.onnx")
+    chosen = network("mnist")
+    (feeds,) = chosen.feeds(1, seed=1)
+    graph = qg.import_model(model)
+    assert Counter(n.op for n in graph.nodes)["Conv"] == 3
+    assert all(is_integer(n.type) for n in graph.nodes if n.op == "Conv")
+    assert assert_operators_agree(model, feeds)["Conv"] >= 2
+    assert_as_good(model, onnx.load(chosen.path()), feeds)
 
 
 @pytest.mark.parametrize("form", ["u8-s8", "s8-s8", "tensorrt", "qoperator", "s16-s8"])

@@ -30,6 +30,7 @@ from quantglow.passes.simplify_arithmetic import simplify_arithmetic
 from quantglow.passes.sink_transpose import sink_transpose
 from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_reshape
 from quantglow.passes.transpose_to_reshape import transpose_to_reshape
+from quantglow.quantization.qdq.affine import fold_scales
 from quantglow.quantization.qdq.contraction import contract_integers, fuse_contraction
 from quantglow.quantization.qdq.movement import (
     lower_dequantize,
@@ -68,6 +69,8 @@ QDQ_PASSES: tuple[Pass, ...] = (
         recognise_gelu,
         recognise_layer_normalization,
     ),
+    repeat("move-roundings", merge_roundings, raise_quantize, lower_dequantize),
+    fold_scales,
     fuse_activation,
     repeat(
         "fuse-quantized",
