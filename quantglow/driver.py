@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -280,7 +281,8 @@ def compile_family(
         return CompiledModel(programs_of(family, None, machine, delegate=whole), report)
     build = machine.compile(graph)
     programs = programs_of(family, Specialisation(graph, build), machine, delegate=whole)
-    return CompiledModel(programs, report_of(build, seconds))
+    report = replace(report_of(build, seconds), notes=quantization.float_notes(graph))
+    return CompiledModel(programs, report)
 
 
 def compiled_as_it_is(graph: Graph, machine: Machine) -> CompiledModel:

@@ -3,7 +3,7 @@
 from quantglow.quantization.convert import quantize, quantize_with_report
 from quantglow.quantization.decisions import Decisions, Quantized, quantize_for_all_shapes
 from quantglow.quantization.preparation import Prepared, prepare
-from quantglow.quantization.qdq import fuse_quantized
+from quantglow.quantization.qdq import float_notes, fuse_quantized
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "QuantizationReport",
     "Quantized",
     "float_islands",
+    "float_notes",
     "fuse_quantized",
     "prepare",
     "quantize",

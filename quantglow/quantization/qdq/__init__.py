@@ -32,6 +32,7 @@ from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_r
 from quantglow.passes.transpose_to_reshape import transpose_to_reshape
 from quantglow.quantization.qdq.affine import fold_scales
 from quantglow.quantization.qdq.contraction import contract_integers, fuse_contraction
+from quantglow.quantization.qdq.float_notes import float_notes
 from quantglow.quantization.qdq.movement import (
     lower_dequantize,
     merge_roundings,
@@ -41,7 +42,7 @@ from quantglow.quantization.qdq.movement import (
 )
 from quantglow.quantization.qdq.operators import fuse_operator
 
-__all__ = ["QDQ_PASSES", "fuse_quantized"]
+__all__ = ["QDQ_PASSES", "float_notes", "fuse_quantized"]
 
 QDQ_PASSES: tuple[Pass, ...] = (
     eliminate_common_subexpressions,

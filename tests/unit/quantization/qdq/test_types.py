@@ -78,6 +78,16 @@ def test_weights_too_far_from_their_zero_point_are_multiplied_in_float() -> None
     assert_onnxruntimes_integers(model, m)
 
 
+def test_the_report_says_which_products_compute_in_float_and_why() -> None:
+    m = QdqModel()
+    y = conv_model(m, weights(m, 0, 255, 90, UINT8))
+    (note,) = qg.compile(m.model(y), num_threads=1).report.notes
+    assert note.startswith("1 product(s)") and "weights not being int8" in note
+    m = QdqModel()
+    y = conv_model(m, weights(m, -127, 127, 0, INT8))
+    assert qg.compile(m.model(y), num_threads=1).report.notes == ()
+
+
 @pytest.mark.parametrize("kind", NARROW)
 def test_four_bit_weights_become_int8(kind: int) -> None:
     m = QdqModel()

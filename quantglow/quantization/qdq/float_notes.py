@@ -1,0 +1,40 @@
+"""Which products of a model that comes quantized are left in float, and why."""
+
+from __future__ import annotations
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.ops import Dequantize, MatMul
+from quantglow.ops.convolution import Contraction
+from quantglow.quantization.qdq.movement import computes
+
+MOST_NAMES = 3
+
+
+def float_notes(graph: Graph) -> tuple[str, ...]:
+    """A line for each reason: how many products with a quantized operand, and which come first."""
+    found: dict[str, list[str]] = {}
+    for node in graph.nodes:
+        if (reason := reason_of(node)) is not None:
+            found.setdefault(reason, []).append(node.name)
+    return tuple(
+        f"{len(names)} product(s) between roundings compute in float, {reason}: "
+        f"{', '.join(names[:MOST_NAMES])}{', …' if len(names) > MOST_NAMES else ''}"
+        for reason, names in found.items()
+    )
+
+
+def reason_of(node: Node) -> str | None:
+    """Why a product of quantized operands is not one of integers; None for all other nodes."""
+    if not isinstance(node, Contraction | MatMul):
+        return None
+    x, y = node.operands[:2]
+    for operand in (x, y):
+        if isinstance(operand, Dequantize) and not computes(operand.x):
+            kind = operand.x.type.dtype
+            return f"their operands being {kind} with a zero point, or quantized by axis"
+    if not isinstance(x, Dequantize):
+        return None
+    if isinstance(node, MatMul):
+        return "one operand not being quantized"
+    return "their weights not being int8 around a zero point with a scale for each output channel"
