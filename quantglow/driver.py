@@ -12,7 +12,13 @@ import numpy as np
 
 from quantglow import debug, frontend, interpreter, passes, profiling, quantization
 from quantglow.delegating import Delegation, delegated_model, partly_compiled
-from quantglow.errors import CalibrationError, DelegationError, OptionError, UnsupportedOpError
+from quantglow.errors import (
+    CalibrationError,
+    DelegationError,
+    ModelError,
+    OptionError,
+    UnsupportedOpError,
+)
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.job import AccuracyContract, Job, profile_in
@@ -257,7 +263,7 @@ def compile_parts(
     """Compile what comes before the nodes that ``error`` names; onnxruntime runs the rest, or all
     of it where nothing does.
     """
-    with suppress(UnsupportedOpError, DelegationError):
+    with suppress(ModelError, DelegationError):
         if (parts := frontend.split(source, input_shapes)) is not None:
             head = frontend.Source(parts.head)
             compiled = compile_family(family_of(head, input_shapes), machine, head)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from quantglow.errors import FileFormatError, InputError
+from quantglow.errors import FileFormatError, InputError, ModelError
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shapes, Signature
 from quantglow.ops.external import External
@@ -20,8 +20,9 @@ from quantglow.report.report import Report, report_of
 from quantglow.runtime import saving
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.delegated import PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
-from quantglow.runtime.saving import Freedom, SavedModel
+from quantglow.runtime.saving import Freedom, SavedModel, Tail
 from quantglow.runtime.specialisations import (
     FreeShapes,
     OneShape,
@@ -41,8 +42,8 @@ def load(
     *,
     backend: str = "llvm",
     backends: Sequence[Backend] = (),
-) -> CompiledModel:
-    """A model that ``CompiledModel.save`` wrote, compiled for this processor.
+) -> CompiledModel | PartlyCompiledModel:
+    """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
     ``backend`` and ``backends`` are those of ``compile``.  Raises ``FileFormatError`` if the file
     is truncated or altered.
@@ -59,11 +60,27 @@ def load(
         num_threads=now.num_threads,
         memory=now.memory,
         seconds=now.seconds,
-        delegated=now.delegated,
+        delegated=report.delegated if saved.tail else now.delegated,
     )
     first = Specialisation(saved.graph, build)
     programs = OneShape(first) if saved.free is None else reopened(saved, first, machine)
-    return CompiledModel(programs, report)
+    compiled = CompiledModel(programs, report)
+    return compiled if saved.tail is None else with_tail(compiled, saved.tail)
+
+
+def with_tail(head: CompiledModel, tail: Tail) -> PartlyCompiledModel:
+    """A model in two parts.  Raises ``FileFormatError``."""
+    # Only here: a process that runs a compiled model needs no onnx.
+    from quantglow.frontend import open_model
+
+    try:
+        open_model(tail.model)
+    except ModelError as error:
+        raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
+    threads = head.specialisations.num_threads
+    return PartlyCompiledModel(
+        b"", tail.reasons, threads, head.report, head, tail.model, tail.output_names
+    )
 
 
 def reopened(saved: SavedModel, first: Specialisation, machine: Machine) -> Specialisations:

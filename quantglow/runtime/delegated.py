@@ -13,6 +13,7 @@ from quantglow.errors import InputError, OptionError
 from quantglow.files import replacing
 from quantglow.options import strings
 from quantglow.runtime.compiled import CompiledModel, ReportLike, TensorInfo, as_array
+from quantglow.runtime.saving import Tail, save
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +65,16 @@ class DelegatedModel:
         return [TensorInfo(o.name, o.shape, o.type) for o in self.session.outputs]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Refused: a saved model is compiled as a whole."""
+        """Refused: there is nothing compiled to save."""
         raise OptionError(
-            "onnxruntime has a part in this model that is not saved. Remedy: keep the ONNX file, "
-            "or write it with export_onnx."
+            "nothing of this model is compiled, onnxruntime runs it whole. Remedy: keep the ONNX "
+            "file, or write it with export_onnx."
         )
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as it was given."""
+        """Write the model as it was given.  Raises ``OptionError`` for one loaded from a file."""
+        if not self.model:
+            raise OptionError("a saved model has no copy of the original. Remedy: keep that, too.")
         with replacing(path) as temporary:
             temporary.write_bytes(self.model)
 
@@ -102,6 +105,13 @@ class PartlyCompiledModel(DelegatedModel):
             reads = {name: values[name] for name in self.session.input_names}
             values.update(zip(late, self.session.run(reads, late), strict=True))
         return [values[name] for name in wanted]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``.qgm`` file for ``quantglow.load``, as ``CompiledModel.save`` does."""
+        freedom = self.head.specialisations.freedom
+        tail = Tail(self.tail, self.output_names, self.reasons)
+        given = None if freedom is None else freedom()
+        save(path, self.head.graph, self.report.to_json(), given, tail)
 
     def __repr__(self) -> str:
         return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"

@@ -13,6 +13,11 @@ it was compiled for first::
     free.json         what it takes and gives, and the decisions of the quantizer by value name
     source.onnx       the ONNX model, to be imported at other shapes
 
+A model that is compiled only up to where its shapes stop being known (version 3) has, too::
+
+    tail.onnx         the rest of it, for onnxruntime
+    tail.json         the outputs of both parts together, and why the rest is not compiled
+
 No machine code, no pickle: loading compiles again, on any processor.  Nothing is trusted: members
 are not extracted, none may be compressed (so that a small file cannot become a large one), and
 every byte is checked against its hash before it is parsed.
@@ -26,7 +31,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,9 +44,10 @@ from quantglow.types import Array
 from quantglow.version import __version__
 
 FORMAT = "quantglow-model"
-VERSION, FREE_VERSION = 1, 2
+VERSION, FREE_VERSION, TAIL_VERSION = 1, 2, 3
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
+TAIL, TAIL_TEXT = "tail.onnx", "tail.json"
 MAX_TEXT_NBYTES = 256 << 20
 """Longer texts are refused unread."""
 
@@ -62,13 +68,37 @@ _DAMAGE = (
 
 
 @dataclass(frozen=True)
+class Tail:
+    """The ONNX model that runs behind what is compiled."""
+
+    model: bytes
+    output_names: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+    def members(self) -> dict[str, bytes]:
+        """How it is stored."""
+        text = {"output_names": self.output_names, "reasons": self.reasons}
+        return {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
+
+    @staticmethod
+    def of(model: bytes, text: bytes) -> Tail:
+        """From what ``members`` gave.  Raises one of ``_DAMAGE``."""
+        found = json.loads(text)
+        names, reasons = (tuple(map(str, found[key])) for key in ("output_names", "reasons"))
+        return Tail(model, names, reasons)
+
+
+@dataclass(frozen=True)
 class SavedModel:
-    """What a file holds; ``free`` and ``source`` if the model leaves dimensions free."""
+    """What a file holds; ``free`` and ``source`` if the model leaves dimensions free, ``tail`` if
+    it is not compiled to its end.
+    """
 
     graph: Graph
     report: dict[str, Any]
     free: dict[str, Any] | None = None
     source: bytes = b""
+    tail: Tail | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +114,7 @@ def save(
     graph: Graph,
     report: Mapping[str, Any],
     freedom: Freedom | None = None,
+    tail: Tail | None = None,
 ) -> None:
     """Write a ``.qgm`` file; an existing file is replaced at once or not at all."""
     constants = constants_of(graph)
@@ -92,9 +123,11 @@ def save(
     members.update((name, npy(array)) for name, array in arrays.items())
     if freedom is not None:
         members |= {FREE: json.dumps(freedom.free).encode(), SOURCE: freedom.source}
+    if tail is not None:
+        members |= tail.members()
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": VERSION if freedom is None else FREE_VERSION,
+        "version": version_of(members),
         "quantglow": __version__,
         "constants": list(constants),
         "members": {name: described(data) for name, data in members.items()},
@@ -121,7 +154,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
     except (*_DAMAGE, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{FREE_VERSION}), or it is truncated or altered: {error}. "
+            f"{TAIL_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again."
         ) from error
 
@@ -138,10 +171,14 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
     if list(constants_of(graph)) != names:
         raise ValueError("its constants are not those of the graph")
     report = json.loads(checked(archive, manifest, REPORT))
-    if manifest["version"] == VERSION:
-        return SavedModel(graph, report)
-    free = json.loads(checked(archive, manifest, FREE))
-    return SavedModel(graph, report, free, checked(archive, manifest, SOURCE))
+    saved = SavedModel(graph, report)
+    if FREE in manifest["members"]:
+        free = json.loads(checked(archive, manifest, FREE))
+        saved = replace(saved, free=free, source=checked(archive, manifest, SOURCE))
+    if TAIL in manifest["members"]:
+        parts = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
+        saved = replace(saved, tail=Tail.of(*parts))
+    return saved
 
 
 def check_members(archive: zipfile.ZipFile) -> None:
@@ -159,18 +196,25 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     """Raise ``ValueError`` unless the manifest is whole, of a known version, and lists all
     members.
     """
-    if manifest["format"] != FORMAT or manifest["version"] not in (VERSION, FREE_VERSION):
+    members = manifest["members"]
+    if manifest["format"] != FORMAT or manifest["version"] != version_of(members):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != digest_of(manifest):
         raise ValueError("the checksum of the manifest does not fit its content")
     expected = {GRAPH, REPORT, *map(member_of, range(len(manifest["constants"])))}
-    if manifest["version"] == FREE_VERSION:
-        expected |= {FREE, SOURCE}
-    if manifest["members"].keys() != expected:
+    for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}):
+        if not kind.isdisjoint(members):
+            expected |= kind
+    if members.keys() != expected:
         raise ValueError("the manifest does not list the members of a model")
     if set(archive.namelist()) != expected | {MANIFEST}:
         odd = sorted(set(archive.namelist()) ^ (expected | {MANIFEST}))
         raise ValueError(f"members missing or unknown: {odd[:5]}")
+
+
+def version_of(members: Mapping[str, object]) -> int:
+    """The oldest version that has such members."""
+    return TAIL_VERSION if TAIL in members else FREE_VERSION if FREE in members else VERSION
 
 
 def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:

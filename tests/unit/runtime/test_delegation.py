@@ -174,3 +174,13 @@ def test_an_operator_nobody_knows_is_an_unsupported_one() -> None:
 def test_import_can_refuse_what_it_cannot_compile() -> None:
     with pytest.raises(qg.UnsupportedOpError, match="Hardmax"):
         qg.import_model(mixed_model(), delegate=False)
+
+
+def test_free_dimensions_of_types_that_we_do_not_have_are_no_obstacle() -> None:
+    info = helper.make_tensor_value_info("x", TensorProto.STRING, ["n", 2])
+    result = helper.make_tensor_value_info("y", TensorProto.BOOL, ["n", 2])
+    match = node("RegexFullMatch", ["x"], ["y"], pattern="a+")
+    graph = helper.make_graph([match], "g", [info], [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    found = qg.compile(model)(np.array([["aa", "b"]], object))
+    np.testing.assert_array_equal(found, [[True, False]])

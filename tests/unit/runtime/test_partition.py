@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import quantglow as qg
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
+from quantglow.graph.node import OPS, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Add, Mul, Relu, Tanh
 from quantglow.runtime.build import compile_graph
 from quantglow.runtime.partition import Segment, partition
 from quantglow.types import Array, f32
+from tests.unit.small_network import small_model, small_samples
 
 SHAPE = (2, 3)
 
@@ -186,3 +188,17 @@ def test_the_callers_arrays_are_never_outputs() -> None:
     feeds = feeds_of(graph)
     same, _ = compile_graph(graph, backends=[LEFT]).executable.run(feeds)
     assert not np.shares_memory(same, feeds["x"])
+
+
+@pytest.mark.parametrize("kind", ["Conv", "Gemm", "Reshape", "Quantize", "Dequantize"])
+def test_integers_cross_borders_unchanged(kind: str) -> None:
+    samples = small_samples(3)
+    profile = qg.profile(qg.import_model(small_model()), samples)
+    int8 = qg.quantize(qg.import_model(small_model()), profile)
+    assert kind in {node.op for node in int8.nodes}
+    taken = Interpreted((OPS[kind],), "taken")
+    build = compile_graph(int8, num_threads=1, backends=[taken])
+    for x in samples:
+        found = build.executable.run({"x": x})
+        for mine, expected in zip(found, interpret(int8, {"x": x}), strict=True):
+            np.testing.assert_array_equal(mine, expected)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -131,6 +132,43 @@ def test_a_model_that_begins_with_unknown_shapes_is_not_cut() -> None:
     assert split(open_model(model)) is None
 
 
-def test_a_partly_compiled_model_is_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(qg.OptionError, match="export_onnx"):
-        qg.compile(detector()).save(tmp_path / "m.qgm")
+def test_a_saved_model_runs_again(tmp_path: Path) -> None:
+    compiled = qg.quantize_and_compile(detector(), [floats(*SHAPE, seed=i) for i in range(3)])
+    compiled.save(tmp_path / "m.qgm")
+    loaded = qg.load(tmp_path / "m.qgm")
+    for found, expected in zip(loaded(floats(*SHAPE)), compiled(floats(*SHAPE)), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert (loaded.reasons, loaded.report.delegated) == (
+        compiled.reasons,
+        compiled.report.delegated,
+    )
+
+
+def test_a_saved_model_keeps_no_original(tmp_path: Path) -> None:
+    qg.compile(detector()).save(tmp_path / "m.qgm")
+    with pytest.raises(qg.OptionError, match="no copy of the original"):
+        qg.load(tmp_path / "m.qgm").export_onnx(tmp_path / "m.onnx")
+
+
+def test_a_tail_that_is_no_model_is_refused(tmp_path: Path) -> None:
+    compiled = qg.compile(detector())
+    replace(compiled, tail=b"no model").save(tmp_path / "m.qgm")
+    with pytest.raises(qg.FileFormatError, match="tail is damaged"):
+        qg.load(tmp_path / "m.qgm")
+
+
+def test_a_free_batch_stays_free_behind_the_cut(tmp_path: Path) -> None:
+    model = model_of(
+        [node("Relu", ["x"], ["r"]), node("NonZero", ["r"], ["i"])],
+        {"x": floats(2, 3)},
+        ["i"],
+    )
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "n"
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    compiled = qg.compile(model)
+    assert isinstance(compiled, qg.PartlyCompiledModel)
+    compiled.save(tmp_path / "m.qgm")
+    for runs in (compiled, qg.load(tmp_path / "m.qgm")):
+        for batch in (1, 4):
+            x = floats(batch, 3)
+            np.testing.assert_array_equal(runs(x), np.array(np.nonzero(np.maximum(x, 0))))
