@@ -1,0 +1,70 @@
+"""Laws of networks in which some activations are int16, drawn at will."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.options import QuantizationConfig
+from quantglow.passes import optimize
+from quantglow.profiling import profile
+from quantglow.quantization import Quantized, quantize_for_all_shapes
+from quantglow.quantization.plan import make_plan
+from quantglow.quantization.widths import int16_refusal, value_names
+from quantglow.types import DType
+from tests.matrix.harness import TARGETS, assert_agree
+from tests.same import same_graph
+from tests.strategies import networks
+from tests.unit.quantization.quantization_networks import samples_for
+
+few = settings(max_examples=15, deadline=None)
+
+
+def quantized(graph: Graph, draw: st.DataObject) -> Quantized:
+    """With some values in int16, of those that can be."""
+    samples = samples_for(graph)
+    seen = profile(graph, samples, progress=False)
+    plan = make_plan(graph, seen, QuantizationConfig(quantize_output=True))
+    able = [name for name, n in value_names(graph, None).items() if not int16_refusal(plan, n)]
+    assume(able)
+    names = draw.draw(st.lists(st.sampled_from(able), min_size=1, max_size=4))
+    config = QuantizationConfig(int16_activations=names, quantize_output=True)
+    return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
+
+
+@few
+@given(networks(), st.data())
+def test_compiled_code_equals_the_interpreter(drawn: Graph, data: st.DataObject) -> None:
+    graph = quantized(optimize(drawn), data).graph
+    # A chain of functions is one table: what was chosen inside of it is not there.
+    assume(DType.I16 in {node.type.dtype for node in graph.nodes})
+    for target in (TARGETS[0], "x86-64"):
+        assert_agree(graph, samples_for(graph, 1)[0], target, rtol=0)
+
+
+@few
+@given(networks(), st.data())
+def test_decisions_give_back_the_graph_they_were_made_with(
+    drawn: Graph, data: st.DataObject
+) -> None:
+    graph = optimize(drawn)
+    made = quantized(graph, data)
+    assert same_graph(made.decisions.apply(graph), made.graph)
+
+
+@few
+@given(networks(), st.data())
+def test_no_layer_can_overflow(drawn: Graph, data: st.DataObject) -> None:
+    graph = quantized(optimize(drawn), data).graph
+    for node in graph.nodes:
+        w, b = getattr(node, "w", None), getattr(node, "b", None)
+        if w is None or w.type.quant is None:
+            continue
+        (x, *_), axes = node.operands, tuple(range(w.type.rank - 1))
+        low, high = x.type.dtype.limits
+        reach = max(high - x.type.params.zero_point, x.type.params.zero_point - low)
+        worst = reach * np.abs(w.value.astype(np.int64)).sum(axis=axes)
+        worst = worst + (0 if b is None else np.abs(b.value.astype(np.int64)))
+        assert worst.max(initial=0) < 2**31
