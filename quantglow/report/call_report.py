@@ -11,6 +11,7 @@ from quantglow.backends.llvm.executable import LlvmExecutable
 from quantglow.backends.llvm.peak import Peak, measure_peak
 from quantglow.errors import BackendError
 from quantglow.report.tables import Table
+from quantglow.runtime.batches import BatchedExecutable
 from quantglow.runtime.build import Build
 from quantglow.types import Array
 
@@ -97,8 +98,14 @@ class CallReport:
 
 
 def profile_calls(build: Build, feeds: Mapping[str, Array], repeats: int = 30) -> CallReport:
-    """The median time of every kernel call of a build on ``feeds``, and the processor's peak."""
-    executable = build.executable
+    """The median time of every kernel call of a build on ``feeds``, and the processor's peak.
+
+    Of a batch that runs in pieces, the first piece is timed.
+    """
+    executable: object = build.executable
+    if isinstance(executable, BatchedExecutable):
+        feeds = executable.feeds_of(feeds, 0)
+        executable = executable.piece
     if not isinstance(executable, LlvmExecutable):
         raise BackendError(
             f"the {build.target} backend runs no kernels to time. Remedy: compile with "

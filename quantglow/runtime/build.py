@@ -23,6 +23,7 @@ from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.ops.external import External
 from quantglow.options import choice
+from quantglow.runtime.batches import BatchedExecutable, piece_of
 from quantglow.runtime.delegation import OnnxRuntimeBackend
 from quantglow.runtime.partition import Segment, partition
 from quantglow.runtime.protocol import Backend, Executable
@@ -160,11 +161,17 @@ class ProgramBackend:
         machine = self.target
         unsigned = machine is None or machine.unsigned_activations
         planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
-        self.programs.append(planned)
         if machine is None:
+            self.programs.append(planned)
             return ReferenceExecutable(planned.program, planned.plan)
+        part, pieces = piece_of(segment, planned.plan.peak_nbytes)
+        if pieces > 1:
+            planned = plan_program(part, unsigned=unsigned, seconds=self.seconds)
+        self.programs.append(planned)
         with debug.timed("generate code", self.seconds):
-            return compile_program(planned.program, planned.plan, machine, num_threads)
+            made = compile_program(planned.program, planned.plan, machine, num_threads)
+        outputs = tuple(node.type for _, node in segment.outputs)
+        return made if pieces == 1 else BatchedExecutable(made, pieces, outputs)
 
 
 def thread_count(num_threads: int | None) -> int:

@@ -1,0 +1,129 @@
+"""A graph for a part of its batch gives the same results for these samples, or there is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow import ops
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret
+from quantglow.lowering.split_batch import split_batch
+from quantglow.report.call_report import profile_calls
+from quantglow.runtime import batches
+from quantglow.runtime.batches import BatchedExecutable
+from quantglow.types import Array, f32
+
+BATCH = 6
+RNG = np.random.default_rng(0)
+
+
+def constant(*shape: int) -> Constant:
+    return Constant(name=f"c{shape}", value=RNG.standard_normal(shape).astype(np.float32))
+
+
+X = Input(name="x", tensor=f32(BATCH, 5, 4, 3))
+ROWS = Input(name="x", tensor=f32(BATCH, 7))
+APART: dict[str, Node] = {
+    "conv": ops.Conv(name="y", x=X, w=constant(3, 3, 3, 8), pads=(1, 1, 1, 1)),
+    "transposed conv": ops.ConvTranspose(name="y", x=X, w=constant(2, 2, 3, 2), strides=(2, 2)),
+    "pool": ops.MaxPool(name="y", x=X, kernel=(2, 2), strides=(2, 2)),
+    "gemm": ops.Gemm(name="y", x=ROWS, w=constant(7, 2)),
+    "constant for all samples": ops.Add(name="y", x=X, y=constant(4, 3)),
+    "constant with axis 0": ops.Mul(name="y", x=X, y=constant(1, 5, 1, 1)),
+    "two operands": ops.Max(name="y", x=X, y=ops.Relu(name="r", x=X)),
+    "mean of pixels": ops.ReduceMean(name="y", x=X, axes=(1, 2), keepdims=False),
+    "softmax": ops.Softmax(name="y", x=ROWS),
+    "channels joined": ops.Concat(name="y", parts=(X, X), axis=3),
+    "transpose of a sample": ops.Transpose(name="y", x=X, perm=(0, 3, 1, 2)),
+    "flatten": ops.Reshape(name="y", x=X, shape=(BATCH, 60)),
+    "crop": ops.Slice(
+        name="y", x=X, starts=(0, 1, 0, 2), sizes=(BATCH, 2, 4, 1), steps=(1, 2, 1, 1)
+    ),
+    "border": ops.Pad(name="y", x=X, before=(0, 1, 0, 0), after=(0, 0, 2, 0)),
+    "resize": ops.Resize(name="y", x=X, sizes=(10, 8), scales=(2.0, 2.0)),
+}
+MIXED: dict[str, Node] = {
+    "constant for each sample": ops.Add(name="y", x=X, y=constant(BATCH, 1, 1, 1)),
+    "mean over samples": ops.ReduceMean(name="y", x=X, axes=(0,), keepdims=True),
+    "samples joined": ops.Concat(name="y", parts=(X, X), axis=0),
+    "samples moved": ops.Transpose(name="y", x=ROWS, perm=(1, 0)),
+    "samples reversed": ops.Slice(
+        name="y", x=ROWS, starts=(BATCH - 1, 0), sizes=(BATCH, 7), steps=(-1, 1)
+    ),
+    "rows of pairs": ops.Reshape(name="y", x=ROWS, shape=(3, 14)),
+    "padded batch": ops.Pad(name="y", x=ROWS, before=(1, 0), after=(0, 0)),
+    "softmax over samples": ops.Softmax(name="y", x=Input(name="x", tensor=f32(BATCH))),
+}
+
+
+def graph_of(node: Node) -> Graph:
+    """The node's graph: its only Input is its first operand at some depth."""
+    first = node
+    while first.operands:
+        first = first.operands[0]
+    assert isinstance(first, Input)
+    return Graph((first,), (("y", node),))
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 6])
+@pytest.mark.parametrize("name", APART)
+def test_parts_give_what_the_whole_gives(name: str, pieces: int) -> None:
+    graph = graph_of(APART[name])
+    part = split_batch(graph, pieces)
+    assert part is not None
+    x = RNG.standard_normal(graph.inputs[0].type.shape).astype(np.float32)
+    found = [interpret(part, {"x": piece})[0] for piece in np.split(x, pieces)]
+    np.testing.assert_allclose(np.concatenate(found), interpret(graph, {"x": x})[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_operators_that_mix_samples_have_no_parts(name: str) -> None:
+    assert split_batch(graph_of(MIXED[name]), 2) is None
+
+
+def test_a_batch_has_no_uneven_parts() -> None:
+    assert split_batch(graph_of(APART["conv"]), 4) is None
+
+
+def int8_network() -> tuple[Graph, Array]:
+    """Conv, mean and Gemm on a batch of 6 in int8, and its input."""
+    conv = ops.Conv(name="c", x=X, w=constant(3, 3, 3, 8), low=0.0)
+    mean = ops.ReduceMean(name="m", x=conv, axes=(1, 2), keepdims=False)
+    graph = graph_of(ops.Gemm(name="y", x=mean, w=constant(8, 5)))
+    x = RNG.standard_normal(X.type.shape).astype(np.float32)
+    return qg.quantize(graph, qg.profile(graph, [x])), x
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_batch_in_pieces_gives_the_same_integers(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph, x = int8_network()
+    whole = qg.compile(graph, num_threads=threads)
+    third = whole.build.programs[0].plan.peak_nbytes // 3 + 1
+    monkeypatch.setattr(batches, "PIECE_NBYTES", third)
+    cut = qg.compile(graph, num_threads=threads)
+    executable: Any = cut.build.executable
+    assert isinstance(executable, BatchedExecutable)
+    assert executable.pieces == 3
+    np.testing.assert_array_equal(cut(x), whole(x))
+    np.testing.assert_array_equal(cut(x), interpret(graph, {"x": x})[0])
+
+
+def test_pieces_need_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = int8_network()
+    whole = qg.compile(graph, num_threads=1).report.memory.peak_nbytes
+    monkeypatch.setattr(batches, "PIECE_NBYTES", 1)
+    assert qg.compile(graph, num_threads=1).report.memory.peak_nbytes < whole / 3
+
+
+def test_calls_of_the_first_piece_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, x = int8_network()
+    monkeypatch.setattr(batches, "PIECE_NBYTES", 1)
+    cut = qg.compile(graph, num_threads=1)
+    assert len(profile_calls(cut.build, {"x": x}, repeats=1).calls) > 1
