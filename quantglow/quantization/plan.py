@@ -132,6 +132,8 @@ def make_plan(
     if not config.quantize_output:
         for node in _tail(graph):
             reasons.setdefault(node, "finishes the output in float")
+    for node in _read_as_float(graph, reasons):
+        reasons[node] = "all that reads it is float"
     for node in _not_worth_it(graph, reasons):
         reasons[node] = "no int8 operator next to it is worth the conversions"
     groups = _groups(graph, ranges, reasons)
@@ -178,6 +180,21 @@ def _tail(graph: Graph) -> list[Node]:
         if node in leading and (fed or isinstance(node, Softmax | LogSoftmax)):
             tail.add(node)
     return [node for node in graph.nodes if node in tail]
+
+
+def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:
+    """Sums and products that only float operators read: int8 would add a rounding, and save none.
+
+    The residual sum before a normalization is one, with its few very large values.
+    """
+    floats, found = set(reasons), []
+    for node in reversed(graph.compute_nodes()):
+        readers = graph.users[node]
+        arithmetic = isinstance(node, Binary) and node not in reasons
+        if arithmetic and readers and all(user in floats for user in readers):
+            floats.add(node)
+            found.append(node)
+    return found
 
 
 def _not_worth_it(graph: Graph, reasons: Mapping[Node, str]) -> Iterator[Node]:

@@ -160,3 +160,16 @@ def test_hidden_attention_scores_do_not_blind_the_softmax(hide: str) -> None:
     result, report = quantized(graph)
     assert report.count("float") == 2
     assert sqnr(graph, result) > 30
+
+
+def test_a_sum_that_only_float_operators_read_is_not_rounded() -> None:
+    x = Input(name="x", tensor=f32(1, 8, 16))
+    y = Input(name="y", tensor=f32(1, 16, 16))
+    product = ops.MatMul(name="product", x=x, y=y)
+    total = ops.Add(name="total", x=product, y=x)
+    graph = graph_of(ops.LayerNormalization(name="rows", x=total), inputs=(x, y))
+    feeds = {n.name: np.random.default_rng(0).normal(size=n.type.shape) for n in graph.inputs}
+    recorded = profile(graph, [{k: v.astype(np.float32) for k, v in feeds.items()}])
+    kinds = {n.name: n.type for n in quantize(graph, recorded).nodes}
+    assert kinds["total"].dtype.is_float
+    assert kinds["product"].dtype.is_float

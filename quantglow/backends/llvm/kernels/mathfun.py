@@ -48,20 +48,33 @@ def exp(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     """``e ** x``: 2^n (1 + r + r^2 P(r)) with x = n ln 2 + r."""
     del target
     kind, ints = vector(lanes, "float"), vector(lanes, "i32")
-    x = limited(b, kind, x, -105.0, 90.0)
-    shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), _MAGIC)
-    n = plus(b, kind, shifted, -_MAGIC)
-    r = b.op("fsub", kind, x, scaled(b, kind, n, _LN2_HIGH))
-    r = b.op("fsub", kind, r, scaled(b, kind, n, _LN2_LOW))
-    square = b.op("fmul", kind, r, r)
-    tail = b.op("fmul", kind, square, polynomial(b, kind, r, _EXP))
-    value = plus(b, kind, b.op("fadd", kind, r, tail), 1.0)
+    value, shifted = _exp_mantissa(b, lanes, limited(b, kind, x, -105.0, 90.0))
     exponent = vectors.centre(b, lanes, vectors.bits(b, lanes, shifted), _MAGIC_BITS)
     # Two steps, so that results below the normal range lose bits instead of vanishing.
     half = b.op("ashr", ints, exponent, splat(ints, "1"))
     value = b.op("fmul", kind, value, _power_of_two(b, lanes, half))
     rest = b.op("sub", ints, exponent, half)
     return b.op("fmul", kind, value, _power_of_two(b, lanes, rest))
+
+
+def exp_normal(b: Builder, lanes: int, x: Value) -> Value:
+    """``e ** x`` where that is a normal float32: -87 < x < 88.  NaN stays NaN."""
+    value, shifted = _exp_mantissa(b, lanes, x)
+    # The shift by 23 that makes it an exponent leaves nothing of the magic number.
+    scale = _power_of_two(b, lanes, vectors.bits(b, lanes, shifted))
+    return b.op("fmul", vector(lanes, "float"), value, scale)
+
+
+def _exp_mantissa(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
+    """1 + r + r^2 P(r) with x = n ln 2 + r, and n in the lowest bits of a float."""
+    kind = vector(lanes, "float")
+    shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), _MAGIC)
+    n = plus(b, kind, shifted, -_MAGIC)
+    r = b.op("fsub", kind, x, scaled(b, kind, n, _LN2_HIGH))
+    r = b.op("fsub", kind, r, scaled(b, kind, n, _LN2_LOW))
+    square = b.op("fmul", kind, r, r)
+    tail = b.op("fmul", kind, square, polynomial(b, kind, r, _EXP))
+    return plus(b, kind, b.op("fadd", kind, r, tail), 1.0), shifted
 
 
 def log(b: Builder, target: Target, lanes: int, x: Value) -> Value:

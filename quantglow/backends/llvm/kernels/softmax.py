@@ -26,6 +26,9 @@ from quantglow.types import Array, DType
 
 OPERATIONS = 40
 """Rough cost of an element: an exponential and a division."""
+NEGLIGIBLE = -80.0
+"""So far below the maximum a share is less than 2e-35.  Masked elements lie there; their powers
+would be subnormal, which costs a processor a hundred cycles each."""
 
 
 @emits(Softmax)
@@ -73,7 +76,10 @@ class _Softmax:
                 self.integer_row(at_y, at_x, largest, table[0])
 
     def largest(self, x: Value) -> Value:
-        """The maximum of a row, as stored."""
+        """The maximum of a row, as stored; any of them if there is a NaN.
+
+        That shows in the sum of the powers, and makes the whole row NaN.
+        """
         b, dtype = self.b, self.dtype
         element = ELEMENTS[dtype]
         lowest = -np.inf if dtype.is_float else dtype.limits[0]
@@ -82,6 +88,9 @@ class _Softmax:
             return splat(vector(lanes, element), vectors.literal(element, lowest))
 
         def combine(lanes: int, a: Value, c: Value) -> Value:
+            if dtype.is_float:
+                kind = vector(lanes, element)
+                return b.select(kind, b.compare("ogt", kind, a, c), a, c)
             return vectors.maximum(b, lanes, dtype, a, c)
 
         def load(index: Value | int, piece: Piece) -> Value:
@@ -99,27 +108,35 @@ class _Softmax:
     # -- float32
 
     def float_row(self, y: Value, x: Value, largest: Value) -> None:
-        """Powers are written to the result, summed, and divided."""
+        """Powers are written to the result, summed, and scaled: one division for the row."""
         b = self.b
 
         def power(index: Value | int, piece: Piece) -> Value:
             kind = vector(piece.lanes, "float")
             value = load_strided(b, "float", 4, self._at(x, index, 4), 4, piece)
             top = b.broadcast(piece.lanes, "float", largest)
-            result = mathfun.exp(b, self.target, piece.lanes, b.op("fsub", kind, value, top))
+            result = self._exp(piece.lanes, b.op("fsub", kind, value, top))
             store_strided(b, "float", 4, self._at(y, index, 4), 4, piece, result)
             return result
 
-        total = self._sum("float", power)
+        share = b.op("fdiv", "float", f32(1.0), self._sum("float", power))
 
-        def divide(at: Sequence[Value], group: Sequence[Piece]) -> None:
+        def scale(at: Sequence[Value], group: Sequence[Piece]) -> None:
             for piece in group:
                 kind = vector(piece.lanes, "float")
                 value = load_strided(b, "float", 4, at[0], 4, piece)
-                share = b.op("fdiv", kind, value, b.broadcast(piece.lanes, "float", total))
-                store_strided(b, "float", 4, at[0], 4, piece, share)
+                scaled = b.op("fmul", kind, value, b.broadcast(piece.lanes, "float", share))
+                store_strided(b, "float", 4, at[0], 4, piece, scaled)
 
-        self._row([y], (4,), divide)
+        self._row([y], (4,), scale)
+
+    def _exp(self, lanes: int, x: Value) -> Value:
+        """``exp(x)`` of x <= 0; 0 below ``NEGLIGIBLE``."""
+        b, kind = self.b, vector(lanes, "float")
+        limit, zero = splat(kind, f32(NEGLIGIBLE)), splat(kind, f32(0.0))
+        below = b.compare("olt", kind, x, limit)
+        power = mathfun.exp_normal(b, lanes, b.select(kind, below, limit, x))
+        return b.select(kind, below, zero, power)
 
     # -- integers
 
