@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test bench conformance operators
+.PHONY: check test bench fuzz conformance operators
 
 check:
 	$(PYTHON) -m ruff check .
@@ -19,3 +19,7 @@ conformance:
 
 operators:
 	$(PYTHON) -m benchmarks operators
+
+fuzz:
+	$(PYTHON) -m tests.fuzz graphs --seeds 0:100000 --minutes 30
+	$(PYTHON) -m tests.fuzz files --seeds 0:100000 --minutes 15

@@ -8,6 +8,7 @@ from quantglow.errors import ModelError
 from quantglow.frontend.export_writer import Value, Writer, export_rule, identity
 from quantglow.frontend.external import renamed
 from quantglow.frontend.loading import all_nodes, opsets_of
+from quantglow.frontend.values import array_of
 from quantglow.ops.external import External
 
 
@@ -28,7 +29,7 @@ def write_part(node: External, w: Writer) -> list[str]:
     names = {name: w.number(name) for name in part.output if name}
     names |= {info.name: w.stored(arg) for info, arg in args}
     for tensor in proto.graph.initializer:
-        names[tensor.name] = w.constant(onnx.numpy_helper.to_array(tensor), tensor.name)
+        names[tensor.name] = w.constant(array_of(tensor), tensor.name)
     w.nodes.append(renamed(part, names))
     w.origins.append((proto, node.name))
     return [names[output.name] for output in proto.graph.output]

@@ -40,7 +40,7 @@ from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.loading import all_nodes, opsets_of
 from quantglow.frontend.qlinear import import_qlinear
 from quantglow.frontend.shape import MAX_ELEMENTS
-from quantglow.frontend.values import Foreign, Known, Value, held_dtype, shape_of
+from quantglow.frontend.values import Foreign, Known, Value, array_of, held_dtype, shape_of
 from quantglow.graph.node import Input, Node
 from quantglow.graph.signature import Shapes
 from quantglow.types import TensorType
@@ -87,11 +87,7 @@ def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -
 def known_initializers(graph: onnx.GraphProto) -> Iterator[Known]:
     """The initializers decoded.  Raises ``ModelError``."""
     for tensor in graph.initializer:
-        try:
-            array = onnx.numpy_helper.to_array(tensor)
-        except FAILURES as error:
-            raise ModelError(f"tensor {tensor.name!r} is malformed: {error}") from None
-        yield Known(tensor.name, array)
+        yield Known(tensor.name, array_of(tensor))
 
 
 def add_initializers(graph: onnx.GraphProto, known: Iterable[Known], scope: Scope) -> None:

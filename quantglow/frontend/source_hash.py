@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from quantglow.frontend.loading import opsets_of
+from quantglow.frontend.values import array_of
 
 
 def source_hash(model: onnx.ModelProto) -> str:
@@ -74,7 +75,7 @@ def add_attribute(digest: Digest, attribute: onnx.AttributeProto) -> None:
 
 def add_tensor(digest: Digest, tensor: onnx.TensorProto) -> None:
     digest.add(tensor.data_type, list(tensor.dims))
-    array = onnx.numpy_helper.to_array(tensor)
+    array = array_of(tensor)
     if array.dtype == np.object_:
         digest.add(array.reshape(-1).tolist())
     else:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.errors import UnsupportedOpError
+from quantglow.errors import ModelError, UnsupportedOpError
 from quantglow.graph.node import Node
 from quantglow.types import Array, DType, ElementType, QuantParams
 
@@ -110,7 +110,19 @@ Value = Node | Known | Foreign | Quantized
 
 def type_in_words(onnx_type: int) -> str:
     """``float``, ``int64``, …"""
+    if onnx_type not in onnx.helper.get_all_tensor_dtypes():
+        return f"of type {onnx_type}, which ONNX does not have"
     return str(onnx.helper.tensor_dtype_to_string(onnx_type)).split(".")[-1].lower()
+
+
+def array_of(tensor: onnx.TensorProto) -> Array:
+    """The array that a tensor of a model holds.  Raises ``ModelError``."""
+    try:
+        return np.asarray(onnx.numpy_helper.to_array(tensor))
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as e:
+        raise ModelError(
+            f"tensor {tensor.name!r} is malformed: {e}. Remedy: export or copy the model again."
+        ) from None
 
 
 def shape_of(value: Value) -> tuple[int, ...] | None:

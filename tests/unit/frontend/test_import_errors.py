@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from quantglow.errors import ModelError, QuantglowError, UnsupportedOpError
 from quantglow.frontend import import_model
+from quantglow.frontend.source_hash import source_hash
 from quantglow.interpreter import interpret
 from tests.unit.frontend.onnx_models import Const, floats, ints, model_of, single, weights
 
@@ -268,3 +269,28 @@ def test_the_hash_ignores_the_input_shape() -> None:
     other = small_model()
     other.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 7
     assert import_model(other).source_hash == import_model(small_model()).source_hash
+
+
+def with_added_constant(model: onnx.ModelProto, constant: onnx.TensorProto) -> onnx.ModelProto:
+    """The model with ``constant`` added to its output by a Constant node."""
+    end = model.graph.output[0].name
+    model.graph.node.add().CopyFrom(node("Constant", [], ["late"], value=constant))
+    model.graph.node.add().CopyFrom(node("Add", [end, "late"], ["sum"]))
+    model.graph.output[0].name = "sum"
+    return model
+
+
+def test_a_tensor_of_an_attribute_that_lacks_data_is_refused() -> None:
+    constant = helper.make_tensor("short", TensorProto.FLOAT, (1,), [0.5])
+    constant.dims[0] = 9
+    made = with_added_constant(small_model(), constant)
+    with pytest.raises(ModelError, match="'short' is malformed"):
+        source_hash(made)
+
+
+@pytest.mark.parametrize("element", [-1, 2147483647])
+def test_an_input_of_a_type_that_onnx_does_not_have_is_refused(element: int) -> None:
+    made = small_model()
+    made.graph.input[0].type.tensor_type.elem_type = element
+    with pytest.raises(ModelError, match="ONNX does not have"):
+        import_model(made)

@@ -1,0 +1,46 @@
+"""A short run of both fuzzers; ``make fuzz`` is the long one.  Every finding becomes a test."""
+
+from __future__ import annotations
+
+import onnx
+import pytest
+
+from tests.fuzz import files, graphs
+from tests.fuzz.compare import LEVELS, check
+from tests.fuzz.isolated import findings
+from tests.fuzz.shrink import shrunk
+
+
+@pytest.mark.parametrize("what", ["graphs", "files"])
+def test_finds_nothing(what: str) -> None:
+    assert [found for found in findings(what, range(10_000, 10_060)) if found] == []
+
+
+def test_a_seed_always_gives_the_same_case() -> None:
+    once, again = graphs.drawn(5), graphs.drawn(5)
+    assert once.model == again.model
+    assert files.damaged(5) == files.damaged(5)
+
+
+def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quantglow.ops.elementwise.Relu.reference", lambda self, x: x)
+    seed = next(
+        s
+        for s in range(100)
+        if sum(n.op_type == "Relu" for n in graphs.drawn(s).model.graph.node)
+        and check(graphs.drawn(s), LEVELS[0])
+    )
+    found = check(graphs.drawn(seed), LEVELS[0])
+    assert found is not None
+    small = shrunk(
+        graphs.drawn(seed),
+        lambda case: (again := check(case, LEVELS[0])) is not None and again.kind == found.kind,
+    )
+    assert "Relu" in [node.op_type for node in small.model.graph.node]
+    assert len(small.model.graph.node) <= 2
+
+
+def test_drawn_models_are_valid_onnx() -> None:
+    model = graphs.drawn(17).model
+    onnx.checker.check_model(model, full_check=True)
+    assert model.graph.node

@@ -1,0 +1,115 @@
+"""The fuzzers' command line."""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+
+import onnx
+from rich.console import Console
+from rich.progress import track
+
+from tests.fuzz import compare, files, graphs, isolated
+from tests.fuzz.compare import Difference
+from tests.fuzz.shrink import shrunk
+
+
+def level_of(seed: int) -> str:
+    return compare.LEVELS[seed % len(compare.LEVELS)]
+
+
+def check(what: str, seed: int) -> Difference | None:
+    """The difference of a seed's case, None if there is none."""
+    if what == "files":
+        return files.check_file(files.damaged(seed))
+    return compare.check(graphs.drawn(seed), level_of(seed))
+
+
+def work(what: str, start: int, stop: int) -> None:
+    """Check seeds and print a line for each; ``isolated`` reads them."""
+    resource.setrlimit(resource.RLIMIT_AS, (isolated.MEMORY_NBYTES,) * 2)
+    for seed in range(start, stop):
+        faulthandler.dump_traceback_later(isolated.SECONDS, exit=True)
+        found = check(what, seed)
+        faulthandler.cancel_dump_traceback_later()
+        kind, detail = (found.kind, found.detail) if found else ("", "")
+        print("\n" + json.dumps({"seed": seed, "kind": kind, "detail": detail}), flush=True)
+
+
+def hunt(what: str, seeds: range, minutes: float | None, folder: Path) -> int:
+    """Check seeds until they, or the minutes, are over; the number of findings."""
+    console, found, tried = Console(), [], 0
+    deadline = time.monotonic() + 60 * minutes if minutes else None
+    checked = track(
+        isolated.findings(what, seeds),
+        f"fuzzing {what}",
+        total=len(seeds),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+    )
+    for finding in checked:
+        tried += 1
+        if finding:
+            found.append(finding)
+            console.print(f"seed {finding.seed}: {finding.kind}: {finding.detail}", markup=False)
+            console.print(f"  {kept(what, finding, folder)}", markup=False)
+        if deadline and time.monotonic() > deadline:
+            break
+    console.print(f"{what}: {tried} tried, {len(found)} findings")
+    return len(found)
+
+
+def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
+    """Write the case, as small as it gets; in words where it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{what}-{finding.seed}.onnx"
+    if what == "files":
+        path.write_bytes(files.damaged(finding.seed))
+        return str(path)
+    case, level = graphs.drawn(finding.seed), level_of(finding.seed)
+    if finding.kind != "crash":
+
+        def fails(smaller: graphs.Case) -> bool:
+            difference = compare.check(smaller, level)
+            return difference is not None and difference.kind == finding.kind
+
+        case = shrunk(case, fails)
+    onnx.save(case.model, path)
+    operators = " ".join(node.op_type for node in case.model.graph.node)
+    return f"{path}: {operators} (target {level})"
+
+
+def seed_range(text: str) -> range:
+    start, _, stop = text.partition(":")
+    return range(int(start), int(stop)) if stop else range(int(start), int(start) + 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for what, about in (
+        ("graphs", "random graphs: float against onnxruntime, int8 against the interpreter"),
+        ("files", "damaged files: a result or a typed error, nothing else"),
+    ):
+        options = commands.add_parser(what, help=about, description=about)
+        options.add_argument("--seeds", type=seed_range, default=range(1000), metavar="FROM:TO")
+        options.add_argument("--minutes", type=float, help="stop after so many")
+        options.add_argument("--folder", type=Path, default=Path("fuzz-findings"))
+    worker = commands.add_parser("worker")
+    worker.add_argument("what")
+    worker.add_argument("start", type=int)
+    worker.add_argument("stop", type=int)
+    given = parser.parse_args()
+    if given.command == "worker":
+        work(given.what, given.start, given.stop)
+    else:
+        sys.exit(bool(hunt(given.command, given.seeds, given.minutes, given.folder)))
+
+
+if __name__ == "__main__":
+    main()

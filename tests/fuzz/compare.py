@@ -1,0 +1,153 @@
+"""What a case must fulfil: float as onnxruntime, int8 the same integers everywhere.
+
+Float results may differ by rounding.  How much rounding can do to a graph is measured: onnxruntime
+runs it once more on inputs moved by one part in a million, and ten times what that changes is
+allowed, besides a ten-thousandth of the largest result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+import quantglow as qg
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops.elementwise import Relu
+from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
+from tests.fuzz.graphs import Case, Feeds
+
+Arrays = list[NDArray[np.generic]]
+TOLERANCE = 1e-4
+NUDGE = 1e-6
+FLOOR = 1e-5
+"""Of float differences: values near 1 that cancel leave as much."""
+LEVELS = ("native", "avx2", "x86-64")
+EXACT_FLOAT = (Concat, Constant, Expand, Input, Pad, Relu, Reshape, Slice, Transpose)
+"""Float operators whose every result is the same in NumPy and compiled."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs, in words; ``kind`` is kept while a case is shrunk."""
+
+    kind: str
+    detail: str
+
+
+def check(case: Case, level: str) -> Difference | None:
+    """The first difference of a case, None if it is as it should be."""
+    try:
+        wanted = reference(case.model, case.samples)
+    except Exception as error:  # noqa: BLE001 - what onnxruntime refuses is no case for us
+        return None if type(error).__module__.startswith("onnxruntime") else raised(error)
+    try:
+        return float_difference(case, wanted, level) or int8_difference(case, level)
+    except Exception as error:  # noqa: BLE001 - whatever is raised on a valid model is the finding
+        return raised(error)
+
+
+def raised(error: Exception) -> Difference:
+    return Difference(f"raises {type(error).__name__}", str(error)[:300])
+
+
+def session(model: onnx.ModelProto) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    return ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+
+
+def reference(model: onnx.ModelProto, samples: tuple[Feeds, ...]) -> tuple[Arrays, Arrays]:
+    """onnxruntime's outputs on the first sample, and what rounding may change of each."""
+    runner = session(model)
+    plain = runner.run(None, samples[0])
+    moved = [runner.run(None, nudged(samples[0], sign)) for sign in (1, -1)]
+    spans = [
+        np.maximum(*(apart(p, m) for m in moves)) for p, *moves in zip(plain, *moved, strict=True)
+    ]
+    return plain, spans
+
+
+def nudged(feeds: Feeds, sign: int) -> Feeds:
+    rng = np.random.default_rng(abs(sign) + 7)
+
+    def moved(array: NDArray[np.generic]) -> NDArray[np.generic]:
+        if array.dtype != np.float32:
+            return array
+        step = sign * NUDGE * rng.choice([-1, 1], array.shape)
+        return (array * (1 + step)).astype(np.float32)
+
+    return {name: moved(array) for name, array in feeds.items()}
+
+
+def apart(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]:
+    """|a - b| as float64, 0 where both are the same infinity or NaN."""
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    with np.errstate(invalid="ignore"):
+        same = (x == y) | (np.isnan(x) & np.isnan(y))
+        return np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf))
+
+
+def float_difference(case: Case, wanted: tuple[Arrays, Arrays], level: str) -> Difference | None:
+    """Interpreter and compiled program against onnxruntime."""
+    graph = qg.import_model(case.model)
+    interpreted = qg.interpret(graph, case.samples[0])
+    compiled = qg.compile(case.model, level, 1).run(None, case.samples[0])
+    for kind, found in (("interpreter", interpreted), ("compiled", compiled)):
+        for position, (w, span, f) in enumerate(zip(*wanted, found, strict=True)):
+            if (f.dtype, f.shape) != (w.dtype, w.shape):
+                return Difference(f"{kind} type", f"{f.dtype}{f.shape} for {w.dtype}{w.shape}")
+            if detail := too_far(w, f, span):
+                return Difference(f"{kind} float", f"output {position}: {detail}")
+    return None
+
+
+def too_far(
+    wanted: NDArray[np.generic], found: NDArray[np.generic], span: NDArray[np.float64]
+) -> str:
+    """In words where two results differ by more than rounding explains, or an empty text."""
+    finite = np.abs(np.asarray(wanted, np.float64)[np.isfinite(np.asarray(wanted, np.float64))])
+    exact = wanted.dtype != np.float32
+    base = 0.0 if exact else TOLERANCE * finite.max(initial=0.0) + FLOOR
+    bad = apart(wanted, found) > base + 10 * span
+    # Where rounding turns an index or a condition, its neighbours follow.
+    if not bad.any() or (exact and span.any()):
+        return ""
+    at = tuple(int(i) for i in np.argwhere(bad)[0])
+    return f"{found[at]} for {wanted[at]} at {at}, {int(bad.sum())} of {bad.size} values"
+
+
+def int8_difference(case: Case, level: str) -> Difference | None:
+    """The compiled int8 program against the interpreter, bit for bit."""
+    graph = qg.import_model(case.model)
+    try:
+        profile = qg.profile(graph, list(case.samples), progress=False)
+    except qg.CalibrationError:
+        return None  # infinite values, which calibration refuses
+    int8 = with_exact_outputs(qg.quantize(graph, profile))
+    if not int8.outputs:
+        return None
+    program = qg.compile(int8, level, 1)
+    for feeds in case.samples:
+        wanted, found = qg.interpret(int8, feeds), program.run(None, feeds)
+        for (name, _), w, f in zip(int8.outputs, wanted, found, strict=True):
+            if not np.array_equal(w, f, equal_nan=w.dtype == np.float32):
+                share = np.mean(np.asarray(w != f))
+                return Difference("int8", f"{name}: {share:.2%} of the values differ")
+    return None
+
+
+def with_exact_outputs(graph: Graph) -> Graph:
+    """The integer values that no inexact float operator had a hand in, as outputs."""
+    exact: dict[Node, bool] = {}
+    for node in graph.nodes:
+        known = isinstance(node, EXACT_FLOAT) or node.type.quant is not None
+        exact[node] = known and all(exact[operand] for operand in node.operands)
+    compute = [n for n in graph.compute_nodes() if exact[n] and n.type.quant is not None]
+    ends = [n for n in compute if not any(user in compute for user in graph.users[n])]
+    return Graph(graph.inputs, tuple((n.name, n) for n in ends), graph.source_hash)

@@ -1,0 +1,126 @@
+"""Damaged model files: bytes and fields altered at random.
+
+Whatever the damage, loading and running ends in a result or in one of quantglow's own errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import Message
+from numpy.typing import NDArray
+
+import quantglow as qg
+from tests.fuzz.compare import Difference
+from tests.fuzz.graphs import drawn
+
+SHARED = 40
+"""Files are made from the graphs of so many seeds."""
+
+
+def damaged(seed: int) -> bytes:
+    """The file of a seed."""
+    rng = np.random.default_rng(seed)
+    model = drawn(int(rng.integers(SHARED))).model
+    if rng.random() < 0.4:
+        return altered_bytes(bytearray(model.SerializeToString()), rng)
+    for _ in range(int(rng.integers(1, 4))):
+        alter_field(model, rng)
+    return bytes(model.SerializeToString())
+
+
+def altered_bytes(data: bytearray, rng: np.random.Generator) -> bytes:
+    for _ in range(int(rng.integers(1, 6))):
+        at = int(rng.integers(len(data))) if data else 0
+        how = int(rng.integers(4)) if data else 2
+        if how == 0:
+            data[at] = int(rng.integers(256))
+        elif how == 1:
+            del data[at : at + int(rng.integers(1, 9))]
+        elif how == 2:
+            data[at:at] = rng.bytes(int(rng.integers(1, 9)))
+        else:
+            del data[at + 1 :]
+    return bytes(data)
+
+
+def alter_field(model: onnx.ModelProto, rng: np.random.Generator) -> None:
+    """Give one field, chosen among all that are set, another value."""
+    places = list(fields(model))
+    message, field = places[int(rng.integers(len(places)))]
+    value = getattr(message, field.name)
+    if field.is_repeated:
+        change_list(value, rng)
+    elif field.cpp_type == field.CPPTYPE_MESSAGE or rng.random() < 0.1:
+        message.ClearField(field.name)
+    elif field.cpp_type == field.CPPTYPE_STRING:
+        old = value.encode() if isinstance(value, str) else bytes(value)
+        new = altered_bytes(bytearray(old), rng)
+        setattr(message, field.name, new.decode("latin-1") if isinstance(value, str) else new)
+    elif field.cpp_type in (field.CPPTYPE_FLOAT, field.CPPTYPE_DOUBLE):
+        setattr(message, field.name, float(rng.choice([0.0, -1.0, np.nan, np.inf, 1e30])))
+    elif field.cpp_type == field.CPPTYPE_ENUM:
+        setattr(message, field.name, int(rng.choice(list(field.enum_type.values_by_number))))
+    else:
+        setattr(message, field.name, number(field, rng))
+
+
+def number(field: Any, rng: np.random.Generator) -> int:
+    wide = field.cpp_type in (field.CPPTYPE_INT64, field.CPPTYPE_UINT64)
+    low = 0 if field.cpp_type in (field.CPPTYPE_UINT64, field.CPPTYPE_UINT32) else -(2**31)
+    extremes = [0, 1, 2, 7, 2**31 - 1, max(low, -1), low, *([2**40, 2**62] if wide else [])]
+    return int(extremes[int(rng.integers(len(extremes)))])
+
+
+def change_list(values: Any, rng: np.random.Generator) -> None:
+    """Drop, repeat or exchange elements of a repeated field."""
+    at, other = (int(rng.integers(len(values))) for _ in range(2))
+    how = int(rng.integers(3))
+    if how == 0:
+        del values[at]
+    elif isinstance(values[at], Message):
+        copy = type(values[at])()
+        copy.CopyFrom(values[at])
+        values.append(copy) if how == 1 else values[other].CopyFrom(copy)
+    elif isinstance(values[at], str | bytes):
+        values[at] = values[other] if how == 1 else values[at][:-1]
+    else:
+        values[at] = (
+            values[other] if how == 1 else type(values[at])(rng.choice([0, -1, 3, 2**31 - 1]))
+        )
+
+
+def fields(message: Message) -> Iterator[tuple[Any, Any]]:
+    """Every field that is set, in a message and those inside it."""
+    for field, value in message.ListFields():
+        yield message, field
+        if field.cpp_type == field.CPPTYPE_MESSAGE:
+            for inner in value if field.is_repeated else (value,):
+                yield from fields(inner)
+
+
+MOST_ELEMENTS = 10**6
+"""Inputs that a damaged model wants larger are not fed."""
+
+
+def check_file(data: bytes) -> Difference | None:
+    """None if the file ran, or was refused with an error of quantglow's own."""
+    try:
+        compiled = qg.compile(data, num_threads=1)
+        feeds = {info.name: fed(info) for info in compiled.get_inputs()}
+        if all(array.size <= MOST_ELEMENTS for array in feeds.values()):
+            compiled.run(None, feeds)
+    except qg.QuantglowError:
+        return None
+    except Exception as error:  # noqa: BLE001 - any other error is the finding
+        return Difference(f"raises {type(error).__name__}", str(error)[:300])
+    return None
+
+
+def fed(info: Any) -> NDArray[np.generic]:
+    """Zeros for an input; one array element stands for all, so that no memory is needed."""
+    shape = [dim if isinstance(dim, int) else 1 for dim in info.shape]
+    return np.broadcast_to(np.zeros((), info.dtype), shape)

@@ -1,0 +1,57 @@
+"""Runs seeds in a process of their own: a crash, a hang or too much memory is a finding, too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+SECONDS = 60
+"""For one case; then it counts as hanging."""
+
+MEMORY_NBYTES = 6 << 30
+"""Address space of the process."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was wrong with the case of a seed."""
+
+    seed: int
+    kind: str
+    detail: str
+
+
+def findings(what: str, seeds: range) -> Iterator[Finding | None]:
+    """One for each seed, in order; None for a case that is as it should be."""
+    while seeds:
+        for found in results(what, seeds):
+            yield found
+            seeds = seeds[1:]
+            if found and found.kind == "crash":
+                break
+
+
+def results(what: str, seeds: range) -> Iterator[Finding | None]:
+    """The results of one process, up to the seed that ends it."""
+    command = [sys.executable, "-m", "tests.fuzz", "worker", what]
+    command += [str(seeds.start), str(seeds.stop)]
+    pending = seeds.start
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout and process.stderr
+        for line in process.stdout:
+            if line.startswith("{"):
+                found = json.loads(line)
+                pending += 1
+                yield (
+                    Finding(found["seed"], found["kind"], found["detail"])
+                    if found["kind"]
+                    else None
+                )
+        said = process.stderr.read()
+    if pending < seeds.stop:
+        yield Finding(pending, "crash", f"exit code {process.returncode}: {said[-600:]}")
