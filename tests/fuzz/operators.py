@@ -140,7 +140,9 @@ def pool(d: Drawing) -> object:
         return d.node(d.choose(("GlobalAveragePool", "GlobalMaxPool")), x)
     kernel = [d.integer(1, min(size, 4)) for size in x.shape[2:]]
     op = d.choose(("MaxPool", "AveragePool"))
-    attributes = window(d, kernel, dilated=op == "MaxPool")
+    # A dilated window beyond the input has no meaning; onnxruntime gives a result all the same.
+    roomy = all(2 * k - 1 <= size for k, size in zip(kernel, x.shape[2:], strict=True))
+    attributes = window(d, kernel, dilated=roomy and op == "MaxPool")
     if op == "AveragePool":
         attributes["count_include_pad"] = d.integer(0, 1)
     return d.node(op, x, kernel_shape=kernel, ceil_mode=d.integer(0, 1), **attributes)
