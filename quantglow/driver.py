@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -87,7 +88,8 @@ def quantize_and_compile(
     max_drop              accuracy that may be lost, see ``accuracy_contract``
     drop_type             "absolute", or "relative" to the float model's figure
     validation_fn         a compiled model -> its figure, better when larger
-    max_minutes           bound on the search for layers that must stay float
+    max_minutes           bound on each search: for ranges and scales, for layers that must stay
+                          float; the best found until then is kept
 
     Of a model with shapes that are only known while it runs (behind a NonMaxSuppression, say), what
     comes before is quantized and compiled, and the rest is onnxruntime's: ``PartlyCompiledModel``.
@@ -112,6 +114,8 @@ def quantize_and_compile(
 
     def finish() -> CompiledModel:
         job.calibrate(calibration_data, subset_size, progress)
+        if max_minutes is not None:
+            job.deadline = time.monotonic() + 60 * max_minutes
         if contract is not None:
             return job.compile_controlled(config, contract, machine)
         job.quantize(config, progress)
@@ -164,10 +168,11 @@ def accuracy_contract(
     choice("drop_type", drop_type, accuracy_control.DROP_TYPES)
     if max_drop is not None:
         return AccuracyContract(max_drop, drop_type, validation_fn, max_minutes)
-    if validation_fn is not None or max_minutes is not None:
+    if max_minutes is not None and max_minutes <= 0:
+        raise OptionError(f"max_minutes must be positive, got {max_minutes}")
+    if validation_fn is not None:
         raise OptionError(
-            "validation_fn and max_minutes belong to max_drop. Remedy: pass max_drop, the accuracy "
-            "that may be lost."
+            "validation_fn belongs to max_drop. Remedy: pass max_drop, what may be lost."
         )
     return None
 

@@ -19,7 +19,7 @@ from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.profiles import shapes_of
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization import accuracy_control
-from quantglow.quantization.recovery import Spread, capacity
+from quantglow.quantization.recovery import Memory, Spread, capacity
 from quantglow.report import Report, verification
 from quantglow.report.metrics import Sums
 from quantglow.report.report import report_of
@@ -59,6 +59,7 @@ class Job:
     data: Sequence[Feeds] | None = None
     prepared: quantization.Prepared | None = None
     deadline: float | None = None
+    memory: Memory = field(default_factory=Memory)
 
     def prepare(self, input_shapes: InputShapes | None) -> None:
         with debug.timed("import", self.seconds):
@@ -91,7 +92,7 @@ class Job:
                     deadline=self.deadline,
                 )
             self.quantized = quantization.quantize_for_all_shapes(
-                graph, profile, config, self.data, progress, self.prepared
+                graph, profile, config, self.data, progress, self.prepared, self.memory
             )
 
     def compile(self, machine: Machine) -> CompiledModel:

@@ -17,7 +17,7 @@ from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.choose_int16 import with_chosen_int16
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.preparation import Prepared, prepare
-from quantglow.quantization.recovery import Spread, capacity, recover
+from quantglow.quantization.recovery import Memory, Spread, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rules import rule_of
 from quantglow.quantization.widths import AUTO, with_named_int16
@@ -71,8 +71,12 @@ def quantize_prepared(
     imported: Graph | None = None,
     samples: Sequence[Feeds] = (),
     progress: bool | str = "auto",
+    memory: Memory | None = None,
 ) -> tuple[Graph, Plan]:
-    """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed."""
+    """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed.
+
+    ``memory``: of earlier calls with the same samples, so that no layer is recovered twice.
+    """
     graph, profile = prepared.graph, prepared.profile
     plan = make_plan(graph, profile, config, imported, prepared.ranges)
     plan = with_named_int16(plan, profile, config, imported)
@@ -80,7 +84,8 @@ def quantize_prepared(
         plan = with_chosen_int16(plan, profile, config, samples, progress)
     result = Converter(plan, config.per_channel).run()
     if samples and config.recovery:
-        result = recover(graph, result, samples, config.recovery, config.per_channel, progress)
+        techniques = config.recovery
+        result = recover(graph, result, samples, techniques, config.per_channel, progress, memory)
     if debug.verifying():
         result.verify()
     debug.dump_ir("quantize", result)

@@ -32,6 +32,7 @@ from quantglow.quantization.equalization import Factors, rescaled
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import KEEPS_PARAMS, Plan
 from quantglow.quantization.preparation import Prepared, prepare
+from quantglow.quantization.recovery import Memory
 from quantglow.quantization.refusals import refusal
 from quantglow.quantization.report import QuantizationReport
 from quantglow.quantization.widths import reader_refusal
@@ -159,15 +160,16 @@ def quantize_for_all_shapes(
     data: Any = None,
     progress: bool | str = "auto",
     prepared: Prepared | None = None,
+    memory: Memory | None = None,
 ) -> Quantized:
     """``quantize`` at the shapes of ``graph``, with what other shapes take over.
 
-    ``prepared``: what ``prepare`` made of ``graph`` before.
+    ``prepared``: what ``prepare`` made of ``graph`` before; ``memory``: layers recovered then.
     """
     config = config or QuantizationConfig()
     samples = samples_of(data, graph)
     ready = prepared or prepare(graph, profile, config, samples, progress=progress)
-    result, plan = quantize_prepared(ready, config, None, samples, progress)
+    result, plan = quantize_prepared(ready, config, None, samples, progress, memory)
     return Quantized(result, report_of(plan), Decisions.of(plan, result, ready, config), ready)
 
 

@@ -78,10 +78,14 @@ def test_options_without_effect_are_refused() -> None:
         qg.quantize_and_compile(small_model(), small_samples(), model_type="transformer")
 
 
-@pytest.mark.parametrize("option", [{"validation_fn": len}, {"max_minutes": 1.0}])
-def test_companions_of_max_drop_need_it(option: dict[str, Any]) -> None:
-    with pytest.raises(qg.OptionError, match="belong to max_drop"):
-        qg.quantize_and_compile(small_model(), small_samples(), **option)
+def test_a_validation_function_needs_max_drop() -> None:
+    with pytest.raises(qg.OptionError, match="belongs to max_drop"):
+        qg.quantize_and_compile(small_model(), small_samples(), validation_fn=len)
+
+
+def test_minutes_must_be_positive() -> None:
+    with pytest.raises(qg.OptionError, match="max_minutes must be positive"):
+        qg.quantize_and_compile(small_model(), small_samples(), max_minutes=0)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ Laws: no channel's error on the calibration data is larger than plain rounding m
 int32 accumulator cannot overflow; the same data gives the same model.
 """
 
+from quantglow.quantization.recovery.memory import Memory
 from quantglow.quantization.recovery.samples import Spread
 from quantglow.quantization.recovery.walk import TECHNIQUES, capacity, recover
 
-__all__ = ["TECHNIQUES", "Spread", "capacity", "recover"]
+__all__ = ["TECHNIQUES", "Memory", "Spread", "capacity", "recover"]

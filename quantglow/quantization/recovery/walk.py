@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from quantglow.quantization.recovery.adapt_weights import adapt_weights
 from quantglow.quantization.recovery.correct_bias import correct_bias
 from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
 from quantglow.quantization.recovery.layer import Layer, flat
+from quantglow.quantization.recovery.memory import Memory, Operands
 from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.round_weights import round_weights
@@ -83,25 +84,30 @@ def recover(
     techniques: Sequence[str],
     per_channel: bool = True,
     progress: bool | str = False,
+    memory: Memory | None = None,
 ) -> Graph:
     """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
 
     ``int8`` is what ``quantize`` made of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
+    ``memory`` has the layers of earlier calls with the same graph and samples.
     """
     if not samples or not techniques:
         return int8
-    walk = _Walk(graph, int8, list(samples), frozenset(techniques), per_channel)
+    memory = memory or Memory()
+    known = memory.known(int8)
+    walk = _Walk(graph, int8, list(samples), frozenset(techniques), per_channel, known)
     made: dict[Node, Node] = {}
     for node in shown(int8.nodes, "Recovering accuracy", progress):
         moved = node.with_operands(tuple(made[operand] for operand in node.operands))
         made[node] = walk.visit(moved)
+    memory.add(int8, {name: made[int8.by_name(name)] for name in walk.names})
     return int8.with_outputs(made[node] for _, node in int8.outputs)
 
 
 @dataclass
 class _Walk:
     """Both graphs up to the current layer.  ``results``: float results before their clips, of
-    layers that the int8 walk has not reached yet.
+    layers that the int8 walk has not reached yet; ``known``: operands of layers from before.
     """
 
     graph: Graph
@@ -109,6 +115,7 @@ class _Walk:
     samples: list[Feeds]
     techniques: frozenset[str]
     per_channel: bool
+    known: Mapping[str, Operands]
     results: dict[str, list[Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,12 +126,14 @@ class _Walk:
             node.name
             for node in self.int8.nodes
             if isinstance(node, Contraction) and is_integer(node.x.type)
-        }
+        } - self.known.keys()
 
     def visit(self, node: Node) -> Node:
         """The node, improved if it is a layer; its values are computed."""
         if isinstance(node, Constant):
             return node
+        if node.name in self.known and isinstance(node, Contraction):
+            node = dataclasses.replace(node, **self.known[node.name])
         if node.name in self.names and isinstance(node, Contraction):
             node = self._improved(node)
         self.integers.keep(node, list(self.integers.compute(node)))

@@ -8,8 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import quantglow as qg
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
 from quantglow.ops import Conv, HardSwish
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.profiling import profile
@@ -141,6 +143,15 @@ def test_decisions_hold_for_the_graph_made_again() -> None:
     assert found.decisions.factors
     again = found.decisions.apply(uneven())
     assert sqnr(found.graph, again) > 200
+
+
+def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
+    graph, data = uneven(), samples_for(uneven(), 8)
+    seen = profile(graph, data, progress=False)
+    int8 = quantize_with_report(graph, seen, QuantizationConfig(quantize_output=True), data=data)[0]
+    compiled = qg.compile(int8, num_threads=1)
+    for feeds in samples_for(graph, 3, seed=9):
+        np.testing.assert_array_equal(compiled.run(None, feeds)[0], interpret(int8, feeds)[0])
 
 
 def test_names_of_the_techniques_are_options() -> None:

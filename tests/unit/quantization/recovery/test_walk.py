@@ -15,7 +15,7 @@ from quantglow.ops.convolution import Contraction
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
-from quantglow.quantization.recovery import TECHNIQUES, Spread, capacity, walk
+from quantglow.quantization.recovery import TECHNIQUES, Memory, Spread, capacity, recover, walk
 from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
 from tests.unit.quantization.quantization_networks import (
     constant,
@@ -141,3 +141,38 @@ def test_spread_keeps_items_at_even_distances() -> None:
         kept = Spread[int](5).extend(range(count)).kept
         gaps = set(np.diff(kept))
         assert len(kept) <= 5 and len(gaps) <= 1 and kept[:1] == [0][:count]
+
+
+def test_layers_known_from_before_are_taken_over() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 8)
+    int8 = recovered(graph, None)
+    memory = Memory()
+    techniques = ("adapt-weights", "round-weights", "correct-bias")
+    first = recover(graph, int8, data, techniques, memory=memory)
+    known = memory.known(int8)
+    again = recover(graph, int8, data, techniques, memory=memory)
+    assert constants(again) == constants(first)
+    assert known.keys() == {n.name for n in first.nodes if isinstance(n, Contraction)}
+    assert all(again.by_name(name).w is layer["w"] for name, layer in known.items())
+
+
+def test_a_layer_in_float_leaves_those_before_it_as_they_were() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 8)
+    memory = Memory()
+    techniques = ("adapt-weights", "round-weights", "correct-bias")
+    recover(graph, recovered(graph, None), data, techniques, memory=memory)
+    other = recovered(graph, None, nodes_to_exclude=["c3"])
+    # c2 is read as float now, so that it is another layer.
+    assert memory.known(other).keys() == {"c1"}
+    found = recover(graph, other, data, techniques, memory=memory)
+    fresh = recover(graph, other, data, techniques)
+    assert constants(found) == constants(fresh)
+
+
+def test_results_do_not_depend_on_the_batch_split() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 8)
+    together = {"x": np.concatenate([feeds["x"] for feeds in data])}
+    assert constants(recovered(graph, together)) == constants(recovered(graph, data))
