@@ -31,18 +31,25 @@ class Piece:
 def pieces(target: Target, start: int, stop: int, lanes: int) -> Iterator[Piece]:
     """Cover ``start`` to ``stop`` with vectors of ``lanes``, then a tail.
 
-    The tail is one masked vector where the target has masks, else narrower vectors and scalars.
+    The tail is one masked vector where the target has masks and two narrower ones do not do, else
+    narrower vectors and scalars: a masked store delays later loads of the bytes it leaves alone,
+    which in place belong to the next row.
     """
     while stop - start >= lanes:
         yield Piece(start, lanes, lanes)
         start += lanes
-    if has_masks(target) and stop - start > 1:
+    if has_masks(target) and stop - start > 1 and not _two_vectors(stop - start):
         yield Piece(start, lanes, stop - start)
         return
     while start < stop:
         lanes = narrower(lanes, stop - start)
         yield Piece(start, lanes, lanes)
         start += lanes
+
+
+def _two_vectors(count: int) -> bool:
+    """Whether one or two plain vectors hold ``count`` elements."""
+    return count % 4 == 0 and count.bit_count() <= 2
 
 
 def narrower(lanes: int, room: int) -> int:

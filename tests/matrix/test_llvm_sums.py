@@ -1,0 +1,40 @@
+"""Sums of many bytes: exact on every target, whatever the extremes, wherever 16 bits are full."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input
+from quantglow.ops import ReduceMean
+from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.matrix.drawing import CHANNELS, assert_targets_agree
+from tests.matrix.guarded import guarded
+
+OUT = ElementType(DType.I16, QuantParams.per_tensor(0.0004, 0))
+
+
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
+@settings(max_examples=25, deadline=None)
+@given(
+    rows=st.sampled_from([1, 3, 4, 255, 256, 257, 511, 512, 515, 1030]),
+    channels=st.sampled_from(CHANNELS),
+    batch=st.integers(1, 2),
+    filling=st.sampled_from(["lowest", "highest", "any"]),
+)
+def test_means_of_many_bytes_are_exact(
+    dtype: DType, rows: int, channels: int, batch: int, filling: str
+) -> None:
+    low, high = dtype.limits
+    shape = (batch, rows, channels)
+    random = np.random.default_rng(rows * channels)
+    values = random.integers(low, high, shape, endpoint=True)
+    if filling != "any":
+        values = np.full(shape, low if filling == "lowest" else high)
+    x = Input(name="x", tensor=TensorType(dtype, shape, QuantParams.per_tensor(0.05, 7)))
+    mean = ReduceMean(name="m", x=x, axes=(1,), out=OUT)
+    feeds = {"x": guarded(values.astype(dtype.numpy), at_end=True)}
+    assert_targets_agree(Graph((x,), (("out", mean),)), feeds)
