@@ -19,6 +19,7 @@ OPS: dict[str, type[Node]] = {}
 """Every operator by its class name."""
 
 _OPERAND_FIELDS: dict[type[Node], tuple[str, ...]] = {}
+_ATTRIBUTE_FIELDS: dict[type[Node], tuple[str, ...]] = {}
 
 AnyNode = TypeVar("AnyNode", bound="Node")
 
@@ -85,10 +86,7 @@ class Node:
 
     def attributes(self) -> dict[str, Any]:
         """Fields that are neither operands nor the name nor the type."""
-        skip = {"name", "type", *operand_fields(type(self))}
-        return {
-            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in skip
-        }
+        return {name: getattr(self, name) for name in attribute_fields(type(self))}
 
     def refuse(self, cause: str) -> TypeRuleError:
         """The error of a type rule; the caller raises it."""
@@ -113,6 +111,16 @@ def op(cls: type[AnyNode]) -> type[AnyNode]:
 def operand_fields(cls: type[Node]) -> tuple[str, ...]:
     """Names of the fields that hold operands, in declaration order."""
     return _OPERAND_FIELDS[cls]
+
+
+def attribute_fields(cls: type[Node]) -> tuple[str, ...]:
+    """Names of the fields that are neither operands nor the name nor the type."""
+    found = _ATTRIBUTE_FIELDS.get(cls)
+    if found is None:
+        skip = {"name", "type", *operand_fields(cls)}
+        found = tuple(f.name for f in dataclasses.fields(cls) if f.name not in skip)
+        _ATTRIBUTE_FIELDS[cls] = found
+    return found
 
 
 @op

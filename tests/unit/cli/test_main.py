@@ -16,6 +16,7 @@ import quantglow as qg
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.cli.timing import medians
 from quantglow.report.metrics import sqnr_db
+from tests.unit.free_network import free_model, image
 from tests.unit.small_network import small_model, small_samples
 
 
@@ -46,6 +47,17 @@ def test_quantize_writes_a_model_and_prints_the_report(
     run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.qgm")
     assert "Outputs against onnxruntime" in capsys.readouterr().out
     assert qg.load(folder / "int8.qgm").report.outputs
+
+
+def test_a_model_with_free_dimensions_keeps_them(folder: Path) -> None:
+    onnx.save(free_model(), folder / "free.onnx")
+    np.savez(folder / "tall.npz", x=image((4, 3, 9, 5)))
+    np.savez(folder / "wide.npz", x=image((2, 3, 4, 13)))
+    run(folder, "profile free.onnx --calibration-data tall.npz --output tall.profile.npz")
+    run(folder, "quantize free.onnx --calibration-data tall.profile.npz --output free.qgm")
+    assert run(folder, "run free.qgm --inputs wide.npz --output scores.npz") == 0
+    with np.load(folder / "scores.npz") as found:
+        assert found["scores"].shape == (2, 4)
 
 
 def test_quantize_writes_onnx_that_onnxruntime_runs(folder: Path) -> None:
