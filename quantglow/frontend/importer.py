@@ -12,6 +12,7 @@ from quantglow.errors import ModelError, TypeRuleError
 from quantglow.frontend import (
     convolution,
     dynamic,
+    einsum,
     elementwise,
     formulas,
     indexing,
@@ -22,6 +23,7 @@ from quantglow.frontend import (
     quantized,
     reductions,
     resize,
+    scans,
     shape,
     slicing,
 )
@@ -48,6 +50,7 @@ from quantglow.types import TensorType
 FAMILIES = (
     convolution,
     dynamic,
+    einsum,
     elementwise,
     formulas,
     indexing,
@@ -58,6 +61,7 @@ FAMILIES = (
     quantized,
     reductions,
     resize,
+    scans,
     shape,
     slicing,
 )

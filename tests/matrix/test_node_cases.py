@@ -23,7 +23,7 @@ ScatterElements ScatterND TopK Trilu
 """
 REDUCTIONS = """
 ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
-ReduceSumSquare
+ReduceSumSquare CumProd CumSum Einsum
 """
 DEFINED = """
 Attention CastLike GroupNormalization InstanceNormalization LayerNormalization
