@@ -236,7 +236,8 @@ def stage_text(options: argparse.Namespace) -> str:
         graph = driver.import_model(options.model, shapes_of(options))
         if options.stage == "imported":
             return str(graph)
-        graph = driver.float_graph_of(graph)
+        if options.calibration_data or not is_quantized(graph):
+            graph = driver.float_graph_of(graph)
     if options.stage != "optimized" and options.calibration_data:
         config = config_of(options)
         profile = driver.profile_of(graph, options.calibration_data, options.subset_size)

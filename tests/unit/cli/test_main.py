@@ -68,6 +68,16 @@ def test_quantize_writes_onnx_that_onnxruntime_runs(folder: Path) -> None:
     assert sqnr_db(expected, scores) > 25
 
 
+@pytest.mark.parametrize("stage", ["imported", "optimized", "int8", "lowered", "memory", "report"])
+def test_inspect_shows_models_that_come_quantized(
+    folder: Path, stage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(folder, "quantize net.onnx --calibration-data samples.npz --output shown.onnx")
+    capsys.readouterr()
+    assert run(folder, f"inspect shown.onnx --stage {stage}") == 0
+    assert capsys.readouterr().out.strip()
+
+
 def test_compile_and_run_give_the_outputs(folder: Path) -> None:
     run(folder, "compile net.onnx --output float.qgm --num-threads 1")
     run(folder, "run float.qgm --inputs one.npz --output result.npz")

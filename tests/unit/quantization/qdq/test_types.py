@@ -207,6 +207,21 @@ def test_weights_rounded_in_the_model_are_its_integers() -> None:
     assert_onnxruntimes_integers(model, m)
 
 
+def test_quantized_models_serve_every_shape_that_they_leave_free() -> None:
+    m = QdqModel()
+    w, _ = symmetric_weights(m)
+    model = m.model(conv_model(m, w))
+    for axis, name in ((0, "n"), (3, "width")):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    del model.graph.value_info[:], model.graph.output[0].type.tensor_type.shape.dim[:]
+    compiled = qg.compile(model, num_threads=1)
+    for shape in ((1, 6, 5, 5), (3, 6, 5, 9)):
+        feeds = {model.graph.input[0].name: m.random.standard_normal(shape).astype(np.float32)}
+        (expected,) = by_onnxruntime(model, feeds)
+        (found,) = compiled.run(None, feeds)
+        assert steps_apart(found, expected, STEP).max() <= 1
+
+
 def test_two_roundings_in_a_row_are_two() -> None:
     m = QdqModel()
     x = m.rounded(m.input(4, 50), 0.1, 250)
