@@ -1,0 +1,87 @@
+"""Fusing the operators between roundings keeps what a network computes, and every rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret
+from quantglow.ops import Dequantize, Quantize
+from quantglow.ops.arithmetic import quantize
+from quantglow.ops.convolution import Contraction
+from quantglow.profiling.ranges import Range
+from quantglow.quantization import fuse_quantized
+from quantglow.quantization.params import activation_element, quantize_weights
+from quantglow.runtime.build import Machine
+from quantglow.types import DType, ElementType, QuantParams
+from tests.builder import feeds_of
+from tests.strategies import networks
+
+TOLERANCE = 0.04
+"""A tie moves a value by a step, 1/255 of its range; what lies behind it, by a few more."""
+
+quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def with_roundings(graph: Graph, share: float, seed: int) -> Graph:
+    """Quantize and Dequantize behind a share of the values, and quantized weights."""
+    random = np.random.default_rng(seed)
+    values: dict[Node, np.ndarray] = {}
+    interpret(graph, feeds_of(graph), [values.__setitem__])
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        operands = tuple(new[o] for o in node.operands)
+        made = node.with_operands(operands)
+        if isinstance(node, Contraction) and isinstance(made.w, Constant):
+            made = made.with_operands((operands[0], stored(made.w), *operands[2:]))
+        is_value = not isinstance(node, Constant) and node.type.size > 0
+        if is_value and (isinstance(node, Input) or random.random() < share):
+            made = rounded(made, values[node])
+        new[node] = made
+    return graph.with_outputs(new[node] for _, node in graph.outputs)
+
+
+def rounded(node: Node, seen: np.ndarray) -> Node:
+    """Quantized for the values seen."""
+    element = activation_element(Range(float(seen.min()), float(seen.max())))
+    codes = Quantize(name=f"{node.name}:codes", x=node, out=element)
+    return Dequantize(name=f"{node.name}:real", x=codes)
+
+
+def stored(w: Constant) -> Node:
+    made = quantize_weights(w.value, None, QuantParams.per_tensor(1.0, 0))
+    element = ElementType(DType.I8, QuantParams.symmetric(made.scales, w.type.rank - 1))
+    assert np.array_equal(quantize(w.value, element), made.weights)
+    codes = Constant(name=f"{w.name}:codes", value=made.weights, element=element)
+    return Dequantize(name=f"{w.name}:real", x=codes)
+
+
+def relative_error(expected: np.ndarray, found: np.ndarray) -> float:
+    return float(np.abs(found - expected).max(initial=0) / max(np.abs(expected).max(initial=0), 1))
+
+
+@quick
+@given(networks(), st.sampled_from([0.3, 0.7, 1.0]), st.integers(0, 2**16))
+def test_fusing_changes_ties_only(graph: Graph, share: float, seed: int) -> None:
+    before = with_roundings(graph, share, seed)
+    before.verify()
+    after = fuse_quantized(before)
+    after.verify()
+    feeds = feeds_of(before)
+    for a, b in zip(interpret(before, feeds), interpret(after, feeds), strict=True):
+        assert relative_error(a, b) <= TOLERANCE
+
+
+@quick
+@given(networks(), st.sampled_from([0.5, 1.0]), st.integers(0, 2**16))
+def test_fused_networks_compile_to_the_interpreters_integers(
+    graph: Graph, share: float, seed: int
+) -> None:
+    after = fuse_quantized(with_roundings(graph, share, seed))
+    feeds = feeds_of(after)
+    found = Machine.of("native", 1).compile(after).executable.run(feeds)
+    for a, b in zip(interpret(after, feeds), found, strict=True):
+        assert relative_error(a, b) <= TOLERANCE
