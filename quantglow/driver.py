@@ -26,7 +26,6 @@ from quantglow.job import AccuracyContract, Job, profile_in
 from quantglow.models import (
     InputShapes,
     family_of,
-    float_family_of,
     float_only,
     is_quantized,
     programs_of,
@@ -111,41 +110,17 @@ def quantize_and_compile(
     )
     machine = Machine.of(target, num_threads)
     job = Job(model, verify=verify)
-
-    def finish() -> CompiledModel:
-        job.calibrate(calibration_data, subset_size, progress)
-        if max_minutes is not None:
-            job.deadline = time.monotonic() + 60 * max_minutes
-        if contract is not None:
-            return job.compile_controlled(config, contract, machine)
-        job.quantize(config, progress)
-        return job.compile(machine)
-
-    try:
-        job.prepare(input_shapes)
-    except UnsupportedOpError as error:
-        if contract is not None:
-            raise
-        return quantize_parts(job, input_shapes, finish, error)
-    return finish()
-
-
-def quantize_parts(
-    job: Job,
-    input_shapes: InputShapes | None,
-    finish: Callable[[], CompiledModel],
-    error: UnsupportedOpError,
-) -> PartlyCompiledModel:
-    """Do the job for what comes before the nodes that ``error`` names.  Raises ``error`` where
-    nothing does.
-    """
-    source = frontend.open_model(job.model)
-    parts = frontend.split(source, input_shapes)
-    if parts is None:
-        raise error
-    job.model = parts.head
-    job.prepare(input_shapes)
-    return partly_compiled(source, parts, finish(), error)
+    cut = job.prepare(input_shapes)
+    if cut is not None and contract is not None:
+        raise cut.error
+    job.calibrate(calibration_data, subset_size, progress)
+    if max_minutes is not None:
+        job.deadline = time.monotonic() + 60 * max_minutes
+    if contract is not None:
+        return job.compile_controlled(config, contract, machine)
+    job.quantize(config, progress)
+    compiled = job.compile(machine)
+    return compiled if cut is None else partly_compiled(cut.source, cut.parts, compiled, cut.error)
 
 
 def refuse_unavailable(**options: object) -> None:
@@ -200,10 +175,14 @@ def profile(
 ) -> Profile:
     """Histograms of every tensor of a model or graph over calibration data.
 
-    Of a model that leaves dimensions free, samples may have different shapes.
+    Of a model that leaves dimensions free, samples may have different shapes.  Of one whose shapes
+    stop being known somewhere, what comes before is profiled.
     """
-    family = float_family_of(model, input_shapes)
-    return profiling.profile(family, calibration_data, subset_size=subset_size, progress=progress)
+    job = Job(model, verify=False)
+    job.prepare(input_shapes)
+    return profiling.profile(
+        job.family, calibration_data, subset_size=subset_size, progress=progress
+    )
 
 
 def quantize(

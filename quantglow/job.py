@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantglow import debug, interpreter, profiling, quantization
-from quantglow.errors import CalibrationError, OptionError, QuantglowError
+from quantglow import debug, frontend, interpreter, profiling, quantization
+from quantglow.errors import CalibrationError, OptionError, QuantglowError, UnsupportedOpError
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.models import InputShapes, float_family_of, programs_of
@@ -45,6 +45,15 @@ class AccuracyContract:
     max_minutes: float | None
 
 
+@dataclass(frozen=True)
+class Cut:
+    """A model that cannot be compiled to its end: ``error`` says why, ``parts`` where it is cut."""
+
+    source: frontend.Source
+    parts: frontend.Split
+    error: UnsupportedOpError
+
+
 @dataclass
 class Job:
     """One model on its way.  ``float_graph`` has the shapes at which everything is decided: those
@@ -61,9 +70,20 @@ class Job:
     deadline: float | None = None
     memory: Memory = field(default_factory=Memory)
 
-    def prepare(self, input_shapes: InputShapes | None) -> None:
+    def prepare(self, input_shapes: InputShapes | None) -> Cut | None:
+        """Import the model, or the part of it that can be compiled; then says what is left."""
         with debug.timed("import", self.seconds):
-            self.family = float_family_of(self.model, input_shapes)
+            try:
+                self.family = float_family_of(self.model, input_shapes)
+            except UnsupportedOpError as error:
+                source = frontend.open_model(self.model)
+                parts = frontend.split(source, input_shapes)
+                if parts is None:
+                    raise
+                self.model = parts.head
+                self.family = float_family_of(self.model, input_shapes)
+                return Cut(source, parts, error)
+        return None
 
     def calibrate(self, data: Any, subset_size: int, progress: bool | str) -> None:
         """Profile, or take the profile given, and choose the shapes."""

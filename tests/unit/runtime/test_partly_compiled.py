@@ -172,3 +172,11 @@ def test_a_free_batch_stays_free_behind_the_cut(tmp_path: Path) -> None:
         for batch in (1, 4):
             x = floats(batch, 3)
             np.testing.assert_array_equal(runs(x), np.array(np.nonzero(np.maximum(x, 0))))
+
+
+def test_profiles_and_diagnoses_are_those_of_what_can_be_compiled() -> None:
+    data = [floats(*SHAPE, seed=i) for i in range(3)]
+    profile = qg.profile(detector(), data)
+    assert "scores" in profile and "sel" not in profile
+    assert qg.quantize_and_compile(detector(), profile, verify=False).head.profile == profile
+    assert {"c", "f"} & {layer.name for layer in qg.diagnose(detector(), data).layers}
