@@ -10,7 +10,9 @@ import numpy as np
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.layout import channels_first, channels_last
 from quantglow.graph.node import Node
-from quantglow.ops.elementwise import Add, Mul
+from quantglow.ops.elementwise import Abs, Add, Mul, Sqrt
+from quantglow.ops.expression import arg, const
+from quantglow.ops.expression import call as fn
 from quantglow.ops.normalization import (
     LRN,
     BatchNormalization,
@@ -18,8 +20,10 @@ from quantglow.ops.normalization import (
     LogSoftmax,
     Softmax,
 )
+from quantglow.ops.pooling import ReduceSum
+from quantglow.ops.primitives import Map
 from quantglow.ops.shape import Reshape, Transpose
-from quantglow.types import Array
+from quantglow.types import Array, DType, ElementType
 
 
 @importer("BatchNormalization")
@@ -155,3 +159,21 @@ def over_rows(call: Call, x: Node, axis: int) -> Node:
     rows = (math.prod(shape[:axis]), math.prod(shape[axis:]))
     flat = Reshape(name=call.derived("rows"), x=x, shape=rows)
     return Reshape(name=call.derived("shape"), x=over_last_axis(call, flat), shape=shape)
+
+
+@importer("LpNormalization")
+def lp_normalization(call: Call) -> Node:
+    """x over its norm along an axis: the sum of magnitudes (p = 1) or its length (p = 2)."""
+    x, p = call.node(0), call.integer("p", 2)
+    axes = (call.integer("axis", -1) % x.type.rank,)
+    if p == 1:
+        magnitude = Abs(name=call.derived("abs"), x=x)
+        norm: Node = ReduceSum(name=call.derived("norm"), x=magnitude, axes=axes)
+    else:
+        squares = Mul(name=call.derived("squares"), x=x, y=x)
+        total = ReduceSum(name=call.derived("sum"), x=squares, axes=axes)
+        norm = Sqrt(name=call.derived("norm"), x=total)
+    quotient = fn("div", arg(0), arg(1))
+    value = fn("select", fn("eq", arg(1), const(0)), const(0), quotient)
+    element = ElementType(DType.F32)
+    return Map(name=call.result, args=(x, norm), expression=value, out=element)

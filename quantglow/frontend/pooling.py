@@ -1,12 +1,17 @@
-"""Importers of windowed and global pools, and of reductions."""
+"""Importers of windowed and global pools."""
 
 from __future__ import annotations
+
+import math
+
+import numpy as np
 
 from quantglow.frontend.context import Call, importer
 from quantglow.frontend.convolution import image_size
 from quantglow.frontend.layout import channels_first, channels_last, from_nhwc, to_nhwc
 from quantglow.frontend.windows import auto_padded, windows_of
 from quantglow.graph.node import Node
+from quantglow.ops.elementwise import Abs, Mul, Pow
 from quantglow.ops.pooling import (
     AveragePool,
     MaxPool,
@@ -55,3 +60,31 @@ def global_pool(call: Call) -> Node:
     made = ReduceMean if call.proto.op_type == "GlobalAveragePool" else ReduceMax
     axes = tuple(range(1, x.type.rank - 1))
     return channels_first(call, made(name=call.result, x=x, axes=axes))
+
+
+@importer("LpPool", "GlobalLpPool")
+def lp_pool(call: Call) -> Node:
+    """``sum(|x| ** p) ** (1 / p)`` of each window: the mean, padding included, times its size."""
+    x, p = to_nhwc(call), call.integer("p", 2)
+    everywhere = call.proto.op_type == "GlobalLpPool"
+    shape = x.type.shape[1:3] if everywhere else call.integers("kernel_shape", ())
+    windows = windows_of(call, shape)
+    powers = Pow(
+        name=call.derived("powers"),
+        x=Abs(name=call.derived("abs"), x=x),
+        y=call.constant("p", np.array(p)),
+    )
+    mean = AveragePool(
+        name=call.derived("mean"),
+        x=powers,
+        kernel=windows.kernel,
+        strides=windows.strides,
+        dilations=windows.dilations,
+        pads=auto_padded(call, windows, image_size(x)),
+        ceil_mode=bool(call.integer("ceil_mode", 0)),
+        count_include_pad=True,
+    )
+    size = call.constant("size", np.array(math.prod(windows.kernel)))
+    total = Mul(name=call.derived("sum"), x=mean, y=size)
+    root = Pow(name=call.result, x=total, y=call.constant("root", np.array(1 / p)))
+    return from_nhwc(call, root)

@@ -42,6 +42,7 @@ UNARY = {
     "Flatten": {},
     "GlobalAveragePool": {},
     "GlobalMaxPool": {},
+    "GlobalLpPool": {"p": 3},
     "LRN": {"size": 3, "alpha": 0.2, "beta": 0.6, "bias": 1.5},
     "Transpose": {},
     "Softmax": {},
