@@ -46,8 +46,11 @@ SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0
 SAMPLES = 16
 """Calibration samples that are looked at, at most."""
 
-WORK = 2 * 10**8
+WORK = 10**8
 """Multiply-accumulates for one product that reads a tensor, all samples and candidates together."""
+
+ROUNDING_WORK = 32
+"""What rounding one value costs, in multiply-accumulates."""
 
 LIGHT_SAMPLES = 4
 """Samples for the operators that are computed whole."""
@@ -146,7 +149,8 @@ class _Trial:
         group, k, outputs = product.shape
         weights = product.matrix(reader.w.value.astype(np.float32))  # type: ignore[attr-defined]
         count = len(self.values.samples)
-        rows = max(LEAST_ROWS, WORK // (group * k * outputs * len(types) * count))
+        row = group * k * (outputs + ROUNDING_WORK) * len(types) * count
+        rows = max(LEAST_ROWS, WORK // row)
         sums = _Sums(len(types))
         for sample in range(count):
             value = self.values.value(x, sample)
