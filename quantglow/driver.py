@@ -68,6 +68,7 @@ def quantize_and_compile(
     progress: bool | str = "auto",
     seed: int = 0,
     input_shapes: InputShapes | None = None,
+    measure_speed: bool = False,
 ) -> CompiledModel | PartlyCompiledModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -83,6 +84,10 @@ def quantize_and_compile(
     seed                  draws the samples that decide about ranges and scales
     input_shapes          fixes the shapes of inputs that the model leaves free; without it the
                           samples may have different shapes, and the model serves all of them
+
+    measure_speed         time float and int8 programs on this machine and keep those layers float
+                          that int8 makes slower; costs seconds, and the result may differ from
+                          one run to the next
 
     max_drop              accuracy that may be lost, see ``accuracy_contract``
     drop_type             "absolute", or "relative" to the float model's figure
@@ -116,9 +121,10 @@ def quantize_and_compile(
     job.calibrate(calibration_data, subset_size, progress)
     if max_minutes is not None:
         job.deadline = time.monotonic() + 60 * max_minutes
+    chosen = job.without_slower(config, machine, progress) if measure_speed else config
     if contract is not None:
-        return job.compile_controlled(config, contract, machine)
-    job.quantize(config, progress)
+        return job.compile_controlled(chosen, contract, machine)
+    job.quantize(chosen, progress)
     compiled = job.compile(machine)
     return compiled if cut is None else partly_compiled(cut.source, cut.parts, compiled, cut.error)
 

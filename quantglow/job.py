@@ -21,9 +21,18 @@ from quantglow.profiling.storage import is_profile
 from quantglow.quantization import accuracy_control
 from quantglow.quantization.recovery import Memory, Spread, capacity
 from quantglow.report import Report, verification
+from quantglow.report.call_report import timed_calls
 from quantglow.report.metrics import Sums
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import sensitivities
+from quantglow.report.speed import (
+    LayerSpeed,
+    SpeedSearch,
+    layer_speeds,
+    slower,
+    time_ratio,
+    with_float,
+)
 from quantglow.report.verification import MAX_SAMPLES, Verification
 from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.compiled import CompiledModel
@@ -69,6 +78,7 @@ class Job:
     prepared: quantization.Prepared | None = None
     deadline: float | None = None
     memory: Memory = field(default_factory=Memory)
+    speeds: tuple[LayerSpeed, ...] = ()
 
     def prepare(self, input_shapes: InputShapes | None) -> Cut | None:
         """Import the model, or the part of it that can be compiled; then says what is left."""
@@ -100,20 +110,55 @@ class Job:
         """Quantize, with accuracy recovery if there are samples.  What is decided before that
         (equalization, ranges) is decided once, whatever layers stay float later.
         """
-        graph, profile = self.float_graph, self.profile
         with debug.timed("quantize", self.seconds):
-            if self.prepared is None:
-                self.prepared = quantization.prepare(
-                    graph,
-                    profile,
-                    config,
-                    self.data or (),
-                    progress=progress,
-                    deadline=self.deadline,
-                )
-            self.quantized = quantization.quantize_for_all_shapes(
-                graph, profile, config, self.data, progress, self.prepared, self.memory
+            self.quantized = self._quantized(config, self.data, progress)
+
+    def _quantized(
+        self, config: QuantizationConfig, data: Sequence[Feeds] | None, progress: bool | str
+    ) -> quantization.Quantized:
+        graph, profile = self.float_graph, self.profile
+        if self.prepared is None:
+            self.prepared = quantization.prepare(
+                graph,
+                profile,
+                config,
+                self.data or (),
+                progress=progress,
+                deadline=self.deadline,
             )
+        return quantization.quantize_for_all_shapes(
+            graph, profile, config, data, progress, self.prepared, self.memory
+        )
+
+    def without_slower(
+        self, config: QuantizationConfig, machine: Machine, progress: bool | str
+    ) -> QuantizationConfig:
+        """The options with those layers in float that int8 would make slower, as measured."""
+        if not self.kept:
+            raise CalibrationError(
+                "a profile holds no samples to measure speed on. Remedy: pass the calibration "
+                "samples together with measure_speed."
+            )
+        feeds = self.kept[0]
+
+        def build(kept_float: Sequence[str]) -> Build:
+            # Without data: rounding weights with care takes long, and changes no time.
+            quantized = self._quantized(excluding(config, kept_float), None, progress)
+            return machine.compile(quantized.graph)
+
+        with debug.timed("measure speed", self.seconds):
+            layers = self._quantized(config, None, progress).report.nodes
+            times = (
+                timed_calls(machine.compile(self.float_graph), feeds),
+                timed_calls(build(()), feeds),
+            )
+            speeds = layer_speeds([n for n in layers if n.precision != "float"], *times)
+            kept = SpeedSearch(
+                lambda names: build(names).executable,
+                lambda one, other: time_ratio(one, other, feeds),
+            ).run(slower(speeds), [speed.name for speed in speeds])
+        self.speeds = with_float(speeds, kept)
+        return excluding(config, kept)
 
     def compile(self, machine: Machine) -> CompiledModel:
         """The quantized model, checked."""
@@ -124,6 +169,7 @@ class Job:
         report = replace(
             checked_report(build, seconds, found),
             profile={"samples": self.profile.samples, "tensors": len(self.profile.histograms)},
+            speeds=self.speeds,
         )
         return self._model(build, machine, report)
 

@@ -112,6 +112,11 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     quantization_arguments(parser)
     machine_arguments(parser)
     parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--measure-speed",
+        action="store_true",
+        help="keep layers float that int8 makes slower on this machine",
+    )
     output_argument(parser, f"model to write: {SAVED}, or .onnx for QDQ", required=False)
 
 
@@ -134,6 +139,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
         num_threads=options.num_threads,
         verify=options.verify,
         input_shapes=shapes_of(options),
+        measure_speed=options.measure_speed,
     )
     console.print(compiled.report)
     save(compiled, options.output, console)

@@ -102,6 +102,22 @@ def profile_calls(build: Build, feeds: Mapping[str, Array], repeats: int = 30) -
 
     Of a batch that runs in pieces, the first piece is timed.
     """
+    executable, own = timed_part(build, feeds)
+    calls = executable.profile_calls(own, repeats)
+    return CallReport(calls, measure_peak(executable.target, build.num_threads))
+
+
+def timed_calls(build: Build, feeds: Mapping[str, Array]) -> list[CallTime]:
+    """The median time of every kernel call of a build."""
+    executable, own = timed_part(build, feeds)
+    return executable.profile_calls(own)
+
+
+def timed_part(build: Build, feeds: Mapping[str, Array]) -> tuple[LlvmExecutable, dict[str, Array]]:
+    """The compiled program of a build, and what it takes of ``feeds``.
+
+    Raises ``BackendError`` where there is none.
+    """
     executable: object = build.executable
     if isinstance(executable, BatchedExecutable):
         feeds = executable.feeds_of(feeds, 0)
@@ -111,5 +127,4 @@ def profile_calls(build: Build, feeds: Mapping[str, Array], repeats: int = 30) -
             f"the {build.target} backend runs no kernels to time. Remedy: compile with "
             "backend='llvm'."
         )
-    calls = executable.profile_calls(dict(feeds), repeats)
-    return CallReport(calls, measure_peak(executable.target, build.num_threads))
+    return executable, dict(feeds)

@@ -18,6 +18,7 @@ from quantglow.report.accuracy import (
     worst_tables,
 )
 from quantglow.report.delegated import DelegatedNode, delegated_nodes, delegated_table
+from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
 
@@ -55,6 +56,7 @@ class Report(Tabular):
     samples: int = 0
     notes: tuple[str, ...] = ()
     delegated: tuple[DelegatedNode, ...] = ()
+    speeds: tuple[LayerSpeed, ...] = ()
 
     def tables(self) -> Iterator[Table]:
         """The report as tables."""
@@ -65,6 +67,8 @@ class Report(Tabular):
             yield from worst_tables(found)
         if self.layers:
             yield layers_table(self.layers)
+        if self.speeds:
+            yield speed_table(self.speeds)
         if self.delegated:
             yield delegated_table(self.delegated)
         yield _summary_table(self)
@@ -133,5 +137,6 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         compared_with=str(data["compared_with"]),
         samples=int(data["samples"]),
         notes=tuple(map(str, data["notes"])),
+        speeds=tuple(LayerSpeed.from_json(speed) for speed in data.get("speeds", ())),
         delegated=tuple(DelegatedNode.from_json(d) for d in data.get("delegated", ())),
     )
