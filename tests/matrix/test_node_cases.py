@@ -25,6 +25,7 @@ REDUCTIONS = """
 ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum
 ReduceSumSquare CumProd CumSum Einsum GridSample LpNormalization LpPool
 """
+RECURRENT = "GRU LSTM RNN"
 DEFINED = """
 Attention CastLike GroupNormalization InstanceNormalization LayerNormalization
 MeanVarianceNormalization RMSNormalization RotaryEmbedding
@@ -44,7 +45,11 @@ LEFT_OUT = (
 """Casts between types that are all float32 here, types that are not computed; and some
 of the many cases of Attention and LayerNormalization, for the time they take."""
 
-CASES = [*node_cases((INTEGERS + FORMULAS + INDEXING + REDUCTIONS + DEFINED).split(), LEFT_OUT)]
+CASES = [
+    *node_cases(
+        (INTEGERS + FORMULAS + INDEXING + REDUCTIONS + DEFINED + RECURRENT).split(), LEFT_OUT
+    )
+]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -1,0 +1,91 @@
+"""LSTM, GRU and RNN compute what onnxruntime computes, in every form that is unrolled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.frontend import import_model
+from quantglow.frontend.recurrent import MOST_STEPS
+from tests.unit.frontend.onnx_models import Const, assert_agrees, floats, single, weights
+
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+
+
+def recurrent(
+    op: str, steps: int = 4, batch: int = 2, given: bool = True, **attributes: Any
+) -> tuple[Any, dict[str, np.ndarray]]:
+    """A network of 3 inputs and 5 hidden values; ``given``: with bias and states."""
+    directions = 2 if attributes.get("direction") == "bidirectional" else 1
+    rows = GATES[op] * 5
+    x = floats(steps, batch, 3)
+    operands: list[Any] = [x, weights(directions, rows, 3), weights(directions, rows, 5)]
+    if given:
+        states = [floats(directions, batch, 5, seed=s) for s in range(1 + (op == "LSTM"))]
+        operands += [weights(directions, 2 * rows), None, *states]
+        if op == "LSTM":
+            operands.append(weights(directions, 15))
+    return single(op, *operands, outputs=2 + (op == "LSTM"), opset=14, hidden_size=5, **attributes)
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", GATES)
+def test_every_direction(op: str, direction: str) -> None:
+    assert_agrees(*recurrent(op, direction=direction))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_without_bias_and_states(op: str) -> None:
+    assert_agrees(*recurrent(op, given=False, steps=1, batch=1))
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_gru_resets_before_or_behind_the_product(late: int) -> None:
+    assert_agrees(*recurrent("GRU", linear_before_reset=late, direction="bidirectional"))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_clipped_gates_and_other_activations(op: str) -> None:
+    functions = {"LSTM": ["Sigmoid", "Relu", "Tanh"], "GRU": ["Sigmoid", "Relu"], "RNN": ["Relu"]}
+    assert_agrees(*recurrent(op, clip=0.3, activations=functions[op]))
+
+
+@pytest.mark.parametrize("op", GATES)
+def test_compiled_int8_equals_the_interpreter(op: str) -> None:
+    model, feeds = recurrent(op)
+    graph = import_model(model)
+    int8 = qg.quantize(graph, qg.profile(graph, [feeds], progress=False))
+    for wanted, found in zip(
+        qg.interpret(int8, feeds), qg.compile(int8).run(None, feeds), strict=True
+    ):
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert any(node.type.quant for node in int8.nodes)
+
+
+@pytest.mark.parametrize(
+    ("operands", "attributes"),
+    [
+        ({}, {"activations": ["Sigmoid", "Softsign", "Tanh"]}),
+        ({}, {"input_forget": 1}),
+        ({4: Const(np.array([3, 4], np.int32))}, {}),
+    ],
+)
+def test_what_is_not_unrolled_runs_in_onnxruntime(
+    operands: dict[int, Any], attributes: dict[str, Any]
+) -> None:
+    given: list[Any] = [floats(4, 2, 3), weights(1, 20, 3), weights(1, 20, 5), None, None]
+    for position, operand in operands.items():
+        given[position] = operand
+    model, _ = single("LSTM", *given, opset=14, hidden_size=5, **attributes)
+    with pytest.raises(qg.UnsupportedOpError, match="LSTM"):
+        import_model(model)
+    assert [n.op for n in qg.import_model(model).compute_nodes()] == ["External"]
+
+
+def test_long_sequences_are_not_unrolled() -> None:
+    model, _ = recurrent("RNN", steps=MOST_STEPS + 1)
+    with pytest.raises(qg.UnsupportedOpError, match="steps"):
+        import_model(model)
