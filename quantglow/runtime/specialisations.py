@@ -26,7 +26,7 @@ from quantglow.types import Array
 
 MOST_PROGRAMS = 32
 MOST_NBYTES = 2**30
-"""Of the arenas and constants of all programs."""
+"""Of the arenas of all programs: what a program adds to the constants that all share."""
 
 
 @dataclass(frozen=True, eq=False)
