@@ -42,7 +42,7 @@ from quantglow.frontend.expansion import expanded
 from quantglow.frontend.external import delegated
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.loading import all_nodes, opsets_of
-from quantglow.frontend.qlinear import import_qlinear
+from quantglow.frontend.qlinear import import_float_product, import_qlinear
 from quantglow.frontend.shape import MAX_ELEMENTS
 from quantglow.frontend.values import Foreign, Known, Value, array_of, held_dtype, shape_of
 from quantglow.graph.node import Input, Node
@@ -183,7 +183,12 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
         except Unsupported:
             if kind not in IMPORTERS:
                 raise
-    for special in (quantized.import_moved, quantized.import_index, import_qlinear):
+    for special in (
+        quantized.import_moved,
+        quantized.import_index,
+        import_qlinear,
+        import_float_product,
+    ):
         if (results := special(proto, scope, import_node)) is not None:
             return results
     call = Call(proto, scope)

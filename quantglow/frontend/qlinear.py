@@ -71,6 +71,21 @@ def import_qlinear(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, V
     return {proto.output[0]: scope.values[proto.output[0]]}
 
 
+def import_float_product(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[str, Value] | None:
+    """DynamicQuantizeMatMul and MatMulIntegerToFloat as MatMulInteger and what is around it; None
+    for other operators."""
+    if proto.domain != MICROSOFT or proto.op_type not in FLOAT_PRODUCTS:
+        return None
+    steps = Steps(Call(proto, scope), Form("MatMul", (0, 1), 0))
+    for step in steps.float_product():
+        scope.values.update(run(step, scope))
+    return {proto.output[0]: scope.values[proto.output[0]]}
+
+
+FLOAT_PRODUCTS = {"DynamicQuantizeMatMul": (2, 3, 4), "MatMulIntegerToFloat": (3, 5, 6)}
+"""Where the scale and the zero point of the second operand stand, and the bias."""
+
+
 @dataclass
 class Steps:
     """The operator as the nodes of its definition."""
@@ -103,6 +118,27 @@ class Steps:
             yield self.transpose(result, (moved := self.name("nhwc")), first=False)
             result = moved
         yield self.quantize(result)
+
+    def float_product(self) -> Iterator[onnx.NodeProto]:
+        """``float(sum) * (scale * scale) + bias`` of integers that may be quantized first."""
+        call, make = self.call, onnx.helper.make_node
+        scale, zero_point, bias = FLOAT_PRODUCTS[call.proto.op_type]
+        x, x_scale, x_point = (self.name(tag) for tag in ("codes", "scale", "zero_point"))
+        if call.proto.op_type == "DynamicQuantizeMatMul":
+            yield make("DynamicQuantizeLinear", [call.value_name(0)], [x, x_scale, x_point])
+        else:
+            x, x_scale = call.value_name(0), call.value_name(2)
+            x_point = call.value_name(4) if call.has(4) else ""
+        w_point = call.value_name(zero_point) if call.has(zero_point) else ""
+        integers, sums, scales = (self.name(tag) for tag in ("integers", "sums", "scales"))
+        yield make("MatMulInteger", [x, call.value_name(1), x_point, w_point], [integers])
+        yield make("Cast", [integers], [sums], to=onnx.TensorProto.FLOAT)
+        yield make("Mul", [x_scale, call.value_name(scale)], [scales])
+        result = str(call.proto.output[0])
+        product = self.name("product") if call.has(bias) else result
+        yield make("Mul", [sums, scales], [product])
+        if call.has(bias):
+            yield make("Add", [product, call.value_name(bias)], [result])
 
     def name(self, tag: str) -> str:
         """A value name that nothing has."""

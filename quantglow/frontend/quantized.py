@@ -112,6 +112,9 @@ def quantize_linear(call: Call) -> Quantized:
     x = call.node(0)
     wanted = call.integer("output_dtype", 0) or TP.UINT8
     parameters = parameters_of(call, 1, 2, wanted, axis_of(call, x.type.rank))
+    count, axis = parameters.scales.size, parameters.axis
+    if count > 1 and (axis >= x.type.rank or x.type.shape[axis] != count):
+        raise ValueError(f"{count} scales do not fit axis {axis} of {x.type.shape}")
     made = Quantize(name=call.result, x=x, out=parameters.element())
     return Quantized(made, parameters.offset, parameters.onnx_type)
 

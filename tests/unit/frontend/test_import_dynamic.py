@@ -120,6 +120,27 @@ def test_a_dynamically_quantized_layer_runs_in_int8() -> None:
     assert [o.type.dtype for o in product.operands] == ["i8", "i8"]
 
 
+@pytest.mark.parametrize("dtype", [INT8, UINT8])
+@pytest.mark.parametrize("quantized_first", [False, True])
+def test_products_that_onnxruntime_fused(quantized_first: bool, dtype: type) -> None:
+    """DynamicQuantizeMatMul and MatMulIntegerToFloat, with a bias."""
+    m = QdqModel()
+    x, w = m.input(3, 40), m.tensor(m.codes((40, 9), dtype))
+    scales = m.tensor(m.random.uniform(0.01, 0.02, 9).astype(np.float32))
+    points = m.tensor(m.codes((9,), dtype))
+    bias = m.tensor(m.random.standard_normal(9).astype(np.float32))
+    if quantized_first:
+        codes, scale, point = dynamic(m, x)
+        operands = (codes, w, scale, scales, point, points, bias)
+        y = m.microsoft("MatMulIntegerToFloat", *operands, dtype=np.float32)
+    else:
+        y = m.microsoft("DynamicQuantizeMatMul", x, w, scales, points, bias, dtype=np.float32)
+    model, feeds = m.model(y), m.feeds()
+    assert "External" not in {n.op for n in qg.import_model(model).nodes}
+    (found,) = qg.compile(model, num_threads=1).run(None, feeds)
+    np.testing.assert_allclose(found, by_onnxruntime(model, feeds)[0], rtol=1e-5, atol=1e-4)
+
+
 def test_weights_computed_at_run_time_are_delegated() -> None:
     m = QdqModel()
     x, _, point = dynamic(m, m.input(3, 8))

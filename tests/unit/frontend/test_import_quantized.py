@@ -234,3 +234,10 @@ def test_what_is_refused_names_the_node_and_the_cause() -> None:
         frontend.import_model(m.model(m.op("DequantizeLinear", y, scale, point)))
     assert f"node_{y}" in caught.value.problems[0]
     assert "float8e4m3fn" in caught.value.problems[0]
+
+
+def test_scales_that_do_not_fit_their_axis_are_malformed() -> None:
+    m = QdqModel()
+    y = m.quantize(m.input(3, 8), [0.1] * 3, [1] * 3, UINT8, axis=1)
+    with pytest.raises(qg.ModelError, match=f"node_{y}.*3 scales do not fit axis 1"):
+        qg.import_model(m.model(y))
