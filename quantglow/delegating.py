@@ -32,7 +32,7 @@ def delegated_model(source: Source, error: QuantglowError, threads: int) -> Dele
     reasons = reasons_of(error)
     nodes = tuple(DelegatedNode("(all)", "the whole model", NAME, reason) for reason in reasons)
     report = Report(NAME, threads, MemoryFigures(), {}, delegated=nodes)
-    found = DelegatedModel(source.proto.SerializeToString(), reasons, threads, report)
+    found = DelegatedModel(source.serialized(), reasons, threads, report)
     try:
         return loaded(found)
     except DelegationError as refusal:
@@ -52,7 +52,7 @@ def partly_compiled(
     report = replace(head.report, delegated=(*head.report.delegated, *tail))
     return loaded(
         PartlyCompiledModel(
-            source.proto.SerializeToString(),
+            source.serialized(),
             reasons,
             head.report.num_threads,
             report,
@@ -107,4 +107,4 @@ class Delegation:
 
     @cached_property
     def _session(self) -> Session:
-        return Session(self.source.proto.SerializeToString(), self.threads)
+        return Session(self.source.serialized(), self.threads)

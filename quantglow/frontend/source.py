@@ -9,8 +9,9 @@ from functools import cached_property
 
 import numpy as np
 import onnx
+from google.protobuf.message import EncodeError
 
-from quantglow.errors import UnsupportedOpError
+from quantglow.errors import ModelError, UnsupportedOpError
 from quantglow.frontend.context import Scope, Unsupported
 from quantglow.frontend.folding import fold
 from quantglow.frontend.importer import (
@@ -95,6 +96,13 @@ class Source:
         copy = onnx.ModelProto()
         copy.CopyFrom(self.proto)
         return Source(copy)
+
+    def serialized(self) -> bytes:
+        """The whole model as one message.  Raises ``ModelError`` from 2 GiB on."""
+        try:
+            return bytes(self.proto.SerializeToString())
+        except (EncodeError, ValueError) as error:
+            raise ModelError(f"the model does not fit one message of 2 GiB: {error}") from None
 
     def to_bytes(self) -> bytes:
         """The model as a file of its own, without what importing does not look at."""

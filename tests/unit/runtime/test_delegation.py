@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.frontend import Source
 from quantglow.frontend.context import IMPORTERS
 from quantglow.ops import External
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of, single
@@ -184,3 +185,12 @@ def test_free_dimensions_of_types_that_we_do_not_have_are_no_obstacle() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
     found = qg.compile(model)(np.array([["aa", "b"]], object))
     np.testing.assert_array_equal(found, [[True, False]])
+
+
+def test_a_model_too_large_for_one_message_is_a_typed_error() -> None:
+    class Huge:
+        def SerializeToString(self) -> bytes:
+            raise ValueError("Message exceeds maximum size")
+
+    with pytest.raises(qg.ModelError, match="2 GiB"):
+        Source(Huge()).serialized()  # type: ignore[arg-type]
