@@ -145,7 +145,10 @@ def pool(d: Drawing) -> object:
     attributes = window(d, kernel, dilated=roomy and op == "MaxPool")
     if op == "AveragePool":
         attributes["count_include_pad"] = d.integer(0, 1)
-    return d.node(op, x, kernel_shape=kernel, ceil_mode=d.integer(0, 1), **attributes)
+    # Windows that begin behind the input: ONNX's shape inference counts them, runtimes do not.
+    overlapping = all(s <= k for s, k in zip(attributes["strides"], kernel, strict=True))
+    ceil = d.integer(0, 1) if overlapping else 0
+    return d.node(op, x, kernel_shape=kernel, ceil_mode=ceil, **attributes)
 
 
 def gemm(d: Drawing) -> object:
