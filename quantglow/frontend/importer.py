@@ -29,6 +29,7 @@ from quantglow.frontend import (
     shape,
     slicing,
 )
+from quantglow.frontend.branches import import_if
 from quantglow.frontend.context import (
     DOMAINS,
     IMPORTERS,
@@ -150,6 +151,12 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
         scope.values.update(results)
 
 
+def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
+    """Bind the values of a subgraph."""
+    add_initializers(graph, known_initializers(graph), scope)
+    import_nodes(live_nodes(graph), scope)
+
+
 def refused(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value]:
     """What stands for a node that cannot be compiled: External nodes, or a problem of the model."""
     if scope.delegate:
@@ -193,7 +200,7 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
             return results
     call = Call(proto, scope)
     if kind == "If":
-        return inline_branch(call)
+        return import_if(call, import_body)
     try:
         if kind not in IMPORTERS:
             raise Unsupported("there is no importer for this operator")
@@ -218,16 +225,6 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict
             raise Unsupported(f"{name!r} would have shape {shape}")
         values[name] = value
     return values
-
-
-def inline_branch(call: Call) -> dict[str, Value]:
-    """An If of known condition is the branch it takes."""
-    taken = bool(call.array(0, "condition").reshape(()))
-    branch = call.attributes["then_branch" if taken else "else_branch"]
-    add_initializers(branch, known_initializers(branch), call.scope)
-    import_nodes(live_nodes(branch), call.scope)
-    inner = [call.scope.values[output.name] for output in branch.output]
-    return dict(zip(call.proto.output, inner, strict=True))
 
 
 def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:

@@ -29,10 +29,10 @@ node = helper.make_node
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_hardmax() -> Iterator[None]:
-    """As if there were no importer of Hardmax."""
+def fewer_importers() -> Iterator[None]:
+    """As if there were no importers of Hardmax and RNN."""
     with patch.dict(IMPORTERS):
-        del IMPORTERS["Hardmax"]
+        del IMPORTERS["Hardmax"], IMPORTERS["RNN"]
         yield
 
 
@@ -58,10 +58,12 @@ def squeeze_chain() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
 
 
 def branching() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """An If whose condition is computed, and whose branches read ``a`` from outside."""
+    """An If whose condition is computed, and whose branches read ``a`` from outside; one of them
+    holds a Hardmax."""
     out = [helper.make_tensor_value_info("t", TensorProto.FLOAT, [2, 3])]
     three = numpy_helper.from_array(np.array(3, np.float32), "k")
-    then = helper.make_graph([node("Mul", ["a", "k"], ["t"])], "then", [], out, [three])
+    nodes = [node("Mul", ["a", "k"], ["m"]), node("Hardmax", ["m"], ["t"])]
+    then = helper.make_graph(nodes, "then", [], out, [three])
     other = helper.make_graph([node("Neg", ["a"], ["t"])], "else", [], out)
     nodes = [
         node("Abs", ["x"], ["a"]),

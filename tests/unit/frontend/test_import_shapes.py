@@ -117,6 +117,21 @@ def test_if_of_known_condition_is_the_branch_it_takes(condition: bool) -> None:
     assert_agrees(model_of(nodes, feeds, ["z"], known), feeds)
 
 
+@pytest.mark.parametrize("condition", [True, False])
+def test_an_if_decided_at_run_time_gives_what_its_branch_gives(condition: bool) -> None:
+    output = [helper.make_tensor_value_info("inner", TensorProto.FLOAT, None)]
+    branches = {
+        f"{name}_branch": helper.make_graph([node(op, ["x"], ["inner"])], name, [], output)
+        for name, op in (("then", "Exp"), ("else", "Neg"))
+    }
+    model = model_of(
+        [node("If", ["condition"], ["y"], **branches)],
+        feeds := {"x": floats(2, 3), "condition": np.array(condition)},
+        ["y"],
+    )
+    assert_agrees(model, feeds)
+
+
 def test_nodes_no_output_needs_are_not_imported() -> None:
     nodes = [node("Relu", ["x"], ["y"]), node("NonZero", ["x"], ["unused"])]
     graph = import_model(model_of(nodes, {"x": floats(2, 3)}, ["y"]))

@@ -1,0 +1,66 @@
+"""Importer of If."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx
+
+from quantglow.errors import ModelError
+from quantglow.frontend.context import Call, Scope, Unsupported
+from quantglow.frontend.values import Value
+from quantglow.graph.node import Node
+from quantglow.ops.elementwise import Where
+
+ImportBody = Callable[[onnx.GraphProto, Scope], None]
+"""Binds the values of a subgraph in a scope."""
+
+
+def import_if(call: Call, import_body: ImportBody) -> dict[str, Value]:
+    """The branch it takes where the condition is known, else both with a choice behind them."""
+    if not call.is_known(0):
+        return chosen(call, import_body)
+    taken = bool(call.array(0, "condition").reshape(()))
+    branch = call.attributes["then_branch" if taken else "else_branch"]
+    import_body(branch, call.scope)
+    inner = [call.scope.values[output.name] for output in branch.output]
+    return dict(zip(call.proto.output, inner, strict=True))
+
+
+def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
+    """Both branches are computed: they have no effects, and a branch in compiled code would split
+    the program.  Refuses branches of which a part is not compiled, or that differ in type.
+    """
+    condition = call.tensor(0)
+    if condition.type.size != 1:
+        raise Unsupported("its condition is no scalar")
+    taken = computed(call, "then_branch", import_body)
+    other = computed(call, "else_branch", import_body)
+    results: dict[str, Value] = {}
+    for position, (x, y) in enumerate(zip(taken, other, strict=True)):
+        if x.type != y.type:
+            raise Unsupported(f"its branches give {x.type} and {y.type}")
+        name = call.result_name(position)
+        made = Where(name=name, condition=condition, x=x, y=y)
+        if made.type != x.type:
+            raise Unsupported("its condition has more dimensions than its results")
+        results[call.proto.output[position]] = made
+    return results
+
+
+def computed(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
+    """The outputs of a branch.  Raises ``Unsupported`` if one of its nodes is not compiled."""
+    graph, scope = call.attributes[branch], call.scope
+    if scope.problems:
+        raise Unsupported("its branches were not looked at")
+    delegate, scope.delegate = scope.delegate, False
+    try:
+        import_body(graph, scope)
+        if scope.problems:
+            raise Unsupported(f"{branch}: {scope.problems[0]}")
+        return [scope.tensor(output.name) for output in graph.output]
+    except ModelError as error:
+        raise Unsupported(f"{branch}: {error}") from None
+    finally:
+        scope.delegate = delegate
+        scope.problems.clear()
