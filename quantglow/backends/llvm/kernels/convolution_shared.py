@@ -15,8 +15,9 @@ import numpy as np
 from quantglow.backends.llvm.builder import Value, vector
 from quantglow.backends.llvm.kernels.convolution import ConvKernel, Place
 from quantglow.backends.llvm.kernels.epilogue import channel_order
-from quantglow.backends.llvm.kernels.partial import store_partial
+from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.tiling import Tile, all_cycles, choose_shared_tile, choose_tile
+from quantglow.backends.llvm.kernels.vectors import ELEMENTS
 from quantglow.types import Array
 
 MOST_VECTORS = 4
@@ -31,7 +32,7 @@ class SharedConvKernel(ConvKernel):
     def pays(self) -> bool:
         """Whether the form exists and the model prefers it."""
         spare = -self.channels % self.dot.lanes
-        plain = self.conv.group == 1 and self.conv.residual is None and not self.dot.widened
+        plain = self.conv.group == 1 and not self.dot.widened
         if not plain or not 1 < self.vectors <= MOST_VECTORS or 2 * spare < self.dot.lanes:
             return False
         y, steps, cost = self.geometry.y, self.geometry.runs.total_steps, self.dot.cost
@@ -109,11 +110,29 @@ class SharedConvKernel(ConvKernel):
         b, y, lanes, whole = self.b, self.geometry.y, self.dot.lanes, self.vectors - 1
         first, element = whole * lanes, self.epilogue.element
         valid = channels - first
-        values = self.values([total], whole, valid, "", place)
-        data = self.epilogue.results(b, values)
+        scale = self._vector_of(self.scale, place.first, whole) if self.scale else ""
+        extra = self._shared_residual(pixels, valid, place) if place.residual else None
+        value = self.epilogue.values(b, total, scale, extra)
+        data = self.epilogue.results(b, [value])
         for half, (r, c) in enumerate(pixels):
             offset = r * y.row_pitch + c * y.column_pitch + first * y.itemsize
             order = [half * lanes // 2 + lane for lane in range(lanes // 2)]
             part = b.shuffle(vector(lanes, element), data, "poison", order)
             at = b.at(place.y, offset)
             store_partial(b, self.target, element, lanes // 2, valid, part, at)
+
+    def _shared_residual(
+        self, pixels: Sequence[tuple[int, int]], valid: int, place: Place
+    ) -> Value:
+        """The residual of the last channels of a pair of pixels, in steps (or reals)."""
+        b, g, lanes = self.b, self.geometry.residual, self.dot.lanes
+        assert g is not None
+        dtype = self.step.inputs[3].type.dtype
+        element, first = ELEMENTS[dtype], (self.vectors - 1) * lanes
+        halves = []
+        for r, c in pixels:
+            at = b.at(place.residual, r * g.row_pitch + c * g.column_pitch + first * g.itemsize)
+            halves.append(load_partial(b, self.target, element, lanes // 2, valid, at))
+        kind = vector(lanes // 2, element)
+        data = b.shuffle(kind, halves[0], halves[-1], range(lanes))
+        return data if dtype.is_float else self.epilogue.residual_steps(b, data, 1)[0]
