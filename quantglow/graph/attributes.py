@@ -61,7 +61,10 @@ def content_hash(array: Array) -> str:
 
 def encode(value: object) -> str:
     """The text of an attribute value.  Raises ``TypeError`` on a class that is not registered."""
-    codec = _encoders.get(type(value))
+    kind = type(value)
+    if kind is float or kind is int:  # by far the most: scales and zero points of channels
+        return repr(value)
+    codec = _encoders.get(kind)
     if codec is not None:
         return f"{codec.name}({', '.join(map(encode, codec.encode(value)))})"
     if isinstance(value, np.ndarray):

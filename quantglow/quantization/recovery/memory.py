@@ -29,6 +29,8 @@ class Memory:
 
     def known(self, graph: Graph) -> dict[str, Operands]:
         """The layers of an int8 graph that were recovered before, by name."""
+        if not self.layers:
+            return {}
         return {
             node.name: self.layers[signature]
             for node, signature in signatures(graph).items()
