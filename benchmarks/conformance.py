@@ -159,7 +159,7 @@ def run(verbose: bool) -> int:
     return int(bool(behind) or share < COMPILED_FLOOR)
 
 
-COMPILED_FLOOR = 0.38
+COMPILED_FLOOR = 0.5
 
 
 def compiled_share(outcomes: Sequence[Outcome]) -> float:
