@@ -183,15 +183,16 @@ def _tail(graph: Graph) -> list[Node]:
 
 
 def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:
-    """Sums and products that only float operators read: int8 would add a rounding, and save none.
+    """Sums, products and other layouts of what only float operators read: int8 would add a
+    rounding, and save none.
 
     The residual sum before a normalization is one, with its few very large values.
     """
     floats, found = set(reasons), []
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
-        arithmetic = isinstance(node, Binary) and node not in reasons
-        if arithmetic and readers and all(user in floats for user in readers):
+        light = isinstance(node, Binary | Reshape | Transpose) and node not in reasons
+        if light and readers and all(user in floats for user in readers):
             floats.add(node)
             found.append(node)
     return found
