@@ -55,7 +55,7 @@ ROUNDING_WORK = 32
 LIGHT_SAMPLES = 4
 """Samples for the operators that are computed whole."""
 
-LEAST_ROWS = 16
+LEAST_ROWS = 8
 TINY = 1e-30
 
 
