@@ -135,6 +135,6 @@ def value_of(name: str, kind: onnx.TypeProto) -> Value:
     if not all(dim.HasField("dim_value") for dim in dims):
         raise Rejected("free shape")
     value = Value(name, tensor.elem_type, tuple(dim.dim_value for dim in dims))
-    if not 0 < value.size <= MOST_ELEMENTS or value.rank > 6:
+    if min(value.shape, default=1) < 1 or value.size > MOST_ELEMENTS or value.rank > 6:
         raise Rejected("too large")
     return value

@@ -127,8 +127,10 @@ def window(d: Drawing, kernel: Sequence[int], dilated: bool = True) -> dict[str,
     attributes: dict[str, Any] = {"strides": [d.integer(1, 3) for _ in kernel]}
     if dilated and d.chance(0.3):
         attributes["dilations"] = [d.integer(1, 2) for _ in kernel]
-    # onnxruntime leaves dilations out of automatic pads, against ONNX.
-    if d.chance(0.2) and "dilations" not in attributes:
+    # onnxruntime leaves dilations out of automatic pads, against ONNX; and where strides leave
+    # elements out, the pads would be negative, of which ONNX says nothing.
+    covered = all(s <= k for s, k in zip(attributes["strides"], kernel, strict=True))
+    if d.chance(0.2) and covered and "dilations" not in attributes:
         attributes["auto_pad"] = d.choose(("SAME_UPPER", "SAME_LOWER", "VALID"))
     elif d.chance(0.7):
         attributes["pads"] = [d.integer(0, k // 2) for _ in range(2) for k in kernel]
@@ -189,6 +191,8 @@ def normalization(d: Drawing) -> object:
     if op == "LRN":
         return d.node(op, x, size=d.choose((1, 3, 5)))
     channels = x.shape[1]
+    if op == "InstanceNormalization" and x.size == x.shape[0] * channels:
+        raise Rejected("one pixel, which is its own mean")
     numbers = [d.rng.uniform(0.5, 1.5, channels), d.rng.normal(0, 1, channels)]
     if op == "BatchNormalization":
         numbers += [d.rng.normal(0, 1, channels), d.rng.uniform(0.5, 1.5, channels)]
