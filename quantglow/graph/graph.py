@@ -77,9 +77,8 @@ class Graph:
         """Map every node, operands first; ``rule`` sees nodes whose operands are mapped."""
         new: dict[Node, Node] = {}
         for node in self.nodes:
-            operands = [new[operand] for operand in node.operands]
-            moved = node if operands == list(node.operands) else node.with_operands(tuple(operands))
-            new[node] = rule(moved)
+            operands = tuple([new[operand] for operand in node.operands])
+            new[node] = rule(node if operands == node.operands else node.with_operands(operands))
         inputs = tuple(new[i] for i in self.inputs)
         if not all(isinstance(i, Input) for i in inputs):
             raise ModelError("a pass replaced a graph input by something else")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import cycle, groupby, islice
 
 from quantglow import debug
 from quantglow.errors import QuantglowError
@@ -25,13 +25,14 @@ class Repeat:
     passes: tuple[Pass, ...]
 
     def __call__(self, graph: Graph) -> Graph:
-        for _ in range(ROUNDS):
-            new = graph
-            for step in self.steps:
-                new = step(new)
-            if new is graph or len(self.steps) == 1:
-                return new
+        settled = 0
+        for step in islice(cycle(self.steps), ROUNDS * len(self.steps)):
+            new = step(graph)
+            # A local pass runs until it finds nothing more, so it need not look again.
+            settled = settled + 1 if new is graph else int(isinstance(step, RewritePass))
             graph = new
+            if settled == len(self.steps):
+                return graph
         if debug.verifying():
             raise QuantglowError(f"passes {self.name!r} did not settle in {ROUNDS} rounds")
         return graph
