@@ -2,8 +2,9 @@
 
 1. A node is int8 if its op has a rule, its tensors have ranges, and the user did not exclude it.
 2. The tail stays float: what only moves or finishes the results of the last matrix products.
-3. A connected group of int8 nodes that only move or combine elements is not worth its conversions.
-4. Values that must share parameters (through pooling, Concat, Reshape, …) form groups.
+3. A divisor stays float: its small values would become 0.
+4. A connected group of int8 nodes that only move or combine elements is not worth its conversions.
+5. Values that must share parameters (through pooling, Concat, Reshape, …) form groups.
 """
 
 from __future__ import annotations
@@ -18,18 +19,14 @@ from quantglow.ops import (
     Clip,
     Concat,
     Conv,
-    Expand,
-    Gather,
     LogSoftmax,
     MatMul,
     MaxPool,
-    Pad,
     PRelu,
     ReduceMax,
     ReduceMin,
     Relu,
     Reshape,
-    Resize,
     Slice,
     Softmax,
     Transpose,
@@ -39,12 +36,9 @@ from quantglow.ops.elementwise import Binary, Unary
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range, choose_range
 from quantglow.quantization.params import activation_element
-from quantglow.quantization.refusals import refusal
+from quantglow.quantization.refusals import DIVISOR, MOVES, divisors, refusal
 from quantglow.quantization.scope import excluded_nodes
 from quantglow.types import DType, ElementType
-
-MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Slice, Transpose)
-"""Operators that only move elements; their result has the parameters of their operands."""
 
 KEEPS_PARAMS = (*MOVES, MaxPool, ReduceMax, ReduceMin)
 PRODUCTS = (Contraction, MatMul)
@@ -132,6 +126,8 @@ def make_plan(
     if not config.quantize_output:
         for node in _tail(graph):
             reasons.setdefault(node, "finishes the output in float")
+    for node in divisors(graph, reasons.keys(), ranges):
+        reasons.setdefault(node, DIVISOR)
     for node in _read_as_float(graph, reasons):
         reasons[node] = "all that reads it is float"
     for node in _not_worth_it(graph, reasons):

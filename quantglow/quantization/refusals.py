@@ -2,28 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import (
     LRN,
+    Abs,
+    AveragePool,
     BatchNormalization,
+    Concat,
     Dequantize,
     Div,
+    Expand,
     External,
     Gather,
     LayerNormalization,
+    Log,
     LogSoftmax,
     Map,
+    MatMul,
+    MaxPool,
+    Mul,
+    Neg,
+    Pad,
     Pow,
     PRelu,
     Quantize,
+    Reciprocal,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
     ReduceSum,
+    Relu,
     Rescale,
+    Reshape,
+    Resize,
     Scatter,
+    Slice,
+    Sqrt,
     Table,
     TopK,
+    Transpose,
     Where,
 )
 from quantglow.ops.convolution import Contraction
+from quantglow.profiling import Range
 
 NO_INT8_FORM: dict[type[Node], str] = {
     Div: "a quotient of two tensors has no int8 form",
@@ -44,6 +70,17 @@ NO_INT8_FORM: dict[type[Node], str] = {
     TopK: "its results are indices",
 }
 """Operators without a rule, and the reason."""
+
+MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Slice, Transpose)
+"""Operators that only move elements; their result has the parameters of their operands."""
+
+KEEPS_ZERO = (
+    *(*MOVES, MaxPool, AveragePool, ReduceMax, ReduceMin, ReduceMean, ReduceSum),
+    *(Abs, Neg, Relu, Sqrt, Mul),
+)
+"""Operators whose result is 0 where their operands are."""
+
+DIVISOR = "it is divided by or its logarithm is taken, and in int8 a small value is 0"
 
 
 def refusal(node: Node) -> str:
@@ -71,3 +108,41 @@ def _contraction_refusal(node: Contraction) -> str:
     if node.b is not None and not isinstance(node.b, Constant):
         return "its bias is not constant"
     return ""
+
+
+def divisors(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> list[Node]:
+    """The nodes whose int8 code of 0 would make a reader among ``floats`` infinite.
+
+    Values that reach such a reader only through operators that keep 0 are among them.
+    """
+    found: set[Node] = set()
+    for node in reversed(graph.compute_nodes()):
+        readers = graph.users[node]
+        unbounded = any(
+            (user in floats and _is_infinite_at_zero(user, node))
+            or (user in found and isinstance(user, KEEPS_ZERO))
+            for user in readers
+        )
+        if unbounded and not _is_safe_product(node, floats | found >= set(readers), ranges):
+            found.add(node)
+    return [node for node in graph.compute_nodes() if node in found]
+
+
+def _is_safe_product(node: Node, gives_float: bool, ranges: Mapping[Node, Range]) -> bool:
+    """A matrix product that stores no integers, or whose float result has zeros too."""
+    if not isinstance(node, (Contraction, MatMul)):
+        return False
+    return gives_float or (node in ranges and ranges[node].low <= 0 <= ranges[node].high)
+
+
+def _is_infinite_at_zero(reader: Node, x: Node) -> bool:
+    match reader:
+        case Div(y=divisor):
+            return x is divisor
+        case Log() | Reciprocal():
+            return True
+        case Pow(x=base, y=Constant(value=exponents)):
+            return x is base and bool(np.any(exponents < 0))
+        case Pow(x=base):
+            return x is base
+    return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -42,8 +41,11 @@ def test_the_text_shows_buffers_instructions_and_borders() -> None:
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_an_altered_program_is_read_or_refused(changes: list[tuple[int, int, str]]) -> None:
     constants = constants_of(PROGRAM)
-    with suppress(FileFormatError):
-        parse_program(edited(TEXT, changes), constants)
+    try:
+        program = parse_program(edited(TEXT, changes), constants)
+    except FileFormatError:
+        return
+    assert str(parse_program(str(program), constants_of(program))) == str(program)
 
 
 BAD_PROGRAMS = {

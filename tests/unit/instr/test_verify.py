@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quantglow.backends.reference import ReferenceExecutable
 from quantglow.errors import BackendError
 from quantglow.graph.node import Input
 from quantglow.instr.program import (
@@ -21,6 +22,7 @@ from quantglow.instr.program import (
     dense_strides,
 )
 from quantglow.instr.verify import may_overlap, verify_program
+from quantglow.memory.planner import plan_memory
 from quantglow.ops import Conv, Map
 from quantglow.ops.expression import arg, call
 from quantglow.types import DType, ElementType, TensorType, f32
@@ -54,11 +56,20 @@ def negated(source: View, target: View) -> Compute:
 
 
 COPY_OUT = Copy(dense(X), dense(Y))
+VALUES = np.array([1, -2, 3, -4], np.float32)
 
 
-def test_a_sound_program_is_accepted() -> None:
+def accepted_result(*steps: Instruction) -> list[float]:
+    """What a program that the verifier accepts makes of ``VALUES``."""
+    made = program(*steps)
+    verify_program(made)
+    (result,) = ReferenceExecutable(made, plan_memory(made)).run({"x": VALUES})
+    return list(result)
+
+
+def test_a_sound_program_is_accepted_and_runs() -> None:
     steps = (Alloc(T), negated(dense(X), dense(T)), Copy(dense(T), dense(Y)), Dealloc(T))
-    verify_program(program(*steps))
+    assert accepted_result(*steps) == [-1, 2, -3, 4]
 
 
 FAULTY: dict[str, tuple[str, tuple[Instruction, ...]]] = {
@@ -108,7 +119,7 @@ def test_the_message_points_at_the_faulty_instruction() -> None:
 
 
 def test_a_map_may_run_in_place() -> None:
-    verify_program(program(COPY_OUT, negated(dense(Y), dense(Y))))
+    assert accepted_result(COPY_OUT, negated(dense(Y), dense(Y))) == [-1, 2, -3, 4]
 
 
 def test_a_convolution_may_not_run_in_place_of_its_image() -> None:

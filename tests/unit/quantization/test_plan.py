@@ -7,6 +7,7 @@ import pytest
 
 from quantglow import ops
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import float_islands, quantize
@@ -160,6 +161,45 @@ def test_hidden_attention_scores_do_not_blind_the_softmax(hide: str) -> None:
     result, report = quantized(graph)
     assert report.count("float") == 2
     assert sqnr(graph, result) > 30
+
+
+def exponential_of(x: Node) -> Node:
+    return ops.Exp(name="divisor", x=ops.Mul(name="steep", x=x, y=constant("k", 4.0)))
+
+
+def divided_by_the_transposed(y: Node) -> Node:
+    turned = ops.Transpose(name="turned", x=y, perm=(0, 2, 1, 3))
+    return ops.Div(name="quotient", x=constant("one", 1.0), y=turned)
+
+
+UNBOUNDED = {
+    "Div": lambda y: ops.Div(name="quotient", x=constant("one", 1.0), y=y),
+    "Pow": lambda y: ops.Pow(name="power", x=y, y=constant("e", [-1.0, 2.0, -0.5, 1.0])),
+    "Log": lambda y: ops.Log(name="log", x=y),
+    "Reciprocal": lambda y: ops.Reciprocal(name="inverse", x=y),
+    "behind": divided_by_the_transposed,
+}
+
+
+@pytest.mark.parametrize("case", UNBOUNDED)
+def test_a_divisor_that_int8_would_round_to_zero_stays_float(case: str) -> None:
+    x = image()
+    divisor = exponential_of(conv("a", x, 4))
+    pooled = ops.MaxPool(name="p", x=divisor, kernel=(2, 2), strides=(2, 2))
+    unbounded = UNBOUNDED[case](divisor)
+    graph = graph_of(unbounded, conv("b", pooled, 4), inputs=(x,))
+    result, report = quantized(graph, nodes_to_exclude=[unbounded.name])
+    reasons = {n.name: n.reason for n in report.kept_float}
+    assert "in int8 a small value is 0" in reasons["divisor"]
+    assert all(np.isfinite(interpret(result, f)[0]).all() for f in samples_for(graph))
+
+
+def test_what_is_divided_may_be_int8() -> None:
+    x = image()
+    numerator = ops.Sigmoid(name="s", x=conv("a", x, 4))
+    quotient = ops.Div(name="quotient", x=numerator, y=ops.Exp(name="e", x=conv("b", x, 4)))
+    _, report = quantized(graph_of(quotient, conv("c", numerator, 4), inputs=(x,)))
+    assert {n.name for n in report.kept_float} == {"quotient", "e"}
 
 
 def test_a_sum_that_only_float_operators_read_is_not_rounded() -> None:
