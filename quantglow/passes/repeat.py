@@ -12,21 +12,29 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import ROUNDS, Pass, RewritePass, Uses
 
+USUAL_ROUNDS = 16
+"""Rounds without looking for circles."""
+
 
 @dataclass(frozen=True)
 class Repeat:
     """``passes`` in order until nothing changes.  Local passes in a row share their traversals.
 
-    Passes that undo each other stop after ``ROUNDS``: an error while verifying, else merely a
-    graph that could be smaller.
+    Where readers want one value in several layouts, its Transposes may go round in a circle; that
+    ends when the graph has had the same structure before.  Passes that grow a graph for ever stop
+    after ``ROUNDS``: an error while verifying.
     """
 
     name: str
     passes: tuple[Pass, ...]
 
     def __call__(self, graph: Graph) -> Graph:
-        settled = 0
-        for step in islice(cycle(self.steps), ROUNDS * len(self.steps)):
+        settled, seen = 0, set[int]()
+        for turn, step in enumerate(islice(cycle(self.steps), ROUNDS * len(self.steps))):
+            if turn >= USUAL_ROUNDS * len(self.steps) and turn % len(self.steps) == 0:
+                if (found := structure(graph)) in seen:
+                    return graph
+                seen.add(found)
             new = step(graph)
             # A local pass runs until it finds nothing more, so it need not look again.
             settled = settled + 1 if new is graph else int(isinstance(step, RewritePass))
@@ -45,6 +53,17 @@ class Repeat:
             passes = list(run)
             steps.extend([together(self.name, passes)] if local else passes)
         return tuple(steps)
+
+
+def structure(graph: Graph) -> int:
+    """A hash of the operators, their order and their types; names do not count."""
+    position = {node: i for i, node in enumerate(graph.nodes)}
+    return hash(
+        tuple(
+            (node.op, node.type, getattr(node, "perm", ()), *(position[o] for o in node.operands))
+            for node in graph.nodes
+        )
+    )
 
 
 def repeat(name: str, *passes: Pass) -> Repeat:

@@ -43,7 +43,7 @@ def work(what: str, start: int, stop: int) -> None:
 
 def hunt(what: str, seeds: range, minutes: float | None, folder: Path) -> int:
     """Check seeds until they, or the minutes, are over; the number of findings."""
-    console, found, tried = Console(), [], 0
+    console, found, tried, refused = Console(), [], 0, 0
     deadline = time.monotonic() + 60 * minutes if minutes else None
     checked = track(
         isolated.findings(what, seeds),
@@ -54,13 +54,16 @@ def hunt(what: str, seeds: range, minutes: float | None, folder: Path) -> int:
     )
     for finding in checked:
         tried += 1
-        if finding:
+        if finding and finding.kind == compare.REFUSED:
+            refused += 1
+        elif finding:
             found.append(finding)
             console.print(f"seed {finding.seed}: {finding.kind}: {finding.detail}", markup=False)
             console.print(f"  {kept(what, finding, folder)}", markup=False)
         if deadline and time.monotonic() > deadline:
             break
-    console.print(f"{what}: {tried} tried, {len(found)} findings")
+    unchecked = f", {refused} {compare.REFUSED}" if refused else ""
+    console.print(f"{what}: {tried} tried{unchecked}, {len(found)} findings")
     return len(found)
 
 

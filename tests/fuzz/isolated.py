@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -40,7 +41,11 @@ def results(what: str, seeds: range) -> Iterator[Finding | None]:
     command += [str(seeds.start), str(seeds.stop)]
     pending = seeds.start
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "QUANTGLOW_VERIFY": "1"},
     ) as process:
         assert process.stdout and process.stderr
         for line in process.stdout:

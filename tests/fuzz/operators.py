@@ -107,7 +107,18 @@ def convolution(d: Drawing) -> object:
     kernel = [d.integer(1, min(size + 1, 5)) for size in spatial]
     w = d.weights(outputs, channels // group, *kernel)
     b = (d.constant(d.rng.normal(0, 0.3, outputs).astype(np.float32)),) if d.chance(0.7) else ()
-    return d.node("Conv", x, w, *b, group=group, kernel_shape=kernel, **window(d, kernel))
+    attributes = window(d, kernel)
+    refuse_outside(attributes, kernel, spatial)
+    return d.node("Conv", x, w, *b, group=group, kernel_shape=kernel, **attributes)
+
+
+def refuse_outside(attributes: dict[str, Any], kernel: Sequence[int], sizes: Sequence[int]) -> None:
+    """Shape inference accepts windows larger than their padded input."""
+    pads = attributes.get("pads", [0] * 2 * len(kernel))
+    steps = attributes.get("dilations", [1] * len(kernel))
+    padded = [sum(ends) for ends in zip(sizes, pads, pads[len(kernel) :], strict=False)]
+    if any((k - 1) * s >= p for k, s, p in zip(kernel, steps, padded, strict=True)):
+        raise Rejected("the window is larger than its input")
 
 
 def transposed(d: Drawing, x: Value, group: int) -> object:
@@ -189,7 +200,7 @@ def normalization(d: Drawing) -> object:
         return d.node(op, x, scale, *((bias,) if d.chance(0.7) else ()), axis=axis, epsilon=1e-2)
     x = d.floats(3, 4)
     if op == "LRN":
-        return d.node(op, x, size=d.choose((1, 3, 5)))
+        return d.node(op, d.floats(4), size=d.choose((1, 3, 5)))
     channels = x.shape[1]
     if op == "InstanceNormalization" and x.size == x.shape[0] * channels:
         raise Rejected("one pixel, which is its own mean")
@@ -339,6 +350,8 @@ def blocks(d: Drawing) -> object:
     x = d.floats(4)
     if x.shape[1] % 4 == 0 and d.chance(0.6):
         return d.node("DepthToSpace", x, blocksize=2, mode=d.choose(("DCR", "CRD")))
+    if any(size % 2 for size in x.shape[2:]):
+        raise Rejected("odd sizes")
     return d.node("SpaceToDepth", x, blocksize=2)
 
 

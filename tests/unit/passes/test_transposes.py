@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from quantglow.graph.node import Node
 from quantglow.ops import (
+    LRN,
+    Abs,
     Add,
     Concat,
     Dequantize,
@@ -18,6 +20,7 @@ from quantglow.ops import (
     MatMul,
     Mul,
     Pad,
+    Pow,
     PRelu,
     Quantize,
     ReduceMax,
@@ -251,3 +254,13 @@ def test_per_axis_quantized_weights_are_not_moved() -> None:
     w = b.make(Transpose, x=b.make_constant(np.ones((1, 2, 3), np.int8), element), perm=(0, 2, 1))
     before = b.graph(b.make(Transpose, x=w, perm=(0, 2, 1)))
     assert merge_transposes(before) is before
+
+
+def test_a_value_wanted_in_two_layouts_does_not_send_transposes_round() -> None:
+    b = Builder()
+    x = b.make(Abs, x=b.spatial(LRN, b.input(1, 1, 17, 15), size=5))
+    y = b.make(Pow, x=b.make(Add, x=x, y=b.constant(0.25)), y=b.constant(-1))
+    before = b.graph(b.make(MatMul, x=b.transpose(y, *TO_NCHW), y=x))
+    after = optimize(before)
+    assert_same_function(before, after)
+    assert ops_of(after).count("Transpose") <= 4
