@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from quantglow.backends.llvm import executable, target
 from quantglow.backends.llvm.cache import ObjectCache
 from quantglow.backends.llvm.compiler import machine
+from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.library import KernelLibrary
 from quantglow.backends.llvm.target import AMX, Target, resolve, runs_here
@@ -66,10 +67,10 @@ def played(monkeypatch: pytest.MonkeyPatch) -> tuple[TileMachine, Target]:
     registers, best = TileMachine(), resolve("avx512vnni")
     library = KernelLibrary(best, ObjectCache(None))
 
-    def addresses(_: Target, texts: list[str], entry: str = "kernel") -> list[int]:
-        return library.load([registers.translated(text) for text in texts], entry)
+    def addresses(_: Target, steps: object, calls: list[KernelCall]) -> list[int]:
+        return library.load([registers.translated(call.ir) for call in calls])
 
-    monkeypatch.setattr(executable, "addresses", addresses)
+    monkeypatch.setattr(executable, "kernel_addresses", addresses)
     return registers, dataclasses.replace(best, tiles=True)
 
 

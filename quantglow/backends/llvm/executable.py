@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from quantglow.backends.llvm.buffers import Allocate, Constants, aligned_bytes, 
 from quantglow.backends.llvm.call_times import CallTime, median_call_times
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.library import addresses
+from quantglow.backends.llvm.library import kernel_addresses
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
 from quantglow.instr.program import Alloc, BufferKind, Dealloc, Instruction, Program, View
@@ -162,6 +162,7 @@ def compile_program(
                 steps.append(step)
                 calls.append(constants.owned(call))
     with debug.timed("compile"):
-        kernels = addresses(target, [call.ir for call in calls])
+        kernels = kernel_addresses(target, steps, calls)
+        calls = [replace(call, code="") for call in calls]  # they keep their generators
         release_freed()
     return LlvmExecutable(program, plan, target, threads, steps, calls, kernels, constants)

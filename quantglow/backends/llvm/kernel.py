@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from quantglow.backends.llvm.target import Target
@@ -21,16 +22,22 @@ from quantglow.types import Array
 class KernelCall:
     """One kernel on its operands.
 
+    ``code``: the IR text, or what makes it, once, if somebody asks.
     ``pointers``: views of buffers, or constant arrays (packed weights) the backend owns.
     ``items``: independent pieces of work, split among threads in contiguous ranges.
     ``work``: rough operation count; small calls run on one thread.
     """
 
-    ir: str
+    code: str | Callable[[], str]
     pointers: tuple[View | Array, ...]
     items: int
     work: float
     label: str = ""
+
+    @cached_property
+    def ir(self) -> str:
+        """The IR text."""
+        return self.code if isinstance(self.code, str) else self.code()
 
 
 EmitRule = Callable[[Compute, Target], KernelCall]

@@ -15,8 +15,14 @@ import llvmlite
 
 from quantglow import debug
 from quantglow.backends.llvm.cache import ObjectCache, user_cache
+from quantglow.backends.llvm.identity import program_name
+from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.link import UnlinkableError, linked
 from quantglow.backends.llvm.target import SETTINGS, Target
+from quantglow.instr.program import Instruction
+
+KERNEL = "kernel"
+"""The function that a kernel's text defines."""
 
 
 class KernelLibrary:
@@ -28,7 +34,7 @@ class KernelLibrary:
         self._addresses: dict[str, int] = {}
         self._lock = threading.Lock()
 
-    def load(self, texts: Iterable[str], entry: str = "kernel") -> list[int]:
+    def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
         """Addresses of the function ``entry`` of each module text, compiling what is new."""
         texts = list(texts)
         symbols = [self.symbol(text, entry) for text in texts]
@@ -41,6 +47,38 @@ class KernelLibrary:
             if objects:
                 self._addresses.update(self._loaded(objects))
         return [self._addresses[symbol] for symbol in symbols]
+
+    def load_program(self, name: str | None, calls: Sequence[KernelCall]) -> list[int]:
+        """Addresses of the kernels of a program.
+
+        Where its kernels are known by its name and all in the cache, no text is made.
+        """
+        found = None if name is None else self._known(name)
+        if found is not None and len(found) == len(calls):
+            return found
+        texts = [call.ir for call in calls]
+        if name is not None:
+            symbols = (self.symbol(text, KERNEL) for text in texts)
+            self.cache.put(name, "\n".join(symbols).encode())
+        return self.load(texts)
+
+    def _known(self, name: str) -> list[int] | None:
+        """Addresses of the kernels that a program had before; None if one of them is missing."""
+        listed = self.cache.get(name)
+        if listed is None:
+            return None
+        symbols = listed.decode().split("\n")
+        with self._lock:
+            objects = {}
+            for symbol in dict.fromkeys(symbols):
+                if symbol not in self._addresses:
+                    code = self.cache.get(symbol)
+                    if code is None:
+                        return None
+                    objects[symbol] = code
+            if objects:
+                self._addresses.update(self._loaded(objects))
+            return [self._addresses[symbol] for symbol in symbols]
 
     def symbol(self, text: str, entry: str) -> str:
         """A name that depends on everything the code depends on."""
@@ -82,5 +120,12 @@ def library(target: Target) -> KernelLibrary:
     return KernelLibrary(target)
 
 
-def addresses(target: Target, texts: Sequence[str], entry: str = "kernel") -> list[int]:
+def addresses(target: Target, texts: Sequence[str], entry: str = KERNEL) -> list[int]:
     return library(target).load(texts, entry)
+
+
+def kernel_addresses(
+    target: Target, steps: Sequence[Instruction], calls: Sequence[KernelCall]
+) -> list[int]:
+    """Addresses of the kernels of the calls that ``steps`` became."""
+    return library(target).load_program(program_name(steps, target), calls)

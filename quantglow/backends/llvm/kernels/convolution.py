@@ -88,7 +88,7 @@ class ConvKernel:
         views = (self.step.inputs[0], self.step.output)
         residual = self.step.inputs[3:4]
         return KernelCall(
-            ir=self.text(),
+            code=self.text,
             pointers=(*views, *self.constants(), *residual),
             items=self.outer_count,
             work=float(pixels * steps * STEP_NBYTES),

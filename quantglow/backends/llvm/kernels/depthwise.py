@@ -10,6 +10,7 @@ side by side.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -91,7 +92,7 @@ class _Depthwise:
         groups = -(-self.y.height // self.rows.outputs)
         outputs = self.y.count * self.y.height * self.y.width * self.y.channels
         return KernelCall(
-            ir=self.text(groups),
+            code=partial(self.text, groups),
             pointers=(self.step.inputs[0], self.step.output, *self.constants()),
             items=self.y.count * groups,
             work=float(outputs * len(self.row_taps) * len(self.column_taps)),

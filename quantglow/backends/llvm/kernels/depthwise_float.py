@@ -45,7 +45,7 @@ class FloatDepthwise:
         kh, kw = self.conv.w.type.shape[:2]
         outputs = self.y.count * self.y.height * self.y.width * self.y.channels
         return KernelCall(
-            ir=self.text(),
+            code=self.text,
             pointers=(self.step.inputs[0], self.step.output, *self.constants()),
             items=self.y.count * self.y.height,
             work=float(outputs * kh * kw),
