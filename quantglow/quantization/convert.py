@@ -170,11 +170,14 @@ class Converter:
         return self.integers[node, wanted]
 
     def _converted(self, node: Node, wanted: ElementType) -> Node:
-        others = sum(key is node for key, _ in self.integers)
-        suffix = f"q{others}" if others else "q"
         if isinstance(node, Constant):
             value = quantized_array(node.value, wanted)
-            return Constant(name=f"{node.name}:{suffix}", value=value, element=wanted)
+            return Constant(name=self._new_name(node), value=value, element=wanted)
         if wanted != self.element(node):
-            return Rescale(name=f"{node.name}:{suffix}", x=self.int8(node), out=wanted)
-        return Quantize(name=f"{node.name}:{suffix}", x=self.reals[node], out=wanted)
+            x = self.int8(node)  # before the name: it may have to be made, too
+            return Rescale(name=self._new_name(node), x=x, out=wanted)
+        return Quantize(name=self._new_name(node), x=self.reals[node], out=wanted)
+
+    def _new_name(self, node: Node) -> str:
+        others = sum(key is node for key, _ in self.integers)
+        return f"{node.name}:q{others or ''}"

@@ -214,3 +214,12 @@ def test_a_sum_that_only_float_operators_read_is_not_rounded() -> None:
     kinds = {n.name: n.type for n in quantize(graph, recorded).nodes}
     assert kinds["total"].dtype.is_float
     assert kinds["product"].dtype.is_float
+
+
+def test_a_value_that_is_only_stored_for_its_second_type_gets_two_names() -> None:
+    x, other = image(), Input(name="other", tensor=f32(1, 6, 6, 8))
+    wide = ops.Mul(name="wide", x=conv("before", other, 8), y=constant("k", 1000.0))
+    joined = ops.Concat(name="joined", parts=(x, wide), axis=3)
+    graph = graph_of(conv("after", joined, 4), conv("beside", x, 4), inputs=(x, other))
+    int8, _ = quantized(graph)
+    assert {"x:q", "x:q1"} <= {node.name for node in int8.nodes}
