@@ -12,13 +12,15 @@ pay on the other half: r is chosen so for each channel, and channels where no r 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.moments import LEAST_VARIANCE, Moments
 from quantglow.types import Array
 
-RIDGES = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+RIDGES = (1e-3, 1e-2, 1e-1)
 ROWS_FOR_EACH_INPUT = 2
 """With fewer rows in a half, the regression would fit the samples, not the network."""
 
@@ -28,23 +30,30 @@ def adapt_weights(layer: Layer) -> Layer:
     halves = layer.statistics.halves
     if len(halves) < 2 or not layer.per_channel:
         return layer
-    if min(half.count for half in halves) < ROWS_FOR_EACH_INPUT * layer.product.shape[1]:
+    if not adaptable(min(half.count for half in halves), layer.product.shape[1]):
         return layer
     return layer.aiming_at(layer.weights + _movement(layer))
+
+
+def adaptable(rows: int, inputs: int) -> bool:
+    """Whether a half with that many rows can teach weights of that many inputs."""
+    return rows >= ROWS_FOR_EACH_INPUT * inputs
 
 
 def _movement(layer: Layer) -> Array:
     """dw [G, K, O/G]; 0 in channels that keep their weights."""
     one, other = (_Problem(half, layer.weights) for half in layer.statistics.halves)
     whole = _Problem(layer.moments, layer.weights)
-    best, least = np.zeros_like(layer.weights), np.zeros_like(layer.steps)
+    best, least = np.full(layer.steps.shape, math.inf), np.zeros_like(layer.steps)
     for ridge in RIDGES:
         gain = one.error(other.solution(ridge)) + other.error(one.solution(ridge))
-        better = gain < least
-        if better.any():
-            best = np.where(better, whole.solution(ridge), best)
-            least = np.minimum(gain, least)
-    return best
+        best = np.where(gain < least, ridge, best)
+        least = np.minimum(gain, least)
+    moved = np.zeros_like(layer.weights)
+    for ridge in RIDGES:
+        if (best == ridge).any():
+            moved = np.where(best == ridge, whole.solution(ridge), moved)
+    return moved
 
 
 class _Problem:

@@ -16,7 +16,7 @@ from quantglow.types import Array, DType, QuantParams
 class Errors:
     """Of each channel, [G, O/G].
 
-    data      mean square of ``y - x @ (steps * integers)`` less its mean, up to a constant
+    data      mean square of ``y - x @ (steps * integers)`` less its mean, over that of the target
     expected  ``d' metric d`` for the distance d from the target
     """
 
@@ -70,12 +70,16 @@ class Layer:
         return self.statistics.moments
 
     def errors(self, integers: Array, steps: Array, target_product: Array) -> Errors:
-        """Of other integers, with ``covariance @ target``."""
-        found, w = self.statistics, integers * steps
-        product, distance = found.covariance @ w, w - self.target
-        spread = found.trust * (product - target_product) + found.spare * distance
+        """Of other integers, with ``covariance @ target``.
+
+        The distance from the target is small, so that its product needs float32 only.
+        """
+        found, distance = self.statistics, integers * steps - self.target
+        product = found.covariance32 @ distance.astype(np.float32)
+        slope = 2 * (target_product - found.cross_covariance)
+        spread = found.trust * product + found.spare * distance
         return Errors(
-            np.asarray((w * (product - 2 * found.cross_covariance)).sum(axis=1)),
+            np.asarray((distance * (product + slope)).sum(axis=1)),
             np.asarray((distance * spread).sum(axis=1)),
         )
 

@@ -23,12 +23,18 @@ Operands = dict[str, Any]
 
 @dataclass
 class Memory:
-    """What ``recover`` found for one float graph and its samples, by ``signatures``."""
+    """What ``recover`` found for one float graph and its samples, by ``signatures``.
+
+    Most models are recovered once: signatures are made when a second graph asks for them.
+    """
 
     layers: dict[str, Operands] = field(default_factory=dict)
+    unsigned: list[tuple[Graph, Mapping[str, Any]]] = field(default_factory=list)
 
     def known(self, graph: Graph) -> dict[str, Operands]:
         """The layers of an int8 graph that were recovered before, by name."""
+        while self.unsigned:
+            self._sign(*self.unsigned.pop())
         if not self.layers:
             return {}
         return {
@@ -39,7 +45,11 @@ class Memory:
 
     def add(self, graph: Graph, recovered: Mapping[str, Any]) -> None:
         """Keep the layers that were made of those of an int8 graph."""
-        for node, signature in signatures(graph).items() if recovered else ():
+        if recovered:
+            self.unsigned.append((graph, recovered))
+
+    def _sign(self, graph: Graph, recovered: Mapping[str, Any]) -> None:
+        for node, signature in signatures(graph).items():
             if node.name in recovered:
                 layer = recovered[node.name]
                 self.layers[signature] = {"w": layer.w, "b": layer.b}

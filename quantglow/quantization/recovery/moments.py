@@ -133,6 +133,10 @@ class Statistics:
         return self.moments.covariance()
 
     @cached_property
+    def covariance32(self) -> Array:
+        return self.covariance.astype(np.float32)
+
+    @cached_property
     def cross_covariance(self) -> Array:
         """Of the input and the wanted result over all samples, [G, K, O/G]."""
         return self.moments.cross_covariance()

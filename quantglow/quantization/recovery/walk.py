@@ -26,7 +26,7 @@ from quantglow.ops.convolution import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.params import QuantizedWeights
-from quantglow.quantization.recovery.adapt_weights import adapt_weights
+from quantglow.quantization.recovery.adapt_weights import adapt_weights, adaptable
 from quantglow.quantization.recovery.correct_bias import correct_bias
 from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
 from quantglow.quantization.recovery.layer import Layer, flat
@@ -56,7 +56,7 @@ ROWS_PER_INPUT = 4
 """Rows of data that a layer's second moments are taken of at least, for each of its inputs.  In
 wide layers more teach little and cost the most: neighbouring pixels say much the same."""
 
-MOMENTS_WORK = 4 * 10**9
+MOMENTS_WORK = 10**9
 """Multiply-accumulates within which the second moments of a layer are taken of all rows."""
 
 FEWEST_ROWS_PER_INPUT = 0.25
@@ -152,6 +152,8 @@ class _Walk:
         x, product = node.x.type.params, Product(node)
         wanted = self._float_results(node.name)
         rows = sum(result.size for result in wanted) // node.type.shape[-1]
+        group, k, _ = product.shape
+        every = max(1, rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // (group * k * k)))
         real: Any = self.graph.by_name(node.name)
         weights = product.matrix(real.w.value.astype(np.float64) * x.scale)
         bias = np.zeros(node.type.shape[-1]) if real.b is None else real.b.value
@@ -160,7 +162,7 @@ class _Walk:
         layer = Layer(
             product=product,
             x=x,
-            statistics=Statistics(self._moments(product, rows)),
+            statistics=Statistics(self._moments(product, rows, every)),
             weights=weights,
             target=weights,
             reach=steps,
@@ -170,43 +172,44 @@ class _Walk:
             per_channel=self.per_channel,
             dtype=node.x.type.dtype,
         )
-        group, k, _ = product.shape
-        every = max(1, rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // (group * k * k)))
         for sample, result in enumerate(wanted):
             self._add(layer, node, sample, result, every)
         return layer
 
-    def _moments(self, product: Product, rows: int) -> tuple[Moments, ...]:
+    def _moments(self, product: Product, rows: int, every: int) -> tuple[Moments, ...]:
         group, k, _ = product.shape
         nbytes = group * k * k * 8
         enough = nbytes <= GRAM_NBYTES and rows >= FEWEST_ROWS_PER_INPUT * k
         second = self.techniques != {"correct-bias"} and enough
-        split = "adapt-weights" in self.techniques and nbytes <= GRAM_NBYTES
+        split = "adapt-weights" in self.techniques and adaptable(rows // every // 2, k)
         count = 2 if second and split and len(self.samples) >= FEWEST_TO_SPLIT else 1
         return tuple(Moments.zeros(product.shape, second) for _ in range(count))
 
     def _add(self, layer: Layer, node: Any, sample: int, wanted: Array, every: int) -> None:
         """Count one sample: the int8 input, and the float result less the int8 residual."""
-        x = centred(self.integers.value(node.x, sample), node.x.type)
-        added = np.zeros((), np.float32)
+        x = centred(self.integers.value(node.x, sample), node.x.type).astype(np.float32)
+        added: tuple[Array, ...] = ()
         if isinstance(node, Conv) and node.residual is not None:
-            added = self.integers.value(node.residual, sample)
+            residual = self.integers.value(node.residual, sample)
             if is_integer(node.residual.type):
-                added = dequantize(added, node.residual.type.params)
+                residual = dequantize(residual, node.residual.type.params)
+            added = (residual,)
         halves = layer.statistics.halves
         moments = halves[sample % len(halves)]
         if node.low == -math.inf and node.high == math.inf:
-            for columns, y in layer.product.bands(x, wanted - added, every=every):
+            product = wanted - added[0] if added else wanted
+            for columns, y in layer.product.bands(x, product, every=every):
                 moments.add(columns, y)
             return
         weights, bias = layer.weights.astype(np.float32), layer.bias.astype(np.float32)
-        everywhere = np.broadcast_to(added, wanted.shape)
-        for columns, y, r in layer.product.bands(x, wanted, everywhere, every=every):
-            now = columns @ weights + bias + r
-            clipped = ((y <= node.low) & (now <= node.low)) | (
-                (y >= node.high) & (now >= node.high)
-            )
-            moments.add(columns, np.where(clipped, now, y) - r)
+        for columns, y, *others in layer.product.bands(x, wanted, *added, every=every):
+            now = columns @ weights
+            for term in (bias, *others):
+                now += term
+            now = np.where(_both_clipped(node, y, now), now, y)
+            for term in others:
+                now -= term
+            moments.add(columns, now)
 
     def _float_results(self, name: str) -> list[Array]:
         """The float results of a layer before its clip; the float walk advances to it."""
@@ -225,6 +228,14 @@ class _Walk:
         self.results[node.name] = results
         low, high = np.float32(node.low), np.float32(node.high)
         self.floats.keep(node, [np.clip(result, low, high) for result in results])
+
+
+def _both_clipped(node: Contraction, one: Array, other: Array) -> Array:
+    """Where a bound makes two results the same."""
+    low = np.maximum(one, other) <= np.float32(node.low)
+    if node.high == math.inf:
+        return np.asarray(low)
+    return np.asarray(low | (np.minimum(one, other) >= np.float32(node.high)))
 
 
 def _operands(node: Any, layer: Layer) -> dict[str, Any]:
