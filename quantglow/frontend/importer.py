@@ -109,10 +109,15 @@ def add_initializers(graph: onnx.GraphProto, known: Iterable[Known], scope: Scop
 def declare_inputs(
     fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: Scope
 ) -> tuple[Input, ...]:
-    """Input nodes in these shapes."""
+    """Input nodes in these shapes.  Raises ``ModelError`` for those that nobody can hold."""
     inputs = []
     for value in fed:
         dims, element = shapes[value.name], value.type.tensor_type.elem_type
+        if math.prod(dims) > MAX_ELEMENTS:
+            raise ModelError(
+                f"input {value.name!r} of shape {tuple(dims)} has more than {MAX_ELEMENTS} "
+                "elements. Remedy: export the model again, or give smaller input_shapes."
+            )
         if (dtype := held_dtype(element)) is not None:
             node = Input(name=scope.claim(value.name), tensor=TensorType(dtype, tuple(dims)))
             scope.values[value.name] = node

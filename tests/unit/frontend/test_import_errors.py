@@ -300,3 +300,10 @@ def test_an_input_of_a_type_that_onnx_does_not_have_is_refused(element: int) -> 
     made.graph.input[0].type.tensor_type.elem_type = element
     with pytest.raises(ModelError, match="ONNX does not have"):
         import_model(made)
+
+
+def test_an_input_that_no_memory_holds_is_refused() -> None:
+    made = single("Abs", floats(2, 3))[0]
+    made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2**62
+    with pytest.raises(ModelError, match=r"input 'x0' of shape .* elements. Remedy"):
+        import_model(made)
