@@ -74,6 +74,10 @@ class LRN(Node):
     def infer(self) -> TensorType:
         if not self.x.type.dtype.is_float:
             raise self.refuse("x must be float")
+        if self.x.type.rank < 2:
+            raise self.refuse("x has no channels")
+        if self.size < 1:
+            raise self.refuse(f"size {self.size} is not positive")
         return self.x.type
 
     def reference(self, x: Array) -> Array:

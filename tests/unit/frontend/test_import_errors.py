@@ -307,3 +307,8 @@ def test_an_input_that_no_memory_holds_is_refused() -> None:
     made.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2**62
     with pytest.raises(ModelError, match=r"input 'x0' of shape .* elements. Remedy"):
         import_model(made)
+
+
+def test_lrn_of_a_scalar_is_refused() -> None:
+    with pytest.raises(ModelError, match="LRN.*channels"):
+        import_model(single("LRN", np.ones((), np.float32), size=5)[0])
