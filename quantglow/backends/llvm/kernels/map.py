@@ -36,12 +36,16 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     outer = tuple(axes[:-2] if planes else axes[:-1])
     nest = Nest(outer, row, _lanes(target, row.size), _unroll(op, planes is not None))
     dtypes = tuple(view.type.dtype for view in step.inputs)
-    b = Builder()
-    pointers = b.kernel(len(views))
-    body = _Body(b, target, op.expression, op.type.dtype, dtypes, row, planes)
-    nest.emit(b, target, pointers, body)
+
+    def text() -> str:
+        b = Builder()
+        pointers = b.kernel(len(views))
+        body = _Body(b, target, op.expression, op.type.dtype, dtypes, row, planes)
+        nest.emit(b, target, pointers, body)
+        return b.finish()
+
     work = op.type.size * (2 + op.expression.size()) / 4
-    return KernelCall(b.finish(), views, nest.items, work, "map")
+    return KernelCall(text, views, nest.items, work, "map")
 
 
 def _lanes(target: Target, length: int) -> int:

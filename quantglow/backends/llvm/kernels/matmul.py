@@ -37,11 +37,10 @@ def emit_matmul(step: Compute, target: Target) -> KernelCall:
     x, y = step.inputs
     kind = _FloatProduct if op.x.type.dtype.is_float else _IntegerProduct
     kernel = kind(Builder(), target, op, x, y, step.output)
-    kernel.emit()
     batch, rows, columns = op.type.shape
     work = float(batch * rows * columns * op.x.type.shape[2]) / 8
     pointers = (step.output, x, y)
-    return KernelCall(kernel.b.finish(), pointers, kernel.items, work, "matmul")
+    return KernelCall(kernel.text, pointers, kernel.items, work, "matmul")
 
 
 @dataclass
@@ -100,7 +99,7 @@ class _Product:
     def tile(self, rows: int, out: Value, x: Value, y: Value, valid: Sequence[int]) -> None:
         raise NotImplementedError
 
-    def emit(self) -> None:
+    def text(self) -> str:
         b = self.b
         out, x, y = b.kernel(3)
         self.prepare()
@@ -114,6 +113,7 @@ class _Product:
             at[0] = b.at(at[0], b.mul(panel, width * self.out.type.dtype.nbytes))
             at[2] = b.at(at[2], b.mul(panel, width * self.y.type.dtype.nbytes))
             self.panel_cases(panel, at)
+        return b.finish()
 
     def panel_cases(self, panel: Value, at: Sequence[Value]) -> None:
         """Full panels and the last one, which may be narrower."""

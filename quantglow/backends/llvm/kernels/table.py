@@ -32,17 +32,17 @@ def emit_table(step: Compute, target: Target) -> KernelCall:
     axes = collapsed(op.type.shape, (step.output, source))
     lookup = _lookup(op, target, axes[-1])
     nest = Nest(tuple(axes[:-1]), axes[-1], lookup.lanes, lookup.unroll)
-    b = Builder()
-    *pointers, entries = b.kernel(3)
-    lookup.prepare(b, entries)
 
-    def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
-        lookup.emit(b, at, group, entries)
+    def text() -> str:
+        b = Builder()
+        *pointers, entries = b.kernel(3)
+        lookup.prepare(b, entries)
+        nest.emit(b, target, pointers, lambda at, group: lookup.emit(b, at, group, entries))
+        return b.finish()
 
-    nest.emit(b, target, pointers, body)
     constant = lookup.entries()
     views = (step.output, source, table if constant is None else constant)
-    return KernelCall(b.finish(), views, nest.items, op.type.size / 4, "table")
+    return KernelCall(text, views, nest.items, op.type.size / 4, "table")
 
 
 @dataclass
