@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -72,34 +71,19 @@ def quantize_and_compile(
 ) -> CompiledModel | PartlyCompiledModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
-    model                 path, bytes or ``onnx.ModelProto``
-    calibration_data      iterable of samples (dict, array or tuple), onnxruntime
-                          CalibrationDataReader, path of an ``.npz`` file, ``Profile`` or its path
-    preset, ignored_scope, calibrate_method, per_channel, nodes_to_exclude, op_types_to_quantize,
-    int16_activations     see ``QuantizationConfig``
-    subset_size           calibration batches to use at most
-    target, num_threads   see ``compile``
-    verify                compare with onnxruntime on calibration samples, for the report
-    progress              progress bar on stderr; "auto": only on a terminal
-    seed                  draws the samples that decide about ranges and scales
-    input_shapes          fixes the shapes of inputs that the model leaves free; without it the
-                          samples may have different shapes, and the model serves all of them
+    model             path, bytes or ``onnx.ModelProto``
+    calibration_data  samples (dicts, arrays or tuples), of which ``subset_size`` are used at most;
+                      onnxruntime CalibrationDataReader, ``.npz`` path, ``Profile`` or its path
+    max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
+    max_minutes       bounds each search (ranges and scales; layers that must stay float)
+    verify            compare with onnxruntime on calibration samples, for the report
+    progress          progress bar on stderr; "auto": only on a terminal
+    input_shapes      fixes the shapes that the model leaves free; without it, it serves them all
+    measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
+    target, num_threads  see ``compile``; the other options: see ``QuantizationConfig``
 
-    measure_speed         time float and int8 programs on this machine and keep those layers float
-                          that int8 makes slower; costs seconds, and the result may differ from
-                          one run to the next
-
-    max_drop              accuracy that may be lost, see ``accuracy_contract``
-    drop_type             "absolute", or "relative" to the float model's figure
-    validation_fn         a compiled model -> its figure, better when larger
-    max_minutes           bound on each search: for ranges and scales, for layers that must stay
-                          float; the best found until then is kept
-
-    Of a model with shapes that are only known while it runs (behind a NonMaxSuppression, say), what
-    comes before is quantized and compiled, and the rest is onnxruntime's: ``PartlyCompiledModel``.
-
-    ``model_type`` is refused until there are rules for it.  Raises the errors of
-    ``quantglow.errors``, ``AccuracyDropError`` among them.
+    Where shapes are only known at run time, onnxruntime has the rest (``PartlyCompiledModel``).
+    Raises ``quantglow.errors``, ``AccuracyDropError`` too; ``model_type`` has no rules yet.
     """
     refuse_unavailable(model_type=model_type)
     contract = accuracy_contract(max_drop, drop_type, validation_fn, max_minutes)
@@ -119,13 +103,9 @@ def quantize_and_compile(
     if cut is not None and contract is not None:
         raise cut.error
     job.calibrate(calibration_data, subset_size, progress)
-    if max_minutes is not None:
-        job.deadline = time.monotonic() + 60 * max_minutes
+    job.end_searches_after(max_minutes)
     chosen = job.without_slower(config, machine, progress) if measure_speed else config
-    if contract is not None:
-        return job.compile_controlled(chosen, contract, machine)
-    job.quantize(chosen, progress)
-    compiled = job.compile(machine)
+    compiled = job.compile_quantized(chosen, contract, machine, progress)
     return compiled if cut is None else partly_compiled(cut.source, cut.parts, compiled, cut.error)
 
 
@@ -142,6 +122,11 @@ def accuracy_contract(
     max_minutes: float | None,
 ) -> AccuracyContract | None:
     """The contract the user asked for, None without ``max_drop``.
+
+    max_drop       accuracy that may be lost
+    drop_type      "absolute", or "relative" to the float model's figure
+    validation_fn  a compiled model -> its figure, better when larger
+    max_minutes    ends the search; the best model found until then is kept
 
     Without ``validation_fn`` the figure is minus the relative error of the outputs on calibration
     samples, ``10 ** (-SQNR / 20)``: a drop of 0.1 is 20 dB.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -159,6 +160,24 @@ class Job:
             ).run(slower(speeds), [speed.name for speed in speeds])
         self.speeds = with_float(speeds, kept)
         return excluding(config, kept)
+
+    def end_searches_after(self, max_minutes: float | None) -> None:
+        """From now on searches take this long at most; None: as long as they need."""
+        if max_minutes is not None:
+            self.deadline = time.monotonic() + 60 * max_minutes
+
+    def compile_quantized(
+        self,
+        config: QuantizationConfig,
+        contract: AccuracyContract | None,
+        machine: Machine,
+        progress: bool | str,
+    ) -> CompiledModel:
+        """Quantize and compile, under a contract if there is one."""
+        if contract is not None:
+            return self.compile_controlled(config, contract, machine)
+        self.quantize(config, progress)
+        return self.compile(machine)
 
     def compile(self, machine: Machine) -> CompiledModel:
         """The quantized model, checked."""

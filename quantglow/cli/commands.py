@@ -127,14 +127,8 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     compiled = driver.quantize_and_compile(
         options.model,
         options.calibration_data,
-        preset=options.preset,
+        **quantization_options(options),
         subset_size=options.subset_size,
-        ignored_scope=options.ignored_scope,
-        calibrate_method=options.calibrate_method,
-        per_channel=options.per_channel,
-        nodes_to_exclude=options.nodes_to_exclude,
-        op_types_to_quantize=options.op_types_to_quantize,
-        int16_activations=options.int16_activations,
         target=options.target,
         num_threads=options.num_threads,
         verify=options.verify,
@@ -264,7 +258,11 @@ def report_of(options: argparse.Namespace) -> object:
     if not options.calibration_data:
         return driver.compile(options.model, input_shapes=shapes_of(options)).report
     return driver.quantize_and_compile(
-        options.model, options.calibration_data, input_shapes=shapes_of(options)
+        options.model,
+        options.calibration_data,
+        **quantization_options(options),
+        subset_size=options.subset_size,
+        input_shapes=shapes_of(options),
     ).report
 
 
@@ -273,15 +271,14 @@ def report_of(options: argparse.Namespace) -> object:
 
 def config_of(options: argparse.Namespace) -> QuantizationConfig:
     """What ``quantization_arguments`` hold."""
-    return QuantizationConfig(
-        preset=options.preset,
-        calibrate_method=options.calibrate_method,
-        per_channel=options.per_channel,
-        ignored_scope=options.ignored_scope,
-        nodes_to_exclude=options.nodes_to_exclude,
-        op_types_to_quantize=options.op_types_to_quantize,
-        int16_activations=options.int16_activations,
-    )
+    return QuantizationConfig(**quantization_options(options))
+
+
+def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
+    """The same, by keyword."""
+    names = ("preset", "calibrate_method", "per_channel", "ignored_scope", "nodes_to_exclude")
+    given = vars(options)
+    return {name: given[name] for name in (*names, "op_types_to_quantize", "int16_activations")}
 
 
 def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from quantglow.frontend.context import Call, importer
 from quantglow.frontend.convolution import image_size
 from quantglow.frontend.layout import channels_first, channels_last, from_nhwc, to_nhwc
-from quantglow.frontend.windows import auto_padded, windows_of
+from quantglow.frontend.windows import Windows, auto_padded, windows_of
 from quantglow.graph.node import Node
 from quantglow.ops.elementwise import Abs, Mul, Pow
 from quantglow.ops.pooling import (
@@ -20,37 +21,30 @@ from quantglow.ops.pooling import (
 )
 
 
+def pool_options(call: Call, x: Node, windows: Windows) -> dict[str, Any]:
+    """The attributes that all pools of an NHWC ``x`` have."""
+    return {
+        "kernel": windows.kernel,
+        "strides": windows.strides,
+        "dilations": windows.dilations,
+        "pads": auto_padded(call, windows, image_size(x)),
+        "ceil_mode": bool(call.integer("ceil_mode", 0)),
+    }
+
+
 @importer("MaxPool")
 def max_pool(call: Call) -> Node:
     x = to_nhwc(call)
-    windows = windows_of(call, call.integers("kernel_shape", ()))
-    made = MaxPool(
-        name=call.result,
-        x=x,
-        kernel=windows.kernel,
-        strides=windows.strides,
-        dilations=windows.dilations,
-        pads=auto_padded(call, windows, image_size(x)),
-        ceil_mode=bool(call.integer("ceil_mode", 0)),
-    )
-    return from_nhwc(call, made)
+    options = pool_options(call, x, windows_of(call, call.integers("kernel_shape", ())))
+    return from_nhwc(call, MaxPool(name=call.result, x=x, **options))
 
 
 @importer("AveragePool")
 def average_pool(call: Call) -> Node:
     x = to_nhwc(call)
-    windows = windows_of(call, call.integers("kernel_shape", ()))
-    made = AveragePool(
-        name=call.result,
-        x=x,
-        kernel=windows.kernel,
-        strides=windows.strides,
-        dilations=windows.dilations,
-        pads=auto_padded(call, windows, image_size(x)),
-        ceil_mode=bool(call.integer("ceil_mode", 0)),
-        count_include_pad=bool(call.integer("count_include_pad", 0)),
-    )
-    return from_nhwc(call, made)
+    options = pool_options(call, x, windows_of(call, call.integers("kernel_shape", ())))
+    options["count_include_pad"] = bool(call.integer("count_include_pad", 0))
+    return from_nhwc(call, AveragePool(name=call.result, x=x, **options))
 
 
 @importer("GlobalAveragePool", "GlobalMaxPool")
@@ -77,11 +71,7 @@ def lp_pool(call: Call) -> Node:
     mean = AveragePool(
         name=call.derived("mean"),
         x=powers,
-        kernel=windows.kernel,
-        strides=windows.strides,
-        dilations=windows.dilations,
-        pads=auto_padded(call, windows, image_size(x)),
-        ceil_mode=bool(call.integer("ceil_mode", 0)),
+        **pool_options(call, x, windows),
         count_include_pad=True,
     )
     size = call.constant("size", np.array(math.prod(windows.kernel)))

@@ -41,6 +41,17 @@ from quantglow.passes.sink_transpose import sink_transpose
 from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_reshape
 from quantglow.passes.transpose_to_reshape import transpose_to_reshape
 
+RECOGNISERS = (
+    simplify_arithmetic,
+    merge_clips,
+    recognise_hard_sigmoid,
+    recognise_hard_swish,
+    recognise_swish,
+    recognise_gelu,
+    recognise_layer_normalization,
+)
+"""Operators that exporters write in parts become one again."""
+
 FLOAT_PASSES: tuple[Pass, ...] = (
     eliminate_common_subexpressions,
     repeat(
@@ -72,13 +83,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
     ),
     repeat(
         "recognise-activations",
-        simplify_arithmetic,
-        merge_clips,
-        recognise_hard_sigmoid,
-        recognise_hard_swish,
-        recognise_swish,
-        recognise_gelu,
-        recognise_layer_normalization,
+        *RECOGNISERS,
         factor_gate,
     ),
     repeat("fold-batch-norm", simplify_arithmetic, fold_batch_norm, fold_arithmetic),

@@ -97,25 +97,17 @@ class CompiledModel:
 
         Raises ``InputError`` for unknown names, wrong shapes and wrong dtypes.
         """
-        wanted = self._positions(output_names)
-        if not isinstance(feeds, Mapping):
-            raise InputError(
-                f"feeds must map input names to arrays, got {type(feeds).__name__}. "
-                "Remedy: run(None, {name: array}), or call the model with arrays"
-            )
+        known = [port.name for port in self.specialisations.signature.outputs]
+        positions = [known.index(name) for name in chosen_outputs(output_names, known)]
+        check_mapping(feeds)
         arrays = {name: as_array(name, value) for name, value in feeds.items()}
         outputs = self.specialisations.at(arrays).run(arrays)
-        return [outputs[position] for position in wanted]
+        return [outputs[position] for position in positions]
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
         """Outputs for arrays given in the order of the inputs, or by name; a single one alone."""
         names = [port.name for port in self.specialisations.signature.inputs]
-        if len(arrays) > len(names):
-            raise InputError(f"{len(arrays)} arrays given, the model takes {len(names)}: {names}")
-        feeds = dict(zip(names, arrays, strict=False))
-        if twice := sorted(feeds.keys() & named.keys()):
-            raise InputError(f"input(s) {twice} given both by position and by name")
-        outputs = self.run(None, {**feeds, **named})
+        outputs = self.run(None, feeds_by_name(names, arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def get_inputs(self) -> list[TensorInfo]:
@@ -153,14 +145,36 @@ class CompiledModel:
             f"{self.specialisations.target}, {self.specialisations.num_threads} thread(s)>"
         )
 
-    def _positions(self, output_names: Sequence[str] | None) -> list[int]:
-        known = [port.name for port in self.specialisations.signature.outputs]
-        if output_names is None:
-            return list(range(len(known)))
-        wanted = strings(output_names, "output_names")
-        if unknown := [name for name in wanted if name not in known]:
-            raise InputError(f"unknown output(s) {unknown}; the model has {known}")
-        return [known.index(name) for name in wanted]
+
+def chosen_outputs(output_names: Sequence[str] | None, known: list[str]) -> list[str]:
+    """The outputs to return, None: all.  Raises ``InputError`` for unknown names."""
+    if output_names is None:
+        return known
+    wanted = list(strings(output_names, "output_names"))
+    if unknown := [name for name in wanted if name not in known]:
+        raise InputError(f"unknown output(s) {unknown}; the model has {known}")
+    return wanted
+
+
+def check_mapping(feeds: object) -> None:
+    """Raise ``InputError`` for feeds that are no mapping."""
+    if not isinstance(feeds, Mapping):
+        raise InputError(
+            f"feeds must map input names to arrays, got {type(feeds).__name__}. "
+            "Remedy: run(None, {name: array}), or call the model with arrays"
+        )
+
+
+def feeds_by_name(
+    names: list[str], arrays: Sequence[Any], named: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Feeds of a call with arrays by position and by name.  Raises ``InputError``."""
+    if len(arrays) > len(names):
+        raise InputError(f"{len(arrays)} arrays given, the model takes {len(names)}: {names}")
+    feeds = dict(zip(names, arrays, strict=False))
+    if twice := sorted(feeds.keys() & named.keys()):
+        raise InputError(f"input(s) {twice} given both by position and by name")
+    return {**feeds, **named}
 
 
 def as_array(name: str, value: Any) -> Array:

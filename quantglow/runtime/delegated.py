@@ -9,10 +9,17 @@ from functools import cached_property
 from typing import Any
 
 from quantglow.backends.onnxruntime.session import Session
-from quantglow.errors import InputError, OptionError
+from quantglow.errors import OptionError
 from quantglow.files import replacing
-from quantglow.options import strings
-from quantglow.runtime.compiled import CompiledModel, ReportLike, TensorInfo, as_array
+from quantglow.runtime.compiled import (
+    CompiledModel,
+    ReportLike,
+    TensorInfo,
+    as_array,
+    check_mapping,
+    chosen_outputs,
+    feeds_by_name,
+)
 from quantglow.runtime.saving import Tail, save
 
 
@@ -36,12 +43,8 @@ class DelegatedModel:
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """As ``CompiledModel.run``; sequences are lists of arrays."""
-        known = [output.name for output in self.get_outputs()]
-        wanted = known if output_names is None else list(strings(output_names, "output_names"))
-        if unknown := [name for name in wanted if name not in known]:
-            raise InputError(f"unknown output(s) {unknown}; the model has {known}")
-        if not isinstance(feeds, Mapping):
-            raise InputError(f"feeds must map input names to arrays, got {type(feeds).__name__}")
+        wanted = chosen_outputs(output_names, [output.name for output in self.get_outputs()])
+        check_mapping(feeds)
         return self.results(wanted, {name: fed(name, value) for name, value in feeds.items()})
 
     def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
@@ -51,9 +54,7 @@ class DelegatedModel:
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Outputs for arrays given in the order of the inputs, or by name; a single one alone."""
         names = [info.name for info in self.get_inputs()]
-        if len(arrays) > len(names):
-            raise InputError(f"{len(arrays)} arrays given, the model takes {len(names)}: {names}")
-        outputs = self.run(None, {**dict(zip(names, arrays, strict=False)), **named})
+        outputs = self.run(None, feeds_by_name(names, arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
 
     def get_inputs(self) -> list[TensorInfo]:

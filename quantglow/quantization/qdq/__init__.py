@@ -12,21 +12,14 @@ from __future__ import annotations
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.rewrite import Pass, run_passes
-from quantglow.passes import optimize
+from quantglow.passes import RECOGNISERS, optimize
 from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from quantglow.passes.eliminate_identity import eliminate_identity
 from quantglow.passes.fuse_activation import fuse_activation
 from quantglow.passes.hoist_transpose import hoist_transpose
-from quantglow.passes.merge_clips import merge_clips
 from quantglow.passes.merge_reshapes import merge_reshapes
 from quantglow.passes.merge_transposes import merge_transposes
-from quantglow.passes.recognise_gelu import recognise_gelu
-from quantglow.passes.recognise_hard_sigmoid import recognise_hard_sigmoid
-from quantglow.passes.recognise_hard_swish import recognise_hard_swish
-from quantglow.passes.recognise_layer_normalization import recognise_layer_normalization
-from quantglow.passes.recognise_swish import recognise_swish
 from quantglow.passes.repeat import repeat
-from quantglow.passes.simplify_arithmetic import simplify_arithmetic
 from quantglow.passes.sink_transpose import sink_transpose
 from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_reshape
 from quantglow.passes.transpose_to_reshape import transpose_to_reshape
@@ -62,13 +55,7 @@ QDQ_PASSES: tuple[Pass, ...] = (
         eliminate_identity,
         transpose_to_reshape,
         merge_reshapes,
-        simplify_arithmetic,
-        merge_clips,
-        recognise_hard_sigmoid,
-        recognise_hard_swish,
-        recognise_swish,
-        recognise_gelu,
-        recognise_layer_normalization,
+        *RECOGNISERS,
     ),
     repeat("move-roundings", merge_roundings, raise_quantize, lower_dequantize),
     fold_scales,

@@ -137,6 +137,14 @@ def test_inspect_prints_every_stage(
     assert expected in capsys.readouterr().out
 
 
+def test_the_inspected_report_is_that_of_the_options(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "--calibration-data samples.npz --op-types-to-quantize Gemm"
+    run(folder, f"inspect net.onnx --stage report {options}")
+    assert "not in op_types_to_quantize" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -26,29 +26,11 @@ from quantglow.ops import (
     Sub,
     Tanh,
 )
-from quantglow.passes import (
-    factor_gate,
-    merge_clips,
-    recognise_gelu,
-    recognise_hard_sigmoid,
-    recognise_hard_swish,
-    recognise_layer_normalization,
-    recognise_swish,
-    simplify_arithmetic,
-)
+from quantglow.passes import RECOGNISERS, factor_gate, merge_clips
 from quantglow.passes.repeat import repeat
 from tests.builder import Builder, ops_of, rewritten
 
-recognise = repeat(
-    "recognise",
-    simplify_arithmetic,
-    merge_clips,
-    recognise_hard_sigmoid,
-    recognise_hard_swish,
-    recognise_swish,
-    recognise_gelu,
-    recognise_layer_normalization,
-)
+recognise = repeat("recognise", *RECOGNISERS)
 
 Spelling = Callable[[Builder, Node], Node]
 

@@ -149,6 +149,12 @@ def test_a_whole_model_describes_itself() -> None:
     assert [(o.name, o.type) for o in compiled.get_outputs()] == [("i", "tensor(int64)")]
 
 
+def test_an_input_of_a_whole_model_given_twice_is_refused() -> None:
+    model, x = positions()
+    with pytest.raises(qg.InputError, match="both by position and by name"):
+        qg.compile(model)(x, x=x)
+
+
 def test_sequences_come_back_as_lists() -> None:
     model = model_of([node("SplitToSequence", ["x"], ["s"])], {"x": floats(2, 3)}, [])
     info = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
