@@ -72,8 +72,8 @@ def quantize_and_compile(
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
     model             path, bytes or ``onnx.ModelProto``
-    calibration_data  samples (dicts, arrays or tuples), of which ``subset_size`` are used at most;
-                      onnxruntime CalibrationDataReader, ``.npz`` path, ``Profile`` or its path
+    calibration_data  samples (dicts, arrays or tuples; ``subset_size`` are used at most), a
+                      CalibrationDataReader, an ``.npz`` path, a ``Profile`` or its path
     max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
     max_minutes       bounds each search (ranges and scales; layers that must stay float)
     verify            compare with onnxruntime on calibration samples, for the report
@@ -82,8 +82,8 @@ def quantize_and_compile(
     measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
     target, num_threads  see ``compile``; the other options: see ``QuantizationConfig``
 
-    Where shapes are only known at run time, onnxruntime has the rest (``PartlyCompiledModel``).
-    Raises ``quantglow.errors``, ``AccuracyDropError`` too; ``model_type`` has no rules yet.
+    Raises ``quantglow.errors``; ``model_type`` has no rules yet, so it is refused.  Where shapes
+    are only known at run time, onnxruntime runs the rest (``PartlyCompiledModel``).
     """
     refuse_unavailable(model_type=model_type)
     contract = accuracy_contract(max_drop, drop_type, validation_fn, max_minutes)
@@ -97,16 +97,13 @@ def quantize_and_compile(
         seed=seed,
         int16_activations=int16_activations,
     )
-    machine = Machine.of(target, num_threads)
-    job = Job(model, verify=verify)
-    cut = job.prepare(input_shapes)
-    if cut is not None and contract is not None:
-        raise cut.error
+    machine, job = Machine.of(target, num_threads), Job(model, verify=verify)
+    cut = job.prepare(input_shapes, whole=contract is not None)
     job.calibrate(calibration_data, subset_size, progress)
     job.end_searches_after(max_minutes)
     chosen = job.without_slower(config, machine, progress) if measure_speed else config
     compiled = job.compile_quantized(chosen, contract, machine, progress)
-    return compiled if cut is None else partly_compiled(cut.source, cut.parts, compiled, cut.error)
+    return partly_compiled(cut.source, cut.parts, compiled, cut.error) if cut else compiled
 
 
 def refuse_unavailable(**options: object) -> None:

@@ -81,12 +81,17 @@ class Job:
     memory: Memory = field(default_factory=Memory)
     speeds: tuple[LayerSpeed, ...] = ()
 
-    def prepare(self, input_shapes: InputShapes | None) -> Cut | None:
-        """Import the model, or the part of it that can be compiled; then says what is left."""
+    def prepare(self, input_shapes: InputShapes | None, whole: bool = False) -> Cut | None:
+        """Import the model, or the part of it that can be compiled; then says what is left.
+
+        ``whole``: a part does not do, raise the ``UnsupportedOpError``.
+        """
         with debug.timed("import", self.seconds):
             try:
                 self.family = float_family_of(self.model, input_shapes)
             except UnsupportedOpError as error:
+                if whole:
+                    raise
                 source = frontend.open_model(self.model)
                 parts = frontend.split(source, input_shapes)
                 if parts is None:

@@ -61,14 +61,30 @@ def calibration_arguments(parser: argparse.ArgumentParser, required: bool) -> No
 
 
 def quantization_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--preset", choices=PRESETS, default="mixed")
-    parser.add_argument("--calibrate-method", choices=METHODS, default="auto")
-    parser.add_argument("--per-channel", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--preset", choices=PRESETS, default="mixed", help="performance: zero points are fixed"
+    )
+    parser.add_argument(
+        "--calibrate-method",
+        choices=METHODS,
+        default="auto",
+        help="how ranges are chosen; auto: by the error in the results, given samples",
+    )
+    parser.add_argument(
+        "--per-channel",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="a scale for each output channel of weights, else one for each tensor",
+    )
     parser.add_argument("--ignored-scope", nargs="+", metavar="NODE", help="nodes kept float")
     parser.add_argument("--nodes-to-exclude", nargs="+", metavar="NODE", help="the same")
     parser.add_argument("--op-types-to-quantize", nargs="+", metavar="OP", help="all others: float")
     parser.add_argument(
-        "--int16-activations", nargs="+", default=(), metavar="VALUE", help="values stored as int16"
+        "--int16-activations",
+        nargs="+",
+        default=(),
+        metavar="VALUE",
+        help="values stored as int16, or auto: those that pay",
     )
 
 
@@ -111,7 +127,12 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     calibration_arguments(parser, required=True)
     quantization_arguments(parser)
     machine_arguments(parser)
-    parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--verify",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="compare with onnxruntime on calibration samples, for the report",
+    )
     parser.add_argument(
         "--measure-speed",
         action="store_true",

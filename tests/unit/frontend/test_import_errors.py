@@ -310,5 +310,5 @@ def test_an_input_that_no_memory_holds_is_refused() -> None:
 
 
 def test_lrn_of_a_scalar_is_refused() -> None:
-    with pytest.raises(ModelError, match="LRN.*channels"):
+    with pytest.raises(ModelError, match=r"LRN.*channels"):
         import_model(single("LRN", np.ones((), np.float32), size=5)[0])
