@@ -2,9 +2,10 @@
 
 ``$QUANTGLOW_CACHE_DIR/kernels``, by default ``~/.cache/quantglow/kernels``; the empty string
 disables it.  An entry is a file named by the symbol it defines, and the symbol is a hash of all
-that the code depends on, so entries never become stale.  Entries of programs list the symbols of
-their kernels, see ``identity``.  A file is ``MAGIC``, the SHA-256 of symbol
+that the code depends on, so entries never become stale.  A file is ``MAGIC``, the SHA-256 of symbol
 and object, then the object.  It is written aside and renamed: readers see all of it or nothing.
+
+Other entries are named by a program, see ``identity``, and list the symbols of its kernels.
 
 The cache only saves time.  What cannot be read is compiled again; what cannot be written is not
 kept, and the debug log says so.
