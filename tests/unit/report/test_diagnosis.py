@@ -85,7 +85,8 @@ def test_float_layers_say_why(found: qg.Diagnosis) -> None:
     assert "ignored_scope" in str(found)
 
 
-def test_int8_layers_have_code_figures(found: qg.Diagnosis) -> None:
+def test_layers_that_store_int8_have_code_figures() -> None:
+    found = qg.diagnose(qg.import_model(small_model()), small_samples(), samples=3)
     conv = next(n for n in found.layers if n.op == "Conv")
     assert conv.codes is not None
     assert conv.codes.seen == pytest.approx(1, abs=0.01)
