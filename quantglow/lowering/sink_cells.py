@@ -61,7 +61,9 @@ def _on_cells(
 ) -> Reshape | None:
     """The node computed in the shape of ``cells``, which stands for the operand ``moved``."""
     groups = grouped(node.type.shape, cells.type.shape)
-    if groups is None:
+    others = [operand for operand in operands if operand is not moved]
+    # Cutting the axes of another view would need the copy that this one is spared.
+    if groups is None or any(isinstance(other, Transpose | Expand) for other in others):
         return None
     args = [
         cells if operand is moved else _split(node, index, operand, groups)

@@ -18,7 +18,7 @@ UNARY = (
 )
 POSITIVE = ("Sqrt", "Log", "Reciprocal")
 BINARY = ("Add", "Sub", "Mul", "Max", "Min")
-COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+COMPARISONS = ("Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 LOGICAL = ("And", "Or", "Xor")
 REDUCTIONS = (
     *("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd"),

@@ -312,3 +312,9 @@ def test_an_input_that_no_memory_holds_is_refused() -> None:
 def test_lrn_of_a_scalar_is_refused() -> None:
     with pytest.raises(ModelError, match=r"LRN.*channels"):
         import_model(single("LRN", np.ones((), np.float32), size=5)[0])
+
+
+def test_a_pool_of_immense_windows_is_refused() -> None:
+    wide = {"kernel_shape": [1, 2**40], "pads": [0, 2**40 - 1, 0, 2**40 - 1]}
+    with pytest.raises(ModelError, match="windows and pads"):
+        import_model(single("AveragePool", floats(1, 2, 3, 4), **wide)[0])

@@ -17,7 +17,7 @@ from quantglow.lowering import lower
 from quantglow.lowering.sink_cells import grouped
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Add, Expand, Mul, Reshape, Resize, Transpose
-from quantglow.types import DType, ElementType, QuantParams, TensorType
+from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 
 CODES = ElementType(DType.I8, QuantParams.per_tensor(0.05, -3))
 
@@ -113,3 +113,14 @@ def test_groups_multiply_to_their_axes(factors: list[list[int]]) -> None:
 def test_an_axis_of_several_has_no_group() -> None:
     assert grouped((4, 6), (8, 3)) is None
     assert grouped((2, 3), (2, 3, 2)) is None
+
+
+def test_two_views_do_not_chase_each_other() -> None:
+    x, y = (Input(name=name, tensor=f32(1, 1, 4, 3)) for name in "xy")
+    one = Transpose(name="a", x=x, perm=(0, 3, 1, 2))
+    turned = Transpose(name="b", x=y, perm=(0, 1, 3, 2))
+    other = Reshape(name="c", x=turned, shape=(1, 3, 1, 4))
+    graph = Graph((x, y), (("out", Add(name="sum", x=one, y=other)),))
+    feeds = {i.name: np.arange(12, dtype=np.float32).reshape(i.type.shape) for i in (x, y)}
+    found = interpret(lower(graph), feeds)
+    np.testing.assert_array_equal(found, interpret(graph, feeds))
