@@ -10,7 +10,7 @@ from quantglow.errors import ModelError
 from quantglow.frontend.context import Call, Scope, Unsupported
 from quantglow.frontend.values import Value
 from quantglow.graph.node import Node
-from quantglow.ops.elementwise import Where
+from quantglow.ops.selection import Where
 
 ImportBody = Callable[[onnx.GraphProto, Scope], None]
 """Binds the values of a subgraph in a scope."""

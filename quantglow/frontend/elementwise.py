@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from quantglow import ops
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.integers import clip_at_run_time, integer_fold, integer_unary
 from quantglow.graph.node import Node
-from quantglow.ops import elementwise as ops
 
 LARGEST = float(np.finfo(np.float32).max)
 

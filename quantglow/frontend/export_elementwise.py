@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnx
 
+from quantglow import ops
 from quantglow.frontend.export_contraction import bounded, finished
 from quantglow.frontend.export_writer import Perm, Value, Writer, export_rule, source
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import elementwise as ops
 from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.types import DType, ElementType, QuantParams, TensorType

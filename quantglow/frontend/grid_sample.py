@@ -9,7 +9,7 @@ from quantglow.frontend.indexing import INT64, coordinates, dotted, iota, reshap
 from quantglow.frontend.layout import channels_first, channels_last
 from quantglow.graph.node import Node
 from quantglow.ops import Gather, Map
-from quantglow.ops.elementwise import Add, Mul
+from quantglow.ops.binary import Add, Mul
 from quantglow.ops.expression import Expr, arg, const, lconst
 from quantglow.ops.expression import call as fn
 from quantglow.types import DType, ElementType

@@ -15,9 +15,9 @@ from quantglow.frontend.integers import constant_like
 from quantglow.frontend.shape import normal
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Gather, Map, Reshape, Scatter, Slice, TopK, Transpose
-from quantglow.ops.elementwise import Where
 from quantglow.ops.expression import Expr, arg, lconst
 from quantglow.ops.expression import call as fn
+from quantglow.ops.selection import Where
 from quantglow.types import DType, ElementType
 
 INT64, BOOL = ElementType(DType.I64), ElementType(DType.BOOL)

@@ -15,10 +15,10 @@ from quantglow.frontend.context import Call, Imported, Unsupported, importer
 from quantglow.frontend.values import held_dtype, onnx_type_of, type_in_words
 from quantglow.graph.node import Node
 from quantglow.ops import Map
-from quantglow.ops.elementwise import Where
 from quantglow.ops.expression import Expr, arg, const, iconst, lconst
 from quantglow.ops.expression import call as fn
 from quantglow.ops.functions import kind_of
+from quantglow.ops.selection import Where
 from quantglow.types import DType, ElementType
 
 X, Y = arg(0), arg(1)

@@ -8,8 +8,8 @@ import numpy as np
 
 from quantglow.frontend.context import Call, importer
 from quantglow.graph.node import Node
+from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import Gemm, MatMul
-from quantglow.ops.elementwise import Add, Mul
 from quantglow.ops.shape import Reshape, Transpose
 from quantglow.types import Array
 

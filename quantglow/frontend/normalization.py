@@ -10,7 +10,7 @@ import numpy as np
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.layout import channels_first, channels_last
 from quantglow.graph.node import Node
-from quantglow.ops.elementwise import Abs, Add, Mul, Sqrt
+from quantglow.ops.binary import Add, Mul
 from quantglow.ops.expression import arg, const
 from quantglow.ops.expression import call as fn
 from quantglow.ops.normalization import (
@@ -23,6 +23,7 @@ from quantglow.ops.normalization import (
 from quantglow.ops.pooling import ReduceSum
 from quantglow.ops.primitives import Map
 from quantglow.ops.shape import Reshape, Transpose
+from quantglow.ops.unary import Abs, Sqrt
 from quantglow.types import Array, DType, ElementType
 
 

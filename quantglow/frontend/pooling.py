@@ -12,13 +12,14 @@ from quantglow.frontend.convolution import image_size
 from quantglow.frontend.layout import channels_first, channels_last, from_nhwc, to_nhwc
 from quantglow.frontend.windows import Windows, auto_padded, windows_of
 from quantglow.graph.node import Node
-from quantglow.ops.elementwise import Abs, Mul, Pow
+from quantglow.ops.binary import Mul, Pow
 from quantglow.ops.pooling import (
     AveragePool,
     MaxPool,
     ReduceMax,
     ReduceMean,
 )
+from quantglow.ops.unary import Abs
 
 
 def pool_options(call: Call, x: Node, windows: Windows) -> dict[str, Any]:

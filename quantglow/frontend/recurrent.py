@@ -10,9 +10,10 @@ import numpy as np
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.slicing import along
 from quantglow.graph.node import Constant, Node
+from quantglow.ops.binary import Add, Mul, Sub
 from quantglow.ops.convolution import Gemm
-from quantglow.ops.elementwise import Add, Clip, Mul, Relu, Sigmoid, Sub, Tanh
 from quantglow.ops.shape import Concat, Reshape, Transpose
+from quantglow.ops.unary import Clip, Relu, Sigmoid, Tanh
 from quantglow.types import Array
 
 MOST_STEPS = 128

@@ -10,11 +10,12 @@ from quantglow.frontend.integers import constant_like, wrapped
 from quantglow.frontend.slicing import along
 from quantglow.graph.node import Node
 from quantglow.ops import Concat, Map, Reshape
-from quantglow.ops.elementwise import Abs, Exp, Log, Mul, Sqrt, Sub
+from quantglow.ops.binary import Mul, Sub
 from quantglow.ops.expression import Expr, arg, const
 from quantglow.ops.expression import call as fn
 from quantglow.ops.functions import kind_of
 from quantglow.ops.pooling import ReduceMax, ReduceMean, ReduceMin, ReduceSum
+from quantglow.ops.unary import Abs, Exp, Log, Sqrt
 from quantglow.types import DType, ElementType
 
 FLOAT = ElementType(DType.F32)

@@ -12,7 +12,7 @@ from quantglow.errors import BackendError
 from quantglow.graph.node import Constant, Node
 from quantglow.lowering.rules import lowers, tag
 from quantglow.ops import Conv, ConvTranspose, Expand, Gemm, Map, MatMul, Pad, Reshape
-from quantglow.ops.elementwise import Add
+from quantglow.ops.binary import Add
 from quantglow.ops.expression import arg
 from quantglow.types import DType, ElementType
 

@@ -1,40 +1,8 @@
 """Every operator, one class each.  ``reference`` is its meaning; see ``graph.node``."""
 
 from quantglow.graph.node import OPS, Constant, Input, Node, op
+from quantglow.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
 from quantglow.ops.convolution import Conv, ConvTranspose, Gemm, MatMul
-from quantglow.ops.elementwise import (
-    Abs,
-    Add,
-    Binary,
-    Ceil,
-    Clip,
-    Div,
-    Elu,
-    Erf,
-    Exp,
-    Floor,
-    Gelu,
-    HardSigmoid,
-    HardSwish,
-    LeakyRelu,
-    Log,
-    Max,
-    Min,
-    Mul,
-    Neg,
-    Pow,
-    PRelu,
-    Reciprocal,
-    Relu,
-    Sigmoid,
-    Softplus,
-    Sqrt,
-    Sub,
-    Swish,
-    Tanh,
-    Unary,
-    Where,
-)
 from quantglow.ops.external import External
 from quantglow.ops.indexing import Gather, Scatter, TopK
 from quantglow.ops.normalization import (
@@ -55,7 +23,31 @@ from quantglow.ops.pooling import (
 from quantglow.ops.primitives import Map
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.resize import Resize
+from quantglow.ops.selection import PRelu, Where
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
+from quantglow.ops.unary import (
+    Abs,
+    Ceil,
+    Clip,
+    Elu,
+    Erf,
+    Exp,
+    Floor,
+    Gelu,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Log,
+    Neg,
+    Reciprocal,
+    Relu,
+    Sigmoid,
+    Softplus,
+    Sqrt,
+    Swish,
+    Tanh,
+    Unary,
+)
 
 __all__ = [
     "LRN",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.graph.node import Node, op
-from quantglow.ops.elementwise import broadcast
+from quantglow.ops.binary import broadcast
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import kind_of
 from quantglow.types import Array, DType, ElementType, TensorType

@@ -6,11 +6,12 @@ import math
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Add, Binary, Clip, Div, Mul, Pow, Sub
+from quantglow.ops.binary import Add, Binary, Div, Mul, Pow, Sub
 from quantglow.ops.pooling import AveragePool, MaxPool, Reduce, ReduceMean
 from quantglow.ops.quantization import Rescale
 from quantglow.ops.resize import Resize
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
+from quantglow.ops.unary import Clip
 from quantglow.passes.constants import scalar_of
 from quantglow.passes.layout import is_identity
 

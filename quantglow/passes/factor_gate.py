@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Add, Mul
+from quantglow.ops.binary import Add, Mul
 from quantglow.passes.constants import float_constant
 from quantglow.passes.factors import partner
 from quantglow.passes.simplify_arithmetic import plain

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quantglow.graph.node import Node
-from quantglow.ops.elementwise import Add, Binary, Mul
+from quantglow.ops.binary import Add, Binary, Mul
 from quantglow.passes.constants import close, scalar_of
 from quantglow.passes.simplify_arithmetic import plain
 

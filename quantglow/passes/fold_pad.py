@@ -8,9 +8,9 @@ from dataclasses import replace
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.convolution import Conv, Pads
-from quantglow.ops.elementwise import Clip, Relu
 from quantglow.ops.pooling import AveragePool, MaxPool, Pool
 from quantglow.ops.shape import Pad
+from quantglow.ops.unary import Clip, Relu
 
 
 @rewrite_pass("fold-pad")

@@ -7,8 +7,9 @@ from typing import Any
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops.binary import Add, Max, Min, Mul, Sub
 from quantglow.ops.convolution import Contraction
-from quantglow.ops.elementwise import Add, Clip, Max, Min, Mul, Relu, Sub
+from quantglow.ops.unary import Clip, Relu
 from quantglow.passes.merge_clips import bounds_of, narrowed
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops.binary import Add
 from quantglow.ops.convolution import Conv
-from quantglow.ops.elementwise import Add
 from quantglow.passes.constants import absorbs, is_float
 
 

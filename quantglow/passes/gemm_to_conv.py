@@ -9,8 +9,8 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.convolution import Conv, Gemm
-from quantglow.ops.elementwise import Unary
 from quantglow.ops.shape import Reshape
+from quantglow.ops.unary import Unary
 from quantglow.passes.layout import derived
 
 

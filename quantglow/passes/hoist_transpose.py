@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses
-from quantglow.ops.elementwise import Binary, PRelu, Unary
+from quantglow.ops.binary import Binary
 from quantglow.ops.primitives import Map
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
+from quantglow.ops.selection import PRelu
 from quantglow.ops.shape import Concat, Pad, Reshape, Slice, Transpose
+from quantglow.ops.unary import Unary
 from quantglow.passes.blocks import blocks_of, consecutive, spread
 from quantglow.passes.layout import (
     Axes,

@@ -6,7 +6,7 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Add, Binary, Mul
+from quantglow.ops.binary import Add, Binary, Mul
 from quantglow.passes.constants import float_constant
 from quantglow.passes.simplify_arithmetic import plain
 from quantglow.types import Array

@@ -6,7 +6,8 @@ import math
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Clip, Max, Min, Relu
+from quantglow.ops.binary import Max, Min
+from quantglow.ops.unary import Clip, Relu
 from quantglow.passes.constants import scalar_of
 from quantglow.passes.simplify_arithmetic import plain
 

@@ -6,7 +6,8 @@ import math
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Erf, Gelu, Mul, Pow, Tanh
+from quantglow.ops.binary import Mul, Pow
+from quantglow.ops.unary import Erf, Gelu, Tanh
 from quantglow.passes.constants import is_scalar
 from quantglow.passes.factors import added_to, partner, plus_scalar, scaled_by
 from quantglow.passes.simplify_arithmetic import plain

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Clip, HardSigmoid, Mul
+from quantglow.ops.binary import Mul
+from quantglow.ops.unary import Clip, HardSigmoid
 from quantglow.passes.constants import close
 from quantglow.passes.factors import factors, plus_scalar
 from quantglow.passes.simplify_arithmetic import plain

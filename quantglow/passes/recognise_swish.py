@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Mul, Sigmoid, Swish
+from quantglow.ops.binary import Mul
+from quantglow.ops.unary import Sigmoid, Swish
 from quantglow.passes.factors import factors, partner
 from quantglow.passes.simplify_arithmetic import plain
 

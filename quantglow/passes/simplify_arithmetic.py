@@ -6,7 +6,8 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Add, Binary, Div, Max, Min, Mul, Neg, Pow, Sqrt, Sub
+from quantglow.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
+from quantglow.ops.unary import Neg, Sqrt
 from quantglow.passes.constants import absorbs, float_constant, is_float, scalar_of
 from quantglow.types import Array
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Binary, Unary
+from quantglow.ops.binary import Binary
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.shape import Reshape
+from quantglow.ops.unary import Unary
 from quantglow.passes.layout import Axes, derived, per_axis, reshaped
 
 

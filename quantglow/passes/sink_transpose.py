@@ -12,7 +12,7 @@ from typing import TypeGuard
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.elementwise import Binary, PRelu, Unary
+from quantglow.ops.binary import Binary
 from quantglow.ops.normalization import (
     LRN,
     BatchNormalization,
@@ -23,7 +23,9 @@ from quantglow.ops.normalization import (
 from quantglow.ops.pooling import Reduce
 from quantglow.ops.primitives import Map
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
+from quantglow.ops.selection import PRelu
 from quantglow.ops.shape import Concat, Expand, Pad, Slice, Transpose
+from quantglow.ops.unary import Unary
 from quantglow.passes.layout import (
     Axes,
     derived,

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
-from quantglow.ops.elementwise import Binary, Unary
+from quantglow.ops.binary import Binary
+from quantglow.ops.unary import Unary
 
 Function = Callable[[Any], Any]
 

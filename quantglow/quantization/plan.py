@@ -31,8 +31,9 @@ from quantglow.ops import (
     Softmax,
     Transpose,
 )
+from quantglow.ops.binary import Binary
 from quantglow.ops.convolution import Contraction
-from quantglow.ops.elementwise import Binary, Unary
+from quantglow.ops.unary import Unary
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range, choose_range
 from quantglow.quantization.params import activation_element

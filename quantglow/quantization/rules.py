@@ -44,8 +44,9 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.ops.arithmetic import quant_of
+from quantglow.ops.binary import Binary
 from quantglow.ops.convolution import Contraction
-from quantglow.ops.elementwise import Binary, Unary
+from quantglow.ops.unary import Unary
 from quantglow.quantization.functions import composed, function_of
 from quantglow.quantization.params import QuantizedWeights, quantize_weights
 from quantglow.types import Array, DType, ElementType, QuantParams

@@ -25,7 +25,7 @@ def test_a_seed_always_gives_the_same_case() -> None:
 
 
 def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quantglow.ops.elementwise.Relu.reference", lambda self, x: x)
+    monkeypatch.setattr("quantglow.ops.unary.Relu.reference", lambda self, x: x)
     seed = next(
         s
         for s in range(100)

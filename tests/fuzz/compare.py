@@ -18,8 +18,8 @@ import quantglow as qg
 from quantglow.backends.onnxruntime.session import failures
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops.elementwise import Relu
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
+from quantglow.ops.unary import Relu
 from tests.fuzz.graphs import Case, Feeds
 
 Arrays = list[NDArray[np.generic]]

@@ -26,7 +26,7 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.ops.arithmetic import dequantize, quant_of, representable
-from quantglow.ops.elementwise import Binary
+from quantglow.ops.binary import Binary
 from quantglow.passes.layout import per_axis
 from quantglow.types import DType, ElementType
 

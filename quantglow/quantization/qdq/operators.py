@@ -10,8 +10,8 @@ from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import MatMul, Quantize, Rescale, Softmax, Table
 from quantglow.ops.arithmetic import dequantize, quantize
+from quantglow.ops.binary import Binary
 from quantglow.ops.convolution import Contraction
-from quantglow.ops.elementwise import Binary
 from quantglow.passes.layout import per_axis
 from quantglow.quantization.functions import composed, function_of
 from quantglow.quantization.qdq.movement import computes, integers_below, is_int8, is_ordered

@@ -8,7 +8,7 @@ import pytest
 from quantglow import ops
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Constant, Input, Node
-from quantglow.ops.elementwise import Unary
+from quantglow.ops.unary import Unary
 from quantglow.quantization import float_islands
 from quantglow.quantization.refusals import NO_INT8_FORM
 from quantglow.quantization.rules import rule_of

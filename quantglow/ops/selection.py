@@ -1,0 +1,56 @@
+"""Operators that choose, for every element, between two values."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.node import Node, op
+from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
+from quantglow.ops.binary import broadcast
+from quantglow.types import Array, DType, ElementType, TensorType
+
+
+@op
+class PRelu(Node):
+    """``x if x >= 0 else slope * x``; ``slope`` is a float Constant that broadcasts to x."""
+
+    x: Node
+    slope: Node
+    out: ElementType | None = None
+
+    def infer(self) -> TensorType:
+        if broadcast(self, self.x.type.shape, self.slope.type.shape) != self.x.type.shape:
+            raise self.refuse("slope must broadcast to x")
+        if not self.slope.type.dtype.is_float:
+            raise self.refuse("slope must be float")
+        if (self.out is None) == is_integer(self.x.type):
+            raise self.refuse("`out` must be given exactly when x is quantized")
+        return self.x.type if self.out is None else self.x.type.with_element(self.out)
+
+    def reference(self, x: Array, slope: Array) -> Array:
+        if self.out is None:
+            return np.where(x < 0, x * slope, x)
+        values = centred(x, self.x.type).astype(np.float32)
+        scale, step = self.x.type.params.scale, self.type.params.scale
+        positive, negative = multiplier(scale, divisor=step), multiplier(slope, scale, divisor=step)
+        steps = values * np.where(values < 0, negative, positive)
+        return saturate(steps, self.out, *self.out.dtype.limits)
+
+
+@op
+class Where(Node):
+    """``x`` where ``condition`` holds, else ``y``, with NumPy broadcasting."""
+
+    condition: Node
+    x: Node
+    y: Node
+
+    def infer(self) -> TensorType:
+        if self.condition.type.dtype is not DType.BOOL:
+            raise self.refuse("the condition must be bool")
+        if self.x.type.element != self.y.type.element:
+            raise self.refuse("x and y must have the same element type")
+        return self.x.type.with_shape(broadcast(self, *(o.type.shape for o in self.operands)))
+
+    def reference(self, condition: Array, x: Array, y: Array) -> Array:
+        return np.where(condition, x, y)
