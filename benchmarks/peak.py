@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
+from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
 from quantglow.backends.llvm.peak import Peak, measure_peak
-from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
 
 
 @cache

@@ -206,7 +206,7 @@ def compile(
     onnxruntime computes the operators that quantglow does not know.  A model with shapes or types
     known only at run time it runs whole: that gives a ``DelegatedModel``, with the same methods.
 
-    target        "native", or one of ``quantglow.backends.llvm.target.LEVELS``
+    target        "native", or one of ``quantglow.backends.llvm.levels.LEVELS``
     num_threads   None: one for each physical core
     input_shapes  fixes the shapes of inputs that the model leaves free; without it the model
                   serves all of them, each compiled on first use

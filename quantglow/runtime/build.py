@@ -9,7 +9,8 @@ from pathlib import Path
 
 from quantglow import debug
 from quantglow.backends.llvm.executable import compile_program
-from quantglow.backends.llvm.target import Target, resolve, runs_here
+from quantglow.backends.llvm.levels import resolve, runs_here
+from quantglow.backends.llvm.target import Target
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph

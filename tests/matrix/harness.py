@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.backends.llvm.executable import compile_program
-from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
+from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate

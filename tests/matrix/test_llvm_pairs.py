@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.target import resolve
+from quantglow.backends.llvm.levels import resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.ops import Constant, Conv, Input

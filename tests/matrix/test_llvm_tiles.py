@@ -11,13 +11,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm import executable, target
+from quantglow.backends.llvm import executable, levels
 from quantglow.backends.llvm.cache import ObjectCache
 from quantglow.backends.llvm.compiler import machine
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
+from quantglow.backends.llvm.levels import AMX, resolve, runs_here
 from quantglow.backends.llvm.library import KernelLibrary
-from quantglow.backends.llvm.target import AMX, Target, resolve, runs_here
+from quantglow.backends.llvm.target import Target
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret
@@ -156,9 +157,9 @@ def test_the_assembly_has_the_tile_instructions() -> None:
 def test_tiles_are_for_processes_that_may_use_them(
     allowed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    features = frozenset(target._NEEDS[AMX])
-    monkeypatch.setattr(target, "host_features", lambda: features)
-    monkeypatch.setattr(target, "tiles_allowed", lambda: allowed)
+    features = frozenset(levels._NEEDS[AMX])
+    monkeypatch.setattr(levels, "host_features", lambda: features)
+    monkeypatch.setattr(levels, "tiles_allowed", lambda: allowed)
     assert runs_here(AMX) is allowed
-    assert target._native().tiles is allowed
-    assert target._native().name == (AMX if allowed else "avx512vnni")
+    assert levels._native().tiles is allowed
+    assert levels._native().name == (AMX if allowed else "avx512vnni")

@@ -13,8 +13,7 @@ from functools import cache
 import llvmlite.binding as llvm
 
 from quantglow import debug
-from quantglow.backends.llvm.host import Host
-from quantglow.backends.llvm.target import SETTINGS, Target
+from quantglow.backends.llvm.target import SETTINGS, Host, Target
 from quantglow.errors import BackendError
 
 

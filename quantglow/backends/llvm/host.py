@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
@@ -16,20 +16,12 @@ import llvmlite
 
 from quantglow import debug
 from quantglow.backends.llvm.cache import cache_folder
+from quantglow.backends.llvm.target import Host
 from quantglow.files import replacing
 
 CPUINFO = Path("/proc/cpuinfo")
 _CHANGING = ("processor", "cpu MHz", "core id", "apicid", "initial apicid", "bogomips")
 """What differs between the cores of a processor, or from second to second."""
-
-
-@dataclass(frozen=True)
-class Host:
-    """LLVM's words: triple, processor, and features as ``+avx2,-amx-tile``."""
-
-    triple: str
-    cpu: str
-    features: str
 
 
 @cache

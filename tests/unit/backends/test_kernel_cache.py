@@ -22,8 +22,8 @@ from quantglow.backends.llvm.cache import (
     unsealed,
     user_cache,
 )
+from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.library import KernelLibrary
-from quantglow.backends.llvm.target import resolve
 
 TEXT = """
 define void @kernel(ptr %args, i64 %begin, i64 %end) nounwind {
@@ -38,7 +38,7 @@ import ctypes, numpy as np
 from pathlib import Path
 from quantglow.backends.llvm.cache import ObjectCache
 from quantglow.backends.llvm.library import KernelLibrary
-from quantglow.backends.llvm.target import resolve
+from quantglow.backends.llvm.levels import resolve
 
 class Counting(KernelLibrary):
     compiled = 0

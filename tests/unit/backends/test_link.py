@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from quantglow.backends.llvm import link
 from quantglow.backends.llvm.cache import ENVIRONMENT, ObjectCache
 from quantglow.backends.llvm.compiler import compiled, linked_by_llvm
+from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.library import KernelLibrary
 from quantglow.backends.llvm.link import UnlinkableError, linked
-from quantglow.backends.llvm.target import resolve
 
 CONSTANTS = """
 @weights = private constant [4 x i64] [i64 2, i64 3, i64 5, i64 7], align 32
@@ -117,7 +117,7 @@ def test_a_system_without_executable_memory_uses_llvm(monkeypatch: pytest.Monkey
 CACHED = f"""
 import ctypes, sys
 from quantglow.backends.llvm.library import addresses
-from quantglow.backends.llvm.target import resolve
+from quantglow.backends.llvm.levels import resolve
 
 (address,) = addresses(resolve("native"), [{CONSTANTS!r}], "f")
 f = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)

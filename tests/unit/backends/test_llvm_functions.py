@@ -15,7 +15,7 @@ from quantglow.backends.llvm.builder import Builder
 from quantglow.backends.llvm.compiler import initialize, machine
 from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.kernels.scalars import Scalars
-from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
+from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.instr.generate import generate

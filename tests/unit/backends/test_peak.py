@@ -8,7 +8,7 @@ import pytest
 from quantglow.backends.llvm import peak
 from quantglow.backends.llvm.compiler import machine
 from quantglow.backends.llvm.kernels.dot import dot_product
-from quantglow.backends.llvm.target import LEVELS, resolve, runs_here
+from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
 from quantglow.types import DType
 
 

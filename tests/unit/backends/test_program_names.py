@@ -12,8 +12,9 @@ from quantglow.backends.llvm.cache import ObjectCache
 from quantglow.backends.llvm.identity import program_name
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
+from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.library import KernelLibrary
-from quantglow.backends.llvm.target import Target, resolve
+from quantglow.backends.llvm.target import Target
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.instr.program import Alloc, Dealloc, Instruction

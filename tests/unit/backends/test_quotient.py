@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from quantglow.backends.llvm.builder import Builder, vector
 from quantglow.backends.llvm.kernels.quotient import divides_exactly, quotient
+from quantglow.backends.llvm.levels import resolve, runs_here
 from quantglow.backends.llvm.library import addresses
-from quantglow.backends.llvm.target import resolve, runs_here
 from quantglow.types import Array
 
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from quantglow.backends.llvm.executable import LlvmExecutable, compile_program
-from quantglow.backends.llvm.target import resolve
+from quantglow.backends.llvm.levels import resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
 from quantglow.interpreter import interpret

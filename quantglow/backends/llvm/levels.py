@@ -1,0 +1,79 @@
+"""The x86 feature levels, and which of them this processor has."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from quantglow.backends.llvm.amx import tiles_allowed
+from quantglow.backends.llvm.host import host
+from quantglow.backends.llvm.target import Dot, Target
+from quantglow.errors import BackendError
+
+X86_TRIPLE = "x86_64-unknown-linux-gnu"
+
+AMX = "amx-int8"
+"""As ``avx512vnni``, with convolutions on tiles."""
+
+_LEVELS = {
+    AMX: ("x86-64-v4", "+avx512vnni,+amx-tile,+amx-int8", 64, Dot.VNNI, True),
+    "avx512vnni": ("x86-64-v4", "+avx512vnni", 64, Dot.VNNI, True),
+    "avxvnni": ("x86-64-v3", "+avxvnni", 32, Dot.VNNI, True),
+    "avx2": ("x86-64-v3", "", 32, Dot.PAIRS, True),
+    "x86-64": ("x86-64", "", 16, Dot.MADD, False),
+}
+
+LEVELS: tuple[str, ...] = tuple(_LEVELS)
+"""The x86 feature levels, best first; each runs on every processor of a better one."""
+
+_AVX512 = ("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512vnni")
+_NEEDS = {
+    AMX: (*_AVX512, "amx-tile", "amx-int8"),
+    "avx512vnni": _AVX512,
+    "avxvnni": ("avx2", "fma", "bmi2", "avxvnni"),
+    "avx2": ("avx2", "fma", "bmi2"),
+    "x86-64": ("sse2",),
+}
+
+
+@cache
+def host_features() -> frozenset[str]:
+    """Names of what this processor has."""
+    listed = host().features.split(",")
+    return frozenset(name[1:] for name in listed if name.startswith("+"))
+
+
+def runs_here(name: str) -> bool:
+    """Whether code of a level can run on this processor, in this process."""
+    return set(_NEEDS[name]) <= host_features() and (name != AMX or tiles_allowed())
+
+
+@cache
+def resolve(name: str) -> Target:
+    """The target called ``native`` or one of ``LEVELS``.  Raises ``BackendError``."""
+    if name == "native":
+        return _native()
+    if name not in _LEVELS:
+        raise BackendError(
+            f"unknown target {name!r}; choose 'native' or one of {', '.join(LEVELS)}"
+        )
+    cpu, features, nbytes, dot, fma = _LEVELS[name]
+    return Target(name, X86_TRIPLE, cpu, features, nbytes, dot, fma, tiles=name == AMX)
+
+
+def _native() -> Target:
+    this = host()
+    level = next((name for name in LEVELS if runs_here(name)), None)
+    if level is None or not this.triple.startswith("x86_64"):
+        raise BackendError(f"no code generator for this processor ({this.triple})")
+    _, _, nbytes, dot, fma = _LEVELS[level]
+    return Target(
+        name=level,
+        triple=this.triple,
+        cpu=this.cpu,
+        features=this.features,
+        vector_nbytes=nbytes,
+        dot=dot,
+        fma=fma,
+        vbmi=nbytes == 64 and "avx512vbmi" in host_features(),
+        tiles=level == AMX,
+    )
