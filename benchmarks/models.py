@@ -66,6 +66,10 @@ class Network:
         arrays = self.samples(count * batch, seed).reshape(count, *self.input_shape(batch))
         return [{self.input_name: array} for array in arrays]
 
+    def calibration(self, samples: int, batch: int) -> list[Feeds]:
+        """At least ``samples`` samples in feeds of ``batch``: a larger batch gets fewer feeds."""
+        return self.feeds(-(-samples // batch), batch=batch)
+
     def macs(self, batch: int = 1) -> int:
         """Multiply-accumulates of one run."""
         return count_macs(with_input_shape(onnx.load(self.path(batch)), self.input_shape(batch)))

@@ -16,7 +16,7 @@ def int8_model(network: Network, threads: int, batch: int, samples: int) -> qg.C
     """Calibrated on ``samples`` samples with min-max ranges, as the peers are."""
     return qg.quantize_and_compile(
         shaped(network, batch),
-        network.feeds(samples, batch=batch),
+        network.calibration(samples, batch),
         calibrate_method="minmax",
         num_threads=threads,
         verify=False,

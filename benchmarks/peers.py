@@ -98,7 +98,7 @@ def onnxruntime_int8_file(network: Network, batch: int, samples: int) -> Path:
     """The QDQ model, quantized on ``samples`` samples where it is not in the cache."""
     source = shaped(network, batch)
     key = content_key(source, "qdq", "u8s8", "per-channel", "minmax", samples, ort.__version__)
-    feeds = network.feeds(samples, batch=batch)
+    feeds = network.calibration(samples, batch)
     name = f"{network.name}-b{batch}-ort-int8-{key}.onnx"
     return cached(name, lambda target: quantize_onnx(source, target, feeds))
 
@@ -161,7 +161,7 @@ def openvino_int8(network: Network, threads: int, batch: int, samples: int) -> R
 
     source = shaped(network, batch)
     key = content_key(source, "nncf", samples, nncf.__version__)
-    feeds = network.feeds(samples, batch=batch)
+    feeds = network.calibration(samples, batch)
     name = f"{network.name}-b{batch}-openvino-int8-{key}"
     folder = cached(name, lambda target: quantize_openvino(source, target, feeds))
     return openvino_compiled("openvino int8", folder / "model.xml", threads)
