@@ -8,6 +8,7 @@ from pathlib import Path
 
 from benchmarks import (
     accuracy,
+    compile,
     conformance,
     contestants,
     latency,
@@ -24,12 +25,22 @@ def parser() -> argparse.ArgumentParser:
     """All commands and their options."""
     top = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = top.add_subparsers(dest="command", required=True)
-    for module in (latency, accuracy, memory, layers, peak, conformance, operators, shapes):
+    for module in (
+        latency,
+        accuracy,
+        compile,
+        memory,
+        layers,
+        peak,
+        conformance,
+        operators,
+        shapes,
+    ):
         name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=(module.__doc__ or "").splitlines()[0])
         if module not in (peak, conformance, operators):
             command.add_argument("--samples", type=int, default=8, help="calibration samples")
-    for name in ("latency", "accuracy", "memory"):
+    for name in ("latency", "accuracy", "compile", "memory"):
         commands.choices[name].add_argument(
             "--models", nargs="+", default=models.TABLE, metavar="NAME"
         )
@@ -50,6 +61,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add_latency_options(commands.choices["latency"])
     add_accuracy_options(commands.choices["accuracy"])
+    add_compile_options(commands.choices["compile"])
     add_layers_options(commands.choices["layers"])
     return top
 
@@ -72,6 +84,13 @@ def add_accuracy_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--threads", type=int, default=2)
     command.add_argument("--memory-gb", type=float, default=0, help="bound on each process")
     command.add_argument("--output", type=Path, help="folder for accuracy.json and accuracy.md")
+
+
+def add_compile_options(command: argparse.ArgumentParser) -> None:
+    command.set_defaults(samples=compile.SAMPLES)
+    command.add_argument("--threads", type=int, default=2)
+    command.add_argument("--rounds", type=int, default=compile.ROUNDS)
+    command.add_argument("--output", type=Path, help="folder for compile.json and compile.md")
 
 
 def add_layers_options(command: argparse.ArgumentParser) -> None:
@@ -113,6 +132,8 @@ def main() -> int:
     if given.command == "accuracy":
         settings = accuracy.Settings(given.samples, given.threads, int(given.memory_gb * 1e9))
         return accuracy.run(given.models, given.quantizers, settings, given.output)
+    if given.command == "compile":
+        return compile.run(given.models, given.samples, given.threads, given.rounds, given.output)
     return latency.run(
         given.models,
         given.threads,

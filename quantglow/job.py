@@ -116,24 +116,28 @@ class Job:
         """Quantize, with accuracy recovery if there are samples.  What is decided before that
         (equalization, ranges) is decided once, whatever layers stay float later.
         """
+        self._choose_ranges(config, progress)
         with debug.timed("quantize", self.seconds):
             self.quantized = self._quantized(config, self.data, progress)
+
+    def _choose_ranges(self, config: QuantizationConfig, progress: bool | str) -> None:
+        if self.prepared is None:
+            with debug.timed("prepare", self.seconds):
+                self.prepared = quantization.prepare(
+                    self.float_graph,
+                    self.profile,
+                    config,
+                    self.data or (),
+                    progress=progress,
+                    deadline=self.deadline,
+                )
 
     def _quantized(
         self, config: QuantizationConfig, data: Sequence[Feeds] | None, progress: bool | str
     ) -> quantization.Quantized:
-        graph, profile = self.float_graph, self.profile
-        if self.prepared is None:
-            self.prepared = quantization.prepare(
-                graph,
-                profile,
-                config,
-                self.data or (),
-                progress=progress,
-                deadline=self.deadline,
-            )
+        graphs = (self.float_graph, self.profile)
         return quantization.quantize_for_all_shapes(
-            graph, profile, config, data, progress, self.prepared, self.memory
+            *graphs, config, data, progress, self.prepared, self.memory
         )
 
     def without_slower(
@@ -152,6 +156,7 @@ class Job:
             quantized = self._quantized(excluding(config, kept_float), None, progress)
             return machine.compile(quantized.graph)
 
+        self._choose_ranges(config, progress)
         with debug.timed("measure speed", self.seconds):
             layers = self._quantized(config, None, progress).report.nodes
             times = (

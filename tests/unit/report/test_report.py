@@ -128,5 +128,5 @@ def test_a_profile_alone_cannot_be_checked() -> None:
 
 
 def test_every_stage_is_timed(compiled: Any) -> None:
-    stages = {"import", "profile", "quantize", "lower", "plan", "generate code"}
+    stages = {"import", "profile", "prepare", "quantize", "lower", "plan", "generate code"}
     assert set(compiled.report.seconds) == stages | {"verify"}
