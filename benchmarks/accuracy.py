@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import platform
 import subprocess
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks import contestants, models, peers
+from benchmarks.arguments import add_models, add_samples, positive
 from benchmarks.calibration import MISSING
 from benchmarks.contestants import Contestant
 from benchmarks.evaluation import accuracy, agreement, evaluation, first_outputs, sqnr
@@ -189,13 +191,28 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run(
-    networks: Sequence[str], names: Sequence[str], settings: Settings, output: Path | None
-) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_models(command)
+    add_samples(command, SAMPLES)
+    command.add_argument(
+        "--quantizers",
+        nargs="+",
+        default=QUANTIZERS,
+        metavar="NAME",
+        help=f"or the first word of several: {', '.join(contestants.CONTESTANTS)}",
+    )
+    command.add_argument("--threads", type=positive, default=2)
+    command.add_argument("--memory-gb", type=float, default=0, help="bound on each process")
+    command.add_argument("--output", type=Path, help="folder for accuracy.json and accuracy.md")
+
+
+def run(options: argparse.Namespace) -> int:
     """Print the table and write it; 1 if a quantizer that is installed failed."""
-    chosen = contestants.chosen(names)
+    settings = Settings(options.samples, options.threads, int(options.memory_gb * 1e9))
+    chosen = contestants.chosen(options.quantizers)
+    output = options.output
     print(table_head())
-    results = [r for name in networks for r in compare(name, chosen, settings)]
+    results = [r for name in options.models for r in compare(name, chosen, settings)]
     print("\n" + "\n".join(margins(results)))
     if output:
         output.mkdir(parents=True, exist_ok=True)

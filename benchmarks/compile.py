@@ -6,6 +6,7 @@ kernels that this one left in the disk cache, and with its profile in place of t
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import models
+from benchmarks.arguments import add_samples, positive
 from benchmarks.latency import environment
 from benchmarks.models import Network
 
@@ -99,12 +101,21 @@ def rows(timings: Sequence[Timing]) -> list[str]:
     return [row(group) for group in groups.values()]
 
 
-def run(names: Sequence[str], samples: int, threads: int, rounds: int, output: Path | None) -> int:
-    """Print the table; write ``compile.json`` with every round and ``compile.md`` to ``output``."""
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--models", nargs="+", default=["resnet50"], metavar="NAME")
+    add_samples(command, SAMPLES)
+    command.add_argument("--threads", type=positive, default=2)
+    command.add_argument("--rounds", type=positive, default=ROUNDS)
+    command.add_argument("--output", type=Path, help="folder for compile.json and compile.md")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the table; write ``compile.json`` with every round and ``compile.md`` to a folder."""
+    samples, threads, output = options.samples, options.threads, options.output
     print(table_head())
     timings: list[Timing] = []
-    for name in names:
-        found = list(measure(models.network(name), samples, threads, rounds))
+    for name in options.models:
+        found = list(measure(models.network(name), samples, threads, options.rounds))
         print("\n".join(rows(found)), flush=True)
         timings += found
     if output:

@@ -138,7 +138,11 @@ def summary(outcomes: Iterable[Outcome]) -> dict[str, int]:
     return {"cases": counts.total(), "passed": passed, **counts}
 
 
-def run(verbose: bool) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--verbose", action="store_true", help="also how each case went")
+
+
+def run(options: argparse.Namespace) -> int:
     """Run everything through both runtimes; print figures and what only onnxruntime passes.
 
     The exit code is 1 if that is anything, or if the share compiled is below ``COMPILED_FLOOR``.
@@ -149,7 +153,7 @@ def run(verbose: bool) -> int:
         outcomes[runtime] = list(isolated(runtime))
         figures = ", ".join(f"{n} {how}" for how, n in summary(outcomes[runtime]).items())
         print(f"{runtime}: {figures} ({time.perf_counter() - start:.0f} s)")
-    for found in outcomes["quantglow"] if verbose else ():
+    for found in outcomes["quantglow"] if options.verbose else ():
         print(f"  {found.case}: {found.how} {found.detail}")
     behind = only_passed_by(outcomes["onnxruntime"], outcomes["quantglow"])
     for found in behind:

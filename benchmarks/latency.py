@@ -6,6 +6,7 @@ figure is the median over rounds of the median of a round, a ratio the median of
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -19,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import models
+from benchmarks.arguments import add_models, add_samples, positive
 from benchmarks.peak import native_peak
+from benchmarks.runtimes import PRECISIONS
 from benchmarks.worker import Worker, WorkerFailedError, started
 
 OURS = "quantglow"
 PEERS = ("onnxruntime", "openvino")
-PRECISIONS = ("float", "int8")
 TURN_SECONDS, SETTLE_SECONDS = 0.25, 0.02
 MIN_RUNS, MAX_RUNS, WARMUP_RUNS = 5, 1000, 3
 PACKAGES = ("quantglow", "numpy", "onnx", "onnxruntime", "llvmlite", "openvino", "nncf")
@@ -189,30 +191,37 @@ def write_results(
     (folder / "latency.md").write_text(table(measurements, macs) + "\n")
 
 
-def run(
-    networks: Sequence[str],
-    threads: Sequence[int],
-    batches: Sequence[int],
-    peers: Sequence[str],
-    rounds: int,
-    samples: int,
-    output: Path | None,
-) -> int:
-    """Measure, print the table, write it to ``output``; 1 if anything failed."""
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_models(command)
+    add_samples(command)
+    command.add_argument(
+        "--peers", nargs="*", default=["onnxruntime"], choices=PEERS, metavar="PEER"
+    )
+    command.add_argument("--threads", nargs="+", type=positive, default=[1, 2])
+    command.add_argument("--batch", nargs="+", type=positive, default=[1])
+    command.add_argument("--rounds", type=positive, default=7)
+    command.add_argument("--output", type=Path, help="folder for latency.json and latency.md")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Measure, print the table, write it to a folder; 1 if anything failed."""
     measurements: list[Measurement] = []
     macs: dict[tuple[str, int], int] = {}
-    for count in threads:
+    for count in options.threads:
         native_peak(count)  # measured while nothing else runs
-    for name in networks:
-        for batch in batches:
+    runtimes = (OURS, *options.peers)
+    for name in options.models:
+        for batch in options.batch:
             macs[name, batch] = models.network(name).macs(batch)
-            for count in threads:
+            for count in options.threads:
                 print(f"{name}, batch {batch}, {count} thread(s) ...", flush=True)
-                measurements += measure(name, count, batch, (OURS, *peers), rounds, samples)
+                measurements += measure(
+                    name, count, batch, runtimes, options.rounds, options.samples
+                )
     print(f"\n{processor()}; milliseconds; ratio below 1: {OURS} is faster\n")
     print(table(measurements, macs))
-    if output is not None:
-        write_results(output, measurements, macs)
+    if options.output is not None:
+        write_results(options.output, measurements, macs)
     failed = failures(measurements)
     print("\n".join(["", *failed]) if failed else "")
     return 1 if failed else 0

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
+
 from rich.console import Console
 
 import quantglow as qg
 from benchmarks import models, ours
+from benchmarks.arguments import add_samples, positive
+from benchmarks.runtimes import PRECISIONS
 from quantglow.report.call_report import profile_calls
 
 WIDTH = 160
@@ -17,11 +21,21 @@ def compiled(name: str, precision: str, threads: int, batch: int, samples: int) 
     return maker(models.network(name), threads, batch, samples)
 
 
-def run(name: str, precision: str, threads: int, batch: int, samples: int, repeats: int) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("models", nargs=1, metavar="MODEL")
+    command.add_argument("--precision", choices=PRECISIONS, default="int8")
+    command.add_argument("--repeats", type=positive, default=30)
+    command.add_argument("--threads", type=positive, default=1)
+    command.add_argument("--batch", type=positive, default=1)
+    add_samples(command)
+
+
+def run(options: argparse.Namespace) -> int:
     """Print the times on a real sample."""
-    model = compiled(name, precision, threads, batch, samples)
+    (name,), precision, batch = options.models, options.precision, options.batch
+    model = compiled(name, precision, options.threads, batch, options.samples)
     (feeds,) = models.network(name).feeds(1, seed=1, batch=batch)
-    report = profile_calls(model.build, feeds, repeats)
+    report = profile_calls(model.build, feeds, options.repeats)
     console = Console(width=None if Console().is_terminal else WIDTH)
     console.print(f"{name} {precision}, batch {batch}", highlight=False)
     console.print(report.by_call().rich(), report.by_kernel().rich())

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks import models, ours, peers
+from benchmarks.arguments import add_models, add_samples, positive
 from benchmarks.models import Network
 from benchmarks.runtimes import shaped
 
@@ -61,17 +63,27 @@ def saved_models(
             yield precision, "onnxruntime", peers.onnxruntime_int8_file(network, batch, samples)
 
 
-def run(names: Sequence[str], threads: int, batch: int, samples: int) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_models(command)
+    add_samples(command)
+    command.add_argument("--threads", type=positive, default=1)
+    command.add_argument("--batch", type=positive, default=1)
+
+
+def run(options: argparse.Namespace) -> int:
     """Print a Markdown table."""
+    batch = options.batch
     print("| network | precision | runtime | ready MB | peak MB | runtime and model MB |")
     print("| --- | --- | --- | --- | --- | --- |")
-    for name in names:
+    for name in options.models:
         network = models.network(name)
         with tempfile.TemporaryDirectory() as folder:
             feeds = Path(folder) / "feeds.npz"
             (values,) = network.feeds(1, seed=1, batch=batch)
             np.savez(feeds, allow_pickle=False, **values)
-            for precision, runtime, path in saved_models(network, batch, samples, Path(folder)):
-                cells = " | ".join(measure(runtime, path, feeds, threads).cells())
+            for precision, runtime, path in saved_models(
+                network, batch, options.samples, Path(folder)
+            ):
+                cells = " | ".join(measure(runtime, path, feeds, options.threads).cells())
                 print(f"| {name} | {precision} | {runtime} | {cells} |", flush=True)
     return 0

@@ -7,6 +7,7 @@ beside float32, uint32, strings, …) are left out.
 
 from __future__ import annotations
 
+import argparse
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -141,7 +142,11 @@ def updated(text: str) -> str:
     return before + BEGIN + section() + END + rest.split(END)[1]
 
 
-def run() -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """It has none."""
+
+
+def run(options: argparse.Namespace) -> int:
     """Write the README; the exit code."""
     README.write_text(updated(README.read_text()))
     return 0

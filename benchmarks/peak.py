@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
 from functools import cache
 
+from benchmarks.arguments import positive
 from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
 from quantglow.backends.llvm.peak import Peak, measure_peak
 
@@ -15,12 +16,16 @@ def native_peak(threads: int) -> Peak:
     return measure_peak(resolve("native"), threads)
 
 
-def run(threads: Sequence[int]) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--threads", nargs="+", type=positive, default=[1, 2])
+
+
+def run(options: argparse.Namespace) -> int:
     """Print a Markdown table: each feature level that runs here, each number of threads."""
     print("| level | threads | int8 GMAC/s | float GMAC/s | cache GB/s | memory GB/s |")
     print("| --- | --- | --- | --- | --- | --- |")
     for level in ("native", *(name for name in LEVELS if runs_here(name))):
-        for count in threads:
+        for count in options.threads:
             peak = measure_peak(resolve(level), count)
             figures = [peak.integer_macs, peak.float_macs, peak.cached_nbytes, peak.memory_nbytes]
             cells = " | ".join(f"{figure / 1e9:.1f}" for figure in figures)

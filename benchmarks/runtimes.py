@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from benchmarks.cache import cached, content_key
 from benchmarks.models import Feeds, Network, with_input_shape
 
+PRECISIONS = ("float", "int8")
+
 
 @dataclass(frozen=True)
 class Runtime:

@@ -6,6 +6,7 @@ other that share a kernel cache, empty at first: the second finds every kernel t
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -13,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,25 +22,35 @@ import numpy as np
 
 import quantglow as qg
 from benchmarks import models
+from benchmarks.arguments import add_samples, positive
 from benchmarks.models import Network
+from benchmarks.runtimes import PRECISIONS
 
 WIDTHS = (328, 336, 400, 416, 480, 560, 640, 800)
 """Of text lines; the network is calibrated and compiled for 320 first."""
 
 
-def run(precisions: Sequence[str], threads: int, samples: int) -> int:
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS, metavar="PRECISION"
+    )
+    command.add_argument("--threads", type=positive, default=1)
+    add_samples(command)
+
+
+def run(options: argparse.Namespace) -> int:
     """Print a Markdown table for text recognition."""
     print(
         "| precision | kernels | new shape s | most s | CPU s | again ms | peak MB | per shape MB |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     network = models.network("ppocr_rec")
-    for precision in precisions:
+    for precision in options.precisions:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / f"{precision}.qgm"
-            saved_model(network, precision, samples).save(path)
+            saved_model(network, precision, options.samples).save(path)
             for kernels in ("compiled", "cached"):
-                cells = " | ".join(measured(path, Path(folder) / "cache", threads))
+                cells = " | ".join(measured(path, Path(folder) / "cache", options.threads))
                 print(f"| {precision} | {kernels} | {cells} |", flush=True)
     return 0
 
