@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from benchmarks.models import TABLE, Network, network
 from quantglow.frontend import import_model
-from quantglow.frontend.export import export_onnx
+from quantglow.frontend.export.model import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret

@@ -1,6 +1,6 @@
 """ONNX import and export: the only rooms that know ``onnx``."""
 
-from quantglow.frontend.export import export_onnx
+from quantglow.frontend.export.model import export_onnx
 from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.split import Split, split
 

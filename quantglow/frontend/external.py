@@ -16,7 +16,7 @@ from quantglow.errors import FileFormatError, ModelError
 from quantglow.frontend.context import AlreadyReported, Scope, Unsupported
 from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES
 from quantglow.frontend.loading import all_tensors, decoded
-from quantglow.frontend.shape import MAX_ELEMENTS
+from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.values import Known, Value, as_element, held_dtype
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.external import External

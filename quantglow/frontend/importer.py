@@ -9,27 +9,6 @@ import numpy as np
 import onnx
 
 from quantglow.errors import ModelError, TypeRuleError
-from quantglow.frontend import (
-    convolution,
-    dynamic,
-    einsum,
-    elementwise,
-    formulas,
-    grid_sample,
-    indexing,
-    integers,
-    matmul,
-    normalization,
-    pooling,
-    quantized,
-    recurrent,
-    reductions,
-    resize,
-    scans,
-    shape,
-    slicing,
-)
-from quantglow.frontend.branches import import_if
 from quantglow.frontend.context import (
     DOMAINS,
     IMPORTERS,
@@ -43,34 +22,14 @@ from quantglow.frontend.expansion import expanded
 from quantglow.frontend.external import delegated
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.loading import all_nodes, opsets_of
-from quantglow.frontend.qlinear import import_float_product, import_qlinear
-from quantglow.frontend.shape import MAX_ELEMENTS
+from quantglow.frontend.operators import quantized
+from quantglow.frontend.operators.branches import import_if
+from quantglow.frontend.operators.qlinear import import_float_product, import_qlinear
+from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.values import Foreign, Known, Value, array_of, held_dtype, shape_of
 from quantglow.graph.node import Input, Node
 from quantglow.graph.signature import Shapes
 from quantglow.types import TensorType
-
-FAMILIES = (
-    convolution,
-    dynamic,
-    einsum,
-    elementwise,
-    formulas,
-    grid_sample,
-    indexing,
-    integers,
-    matmul,
-    normalization,
-    pooling,
-    quantized,
-    recurrent,
-    reductions,
-    resize,
-    scans,
-    shape,
-    slicing,
-)
-"""The modules that fill ``IMPORTERS``."""
 
 
 def new_scope(proto: onnx.ModelProto, delegate: bool = False) -> Scope:

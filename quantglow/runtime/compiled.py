@@ -132,7 +132,7 @@ class CompiledModel:
         Its integers may differ from ours by one step where a sum lies on a tie.
         """
         # Only here: a process that runs a saved model does not need onnx.
-        from quantglow.frontend.export import export_onnx
+        from quantglow.frontend.export.model import export_onnx
 
         export_onnx(self.graph, path)
 

@@ -29,7 +29,7 @@ class OnnxRuntimeBackend:
         if not self.everything:
             return False
         # Only here: a process without delegated nodes needs no onnx.
-        from quantglow.frontend.export import is_exportable
+        from quantglow.frontend.export.model import is_exportable
 
         values = (node, *node.operands)
         return is_exportable(node) and all(v.type.quant is None for v in values)
@@ -41,7 +41,7 @@ class OnnxRuntimeBackend:
 def model_of(segment: Graph) -> bytes:
     """A segment as an ONNX model.  Delegated nodes among themselves keep their operator set."""
     # Only here: a process without delegated nodes needs no onnx.
-    from quantglow.frontend.export import export_onnx
+    from quantglow.frontend.export.model import export_onnx
     from quantglow.frontend.external import joined_model
 
     nodes = segment.compute_nodes()

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from quantglow.frontend import export_onnx, import_model
-from quantglow.frontend.export_writer import ON_DEMAND, export_rules
+from quantglow.frontend.export.writer import ON_DEMAND, export_rules
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS
 from quantglow.interpreter import interpret

@@ -9,7 +9,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.frontend import import_model
-from quantglow.frontend.recurrent import MOST_STEPS
+from quantglow.frontend.operators.recurrent import MOST_STEPS
 from tests.unit.frontend.onnx_models import Const, assert_agrees, floats, single, weights
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}

@@ -16,10 +16,10 @@ from math import prod
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer, recoded
-from quantglow.frontend.convolution import image_kernel, image_size
-from quantglow.frontend.layout import from_nhwc, to_nhwc
+from quantglow.frontend.operators.convolution import image_kernel, image_size
+from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
+from quantglow.frontend.operators.windows import auto_padded, windows_of
 from quantglow.frontend.values import Quantized
-from quantglow.frontend.windows import auto_padded, windows_of
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, Gemm, Map, ReduceMax, ReduceMin, Reshape, Slice
 from quantglow.ops.convolution import conv2d

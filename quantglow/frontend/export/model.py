@@ -10,16 +10,8 @@ from pathlib import Path
 import onnx
 
 from quantglow.errors import ModelError
-from quantglow.frontend import (
-    export_contraction,
-    export_elementwise,
-    export_external,
-    export_indexing,
-    export_map,
-    export_pooling,
-    export_shape,
-)
-from quantglow.frontend.export_writer import (
+from quantglow.frontend.export.external import check_origins
+from quantglow.frontend.export.writer import (
     ON_DEMAND,
     Value,
     Writer,
@@ -33,17 +25,6 @@ from quantglow.frontend.external import renamed
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
 from quantglow.types import TensorType
-
-FAMILIES = (
-    export_contraction,
-    export_elementwise,
-    export_external,
-    export_indexing,
-    export_map,
-    export_pooling,
-    export_shape,
-)
-"""The modules that fill ``export_rules``."""
 
 LARGEST_NBYTES = 2**31 - 2**24
 """Weights of an ONNX model: one protobuf message holds less than 2 GiB with all the rest."""
@@ -108,7 +89,7 @@ def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
         [value_info(name, node.type) for name, node in graph.outputs],
         [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
     )
-    export_external.check_origins(writer)
+    check_origins(writer)
     domains = {"": writer.opset, **writer.domains}
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)

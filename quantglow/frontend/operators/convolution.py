@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.frontend.context import Call, importer
-from quantglow.frontend.layout import from_nhwc, to_nhwc
-from quantglow.frontend.windows import Windows, auto_padded, pair, shared_out, windows_of
+from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
+from quantglow.frontend.operators.windows import Windows, auto_padded, pair, shared_out, windows_of
 from quantglow.graph.node import Node
 from quantglow.ops.convolution import Conv, ConvTranspose, Pads, Pair
 from quantglow.types import Array

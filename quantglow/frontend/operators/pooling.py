@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from quantglow.frontend.context import Call, importer
-from quantglow.frontend.convolution import image_size
-from quantglow.frontend.layout import channels_first, channels_last, from_nhwc, to_nhwc
-from quantglow.frontend.windows import Windows, auto_padded, windows_of
+from quantglow.frontend.operators.convolution import image_size
+from quantglow.frontend.operators.layout import channels_first, channels_last, from_nhwc, to_nhwc
+from quantglow.frontend.operators.windows import Windows, auto_padded, windows_of
 from quantglow.graph.node import Node
 from quantglow.ops.binary import Mul, Pow
 from quantglow.ops.pooling import (

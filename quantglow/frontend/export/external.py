@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from quantglow.errors import ModelError
-from quantglow.frontend.export_writer import Value, Writer, export_rule, identity
+from quantglow.frontend.export.writer import Value, Writer, export_rule, identity
 from quantglow.frontend.external import renamed
 from quantglow.frontend.loading import all_nodes, opsets_of
 from quantglow.frontend.values import array_of

@@ -8,8 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.layout import from_nhwc, to_nhwc
-from quantglow.frontend.shape import MAX_ELEMENTS, normal
+from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
+from quantglow.frontend.operators.shape import MAX_ELEMENTS, normal
 from quantglow.graph.node import Node
 from quantglow.ops.resize import Resize
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from quantglow.frontend.export_writer import Value, Writer, export_rule, identity
+from quantglow.frontend.export.writer import Value, Writer, export_rule, identity
 from quantglow.graph.node import Node
 from quantglow.ops import Gather, Scatter, TopK
 from quantglow.types import DType

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.slicing import along
+from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.binary import Add, Mul, Sub
 from quantglow.ops.convolution import Gemm

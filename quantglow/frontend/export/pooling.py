@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import ModelError
-from quantglow.frontend.export_writer import (
+from quantglow.frontend.export.writer import (
     Perm,
     Value,
     Writer,

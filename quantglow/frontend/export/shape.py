@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.frontend.export_writer import (
+from quantglow.frontend.export.writer import (
     Value,
     Writer,
     channels_first,

@@ -9,7 +9,7 @@ import numpy as np
 
 from quantglow import ops
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.integers import clip_at_run_time, integer_fold, integer_unary
+from quantglow.frontend.operators.integers import clip_at_run_time, integer_fold, integer_unary
 from quantglow.graph.node import Node
 
 LARGEST = float(np.finfo(np.float32).max)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.layout import channels_first, channels_last
+from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Node
 from quantglow.ops.binary import Add, Mul
 from quantglow.ops.expression import arg, const

@@ -4,9 +4,9 @@ elements reach."""
 from __future__ import annotations
 
 from quantglow.frontend.context import Call, importer
-from quantglow.frontend.integers import wrapped
-from quantglow.frontend.shape import normal
-from quantglow.frontend.slicing import along
+from quantglow.frontend.operators.integers import wrapped
+from quantglow.frontend.operators.shape import normal
+from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
 from quantglow.ops import Map, Pad
 from quantglow.ops.expression import arg

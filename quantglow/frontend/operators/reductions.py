@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.integers import constant_like, wrapped
-from quantglow.frontend.slicing import along
+from quantglow.frontend.operators.integers import constant_like, wrapped
+from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
 from quantglow.ops import Concat, Map, Reshape
 from quantglow.ops.binary import Mul, Sub

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from quantglow.frontend.context import Call, Result, Unsupported, importer
-from quantglow.frontend.shape import normal
+from quantglow.frontend.operators.shape import normal
 from quantglow.graph.node import Node
 from quantglow.ops.indexing import Gather
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice

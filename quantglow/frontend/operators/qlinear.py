@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from quantglow.frontend.context import Call, Scope, Unsupported
-from quantglow.frontend.quantized import Run, spread_along
+from quantglow.frontend.operators.quantized import Run, spread_along
 from quantglow.frontend.values import Coded, Value, as_float32
 
 

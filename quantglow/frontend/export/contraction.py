@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.frontend.export_writer import (
+from quantglow.frontend.export.writer import (
     Perm,
     Value,
     Writer,

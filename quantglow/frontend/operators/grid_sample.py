@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.indexing import INT64, coordinates, dotted, iota, reshaped
-from quantglow.frontend.layout import channels_first, channels_last
+from quantglow.frontend.operators.indexing import INT64, coordinates, dotted, iota, reshaped
+from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Node
 from quantglow.ops import Gather, Map
 from quantglow.ops.binary import Add, Mul

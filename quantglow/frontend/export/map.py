@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from quantglow.errors import ModelError
-from quantglow.frontend.export_writer import Value, Writer, export_rule
+from quantglow.frontend.export.writer import Value, Writer, export_rule
 from quantglow.ops import Map
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.integers import constant_like
-from quantglow.frontend.shape import normal
+from quantglow.frontend.operators.integers import constant_like
+from quantglow.frontend.operators.shape import normal
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Gather, Map, Reshape, Scatter, Slice, TopK, Transpose
 from quantglow.ops.expression import Expr, arg, lconst

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.layout import channels_first, channels_last
+from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.frontend.values import onnx_type_of
 from quantglow.graph.node import Node
 from quantglow.ops.shape import Concat, Expand, Reshape, Transpose

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from quantglow import ops
-from quantglow.frontend.export_contraction import bounded, finished
-from quantglow.frontend.export_writer import Perm, Value, Writer, export_rule, source
+from quantglow.frontend.export.contraction import bounded, finished
+from quantglow.frontend.export.writer import Perm, Value, Writer, export_rule, source
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table

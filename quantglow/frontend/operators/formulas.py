@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from quantglow.frontend.context import Call, importer
-from quantglow.frontend.integers import integer_unary, mapped
+from quantglow.frontend.operators.integers import integer_unary, mapped
 from quantglow.graph.node import Node
 from quantglow.ops.expression import Expr, arg, const, if_negative
 from quantglow.ops.expression import call as fn

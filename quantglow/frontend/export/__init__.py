@@ -1,0 +1,11 @@
+"""A Graph as an ONNX model; importing a family enters its operators in ``export_rules``."""
+
+from quantglow.frontend.export import (
+    contraction,
+    elementwise,
+    external,
+    indexing,
+    map,
+    pooling,
+    shape,
+)

@@ -1,0 +1,22 @@
+"""ONNX operators to nodes, one module a family; it enters them in ``IMPORTERS``."""
+
+from quantglow.frontend.operators import (
+    convolution,
+    dynamic,
+    einsum,
+    elementwise,
+    formulas,
+    grid_sample,
+    indexing,
+    integers,
+    matmul,
+    normalization,
+    pooling,
+    quantized,
+    recurrent,
+    reductions,
+    resize,
+    scans,
+    shape,
+    slicing,
+)
