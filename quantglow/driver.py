@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from quantglow import debug, frontend, interpreter, passes, profiling, quantization
+from quantglow.control import AccuracyContract, quantized
 from quantglow.delegating import Delegation, delegated_model, partly_compiled
 from quantglow.errors import (
     CalibrationError,
@@ -21,7 +22,7 @@ from quantglow.errors import (
 )
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
-from quantglow.job import AccuracyContract, Job, profile_in
+from quantglow.job import Cut, Job, profile_in
 from quantglow.models import (
     InputShapes,
     family_of,
@@ -75,7 +76,7 @@ def quantize_and_compile(
     calibration_data  samples (dicts, arrays or tuples; ``subset_size`` are used at most), a
                       CalibrationDataReader, an ``.npz`` path, a ``Profile`` or its path
     max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
-    max_minutes       bounds each search (ranges and scales; layers that must stay float)
+    max_minutes       bounds each search (ranges and scales; steps out of int8)
     verify            compare with onnxruntime on calibration samples, for the report
     progress          progress bar on stderr; "auto": only on a terminal
     input_shapes      fixes the shapes that the model leaves free; without it, it serves them all
@@ -98,12 +99,19 @@ def quantize_and_compile(
         int16_activations=int16_activations,
     )
     machine, job = Machine.of(target, num_threads), Job(model, verify=verify)
-    cut = job.prepare(input_shapes, whole=contract is not None)
+    cut = job.prepare(input_shapes)
     job.calibrate(calibration_data, subset_size, progress)
     job.end_searches_after(max_minutes)
     chosen = job.without_slower(config, machine, progress) if measure_speed else config
-    compiled = job.compile_quantized(chosen, contract, machine, progress)
-    return partly_compiled(cut.source, cut.parts, compiled, cut.error) if cut else compiled
+    whole = whole_model(cut)
+    return whole(quantized(job, chosen, contract, machine, whole, progress))
+
+
+def whole_model(cut: Cut | None) -> Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]:
+    """What makes the user's model of the part that is compiled."""
+    if cut is None:
+        return lambda compiled: compiled
+    return lambda head: partly_compiled(cut.source, cut.parts, head, cut.error)
 
 
 def refuse_unavailable(**options: object) -> None:
@@ -123,10 +131,11 @@ def accuracy_contract(
     max_drop       accuracy that may be lost
     drop_type      "absolute", or "relative" to the float model's figure
     validation_fn  a compiled model -> its figure, better when larger
-    max_minutes    ends the search; the best model found until then is kept
+    max_minutes    ends the search, as Ctrl-C does; the best model found until then is kept
 
-    Without ``validation_fn`` the figure is minus the relative error of the outputs on calibration
-    samples, ``10 ** (-SQNR / 20)``: a drop of 0.1 is 20 dB.
+    Until the contract holds, values become int16, then operators float, in the order of
+    ``quantglow.quantization.ladder``.  Without ``validation_fn`` the figure is minus the relative
+    error of the outputs on calibration samples, ``10 ** (-SQNR / 20)``: a drop of 0.1 is 20 dB.
     """
     choice("drop_type", drop_type, accuracy_control.DROP_TYPES)
     if max_drop is not None:

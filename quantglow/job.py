@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantglow import debug, frontend, interpreter, profiling, quantization
+from quantglow import debug, frontend, profiling, quantization
 from quantglow.errors import CalibrationError, OptionError, QuantglowError, UnsupportedOpError
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -19,13 +19,11 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.profiles import shapes_of
 from quantglow.profiling.storage import is_profile
-from quantglow.quantization import accuracy_control
+from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.recovery import Memory, Spread, capacity
 from quantglow.report import Report, verification
 from quantglow.report.call_report import timed_calls
-from quantglow.report.metrics import Sums
 from quantglow.report.report import report_of
-from quantglow.report.sensitivity import sensitivities
 from quantglow.report.speed import (
     LayerSpeed,
     SpeedSearch,
@@ -39,20 +37,7 @@ from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.specialisations import Specialisation
 
-RANKING_SAMPLES = 2
-"""Calibration batches on which accuracy control ranks layers; each costs a run per layer."""
-
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
-
-
-@dataclass(frozen=True)
-class AccuracyContract:
-    """``max_drop`` and its companions, before there is a model to measure."""
-
-    max_drop: float
-    drop_type: str
-    validation_fn: Callable[..., float] | None
-    max_minutes: float | None
 
 
 @dataclass(frozen=True)
@@ -81,17 +66,12 @@ class Job:
     memory: Memory = field(default_factory=Memory)
     speeds: tuple[LayerSpeed, ...] = ()
 
-    def prepare(self, input_shapes: InputShapes | None, whole: bool = False) -> Cut | None:
-        """Import the model, or the part of it that can be compiled; then says what is left.
-
-        ``whole``: a part does not do, raise the ``UnsupportedOpError``.
-        """
+    def prepare(self, input_shapes: InputShapes | None) -> Cut | None:
+        """Import the model, or the part of it that can be compiled; then says what is left."""
         with debug.timed("import", self.seconds):
             try:
                 self.family = float_family_of(self.model, input_shapes)
             except UnsupportedOpError as error:
-                if whole:
-                    raise
                 source = frontend.open_model(self.model)
                 parts = frontend.split(source, input_shapes)
                 if parts is None:
@@ -112,13 +92,18 @@ class Job:
         if known is None:
             self.kept, self.data = samples.fitting(self.float_graph)
 
-    def quantize(self, config: QuantizationConfig, progress: bool | str = "auto") -> None:
+    def quantize(
+        self,
+        config: QuantizationConfig,
+        progress: bool | str = "auto",
+        raised: Raised = UNRAISED,
+    ) -> None:
         """Quantize, with accuracy recovery if there are samples.  What is decided before that
-        (equalization, ranges) is decided once, whatever layers stay float later.
+        (equalization, ranges) is decided once, whatever is ``raised`` out of int8 later.
         """
         self._choose_ranges(config, progress)
         with debug.timed("quantize", self.seconds):
-            self.quantized = self._quantized(config, self.data, progress)
+            self.quantized = self._quantized(config, self.data, progress, raised)
 
     def _choose_ranges(self, config: QuantizationConfig, progress: bool | str) -> None:
         if self.prepared is None:
@@ -133,11 +118,15 @@ class Job:
                 )
 
     def _quantized(
-        self, config: QuantizationConfig, data: Sequence[Feeds] | None, progress: bool | str
+        self,
+        config: QuantizationConfig,
+        data: Sequence[Feeds] | None,
+        progress: bool | str,
+        raised: Raised = UNRAISED,
     ) -> quantization.Quantized:
         graphs = (self.float_graph, self.profile)
         return quantization.quantize_for_all_shapes(
-            *graphs, config, data, progress, self.prepared, self.memory
+            *graphs, config, data, progress, self.prepared, self.memory, raised
         )
 
     def without_slower(
@@ -176,19 +165,6 @@ class Job:
         if max_minutes is not None:
             self.deadline = time.monotonic() + 60 * max_minutes
 
-    def compile_quantized(
-        self,
-        config: QuantizationConfig,
-        contract: AccuracyContract | None,
-        machine: Machine,
-        progress: bool | str,
-    ) -> CompiledModel:
-        """Quantize and compile, under a contract if there is one."""
-        if contract is not None:
-            return self.compile_controlled(config, contract, machine)
-        self.quantize(config, progress)
-        return self.compile(machine)
-
     def compile(self, machine: Machine) -> CompiledModel:
         """The quantized model, checked."""
         build = machine.compile(self.quantized.graph)
@@ -200,59 +176,14 @@ class Job:
             profile={"samples": self.profile.samples, "tensors": len(self.profile.histograms)},
             speeds=self.speeds,
         )
-        return self._model(build, machine, report)
+        return self.model_of(build, machine, report)
 
-    def _model(self, build: Build, machine: Machine, report: Report) -> CompiledModel:
+    def model_of(self, build: Build, machine: Machine, report: Report) -> CompiledModel:
+        """The compiled model of a build of the quantized graph."""
         first = Specialisation(self.quantized.graph, build)
         decisions = self.quantized.decisions
         programs = programs_of(self.family, first, machine, decisions=decisions)
         return CompiledModel(programs, report, self.profile)
-
-    def compile_controlled(
-        self, config: QuantizationConfig, contract: AccuracyContract, machine: Machine
-    ) -> CompiledModel:
-        """The fastest model found that satisfies the contract, checked as ``compile`` does."""
-        measured = accuracy_control.Contract[CompiledModel](
-            contract.max_drop,
-            contract.validation_fn or self.minus_relative_error,
-            contract.drop_type,
-            contract.max_minutes,
-        )
-
-        def build(kept_float: Sequence[str]) -> CompiledModel:
-            self.quantize(excluding(config, kept_float))
-            made = machine.compile(self.quantized.graph)
-            return self._model(made, machine, report_of(made, {}))
-
-        float_model = compiled_float(self.family, self.float_graph, machine)
-        self.quantize(config)
-        ranking = self.ranking()
-        baseline = measured.metric(float_model)
-        found = accuracy_control.Search(measured, baseline, ranking, build).run()
-        self.quantize(excluding(config, ranking[: found.kept]))
-        return self.compile(machine)
-
-    def ranking(self) -> list[str]:
-        """Layers in int8, the one whose error alone harms the outputs most first."""
-        if not self.kept:
-            raise CalibrationError(
-                "a profile holds no samples to rank layers on. Remedy: pass the calibration "
-                "samples together with max_drop."
-            )
-        names = [n.name for n in self.quantized.report.nodes if n.precision != "float"]
-        kept = self.kept[:RANKING_SAMPLES]
-        exact = self.quantized.prepared.graph
-        found = sensitivities(exact, self.quantized.graph, names, kept)
-        return sorted(found, key=lambda name: found[name])
-
-    def minus_relative_error(self, model: CompiledModel) -> float:
-        """``-10 ** (-SQNR / 20)`` of the worst output on the kept calibration samples."""
-        totals = [Sums()] * len(self.float_graph.outputs)
-        for feeds in self.kept:
-            wanted = interpreter.interpret(self.float_graph, feeds)
-            pairs = zip(totals, wanted, model.run(None, feeds), strict=True)
-            totals = [t + Sums.of(w, g) for t, w, g in pairs]
-        return -max(10 ** (-t.sqnr_db / 20) for t in totals)
 
     def _verification(self, build: Build) -> Verification:
         precisions = self.quantized.report

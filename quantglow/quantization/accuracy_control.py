@@ -1,22 +1,27 @@
-"""Accuracy control: layers go back to float until the contract holds.
+"""Accuracy control: step by step out of int8 until the contract holds.
 
-Layers are ranked by what each alone does to the outputs (no labels needed).  The shortest run of
-the ranking that satisfies the contract is found by doubling and bisection, so that the validation
-function is called a logarithmic number of times; the best model found so far is never lost.
+The steps (a value to int16, an operator to float) come in the order of what they are worth, see
+``ladder``.  The shortest run of them that satisfies the contract is found by doubling and
+bisection, so that the validation function is called a logarithmic number of times; the best model
+found so far is never lost, neither to a time limit nor to Ctrl-C.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Generic, TypeVar
 
 from quantglow.errors import AccuracyDropError, OptionError
+from quantglow.profiling.progress import shown
 
 DROP_TYPES = ("absolute", "relative")
 
 Model = TypeVar("Model")
+Rise = TypeVar("Rise")
+"""A step to higher precision."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,11 @@ class Contract(Generic[Model]):
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        if self.max_drop < 0:
+        if not self.max_drop >= 0:
             raise OptionError(f"max_drop must not be negative, got {self.max_drop}")
         if self.drop_type not in DROP_TYPES:
             raise OptionError(f"drop_type must be one of {DROP_TYPES}, got {self.drop_type!r}")
-        if self.max_minutes is not None and self.max_minutes <= 0:
+        if self.max_minutes is not None and not self.max_minutes > 0:
             raise OptionError(f"max_minutes must be positive, got {self.max_minutes}")
 
     def drop(self, baseline: float, figure: float) -> float:
@@ -48,63 +53,93 @@ class Contract(Generic[Model]):
 
 @dataclass(frozen=True)
 class Trial(Generic[Model]):
-    """A model with its ``kept`` most sensitive layers in float."""
+    """A model after the first ``count`` steps."""
 
     model: Model
-    kept: int
+    count: int
     drop: float
 
 
 @dataclass
-class Search(Generic[Model]):
-    """The search for the fewest float layers.  ``build(names)`` makes a model that keeps them."""
+class Search(Generic[Model, Rise]):
+    """The search for the fewest steps.  ``build(steps)`` makes a model; ``rank`` gives all steps,
+    best first, and is asked only if plain int8 does not do.
+    """
 
     contract: Contract[Model]
     baseline: float
-    ranking: Sequence[str]
-    build: Callable[[Sequence[str]], Model]
+    rank: Callable[[], Sequence[Rise]]
+    build: Callable[[Sequence[Rise]], Model]
     deadline: float | None = None
+    interrupted: bool = False
     trials: list[Trial[Model]] = field(default_factory=list)
 
-    def run(self) -> Trial[Model]:
-        """The trial that satisfies the contract with the fewest float layers found in time.
+    def run(self, progress: bool | str = False) -> Trial[Model]:
+        """The trial that satisfies the contract with the fewest steps, of those tried in time.
 
         Raises ``AccuracyDropError`` with the best model attached when none does.
         """
-        if self.contract.max_minutes is not None:
+        if self.contract.max_minutes is not None and self.deadline is None:
             self.deadline = time.monotonic() + 60 * self.contract.max_minutes
-        below, kept = -1, 0
-        while not self.holds(self.trial(kept)):
-            if kept >= len(self.ranking) or self.late():
-                raise self.failure()
-            below, kept = kept, min(max(2 * kept, 1), len(self.ranking))
-        while kept - below > 1 and not self.late():
-            middle = (below + kept) // 2
-            if self.holds(self.trial(middle)):
-                kept = middle
-            else:
-                below = middle
-        return min((t for t in self.trials if self.holds(t)), key=lambda t: t.kept)
+        try:
+            for _ in shown(self._trials(), "Accuracy control", progress):
+                pass
+        except KeyboardInterrupt:
+            if not self.trials:
+                raise
+            self.interrupted = True
+        holding = [trial for trial in self.trials if self.holds(trial)]
+        if not holding:
+            raise self.failure()
+        return min(holding, key=lambda t: t.count)
 
-    def trial(self, kept: int) -> Trial[Model]:
-        model = self.build(self.ranking[:kept])
+    def steps_of(self, trial: Trial[Model]) -> Sequence[Rise]:
+        """The steps that a trial took."""
+        return self.ranking[: trial.count] if trial.count else ()
+
+    @cached_property
+    def ranking(self) -> Sequence[Rise]:
+        """All steps, best first."""
+        return self.rank()
+
+    def _trials(self) -> Iterator[Trial[Model]]:
+        below, count = -1, 0
+        while True:
+            yield (trial := self.trial(count))
+            if self.holds(trial):
+                break
+            if self.late() or count >= len(self.ranking):
+                return
+            below, count = count, min(max(2 * count, 1), len(self.ranking))
+        while count - below > 1 and not self.late():
+            middle = (below + count) // 2
+            yield (trial := self.trial(middle))
+            below, count = (below, middle) if self.holds(trial) else (middle, count)
+
+    def trial(self, count: int) -> Trial[Model]:
+        """The model after ``count`` steps, measured."""
+        model = self.build(self.ranking[:count] if count else ())
         drop = self.contract.drop(self.baseline, self.contract.metric(model))
-        self.trials.append(Trial(model, kept, drop))
+        self.trials.append(Trial(model, count, drop))
         return self.trials[-1]
 
     def holds(self, trial: Trial[Model]) -> bool:
+        """Whether a trial satisfies the contract."""
         return trial.drop <= self.contract.max_drop
 
     def late(self) -> bool:
+        """Whether the time is up."""
         return self.deadline is not None and time.monotonic() >= self.deadline
 
     def failure(self) -> AccuracyDropError:
+        """What to raise if no trial satisfies the contract."""
         best = min(self.trials, key=lambda t: t.drop)
-        reason = "the time is up" if self.late() else "even with every layer in float"
+        reason = "interrupted" if self.interrupted else "even with every operator in float"
+        reason = "the time is up" if self.late() and not self.interrupted else reason
         return AccuracyDropError(
-            f"the {self.contract.drop_type} drop of {best.drop:.4g} with {best.kept} layer(s) in "
-            f"float exceeds max_drop={self.contract.max_drop:.4g} ({reason}). Remedy: allow a "
-            "larger drop or more minutes, or calibrate on more samples; the best model is the "
-            "error's `best`.",
+            f"the {self.contract.drop_type} drop of {best.drop:.4g} after {best.count} step(s) to "
+            f"int16 and float exceeds max_drop={self.contract.max_drop:.4g} ({reason}). Remedy: "
+            "allow a larger drop or more minutes, or calibrate on more samples; the best model is "
+            "the error's `best`.",
             best.model,
         )

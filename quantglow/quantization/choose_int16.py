@@ -54,10 +54,9 @@ def with_chosen_int16(
     """The plan with some values in int16."""
     budget = BUDGET * total_seconds(plan)
     costs = {}
-    for root in dict.fromkeys(plan.groups.values()):
-        if not int16_refusal(plan, root):
-            cost = int16_seconds(plan, stored_members(plan, root))
-            costs.update({root: cost} if cost <= budget else {})
+    for root in candidates(plan):
+        cost = int16_seconds(plan, stored_members(plan, root))
+        costs.update({root: cost} if cost <= budget else {})
     harms = measured_harms(plan, list(costs), samples[:: -(-len(samples) // SAMPLES)], progress)
     least = LEAST_SHARE * sum(harms.values())
     ranges = ranges_for_int16(plan.graph, profile, config)
@@ -66,6 +65,11 @@ def with_chosen_int16(
         if harms[root] >= least and costs[root] <= budget and not int16_refusal(plan, root):
             plan, budget = with_int16(plan, ranges, [root]), budget - costs[root]
     return plan
+
+
+def candidates(plan: Plan) -> list[Node]:
+    """A value of each group that could be int16."""
+    return [root for root in dict.fromkeys(plan.groups.values()) if not int16_refusal(plan, root)]
 
 
 def stored_members(plan: Plan, root: Node) -> list[Node]:

@@ -15,6 +15,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.choose_int16 import with_chosen_int16
+from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.preparation import Prepared, prepare
 from quantglow.quantization.recovery import Memory, Spread, capacity, recover
@@ -72,16 +73,19 @@ def quantize_prepared(
     samples: Sequence[Feeds] = (),
     progress: bool | str = "auto",
     memory: Memory | None = None,
+    raised: Raised = UNRAISED,
 ) -> tuple[Graph, Plan]:
     """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed.
 
-    ``memory``: of earlier calls with the same samples, so that no layer is recovered twice.
+    ``memory``: of earlier calls with the same samples, so that no layer is recovered twice;
+    ``raised``: what accuracy control takes out of int8.
     """
     graph, profile = prepared.graph, prepared.profile
-    plan = make_plan(graph, profile, config, imported, prepared.ranges)
-    plan = with_named_int16(plan, profile, config, imported)
+    plan = make_plan(graph, profile, config, imported, prepared.ranges, raised.to_float)
+    plan = with_named_int16(plan, profile, config, imported, strict=not raised.to_float)
     if samples and config.int16_activations == AUTO:
         plan = with_chosen_int16(plan, profile, config, samples, progress)
+    plan = raised.widened(plan, profile, config)
     result = Converter(plan, config.per_channel).run()
     if samples and config.recovery:
         techniques = config.recovery

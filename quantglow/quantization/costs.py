@@ -23,6 +23,11 @@ INT16_FUNCTIONS = 4e9
 """Results of a function of one value that reads or gives int16; in int8 it costs next to nothing,
 being a table in registers.  All rates are per second."""
 
+FLOAT_TIMES = 4.0
+"""Products in float32 take so much longer: an instruction has a quarter of the multiplications."""
+FLOAT_NBYTES = 8
+"""Moved for each element of a value more than in int8: 3 that it is wider, 5 for a conversion."""
+
 DEPTHWISE_SHARE = 0.7
 """Of a depthwise convolution's time that int16 adds; other products take twice their time."""
 
@@ -66,3 +71,11 @@ def int16_seconds(plan: Plan, stored: Iterable[Node]) -> float:
                 share = DEPTHWISE_SHARE if is_depthwise(reader) else 1.0
                 added += share * products_seconds(reader)
     return added
+
+
+def float_seconds(plan: Plan, node: Node) -> float:
+    """What it adds to compute an int8 operator in float, between operators that stay int8."""
+    values = [node, *(o for o in node.operands if not isinstance(o, Constant))]
+    moved = FLOAT_NBYTES * sum(v.type.size for v in values if v in plan.elements)
+    added = moved / MOVED_BYTES + (FLOAT_TIMES - 1) * products_seconds(node)
+    return added + (node.type.size / INT16_FUNCTIONS if function_of(node) is not None else 0.0)

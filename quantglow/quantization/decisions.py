@@ -29,6 +29,7 @@ from quantglow.quantization.convert import (
     samples_of,
 )
 from quantglow.quantization.equalization import Factors, rescaled
+from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import KEEPS_PARAMS, Plan
 from quantglow.quantization.preparation import Prepared, prepare
@@ -144,13 +145,14 @@ class Decisions:
 @dataclass(frozen=True)
 class Quantized:
     """An int8 graph, the precision of each operator, the decisions for other shapes, and the float
-    graph and profile that it was made of.
+    graph and profile that it was made of, by ``plan``.
     """
 
     graph: Graph
     report: QuantizationReport
     decisions: Decisions
     prepared: Prepared
+    plan: Plan
 
 
 def quantize_for_all_shapes(
@@ -161,16 +163,19 @@ def quantize_for_all_shapes(
     progress: bool | str = "auto",
     prepared: Prepared | None = None,
     memory: Memory | None = None,
+    raised: Raised = UNRAISED,
 ) -> Quantized:
     """``quantize`` at the shapes of ``graph``, with what other shapes take over.
 
-    ``prepared``: what ``prepare`` made of ``graph`` before; ``memory``: layers recovered then.
+    ``prepared``: what ``prepare`` made of ``graph`` before; ``memory``: layers recovered then;
+    ``raised``: what accuracy control takes out of int8.
     """
     config = config or QuantizationConfig()
     samples = samples_of(data, graph)
     ready = prepared or prepare(graph, profile, config, samples, progress=progress)
-    result, plan = quantize_prepared(ready, config, None, samples, progress, memory)
-    return Quantized(result, report_of(plan), Decisions.of(plan, result, ready, config), ready)
+    result, plan = quantize_prepared(ready, config, None, samples, progress, memory, raised)
+    decisions = Decisions.of(plan, result, ready, config)
+    return Quantized(result, report_of(plan), decisions, ready, plan)
 
 
 def weights_of(graph: Graph) -> dict[str, LayerWeights]:

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -51,6 +51,8 @@ LIGHT = (*MOVES, Unary, Binary, PRelu)
 TAIL = (Unary, Reshape, Transpose, Slice, Concat)
 MASKED = -1e4
 """Exporters hide attention scores by adding or choosing this, or something lower."""
+
+RAISED = "int8 would lose more accuracy than max_drop allows"
 
 EXTREME_RATIO = 16.0
 """A Concat part whose range is narrower by more keeps its own scale for its other readers."""
@@ -112,14 +114,18 @@ def make_plan(
     config: QuantizationConfig,
     imported: Graph | None = None,
     chosen: Mapping[str, Range] | None = None,
+    raised: Collection[str] = (),
 ) -> Plan:
     """The plan for ``graph``; ``chosen``: ranges that count instead of the configured method's.
+
+    ``raised``: operators that accuracy control keeps in float.
 
     Raises ``IgnoredScopeError``.
     """
     ranges = tensor_ranges(graph, profile, config)
     ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
     reasons = excluded_nodes(graph, config, imported)
+    reasons |= {n: RAISED for n in graph.compute_nodes() if n.name in raised}
     for node in graph.compute_nodes():
         reason = reasons.get(node) or refusal(node) or _range_refusal(node, ranges)
         if reason:

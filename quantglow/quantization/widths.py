@@ -33,12 +33,17 @@ LARGEST_INT8 = 255
 
 
 def with_named_int16(
-    plan: Plan, profile: Profile, config: QuantizationConfig, imported: Graph | None = None
+    plan: Plan,
+    profile: Profile,
+    config: QuantizationConfig,
+    imported: Graph | None = None,
+    strict: bool = True,
 ) -> Plan:
     """The plan with the values that ``config.int16_activations`` names, and all that share their
     types, in int16.
 
-    Raises ``OptionError`` for an entry that matches no value, or none that can be int16.
+    Raises ``OptionError`` for an entry that matches no value or, if ``strict``, none that can be
+    int16.
     """
     if config.int16_activations in ((), AUTO):
         return plan
@@ -51,7 +56,7 @@ def with_named_int16(
                 f"int16_activations: {entry!r} matches no value of the optimized graph. Remedy: "
                 "give the name of a value, a glob, or 're:' and a regular expression."
             )
-        plan = _with_entry(plan, ranges, entry, found)
+        plan = _with_entry(plan, ranges, entry, found, strict)
     return plan
 
 
@@ -61,14 +66,16 @@ def value_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
 
 
 def _with_entry(
-    plan: Plan, ranges: Mapping[Node, Range], entry: str, found: Sequence[Node]
+    plan: Plan, ranges: Mapping[Node, Range], entry: str, found: Sequence[Node], strict: bool
 ) -> Plan:
-    """The plan with all values in int16 that an entry matched and that can be; one at least."""
+    """The plan with all values in int16 that an entry matched and that can be; one at least if
+    ``strict``.
+    """
     problems: dict[Node, str] = {}
     for node in found:
         problems[node] = int16_refusal(plan, node)
         plan = plan if problems[node] else with_int16(plan, ranges, [node])
-    if all(problems.values()):
+    if strict and all(problems.values()):
         raise OptionError(
             f"int16_activations: {entry!r} matches {found[0].name!r}, which cannot be int16: "
             f"{problems[found[0]]}. Remedy: leave it out."

@@ -22,13 +22,30 @@ def sensitivities(
     The layer has the error of its integer form on exact operands.  Layers whose value no longer
     exists by itself are left out.
     """
+    totals = _totals(float_graph, int8_graph, names, samples)
+    return {name: min(s.sqnr_db for s in sums) for name, sums in totals.items()}
+
+
+def noise_of_each(
+    float_graph: Graph, int8_graph: Graph, names: Iterable[str], samples: Sequence[Feeds]
+) -> dict[str, float]:
+    """As ``sensitivities``: noise over signal, summed over the outputs."""
+    totals = _totals(float_graph, int8_graph, names, samples)
+    return {
+        name: sum(s.noise / s.signal for s in sums if s.signal) for name, sums in totals.items()
+    }
+
+
+def _totals(
+    float_graph: Graph, int8_graph: Graph, names: Iterable[str], samples: Sequence[Feeds]
+) -> dict[str, list[Sums]]:
     wanted = frozenset(names)
     totals: dict[str, list[Sums]] = {}
     for feeds in samples:
         for name, sums in _of_sample(float_graph, int8_graph, wanted, feeds):
             before = totals.get(name, [Sums()] * len(sums))
             totals[name] = [a + b for a, b in zip(before, sums, strict=True)]
-    return {name: min(s.sqnr_db for s in sums) for name, sums in totals.items()}
+    return totals
 
 
 def _of_sample(

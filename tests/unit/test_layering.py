@@ -27,6 +27,7 @@ LAYERS = (
     ("models", "delegating"),
     ("loading",),
     ("job",),
+    ("control",),
     ("driver",),
     ("cli", "backend"),
 )

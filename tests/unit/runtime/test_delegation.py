@@ -72,6 +72,19 @@ def test_compiled_and_interpreted_integers_agree(int8: Any, backend: str) -> Non
         np.testing.assert_array_equal(compiled(x), qg.interpret(int8.graph, {"x": x})[0])
 
 
+def test_a_contract_holds_around_a_delegated_node() -> None:
+    def sqnr(compiled: Any) -> float:
+        return float(compiled.report.outputs[0].sqnr_db)
+
+    loose = qg.quantize_and_compile(mixed_model(), samples(), num_threads=1)
+    wanted = sqnr(loose) + 10
+    strict = qg.quantize_and_compile(
+        mixed_model(), samples(), max_drop=10 ** (-wanted / 20), num_threads=1
+    )
+    assert sqnr(strict) >= wanted - 0.1
+    assert [n.op for n in strict.report.delegated] == ["Hardmax"]
+
+
 def test_the_report_says_what_was_delegated_and_why(int8: Any) -> None:
     (found,) = int8.report.delegated
     assert (found.name, found.op, found.backend) == ("h", "Hardmax", "onnxruntime")

@@ -119,6 +119,15 @@ def test_accuracy_control_tries_models_of_free_shape() -> None:
     assert compiled.get_inputs()[0].shape == ["N", 3, "H", "W"]
 
 
+def test_a_contract_holds_at_other_shapes_by_the_same_steps() -> None:
+    strict = qg.quantize_and_compile(free_model(), SAMPLES, max_drop=1e-3, num_threads=1)
+    raised = {n.name: n.precision for n in strict.report.layers}
+    assert {"int16", "float"} & set(raised.values())
+    x = image((2, 3, 4, 6))
+    exact = qg.compile(free_model(), num_threads=1)(x)[0]
+    assert np.linalg.norm(strict(x)[0] - exact) < 5e-3 * np.linalg.norm(exact)
+
+
 @pytest.fixture(scope="module")
 def saved(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("free") / "free.qgm"

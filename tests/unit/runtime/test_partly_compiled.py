@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -109,9 +111,43 @@ def test_the_tail_runs_on_the_quantized_head() -> None:
     assert found[1].shape[1] == 3
 
 
-def test_an_accuracy_contract_needs_the_whole_model() -> None:
-    with pytest.raises(qg.UnsupportedOpError, match="NonMaxSuppression"):
-        qg.quantize_and_compile(detector(), [floats(*SHAPE)], max_drop=0.1)
+def quantized_under(max_drop: float, **options: Any) -> qg.PartlyCompiledModel:
+    samples = [floats(*SHAPE, seed=i) for i in range(3)]
+    made = qg.quantize_and_compile(detector(), samples, max_drop=max_drop, verify=False, **options)
+    assert isinstance(made, qg.PartlyCompiledModel)
+    return made
+
+
+def test_without_validation_the_contract_is_about_the_compiled_part() -> None:
+    precisions = []
+    for max_drop in (0.9, 0.0):
+        graph = quantized_under(max_drop).head.graph
+        precisions.append(sum(node.type.quant is not None for node in graph.nodes))
+    assert precisions[0] > precisions[1] == 0
+
+
+def test_the_validation_function_gets_the_whole_model() -> None:
+    shown: list[str] = []
+
+    def validation(model: Any) -> float:
+        shown.append(type(model).__name__)
+        return float(len(model(floats(*SHAPE))) == 3)
+
+    quantized_under(0.0, validation_fn=validation)
+    assert shown == ["PartlyCompiledModel"] * 2
+
+
+def test_the_best_model_of_a_broken_contract_is_whole() -> None:
+    figures = itertools.chain([1.0], itertools.repeat(0.5))
+    with pytest.raises(qg.AccuracyDropError) as caught:
+        quantized_under(0.1, validation_fn=lambda model: next(figures))
+    assert isinstance(caught.value.best, qg.PartlyCompiledModel)
+
+
+def test_a_contract_on_a_model_without_a_part_to_compile_names_the_operator() -> None:
+    model = model_of([node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
+    with pytest.raises(qg.UnsupportedOpError, match="NonZero"):
+        qg.quantize_and_compile(model, [floats(2, 3)], max_drop=0.1)
 
 
 def test_the_tail_computes_shapes_itself() -> None:

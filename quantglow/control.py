@@ -1,0 +1,147 @@
+"""``quantize_and_compile`` under an accuracy contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quantglow import debug, interpreter
+from quantglow.errors import CalibrationError
+from quantglow.job import Job, compiled_float
+from quantglow.options import QuantizationConfig
+from quantglow.quantization.accuracy_control import Contract, Search, Trial
+from quantglow.quantization.ladder import Raised, Step, float_steps, int16_steps, ranked
+from quantglow.report.metrics import Sums
+from quantglow.report.report import report_of
+from quantglow.report.sensitivity import noise_of_each
+from quantglow.runtime.build import Machine
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.delegated import PartlyCompiledModel
+
+RANKING_SAMPLES = 2
+"""Calibration batches on which the steps are ranked; each costs a run for each of them."""
+
+Whole = Callable[[CompiledModel], Any]
+"""Makes of what is compiled the model that the user gets."""
+
+
+@dataclass(frozen=True)
+class AccuracyContract:
+    """``max_drop`` and its companions, before there is a model to measure."""
+
+    max_drop: float
+    drop_type: str
+    validation_fn: Callable[..., float] | None
+    max_minutes: float | None
+
+
+def quantized(
+    job: Job,
+    config: QuantizationConfig,
+    contract: AccuracyContract | None,
+    machine: Machine,
+    whole: Whole,
+    progress: bool | str,
+) -> CompiledModel:
+    """The job's model, quantized, compiled and checked, under a contract if there is one."""
+    if contract is not None:
+        return ControlledJob(job, config, contract, machine, whole).run(progress)
+    job.quantize(config, progress)
+    return job.compile(machine)
+
+
+@dataclass(frozen=True)
+class ControlledJob:
+    """A job whose operators leave int8 until the contract holds."""
+
+    job: Job
+    config: QuantizationConfig
+    contract: AccuracyContract
+    machine: Machine
+    whole: Whole
+
+    def run(self, progress: bool | str) -> CompiledModel:
+        """The model with the fewest steps found that satisfies the contract, checked.
+
+        Raises ``AccuracyDropError`` with the best model, made whole, if there is none.
+        """
+        if not self.job.kept:
+            raise CalibrationError(
+                "a profile holds no samples to measure accuracy on. Remedy: pass the calibration "
+                "samples together with max_drop."
+            )
+        contract = Contract[Any](
+            self.contract.max_drop,
+            self.contract.validation_fn or self.minus_relative_error,
+            self.contract.drop_type,
+            self.contract.max_minutes,
+        )
+        self.job.quantize(self.config, progress)
+        exact = compiled_float(self.job.family, self.job.float_graph, self.machine)
+        baseline = contract.metric(self.whole(exact))
+        search = Search[Any, Step](contract, baseline, self.ranking, self.trial)
+        with debug.timed("accuracy control", self.job.seconds):
+            found = search.run(progress)
+            steps = search.steps_of(found)
+            self.quantize(steps)
+        made = self.job.compile(self.machine)
+        note = noted(search.trials, found, steps, self.contract.max_drop)
+        return replace(made, report=with_note(made.report, note))
+
+    def quantize(self, steps: Sequence[Step]) -> None:
+        """The job's model after these steps."""
+        self.job.quantize(self.config, progress=False, raised=Raised.by(steps))
+
+    def trial(self, steps: Sequence[Step]) -> Any:
+        """A model after these steps, not checked."""
+        self.quantize(steps)
+        made = self.machine.compile(self.job.quantized.graph)
+        report = with_note(report_of(made, {}), shown_steps(steps))
+        return self.whole(self.job.model_of(made, self.machine, report))
+
+    def ranking(self) -> list[Step]:
+        """All steps.  What float is worth is measured where all that can be int16 is."""
+        samples = self.job.kept[:RANKING_SAMPLES]
+        self.quantize(())
+        plan = self.job.quantized.plan
+        wide = int16_steps(plan, samples)
+        self.quantize(wide)
+        exact = self.job.quantized.prepared.graph
+        real = float_steps(plan, {})
+        names = [step.name for step in real]
+        harms = noise_of_each(exact, self.job.quantized.graph, names, samples)
+        return ranked(plan, wide, float_steps(plan, harms))
+
+    def minus_relative_error(self, model: CompiledModel | PartlyCompiledModel) -> float:
+        """``-10 ** (-SQNR / 20)`` of the worst output on the kept calibration samples; of a model
+        in two parts the outputs of the compiled one.
+        """
+        compiled = model.head if isinstance(model, PartlyCompiledModel) else model
+        graph = self.job.float_graph
+        totals = [Sums()] * len(graph.outputs)
+        for feeds in self.job.kept:
+            wanted = interpreter.interpret(graph, feeds)
+            pairs = zip(totals, wanted, compiled.run(None, feeds), strict=True)
+            totals = [t + Sums.of(w, g) for t, w, g in pairs]
+        return -max(10 ** (-t.sqnr_db / 20) for t in totals)
+
+
+def noted(
+    trials: Sequence[Trial[Any]], found: Trial[Any], steps: Sequence[Step], max_drop: float
+) -> str:
+    """What the search did."""
+    return (
+        f"accuracy control: drop {found.drop:.4g}, allowed {max_drop:.4g}; {len(trials)} model(s) "
+        f"tried; {shown_steps(steps)}"
+    )
+
+
+def shown_steps(steps: Sequence[Step]) -> str:
+    """The steps in words."""
+    return f"steps: {', '.join(map(str, steps))}" if steps else "plain int8 does"
+
+
+def with_note(report: Any, note: str) -> Any:
+    """The report with one more note."""
+    return replace(report, notes=(*report.notes, note))
