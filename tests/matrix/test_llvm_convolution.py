@@ -168,12 +168,41 @@ def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", ("native", *TARGETS))
 @settings(max_examples=40, deadline=None)
 @given(case=cases(depthwise=True))
 def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = integers(case)
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("target", ("native", *TARGETS))
+@pytest.mark.parametrize("channels", [15, 16, 17, 32, 33, 48, 49, 65])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_large_depthwise_windows_equal_the_interpreter(
+    target: str, channels: int, stride: int
+) -> None:
+    """Two stacks of rows, of which half vectors of channels stay in registers."""
+    for size, width in ((5, 1), (5, 8), (5, 17), (7, 16)):
+        case = Case(
+            n=2,
+            h=5,
+            w=width,
+            group=channels,
+            c_group=1,
+            o_group=1,
+            kernel=(size, size),
+            strides=(stride, stride),
+            dilations=(1, 1),
+            pads=(size // 2,) * 4,
+            residual=False,
+            float_result=False,
+            zero_points=(-3, 9),
+            dtypes=(DType.I8, DType.I8, DType.I16 if channels == 33 else DType.I8),
+            bounds=(0.0, 6.0) if width == 8 else (-math.inf, math.inf),
+            seed=channels + width,
+        )
+        assert_agree(*integers(case), target, threads=1 + channels % 2)
 
 
 @pytest.mark.parametrize("target", ["avx512vnni", "avxvnni"])

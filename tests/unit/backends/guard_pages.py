@@ -170,7 +170,7 @@ def padded(element: ElementType, channels: int) -> Node:
 def depthwise(kind: str) -> Iterator[Case]:
     element = ELEMENTS[kind]
     for c in (*CHANNELS[1::2], 96, 127):
-        for kernel, stride in (((3, 3), 1 + c % 2), ((2, 5), 1)):
+        for kernel, stride in (((3, 3), 1 + c % 2), ((2, 5), 1), ((5, 5), 1 + c % 2)):
             name = f"depthwise {kind} {c} channels {kernel} stride {stride}"
             yield (
                 name,

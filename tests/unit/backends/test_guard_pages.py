@@ -33,7 +33,7 @@ def child(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("target", [name for name in LEVELS if runs_here(name)])
+@pytest.mark.parametrize("target", ["native", *(name for name in LEVELS if runs_here(name))])
 def test_kernels_stay_inside_their_buffers(target: str) -> None:
     done = child("-m", "tests.unit.backends.guard_pages", target)
     last = (done.stdout.splitlines() or ["nothing ran"])[-1]

@@ -9,6 +9,7 @@ side by side.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -21,10 +22,12 @@ from quantglow.backends.llvm.kernels.depthwise_float import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise_plan import (
     LANE_NBYTES,
     Chunk,
+    ColumnTaps,
     cut_channels,
     plan_block,
     plan_rows,
 )
+from quantglow.backends.llvm.kernels.depthwise_rows import interleave
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, dot_product
 from quantglow.backends.llvm.kernels.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.geometry import Image
@@ -79,12 +82,15 @@ class _Depthwise:
         kh, kw = self.conv.w.type.shape[:2]
         self.row_taps = [k * self.conv.dilations[0] for k in range(kh)]
         self.column_taps = [k * self.conv.dilations[1] for k in range(kw)]
-        self.vectors = STEP_NBYTES // self.x.itemsize
-        self.element = ELEMENTS[self.conv.x.type.dtype]
-        self.rows = plan_rows(self.y.height, self.row_taps, self.conv.strides[0], self.vectors)
+        depth = STEP_NBYTES // self.x.itemsize
+        self.rows = plan_rows(self.y.height, self.row_taps, self.conv.strides[0], depth)
         self.uses = self.rows.uses(self.row_taps, self.conv.strides[0])
-        self.blocks = plan_block(self.rows, kw, self.target.registers)
-        self.chunks = cut_channels(self.y.channels, self.target.vector_nbytes, self.x.itemsize)
+        taps = ColumnTaps(tuple(self.column_taps), self.conv.strides[1])
+        halves = self.target.vbmi and self.x.itemsize == 1
+        self.blocks = plan_block(self.rows, taps, self.target.registers, halves=halves)
+        self.vectors = self.blocks.vectors
+        self.channels = self.vectors * self.dot.lanes
+        self.chunks = cut_channels(self.y.channels, self.channels, LANE_NBYTES // self.x.itemsize)
 
     # -- the call
 
@@ -106,7 +112,7 @@ class _Depthwise:
         sums = w.value.astype(np.int64).sum(axis=(0, 1, 2))
         bias = b.value.astype(np.int64) - self.conv.x.type.params.zero_point * sums
         packer = DepthwisePacker(
-            self.dot, self.chunks, self.rows, self.row_taps, self.conv.strides[0]
+            self.dot, self.chunks, self.rows, self.row_taps, self.conv.strides[0], self.vectors
         )
         return (
             packer.weights(w.value[:, :, 0]),
@@ -168,14 +174,15 @@ class _Depthwise:
     def all_columns(self, chunk: Chunk, place: _Place) -> None:
         """Every output column of a row group: a loop of blocks, single columns, an overlapping
         rest."""
-        side = self.target.vector_nbytes // (self.x.itemsize * chunk.width)
+        side = self.channels // chunk.width
         whole, rest = divmod(self.y.width, side)
-        blocks, singles = divmod(whole, self.blocks.columns)
+        blocks, single = divmod(whole, self.blocks.columns)
+        held: Columns = {}
         if blocks:
-            self.block_loop(chunk, place, side, blocks)
-        for single in range(singles):
-            start = (blocks * self.blocks.columns + single) * side
-            self.block(chunk, self._from(place, start), side, 1, side, {})
+            held = self.block_loop(chunk, place, side, blocks)
+        if single:
+            start = blocks * self.blocks.columns * side
+            self.block(chunk, self._from(place, start), side, 1, side, held)
         if rest:
             start = max(self.y.width - side, 0)
             self.block(chunk, self._from(place, start), side, 1, min(side, self.y.width), {})
@@ -184,11 +191,12 @@ class _Depthwise:
         x = column * self.conv.strides[1] * self.x.column_pitch
         return place.moved(self.b, x, column * self.y.column_pitch)
 
-    def block_loop(self, chunk: Chunk, place: _Place, side: int, blocks: int) -> None:
-        """Whole blocks from the left; interleaved columns pass from one to the next."""
+    def block_loop(self, chunk: Chunk, place: _Place, side: int, blocks: int) -> Columns:
+        """Whole blocks from the left; interleaved columns pass from one to the next, and after
+        the last."""
         b, columns = self.b, self.blocks.columns * side
         advance = columns * self.conv.strides[1]
-        kept = self._kept_taps(advance)
+        kept = self._kept(side)
         first = [
             self.interleaved(chunk, place.x, t - advance, side, range(self.vectors)) for t in kept
         ]
@@ -203,12 +211,14 @@ class _Depthwise:
         held = {t - advance: loop.carried[i * size : (i + 1) * size] for i, t in enumerate(kept)}
         window = self.block(chunk, moved, side, self.blocks.columns, side, held)
         b.end_loop(loop, [v for t in kept for v in window[t]])
+        return {t - advance: window[t] for t in kept}
 
-    def _kept_taps(self, advance: int) -> list[int]:
-        """Column taps whose interleaved column the next block reads again."""
+    def _kept(self, side: int) -> list[int]:
+        """Columns of a block that the next one finds in registers."""
         if not self.blocks.carry:
             return []
-        return [t for t in self.column_taps if t - advance in self.column_taps]
+        taps = ColumnTaps(tuple(self.column_taps), side * self.conv.strides[1])
+        return taps.kept(self.blocks.columns)
 
     # -- one block
 
@@ -276,6 +286,32 @@ class _Depthwise:
         ]
         return [self.epilogue.word_results(b, values[i : i + 2]) for i in range(0, len(values), 2)]
 
+    def interleaved(
+        self, chunk: Chunk, x: Value, column: int, side: int, vectors: Sequence[int]
+    ) -> list[Value]:
+        """Input column ``column`` (of each side-by-side pixel): for each stack the wanted of its
+        vectors, each lane the elements of its rows of one channel."""
+        found: list[Value] = []
+        for rows in self.rows.stacks:
+            loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
+            found += interleave(self.b, self.dot, loaded, self.vectors, self.rows.depth, vectors)
+        return found
+
+    def row_bytes(self, chunk: Chunk, x: Value, row: int, column: int, side: int) -> Value:
+        """One row of each side-by-side pixel, ``chunk.width`` elements each."""
+        b, width, element = self.b, chunk.width, ELEMENTS[self.conv.x.type.dtype]
+        last = self.y.width - 1
+        parts = []
+        for pixel in range(side):
+            source = column + min(pixel, last) * self.conv.strides[1]
+            offset = row * self.x.row_pitch + source * self.x.column_pitch
+            parts.append(b.load(vector(width, element), b.at(x, offset)))
+        while len(parts) > 1:
+            kind, width = vector(width, element), width * 2
+            joined = zip(parts[0::2], parts[1::2], strict=True)
+            parts = [b.shuffle(kind, left, right, range(width)) for left, right in joined]
+        return parts[0]
+
     def store(self, chunk: Chunk, words: list[Value], y: Value, side: int, valid: int) -> None:
         """Store each side-by-side pixel's results."""
         b, element = self.b, self.epilogue.element
@@ -287,61 +323,6 @@ class _Depthwise:
                 part = b.shuffle(kind, data, "poison", lanes)
             target = b.at(y, pixel * self.y.column_pitch)
             store_partial(b, self.target, element, chunk.width, chunk.valid, part, target)
-
-    # -- vectors
-
-    def interleaved(
-        self, chunk: Chunk, x: Value, column: int, side: int, vectors: range | tuple[int, ...]
-    ) -> list[Value]:
-        """Input column ``column`` (of each side-by-side pixel): for each stack the wanted of its
-        vectors, each lane the elements of its rows of one channel."""
-        result: list[Value] = []
-        for rows in self.rows.stacks:
-            loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
-            loaded += [loaded[0]] * (self.rows.depth - len(loaded))
-            if self.rows.depth == 2:
-                result.extend(self._zip(loaded[0], loaded[1], 2, half) for half in vectors)
-                continue
-            for half in (0, 1):
-                wanted = [g for g in (2 * half, 2 * half + 1) if g in vectors]
-                if wanted:
-                    upper = self._zip(loaded[0], loaded[1], 1, half)
-                    lower = self._zip(loaded[2], loaded[3], 1, half)
-                    result.extend(self._zip(upper, lower, 2, g % 2) for g in wanted)
-        return result
-
-    def row_bytes(self, chunk: Chunk, x: Value, row: int, column: int, side: int) -> Value:
-        """One row of each side-by-side pixel, ``chunk.width`` elements each, as bytes."""
-        b, width = self.b, chunk.width
-        last = self.y.width - 1
-        parts = []
-        for pixel in range(side):
-            source = column + min(pixel, last) * self.conv.strides[1]
-            offset = row * self.x.row_pitch + source * self.x.column_pitch
-            parts.append(b.load(vector(width, self.element), b.at(x, offset)))
-        while len(parts) > 1:
-            kind, width = vector(width, self.element), width * 2
-            joined = zip(parts[0::2], parts[1::2], strict=True)
-            parts = [b.shuffle(kind, left, right, range(width)) for left, right in joined]
-        if self.element == "i8":
-            return parts[0]
-        return b.cast("bitcast", vector(width, self.element), parts[0], self.dot.bytes_kind)
-
-    def _zip(self, a: Value, c: Value, size: int, half: int) -> Value:
-        """Interleave the low (0) or high (1) halves of 128-bit lanes, by ``size`` bytes."""
-        b, count = self.b, self.target.vector_nbytes // size
-        kind = vector(count, f"i{8 * size}")
-        if size > 1:
-            a, c = (b.cast("bitcast", self.dot.bytes_kind, v, kind) for v in (a, c))
-        per_lane = LANE_NBYTES // size
-        mask = [
-            lane + half * (per_lane // 2) + i + other
-            for lane in range(0, count, per_lane)
-            for i in range(per_lane // 2)
-            for other in (0, count)
-        ]
-        mixed = b.shuffle(kind, a, c, mask)
-        return b.cast("bitcast", kind, mixed, self.dot.bytes_kind) if size > 1 else mixed
 
 
 @dataclass(frozen=True)

@@ -28,14 +28,15 @@ class DepthwisePacker:
     rows: RowPlan
     row_taps: list[int]
     stride: int
+    vectors: int
+    """Of a run."""
 
     def runs(self) -> list[Array]:
         """For each run of channels: int [vectors, lanes], the channel of each sum, -1 for none."""
         return [c for chunk in self.chunks for c in self._runs_of(chunk)]
 
     def _runs_of(self, chunk: Chunk) -> list[Array]:
-        vectors = self.rows.depth
-        order = channel_order(self.dot.lanes, vectors, vectors) % chunk.width
+        order = channel_order(self.dot.lanes, self.vectors, self.vectors) % chunk.width
         channels = np.where(order < chunk.valid, order + chunk.first, -1)
         return [np.where(channels < 0, -1, channels + i * chunk.width) for i in range(chunk.count)]
 

@@ -54,14 +54,13 @@ class Chunk:
     count: int = 1
 
 
-def cut_channels(channels: int, vector_nbytes: int, itemsize: int) -> list[Chunk]:
-    """Whole vectors, then halves, quarters …, the last padded to a lane.
+def cut_channels(channels: int, whole: int, narrowest: int) -> list[Chunk]:
+    """Chunks of ``whole`` channels, then halves, quarters …, the last padded to ``narrowest``.
 
-    A rest of more than half a vector is a whole one that overlaps the channels before it: to
+    A rest of more than half a whole is a whole one that overlaps the channels before it: to
     compute some channels twice costs less than narrow chunks.
     """
     chunks = []
-    whole, narrowest = vector_nbytes // itemsize, LANE_NBYTES // itemsize
     full, rest = divmod(channels, whole)
     if full:
         chunks.append(Chunk(0, whole, whole, full))
@@ -79,22 +78,46 @@ def cut_channels(channels: int, vector_nbytes: int, itemsize: int) -> list[Chunk
 
 
 @dataclass(frozen=True)
+class ColumnTaps:
+    """Where the taps of an output column lie, and how far the next output column's are."""
+
+    taps: tuple[int, ...]
+    step: int
+
+    def read(self, columns: int) -> set[int]:
+        """Input columns of so many neighbouring output columns."""
+        return {tap + column * self.step for tap in self.taps for column in range(columns)}
+
+    def kept(self, columns: int) -> list[int]:
+        """Those that the next block of so many output columns reads again."""
+        read = self.read(columns)
+        return sorted(c for c in read if c - columns * self.step in read)
+
+
+@dataclass(frozen=True)
 class BlockPlan:
     """How many neighbouring (groups of side-by-side) columns share a pass over the weights, which
-    vectors of channels (a run has as many as a stack has rows) a pass computes, and whether
-    interleaved columns stay in registers for the next block."""
+    vectors of channels (of the ``vectors`` of a run) a pass computes, and whether interleaved
+    columns stay in registers for the next block."""
 
     columns: int
+    vectors: int
     passes: tuple[tuple[int, ...], ...]
     carry: bool
 
 
-def plan_block(rows: RowPlan, column_taps: int, registers: int) -> BlockPlan:
-    """Carry interleaved columns where they fit the registers; else work by pairs of vectors, on two
-    columns at a time where there are registers for it."""
+def plan_block(rows: RowPlan, taps: ColumnTaps, registers: int, *, halves: bool) -> BlockPlan:
+    """Carry interleaved columns where they fit the registers, if need be (and ``halves`` are cheap
+    to interleave) of half as many channels; else work by pairs of vectors, on two columns at a
+    time where there are registers for it."""
     stacks, outputs, vectors = len(rows.stacks), rows.outputs, rows.depth
-    if vectors * (stacks * column_taps + outputs) + FREE_REGISTERS <= registers:
-        return BlockPlan(1, (tuple(range(vectors)),), carry=True)
+    if vectors * (stacks * len(taps.taps) + outputs) + FREE_REGISTERS <= registers:
+        return BlockPlan(1, vectors, (tuple(range(vectors)),), carry=True)
+    for columns in (2, 1) if halves else ():
+        held = 2 * (stacks * len(taps.kept(columns)) + outputs * columns)
+        if held + FREE_REGISTERS <= registers:
+            return BlockPlan(columns, 2, ((0, 1),), carry=True)
     held = 2 * (2 * outputs + 2 * stacks) + 2 * outputs
     pairs = tuple((first, first + 1) for first in range(0, vectors, 2))
-    return BlockPlan(2 if held + FREE_REGISTERS <= registers else 1, pairs, carry=False)
+    columns = 2 if held + FREE_REGISTERS <= registers else 1
+    return BlockPlan(columns, vectors, pairs, carry=False)
