@@ -207,7 +207,7 @@ def resize(d: Drawing) -> tuple[Node, ...]:
 
 
 def matmul(d: Drawing) -> tuple[Node, ...]:
-    m, k, n = d.number(1, 19), d.number(1, 40), d.pick(*CHANNELS)
+    m, k, n = d.number(1, 19), d.pick(d.number(1, 40), 66, 131), d.pick(*CHANNELS)
     batch = d.number(1, 3)
     other = d.dtype if d.dtype.is_float else d.pick(*WIDE)
     x, y = d.input((batch, m, k)), d.input((d.pick(1, batch), k, n), other)
