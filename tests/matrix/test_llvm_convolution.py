@@ -168,7 +168,7 @@ def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", ("native", *TARGETS))
+@pytest.mark.parametrize("target", ["native", *TARGETS])
 @settings(max_examples=40, deadline=None)
 @given(case=cases(depthwise=True))
 def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
@@ -176,7 +176,7 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
 
 
-@pytest.mark.parametrize("target", ("native", *TARGETS))
+@pytest.mark.parametrize("target", ["native", *TARGETS])
 @pytest.mark.parametrize("channels", [15, 16, 17, 32, 33, 48, 49, 65])
 @pytest.mark.parametrize("stride", [1, 2])
 def test_large_depthwise_windows_equal_the_interpreter(
