@@ -38,16 +38,10 @@ def precisions(compiled: qg.CompiledModel) -> set[str]:
     return {layer.precision for layer in compiled.report.layers}
 
 
-def test_a_strict_contract_takes_int16_first_then_float(samples: np.ndarray) -> None:
-    loose = quantized(samples)
-    found = [quantized(samples, max_drop=10 ** (-db / 20)) for db in (50.0, 53.0)]
-    assert [precisions(compiled) for compiled in found] == [
-        {"int8", "int16"},
-        {"int8", "int16", "float"},
-    ]
-    figures = [compiled.report.outputs[0].sqnr_db for compiled in (loose, *found)]
-    assert figures == sorted(figures)
-    assert all(figure >= db for figure, db in zip(figures[1:], (50.0, 53.0), strict=True))
+def test_a_strict_contract_takes_int16_and_float(samples: np.ndarray) -> None:
+    loose, strict = quantized(samples), quantized(samples, max_drop=10 ** (-54 / 20))
+    assert precisions(strict) == {"int8", "int16", "float"}
+    assert strict.report.outputs[0].sqnr_db > max(loose.report.outputs[0].sqnr_db, 53.9)
 
 
 def test_the_report_says_what_was_done(samples: np.ndarray) -> None:

@@ -1,0 +1,70 @@
+"""The whole way under an accuracy contract, on a network with one value that int8 cannot hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import quantglow as qg
+from quantglow.report.metrics import sqnr_db
+from tests.unit.quantization.quantization_networks import samples_for
+from tests.unit.quantization.test_choose_int16 import network
+
+GRAPH = network()
+SAMPLES = samples_for(GRAPH, 6)
+PLAIN: dict[str, Any] = {"calibrate_method": "minmax", "num_threads": 1, "progress": False}
+
+
+def figure(compiled: Any) -> float:
+    """SQNR in dB over all samples."""
+    pairs = [(qg.interpret(GRAPH, f)[0], compiled.run(None, f)[0]) for f in SAMPLES]
+    return min(sqnr_db(wanted, found) for wanted, found in pairs)
+
+
+def precisions(compiled: qg.CompiledModel) -> dict[str, str]:
+    return {layer.name: layer.precision for layer in compiled.report.layers}
+
+
+def test_int16_comes_before_float() -> None:
+    loose = qg.quantize_and_compile(GRAPH, SAMPLES, **PLAIN)
+    wanted = 10 ** (-(figure(loose) + 3) / 20)
+    strict = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=wanted, **PLAIN)
+    found = precisions(strict)
+    assert found["thin"] == "int16"
+    assert "float" not in found.values()
+    assert figure(strict) > figure(loose) + 2.5
+
+
+def test_the_validation_function_decides() -> None:
+    shown: list[float] = []
+
+    def validation(compiled: Any) -> float:
+        shown.append(min(figure(compiled), 60.0))
+        return shown[-1]
+
+    strict = qg.quantize_and_compile(
+        GRAPH, SAMPLES, max_drop=0.0, validation_fn=validation, **PLAIN
+    )
+    assert shown[0] == 60.0 > shown[1]
+    assert figure(strict) >= 60.0
+
+
+def test_a_single_operator_of_float_does_not_make_the_rest_float() -> None:
+    names = ["thin", "first", "second", "third", "last"]
+    found = qg.quantize_and_compile(
+        GRAPH, SAMPLES, max_drop=0.0, validation_fn=lambda m: float(is_float(m, "last")), **PLAIN
+    )
+    assert precisions(found)["last"] == "float"
+    assert [precisions(found)[name] for name in names].count("float") < len(names)
+
+
+def is_float(compiled: Any, name: str) -> bool:
+    return all(o.type.quant is None for o in compiled.graph.by_name(name).operands)
+
+
+def test_samples_are_not_changed() -> None:
+    before = [{name: array.copy() for name, array in feeds.items()} for feeds in SAMPLES]
+    qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=1.0, **PLAIN)
+    for one, other in zip(before, SAMPLES, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
