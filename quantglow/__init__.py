@@ -30,6 +30,7 @@ from quantglow.errors import (
     ProfileMismatchError,
     QuantglowError,
     TypeRuleError,
+    UndecidedError,
     UnsupportedOpError,
 )
 from quantglow.graph.graph import Graph
@@ -101,6 +102,7 @@ __all__ = [
     "QuantizationConfig",
     "Report",
     "TypeRuleError",
+    "UndecidedError",
     "UnsupportedOpError",
     "__version__",
     "compile",

@@ -10,9 +10,9 @@ from typing import TypeVar
 from quantglow.backends.onnxruntime.session import NAME, Session
 from quantglow.errors import DelegationError, InputError, QuantglowError, UnsupportedOpError
 from quantglow.frontend import Source, Split
+from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
-from quantglow.graph.signature import Shapes
 from quantglow.report import MemoryFigures, Report
 from quantglow.report.delegated import DelegatedNode
 from quantglow.runtime.build import Build
@@ -98,12 +98,14 @@ class Delegation:
     source: Source
     threads: int
 
-    def __call__(self, shapes: Shapes) -> Specialisation:
-        """One program for all shapes; its graph shows the inputs only."""
+    def __call__(self, case: Case) -> Specialisation:
+        """One program for all cases; its graph shows the inputs only."""
+        shapes = case.shape_map
         ports = self.source.signature.inputs
         inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
         executable = WholeExecutable(self._session)
-        return Specialisation(Graph(tuple(inputs), ()), Build(executable, (), NAME, self.threads))
+        build = Build(executable, (), NAME, self.threads)
+        return Specialisation(Graph(tuple(inputs), ()), build, case)
 
     @cached_property
     def _session(self) -> Session:

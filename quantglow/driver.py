@@ -25,6 +25,7 @@ from quantglow.graph.graph import Graph
 from quantglow.job import Cut, Job, profile_in
 from quantglow.models import (
     InputShapes,
+    InputValues,
     family_of,
     float_only,
     is_quantized,
@@ -150,15 +151,21 @@ def accuracy_contract(
 
 
 def import_model(
-    model: Any, input_shapes: InputShapes | None = None, *, delegate: bool = True
+    model: Any,
+    input_shapes: InputShapes | None = None,
+    *,
+    delegate: bool = True,
+    input_values: InputValues | None = None,
 ) -> Graph:
     """The graph of an ONNX model (path, bytes or ModelProto), see ``frontend``.
 
     Float; of a model that comes quantized, the int8 graph, see ``quantization.qdq``.
     ``delegate``: operators that quantglow does not compile become ``External`` nodes, which
     onnxruntime computes; without it they are an ``UnsupportedOpError``.
+    ``input_values``: elements of small integer inputs that decide shapes or branches; a graph is
+    for one choice of them.  Where they are missed, that is an ``UndecidedError``.
     """
-    graph = frontend.import_model(model, input_shapes, delegate=delegate)
+    graph = frontend.import_model(model, input_shapes, delegate=delegate, input_values=input_values)
     return quantization.fuse_quantized(graph) if is_quantized(graph) else graph
 
 
@@ -261,7 +268,7 @@ def compile_family(
     """
     seconds: dict[str, float] = {}
     with debug.timed("import", seconds):
-        graph = family.at(shapes) if (shapes := family.signature.default) is not None else None
+        graph = family.default
     whole = Delegation(source, machine.num_threads) if source else None
     if graph is None:
         report = Report(machine.name, machine.num_threads, MemoryFigures(), {}, notes=(ON_USE,))

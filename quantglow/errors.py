@@ -5,6 +5,7 @@
     QuantglowError
     ├── ModelError                a model that is corrupt, unsafe or ill-typed
     │   └── UnsupportedOpError    valid ONNX that quantglow does not compile; lists all nodes
+    │       └── UndecidedError    the values of small inputs decide what a model computes
     ├── TypeRuleError             an operator applied to operands it does not accept
     ├── CalibrationError          calibration data that cannot be used
     │   └── ProfileMismatchError  a profile recorded on another model
@@ -37,9 +38,26 @@ class UnsupportedOpError(ModelError):
         self.problems = problems
         lines = "\n".join(f"  {line}" for line in problems)
         super().__init__(
-            f"{len(problems)} node(s) are not supported:\n{lines}\n"
-            "Remedy: rewrite these nodes in the exporter, or cut the model before them."
+            f"{len(problems)} node(s) are not supported:\n{lines}\nRemedy: {self.remedy}."
         )
+
+    @property
+    def remedy(self) -> str:
+        """What the user can do."""
+        return "rewrite these nodes in the exporter, or cut the model before them"
+
+
+class UndecidedError(UnsupportedOpError):
+    """Shapes or branches depend on the values of ``inputs``, which were not given."""
+
+    def __init__(self, problems: list[str], inputs: tuple[str, ...]) -> None:
+        self.inputs = inputs
+        super().__init__(problems)
+
+    @property
+    def remedy(self) -> str:
+        """What the user can do."""
+        return f"give the values of {list(self.inputs)} as input_values, or compile the model"
 
 
 class TypeRuleError(QuantglowError):

@@ -11,16 +11,18 @@ from typing import Any
 
 from quantglow import debug, frontend, profiling, quantization
 from quantglow.errors import CalibrationError, OptionError, QuantglowError, UnsupportedOpError
+from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
-from quantglow.models import InputShapes, float_family_of, programs_of
+from quantglow.models import Decided, DecidedByValues, InputShapes, float_family_of, programs_of
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
-from quantglow.profiling.profiles import shapes_of
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.recovery import Memory, Spread, capacity
+from quantglow.quantization.scope import matching
+from quantglow.quantization.widths import AUTO, value_names
 from quantglow.report import Report, verification
 from quantglow.report.call_report import timed_calls
 from quantglow.report.report import report_of
@@ -64,6 +66,7 @@ class Job:
     prepared: quantization.Prepared | None = None
     deadline: float | None = None
     memory: Memory = field(default_factory=Memory)
+    samples: Samples | None = None
     speeds: tuple[LayerSpeed, ...] = ()
 
     def prepare(self, input_shapes: InputShapes | None) -> Cut | None:
@@ -88,9 +91,11 @@ class Job:
             self.profile = known or profiling.profile(
                 self.family, samples, subset_size=subset_size, progress=progress
             )
-        self.float_graph = main_graph(self.family, self.profile)
+        self.case = main_case(self.family, self.profile)
+        self.float_graph = self.family.at(self.case.shape_map, self.case.value_map)
         if known is None:
-            self.kept, self.data = samples.fitting(self.float_graph)
+            self.samples = samples
+            self.kept, self.data = samples.fitting(self.case)
 
     def quantize(
         self,
@@ -104,6 +109,7 @@ class Job:
         self._choose_ranges(config, progress)
         with debug.timed("quantize", self.seconds):
             self.quantized = self._quantized(config, self.data, progress, raised)
+        self.config, self.raised = config, raised
 
     def _choose_ranges(self, config: QuantizationConfig, progress: bool | str) -> None:
         if self.prepared is None:
@@ -128,6 +134,22 @@ class Job:
         return quantization.quantize_for_all_shapes(
             *graphs, config, data, progress, self.prepared, self.memory, raised
         )
+
+    def _decided(self) -> DecidedByValues:
+        """What is decided, for each combination of deciding values in the data."""
+        found = {self.case.values: Decided(self.quantized.decisions, self.quantized.graph)}
+        for case in self.profile.main_cases if self.case.values else ():
+            if case.values in found:
+                continue
+            with debug.timed("quantize", self.seconds):
+                graph = self.family.at(case.shape_map, case.value_map)
+                data = self.samples.fitting(case)[1] if self.samples else None
+                config = for_another_case(self.config, graph)
+                result = quantization.quantize_for_all_shapes(
+                    graph, self.profile, config, data, progress=False, raised=self.raised
+                )
+            found[case.values] = Decided(result.decisions, result.graph)
+        return found
 
     def without_slower(
         self, config: QuantizationConfig, machine: Machine, progress: bool | str
@@ -180,9 +202,8 @@ class Job:
 
     def model_of(self, build: Build, machine: Machine, report: Report) -> CompiledModel:
         """The compiled model of a build of the quantized graph."""
-        first = Specialisation(self.quantized.graph, build)
-        decisions = self.quantized.decisions
-        programs = programs_of(self.family, first, machine, decisions=decisions)
+        first = Specialisation(self.quantized.graph, build, self.case)
+        programs = programs_of(self.family, first, machine, decided=self._decided())
         return CompiledModel(programs, report, self.profile)
 
     def _verification(self, build: Build) -> Verification:
@@ -198,20 +219,21 @@ class Job:
         return replace(found, notes=(*found.notes, *nothing))
 
 
-def main_graph(family: Family, profile: Profile | None = None) -> Graph:
-    """The graph at the only shapes, else at those of most data, else at batch 1.
+def main_case(family: Family, profile: Profile) -> Case:
+    """The only shapes, else those of most data, else batch 1.
 
     Raises ``OptionError`` where other dimensions are free and nothing tells their sizes.
     """
-    known = profile.main_shapes if profile and family.signature.is_free else None
-    shapes = known or family.signature.default
-    if shapes is None:
+    shapes = family.signature.default
+    if profile.main_cases and not family.is_single:
+        return profile.main_cases[0]
+    if shapes is None or family.deciding:
         ports = ", ".join(f"{port.name}: {port}" for port in family.signature.inputs)
         raise OptionError(
             f"the model leaves dimensions free ({ports}) and the profile does not tell the shapes "
             "it ran at. Remedy: profile the model again, or pass input_shapes."
         )
-    return family.at(shapes)
+    return Case.of(shapes)
 
 
 def compiled_float(family: Family, graph: Graph, machine: Machine) -> CompiledModel:
@@ -237,6 +259,22 @@ def excluding(config: QuantizationConfig, names: Sequence[str]) -> QuantizationC
     """The same options with more nodes in float."""
     exact = tuple(f"re:^{re.escape(name)}$" for name in names)
     return replace(config, nodes_to_exclude=(*(config.nodes_to_exclude or ()), *exact))
+
+
+def for_another_case(config: QuantizationConfig, graph: Graph) -> QuantizationConfig:
+    """The options where only the main graph need have all nodes and values that they name."""
+    scope, names = config.ignored_scope, value_names(graph, None)
+    excluded = (*scope.names, *(config.nodes_to_exclude or ()))
+    return replace(
+        config,
+        ignored_scope=replace(scope, names=excluded, validate=False),
+        nodes_to_exclude=None,
+        int16_activations=tuple(
+            entry
+            for entry in config.int16_activations
+            if entry in AUTO or matching(entry, names, validate=False)
+        ),
+    )
 
 
 def profile_in(data: Any) -> Profile | None:
@@ -274,9 +312,12 @@ class Samples:
         except QuantglowError:
             return 1  # The profiler, which comes next, says what is wrong with the shapes.
 
-    def fitting(self, graph: Graph) -> tuple[list[Feeds], list[Feeds]]:
-        """The samples of the graph's shapes, for the check and for recovery; never none."""
-        wanted = tuple(sorted((node.name, node.type.shape) for node in graph.inputs))
-        spread = [f for f in (self.spread.kept if self.spread else ()) if shapes_of(f) == wanted]
-        kept = [feeds for feeds in self.kept if shapes_of(feeds) == wanted]
+    def fitting(self, case: Case) -> tuple[list[Feeds], list[Feeds]]:
+        """The samples of a case, for the check and for recovery."""
+
+        def fits(feeds: Feeds) -> bool:
+            return Case.fitting(feeds, self.family.deciding) == case
+
+        spread = list(filter(fits, self.spread.kept if self.spread else ()))
+        kept = list(filter(fits, self.kept))
         return max(kept, spread[:MAX_SAMPLES], key=len), spread or kept

@@ -13,8 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from quantglow.errors import FileFormatError, InputError, ModelError
+from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Shapes, Signature
+from quantglow.graph.signature import Signature
 from quantglow.ops.external import External
 from quantglow.report.report import Report, report_of
 from quantglow.runtime import saving
@@ -86,16 +87,22 @@ def with_tail(head: CompiledModel, tail: Tail) -> PartlyCompiledModel:
 def reopened(saved: SavedModel, first: Specialisation, machine: Machine) -> Specialisations:
     """The programs of a model that leaves dimensions free.  Raises ``FileFormatError``."""
     try:
-        signature = Signature.from_json((saved.free or {})["signature"])
-        signature.check({node.name: node.type.shape for node in saved.graph.inputs})
+        free = saved.free or {}
+        signature = Signature.from_json(free["signature"])
+        shapes = {node.name: node.type.shape for node in saved.graph.inputs}
+        signature.check(shapes)
+        case = Case.of(shapes, values_from_json(free.get("values") or {}))
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise FileFormatError(
             f"what the model says of its free dimensions is damaged: {error!r}. "
             "Remedy: save the model again."
         ) from error
     source = Reopened(saved, machine.num_threads)
-    programs = FreeShapes(signature, source.graph_at, machine, source.delegate, source.freedom)
-    programs.add(first)
+    deciding = tuple((case.value_map or {}).keys())
+    programs = FreeShapes(
+        signature, source.graph_at, machine, source.delegate, source.freedom, deciding
+    )
+    programs.add(replace(first, case=case))
     return programs
 
 
@@ -108,17 +115,17 @@ class Reopened:
     saved: SavedModel
     threads: int
 
-    def graph_at(self, shapes: Shapes) -> Graph:
-        """The graph to compile for input shapes."""
-        return self._origin.graph_at(shapes)
+    def graph_at(self, case: Case) -> Graph:
+        """The graph to compile for a case."""
+        return self._origin.graph_at(case)
 
-    def delegate(self, shapes: Shapes) -> Specialisation:
-        """onnxruntime, for shapes at which the model cannot be compiled."""
-        return self._delegation(shapes)
+    def delegate(self, case: Case) -> Specialisation:
+        """onnxruntime, for cases in which the model cannot be compiled."""
+        return self._delegation(case)
 
-    def freedom(self) -> Freedom:
+    def freedom(self, case: Case) -> Freedom:
         """What was read."""
-        return Freedom(self.saved.free or {}, self.saved.source)
+        return Freedom(self.saved.free or {}, self.saved.source, self.saved.cases)
 
     @cached_property
     def _origin(self) -> Origin:

@@ -10,9 +10,9 @@ from typing import Any
 from quantglow import frontend, passes, quantization
 from quantglow.errors import FileFormatError, OptionError
 from quantglow.frontend import Source
+from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Shapes
 from quantglow.quantization import Decisions, decision_text
 from quantglow.runtime.build import Machine
 from quantglow.runtime.saving import Freedom, SavedModel
@@ -23,8 +23,23 @@ from quantglow.runtime.specialisations import (
     Specialisations,
 )
 
+
+@dataclass(frozen=True)
+class Decided:
+    """Decisions of the quantizer, and the int8 graph that has the weights of them."""
+
+    decisions: Decisions
+    graph: Graph
+
+
+DecidedByValues = Mapping[tuple[tuple[str, tuple[int, ...]], ...] | None, Decided]
+"""What was decided for values of the inputs that decide; the main ones first."""
+
 InputShapes = Mapping[str, Sequence[int]]
 """Input name -> shape, for models that leave dimensions free."""
+
+InputValues = Mapping[str, int | Sequence[int]]
+"""Input name -> its elements, for inputs that decide what a model computes."""
 
 
 def opened(model: Any) -> Source:
@@ -35,13 +50,14 @@ def opened(model: Any) -> Source:
 def settled(source: Source, model: Any) -> Source:
     """The source of ``model``, a copy where the caller could change it while it is in use."""
     is_shared = not isinstance(model, str | os.PathLike | bytes)
-    return source.snapshot() if is_shared and source.signature.is_free else source
+    return source.snapshot() if is_shared else source
 
 
 def family_of(model: Source | Graph, input_shapes: InputShapes | None = None) -> Family:
     """The graphs to compile of a model or of a graph.
 
-    With ``input_shapes``, or for a model that leaves nothing free, that is one graph.
+    With ``input_shapes``, or for a model that leaves nothing free, that is one graph, but where
+    values of inputs decide what is computed.
     """
     if isinstance(model, Graph):
         return Family.of(model if is_quantized(model) else passes.optimize(model))
@@ -65,13 +81,15 @@ def _float_family(source: Source, input_shapes: InputShapes | None) -> Family:
 def _family(
     source: Source, input_shapes: InputShapes | None, finish: Callable[[Graph], Graph]
 ) -> Family:
+    def make(case: Case) -> Graph:
+        return finish(source.at(case))
+
+    family = Family(source.signature, source.source_hash, make, source.to_bytes)
     if input_shapes or not source.signature.is_free:
-        return Family.of(finish(source.graph(input_shapes, delegate=True)))
-
-    def make(shapes: Shapes) -> Graph:
-        return finish(source.graph(shapes, delegate=True))
-
-    return Family(source.signature, source.source_hash, make, source.to_bytes)
+        family.signature = source.fixed_signature(input_shapes)
+        graph = family.default
+        return family if graph is None else Family.of(graph)
+    return family
 
 
 def ready(graph: Graph) -> Graph:
@@ -98,17 +116,19 @@ def programs_of(
     first: Specialisation | None,
     machine: Machine,
     *,
-    decisions: Decisions | None = None,
-    delegate: Callable[[Shapes], Specialisation] | None = None,
+    decided: DecidedByValues | None = None,
+    delegate: Callable[[Case], Specialisation] | None = None,
 ) -> Specialisations:
     """What a model runs: ``first``, and programs for other shapes where the family has them.
 
-    They are quantized by ``decisions``; ``delegate`` runs what cannot be compiled.
+    They are quantized as ``decided``; ``delegate`` runs what cannot be compiled.
     """
-    if not family.signature.is_free and first is not None:
+    if family.is_single and first is not None:
         return OneShape(first)
-    origin = Origin(family, decisions)
-    programs = FreeShapes(family.signature, origin.graph_at, machine, delegate, origin.freedom)
+    origin = Origin(family, decided)
+    programs = FreeShapes(
+        family.signature, origin.graph_at, machine, delegate, origin.freedom, family.deciding
+    )
     if first is not None:
         programs.add(first)
     return programs
@@ -121,32 +141,52 @@ class Origin:
     """
 
     family: Family
-    decisions: Decisions | None = None
+    decided: DecidedByValues | None = None
 
     @staticmethod
     def restored(saved: SavedModel) -> Origin:
         """The origin of a saved model.  Raises ``FileFormatError`` and ``ModelError``."""
-        data = (saved.free or {}).get("decisions")
+        free = saved.free or {}
         source = frontend.open_model(saved.source)
-        if data is None:
+        if free.get("decisions") is None:
             return Origin(family_of(source))
         try:
-            decisions = decision_text.from_json(data, saved.graph)
+            entries = [free, *free.get("cases", [])]
+            graphs = (saved.graph, *saved.cases)
+            decided = dict(_decided_from(*pair) for pair in zip(entries, graphs, strict=True))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(
                 f"the decisions of the quantizer are damaged: {error!r}. "
                 "Remedy: save the model again."
             ) from error
-        return Origin(_float_family(source, None), decisions)
+        return Origin(_float_family(source, None), decided)
 
-    def graph_at(self, shapes: Shapes) -> Graph:
-        """The graph to compile for input shapes."""
-        graph = self.family.make(shapes)
-        return graph if self.decisions is None else self.decisions.apply(graph)
+    def graph_at(self, case: Case) -> Graph:
+        """The graph to compile for a case."""
+        graph = self.family.make(case)
+        if not self.decided:
+            return graph
+        main = next(iter(self.decided.values()))
+        return self.decided.get(case.values, main).decisions.apply(graph)
 
-    def freedom(self) -> Freedom:
-        """What a file needs to do the same."""
+    def freedom(self, case: Case) -> Freedom:
+        """What a file needs to do the same, besides the graph of a case."""
         assert self.family.source is not None, "families with free dimensions come from a model"
-        decisions = None if self.decisions is None else decision_text.to_json(self.decisions)
-        free = {"signature": self.family.signature.to_json(), "decisions": decisions}
-        return Freedom(free, self.family.source())
+        signature = self.family.signature.to_json()
+        free: dict[str, Any] = {"signature": signature, "values": case.value_map}
+        if self.decided is None:
+            return Freedom({**free, "decisions": None}, self.family.source())
+        main, *others = self.decided.items()
+        free["decisions"] = decision_text.to_json(main[1].decisions)
+        free["cases"] = [
+            {"values": dict(values or ()), "decisions": decision_text.to_json(found.decisions)}
+            for values, found in others
+        ]
+        graphs = tuple(found.graph for _, found in others)
+        return Freedom(free, self.family.source(), graphs)
+
+
+def _decided_from(entry: Mapping[str, Any], graph: Graph) -> tuple[Any, Decided]:
+    """Values and what was decided for them, from a file."""
+    case = Case.of({}, values_from_json(entry.get("values") or {}))
+    return case.values, Decided(decision_text.from_json(entry["decisions"], graph), graph)

@@ -29,6 +29,7 @@ from quantglow.frontend.values import (
     shape_of,
     type_in_words,
 )
+from quantglow.graph.case import MOST_DECIDING
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops.quantization import Dequantize, Table
 from quantglow.types import Array, DType, ElementType
@@ -48,7 +49,7 @@ class Scope:
 
     ``delegate``: nodes without an importer become External nodes, where ``declared``, the types
     that the model states, or inference give them concrete types.  ``placeholders`` are nodes that
-    stand for values nobody made.
+    stand for values nobody made, ``missed`` those whose values an importer had to know.
     """
 
     opsets: dict[str, int]
@@ -60,6 +61,7 @@ class Scope:
     inputs: tuple[Input, ...] = ()
     placeholders: set[Value] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    missed: list[Node] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     shared: dict[tuple[object, str], Node] = field(default_factory=dict)
 
@@ -76,6 +78,18 @@ class Scope:
             candidate, derived = f"{name}:{number}", True
         self.claimed.add(candidate)
         return candidate
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """The small inputs that decide what was missed; one that data also decides needs data."""
+        found = [inputs_behind(node) for node in self.missed]
+        names = {i.name for inputs in found if all(map(self.may_decide, inputs)) for i in inputs}
+        return tuple(sorted(names))
+
+    def may_decide(self, node: Input) -> bool:
+        """Whether a node is an input of the model, of few integers or conditions."""
+        is_few = node.type.size <= MOST_DECIDING and not node.type.dtype.is_float
+        return is_few and any(node is made for made in self.inputs)
 
     def share(self, source: object, tag: str, make: Callable[[], Node]) -> Node:
         """One node for each ``(source, tag)``, made on first use."""
@@ -141,6 +155,16 @@ def recoded(name: str, x: Node, out: ElementType, offset: int, scope: Scope) -> 
         element=out if out.quant else None,
     )
     return Table(name=name, x=x, table=entries, out=out, function="codes")
+
+
+def inputs_behind(node: Node) -> set[Input]:
+    """The inputs that a value is computed from."""
+    seen, waiting = {node}, [node]
+    while waiting:
+        new = set(waiting.pop().operands) - seen
+        seen |= new
+        waiting.extend(new)
+    return {found for found in seen if isinstance(found, Input)}
 
 
 @dataclass(frozen=True)
@@ -221,6 +245,8 @@ class Call:
             return value.array
         if isinstance(value, Foreign) and value.reported:
             raise AlreadyReported
+        if isinstance(value, Node):
+            self.scope.missed.append(value)
         raise Unsupported(f"{role} {self.value_name(position)!r} is computed at run time")
 
     def parameter(self, name: str, position: int) -> tuple[int, ...] | None:

@@ -27,6 +27,7 @@ from quantglow.frontend.operators.branches import import_if
 from quantglow.frontend.operators.qlinear import import_float_product, import_qlinear
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.values import Foreign, Known, Value, array_of, held_dtype, shape_of
+from quantglow.graph.case import Values
 from quantglow.graph.node import Input, Node
 from quantglow.graph.signature import Shapes
 from quantglow.types import TensorType
@@ -66,9 +67,12 @@ def add_initializers(graph: onnx.GraphProto, known: Iterable[Known], scope: Scop
 
 
 def declare_inputs(
-    fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: Scope
+    fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: Scope, values: Values
 ) -> tuple[Input, ...]:
-    """Input nodes in these shapes.  Raises ``ModelError`` for those that nobody can hold."""
+    """Input nodes in these shapes; those with values are known, and no other node reads them.
+
+    Raises ``ModelError`` for those that nobody can hold.
+    """
     inputs = []
     for value in fed:
         dims, element = shapes[value.name], value.type.tensor_type.elem_type
@@ -79,11 +83,28 @@ def declare_inputs(
             )
         if (dtype := held_dtype(element)) is not None:
             node = Input(name=scope.claim(value.name), tensor=TensorType(dtype, tuple(dims)))
-            scope.values[value.name] = node
+            is_known = value.name in values
+            scope.values[value.name] = valued(node, values[value.name]) if is_known else node
             inputs.append(node)
         else:
             scope.values[value.name] = Foreign(element, dims, reported=False)
     return tuple(inputs)
+
+
+def valued(node: Input, elements: Sequence[int]) -> Known:
+    """An input with these values.  Raises ``ModelError`` where they do not fit it."""
+    kind = node.type
+    fits = not kind.dtype.is_float and len(elements) == kind.size
+    try:
+        array = np.asarray(elements, kind.dtype.numpy) if fits else None
+    except (OverflowError, TypeError, ValueError):
+        array = None
+    if array is None:
+        raise ModelError(
+            f"input_values[{node.name!r}] is {elements}, but the input is {kind}. "
+            "Remedy: give all its elements, in order; only integers and conditions have values."
+        )
+    return Known(node.name, array.reshape(kind.shape))
 
 
 def live_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
@@ -102,8 +123,10 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
     for proto in nodes:
         if proto.domain == "ai.onnx":
             proto = standard(proto)
+        missed = len(scope.missed)
         try:
             results = import_node(proto, scope)
+            del scope.missed[missed:]  # the importer found another way
         except Unsupported as reason:
             results = refused(proto, scope, str(reason))
         except AlreadyReported:

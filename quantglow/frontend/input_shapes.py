@@ -1,9 +1,11 @@
-"""The concrete shape of every model input: what the model fixes, plus what the caller says."""
+"""The concrete shape of every model input: what the model fixes, plus what the caller says; and
+the values that the caller gives."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import onnx
 
 from quantglow.errors import ModelError
@@ -25,6 +27,15 @@ def resolve_shapes(
         if name not in shapes:
             shapes[name] = completed(name, dims, symbols)
     return {name: shapes[name] for name in declared}
+
+
+def resolve_values(
+    inputs: Sequence[onnx.ValueInfoProto], given: Mapping[str, int | Sequence[int]]
+) -> dict[str, tuple[int, ...]]:
+    """The elements of the inputs that have values.  Raises ``ModelError``."""
+    if unknown := sorted(given.keys() - {i.name for i in inputs}):
+        raise ModelError(f"input_values names {unknown}, which are no inputs of the model")
+    return {name: tuple(np.asarray(value).reshape(-1).tolist()) for name, value in given.items()}
 
 
 def declared_dims(value: onnx.ValueInfoProto) -> tuple[Dim, ...] | None:

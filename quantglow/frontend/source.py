@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import onnx
 from google.protobuf.message import EncodeError
 
-from quantglow.errors import ModelError, UnsupportedOpError
+from quantglow.errors import ModelError, UndecidedError, UnsupportedOpError
 from quantglow.frontend.context import Scope, Unsupported
 from quantglow.frontend.folding import fold
 from quantglow.frontend.importer import (
@@ -23,10 +23,11 @@ from quantglow.frontend.importer import (
     new_scope,
     output_node,
 )
-from quantglow.frontend.input_shapes import declared_dims, resolve_shapes
+from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resolve_values
 from quantglow.frontend.loading import check_age, load_model, opsets_of
 from quantglow.frontend.source_hash import source_hash
 from quantglow.frontend.values import Known, dtype_of
+from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Port, Signature
 
@@ -38,6 +39,7 @@ def import_model(
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     *,
     delegate: bool = False,
+    input_values: Mapping[str, int | Sequence[int]] | None = None,
 ) -> Graph:
     """The graph of an ONNX model (opset 7 or newer): float, between the Quantize and Dequantize
     that the model has.
@@ -46,13 +48,17 @@ def import_model(
     transposes.  ``input_shapes`` fixes dimensions that the model leaves free; a free batch
     dimension alone becomes 1.  float16 and float64 become float32.
 
+    ``input_values`` fixes the elements of small integer inputs that decide shapes or branches; what
+    the graph is fed for them then changes nothing.
+
     ``delegate``: a node that cannot be compiled becomes ``External``, for another runtime, where
     its results have concrete types.
 
     Raises ``ModelError`` on files that are corrupt, unsafe, too old, or of unknown shape, and
-    ``UnsupportedOpError`` with every node that cannot be compiled.
+    ``UnsupportedOpError`` with every node that cannot be compiled: ``UndecidedError`` where the
+    values of inputs would help.
     """
-    return open_model(model).graph(input_shapes, delegate=delegate)
+    return open_model(model).graph(input_shapes, input_values, delegate=delegate)
 
 
 def open_model(model: Model) -> Source:
@@ -66,11 +72,28 @@ class Source:
 
     proto: onnx.ModelProto
 
+    def at(self, case: Case) -> Graph:
+        """The graph for a case; what cannot be compiled is delegated.
+
+        Raises ``UndecidedError`` where more values would help, unless the case is for all values.
+        """
+        return self.graph(case.shape_map, case.value_map, delegate=True)
+
     def graph(
-        self, input_shapes: Mapping[str, Sequence[int]] | None = None, *, delegate: bool = False
+        self,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        input_values: Mapping[str, int | Sequence[int]] | None = None,
+        *,
+        delegate: bool = False,
     ) -> Graph:
-        """The graph at these shapes, see ``import_model``."""
-        scope = self.scope(input_shapes, delegate=delegate)
+        """The graph at these shapes and values, see ``import_model``.
+
+        Where ``input_values`` are given, nothing is delegated for the lack of more of them.
+        """
+        scope = self.scope(input_shapes, input_values, delegate=delegate)
+        if scope.deciding and (scope.problems or input_values is not None):
+            decided = [f"input {n!r}: its values decide shapes or branches" for n in scope.deciding]
+            raise UndecidedError([*scope.problems, *decided], scope.deciding)
         outputs = [(o.name, output_node(o.name, scope)) for o in self.proto.graph.output]
         if scope.problems:
             raise UnsupportedOpError(scope.problems)
@@ -78,15 +101,20 @@ class Source:
         return Graph(inputs=scope.inputs, outputs=named, source_hash=self.source_hash)
 
     def scope(
-        self, input_shapes: Mapping[str, Sequence[int]] | None = None, *, delegate: bool = False
+        self,
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+        input_values: Mapping[str, int | Sequence[int]] | None = None,
+        *,
+        delegate: bool = False,
     ) -> Scope:
-        """Every value at these shapes, and what cannot be imported."""
+        """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
         scope = new_scope(self.proto, delegate)
         known, nodes = self.decoded
         add_initializers(self.proto.graph, known, scope)
         shapes = resolve_shapes(self.fed, input_shapes or {})
-        scope.inputs = declare_inputs(self.fed, shapes, scope)
+        values = resolve_values(self.fed, input_values or {})
+        scope.inputs = declare_inputs(self.fed, shapes, scope, values)
         with np.errstate(all="ignore"):  # weights may be infinite
             import_nodes(nodes, scope)
         return scope
@@ -123,6 +151,12 @@ class Source:
         return Signature(
             tuple(map(port_of, self.fed)), tuple(map(port_of, self.proto.graph.output))
         )
+
+    def fixed_signature(self, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Signature:
+        """The signature with these input shapes.  Raises ``ModelError``."""
+        shapes = resolve_shapes(self.fed, input_shapes or {})
+        inputs = (replace(port, dims=shapes[port.name]) for port in self.signature.inputs)
+        return Signature(tuple(inputs), self.signature.outputs)
 
     @cached_property
     def source_hash(self) -> str:

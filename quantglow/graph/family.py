@@ -1,4 +1,4 @@
-"""The graphs of one model: one for each combination of input shapes."""
+"""The graphs of one model: one for each case of input shapes and deciding values."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from quantglow.errors import UndecidedError
+from quantglow.graph.case import Case, Values
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Shape, Shapes, Signature
+from quantglow.graph.signature import Shapes, Signature
 from quantglow.types import Array
 
 KEPT = 8
@@ -18,35 +20,63 @@ KEPT = 8
 class Family:
     """Equal names in the graphs of a family mean equal values of the model.
 
-    ``make`` gives the graph for shapes that ``signature`` allows, ``source`` the bytes of the
-    model.  Not for several threads.
+    ``make`` gives the graph for a case that ``signature`` allows, ``source`` the bytes of the
+    model.  ``deciding`` are the inputs whose values are part of a case; ``make`` may ask for more
+    of them by ``UndecidedError``.  Not for several threads.
     """
 
     signature: Signature
     source_hash: str
-    make: Callable[[Shapes], Graph]
+    make: Callable[[Case], Graph]
     source: Callable[[], bytes] | None = None
-    _kept: OrderedDict[tuple[Shape, ...], Graph] = field(default_factory=OrderedDict)
+    deciding: tuple[str, ...] = ()
+    _kept: OrderedDict[Case, Graph] = field(default_factory=OrderedDict)
 
     @staticmethod
     def of(graph: Graph | Family) -> Family:
         """The family of one graph, or the family itself."""
         if isinstance(graph, Family):
             return graph
-        return Family(graph.signature, graph.source_hash, lambda shapes: graph)
+        return Family(graph.signature, graph.source_hash, lambda case: graph)
 
-    def at(self, shapes: Shapes) -> Graph:
-        """The graph for these input shapes.  Raises ``InputError`` and what ``make`` raises."""
-        key = tuple(shapes[port.name] for port in self.signature.inputs)
-        if key not in self._kept:
+    @property
+    def is_single(self) -> bool:
+        """Whether it has one graph only."""
+        return not self.signature.is_free and not self.deciding
+
+    def at(self, shapes: Shapes, values: Values | None = None) -> Graph:
+        """The graph for these input shapes and values of the deciding inputs.
+
+        Raises ``InputError``, ``UndecidedError``, and what ``make`` raises.
+        """
+        case = Case.of({port.name: shapes[port.name] for port in self.signature.inputs}, values)
+        if case not in self._kept:
             if self.signature.is_free:
                 self.signature.check(shapes)
-            self._kept[key] = self.make(shapes)
+            self._kept[case] = self.make(case)
+            self.deciding = tuple(sorted({*self.deciding, *(values or {})}))
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
-        self._kept.move_to_end(key)
-        return self._kept[key]
+        self._kept.move_to_end(case)
+        return self._kept[case]
 
     def fitting(self, feeds: Mapping[str, Array]) -> Graph:
-        """The graph for the shapes of these arrays."""
-        return self.at({port.name: feeds[port.name].shape for port in self.signature.inputs})
+        """The graph for these arrays; learns which inputs decide."""
+        while True:
+            case = Case.fitting(feeds, self.deciding)
+            try:
+                return self.at(case.shape_map, case.value_map)
+            except UndecidedError as error:
+                self.deciding = tuple(sorted({*self.deciding, *error.inputs}))
+
+    @property
+    def default(self) -> Graph | None:
+        """The graph where nothing is open but batches, which become 1; None for other models."""
+        shapes = self.signature.default
+        if shapes is None or self.deciding:
+            return None
+        try:
+            return self.at(shapes)
+        except UndecidedError as error:
+            self.deciding = error.inputs
+            return None

@@ -9,18 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from quantglow.errors import ProfileMismatchError
+from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Shape, Shapes
 from quantglow.profiling import storage
 from quantglow.profiling.histogram import Histogram
-from quantglow.types import Array
-
-FeedShapes = tuple[tuple[str, Shape], ...]
-"""Names and shapes of the inputs of one run, by name."""
-
-
-def shapes_of(feeds: Mapping[str, Array]) -> FeedShapes:
-    return tuple(sorted((name, array.shape) for name, array in feeds.items()))
 
 
 @dataclass(frozen=True)
@@ -28,23 +20,28 @@ class Profile:
     """One histogram for each float value, keyed by ONNX value name.
 
     ``source_hash`` binds it to the model, whatever shapes it ran at; ``samples`` counts the runs
-    of the model, ``shapes`` those with each combination of input shapes.
+    of the model, ``cases`` those with each combination of input shapes and deciding values.
     """
 
     source_hash: str
     histograms: Mapping[str, Histogram]
     samples: int = 0
-    shapes: Mapping[FeedShapes, int] = field(default_factory=dict)
+    cases: Mapping[Case, int] = field(default_factory=dict)
 
     @property
-    def main_shapes(self) -> Shapes | None:
-        """The input shapes that most elements of the data came in; None if none are known."""
+    def main_cases(self) -> list[Case]:
+        """For each combination of deciding values the shapes that most elements of the data came
+        in; the one with most elements first.
+        """
 
-        def elements(shapes: FeedShapes) -> int:
-            return self.shapes[shapes] * sum(math.prod(shape) for _, shape in shapes)
+        def elements(case: Case) -> int:
+            return self.cases[case] * sum(math.prod(shape) for _, shape in case.shapes)
 
-        best = max(self.shapes, key=lambda s: (elements(s), s), default=None)
-        return None if best is None else dict(best)
+        order = sorted(self.cases, key=lambda case: (elements(case), case), reverse=True)
+        first: dict[object, Case] = {}
+        for case in order:
+            first.setdefault(case.values, case)
+        return list(first.values())
 
     def merge(self, other: Profile) -> Profile:
         """The profile of both data sets; exact, associative and commutative."""
@@ -56,8 +53,8 @@ class Profile:
             name: self.histograms.get(name, nothing).merge(other.histograms.get(name, nothing))
             for name in names
         }
-        shapes = Counter(self.shapes) + Counter(other.shapes)
-        return Profile(self.source_hash, merged, self.samples + other.samples, shapes)
+        cases = Counter(self.cases) + Counter(other.cases)
+        return Profile(self.source_hash, merged, self.samples + other.samples, cases)
 
     def check(self, graph: Graph) -> None:
         """Raise ``ProfileMismatchError`` unless it was recorded on the model of ``graph``."""
@@ -82,15 +79,14 @@ class Profile:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file; an existing file is replaced at once or not at all."""
-        runs = [(dict(shapes), count) for shapes, count in sorted(self.shapes.items())]
+        runs = sorted(self.cases.items())
         storage.write(path, self.source_hash, self.histograms, self.samples, runs)
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
         """Read what ``save`` wrote.  Raises ``FileFormatError``."""
         source_hash, histograms, samples, runs = storage.read(path)
-        shapes = {tuple(sorted(shapes.items())): count for shapes, count in runs}
-        return Profile(source_hash, histograms, samples, shapes)
+        return Profile(source_hash, histograms, samples, dict(runs))
 
     @staticmethod
     def merged(profiles: Iterable[Profile]) -> Profile:

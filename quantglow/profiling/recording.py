@@ -16,13 +16,14 @@ from quantglow.errors import (
     OptionError,
     UnsupportedOpError,
 )
+from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.histogram import Histogram
-from quantglow.profiling.profiles import FeedShapes, Profile, shapes_of
+from quantglow.profiling.profiles import Profile
 from quantglow.profiling.progress import shown
 from quantglow.types import Array
 
@@ -49,19 +50,19 @@ def profile(
     if subset_size < 1:
         raise OptionError(f"subset_size must be at least 1, got {subset_size}")
     recorded: dict[str, Histogram] = {}
-    shapes: Counter[FeedShapes] = Counter()
+    cases: Counter[Case] = Counter()
     family = Family.of(graph)
     batches = islice(feeds_of(data, family.signature), subset_size)
     for index, feeds in enumerate(_shown(batches, data, progress)):
         with np.errstate(all="ignore"):
             run(_graph_for(feeds, family, index), feeds, [_recorder(recorded, index)])
-        shapes[shapes_of(feeds)] += 1
-    if not shapes:
+        cases[Case.fitting(feeds, family.deciding)] += 1
+    if not cases:
         raise CalibrationError(
             "calibration data holds no samples. Remedy: pass at least one; an iterator or a "
             "CalibrationDataReader that was used before is empty."
         )
-    return Profile(family.source_hash, recorded, shapes.total(), shapes)
+    return Profile(family.source_hash, recorded, cases.total(), cases)
 
 
 def _graph_for(feeds: Feeds, family: Family, index: int) -> Graph:

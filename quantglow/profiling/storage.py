@@ -20,7 +20,7 @@ import numpy as np
 
 from quantglow.errors import FileFormatError
 from quantglow.files import replacing
-from quantglow.graph.signature import Shape
+from quantglow.graph.case import Case
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.types import Array
 
@@ -29,8 +29,8 @@ VERSION = 1
 MAX_NBYTES = 1 << 30
 """Larger members are refused unread: a model of 50,000 tensors stays below."""
 
-Run = tuple[dict[str, Shape], int]
-"""Input shapes, and how many runs had them."""
+Run = tuple[Case, int]
+"""Input shapes and deciding values, and how many runs had them."""
 
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -63,7 +63,7 @@ def write(
         "version": VERSION,
         "source_hash": source_hash,
         "samples": samples,
-        "runs": [{"inputs": shapes, "count": count} for shapes, count in runs],
+        "runs": [_described_run(*run) for run in runs],
         "tensors": {name: _described(h) for name, h in histograms.items()},
     }
     manifest["sha256"] = _digest(manifest, counts)
@@ -131,9 +131,17 @@ def _digest(manifest: Mapping[str, Any], counts: Array) -> str:
     return digest.hexdigest()
 
 
+def _described_run(case: Case, count: int) -> dict[str, Any]:
+    values = {"values": dict(case.values)} if case.values else {}
+    return {"inputs": dict(case.shapes), "count": count, **values}
+
+
 def _run(entry: Mapping[str, Any]) -> Run:
-    shapes = {str(name): tuple(map(int, dims)) for name, dims in entry["inputs"].items()}
-    return shapes, int(entry["count"])
+    shapes, values = (
+        {str(name): tuple(map(int, entries)) for name, entries in entry.get(key, {}).items()}
+        for key in ("inputs", "values")
+    )
+    return Case.of(shapes, values), int(entry["count"])
 
 
 def _described(histogram: Histogram) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from quantglow.graph.graph import Graph
 from quantglow.quantization.decisions import Decisions, weights_of
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.types import Array, DType, ElementType, QuantParams
 
 
 def to_json(decisions: Decisions) -> dict[str, Any]:
@@ -19,6 +21,7 @@ def to_json(decisions: Decisions) -> dict[str, Any]:
         "quantize_output": decisions.quantize_output,
         "symmetric": decisions.symmetric,
         "per_channel": decisions.per_channel,
+        "factors": {n: [float(f).hex() for f in fs] for n, fs in decisions.factors.items()},
     }
 
 
@@ -36,7 +39,16 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
         quantize_output=bool(data["quantize_output"]),
         symmetric=bool(data["symmetric"]),
         per_channel=bool(data["per_channel"]),
+        factors={str(name): _factors_from(fs) for name, fs in data.get("factors", {}).items()},
     )
+
+
+def _factors_from(data: Any) -> Array:
+    """A factor for each channel."""
+    found = np.array([float.fromhex(factor) for factor in data], np.float32)
+    if not (np.isfinite(found).all() and (found > 0).all()):
+        raise ValueError(f"factors are {data[:8]}")
+    return found
 
 
 def _element(element: ElementType) -> list[Any]:

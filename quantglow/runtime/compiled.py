@@ -123,8 +123,7 @@ class CompiledModel:
 
         A model that leaves dimensions free must have been run or calibrated once.
         """
-        freedom = self.specialisations.freedom
-        save(path, self.graph, self.report.to_json(), None if freedom is None else freedom())
+        save(path, self.graph, self.report.to_json(), self.specialisations.freedom_of_first())
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the graph as ONNX; int8 values as QDQ, which onnxruntime runs.

@@ -109,9 +109,8 @@ class PartlyCompiledModel(DelegatedModel):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, as ``CompiledModel.save`` does."""
-        freedom = self.head.specialisations.freedom
         tail = Tail(self.tail, self.output_names, self.reasons)
-        given = None if freedom is None else freedom()
+        given = self.head.specialisations.freedom_of_first()
         save(path, self.head.graph, self.report.to_json(), given, tail)
 
     def __repr__(self) -> str:

@@ -13,6 +13,11 @@ it was compiled for first::
     free.json         what it takes and gives, and the decisions of the quantizer by value name
     source.onnx       the ONNX model, to be imported at other shapes
 
+Where values of its inputs decide what is computed and it was quantized for several of them, their
+graphs follow (version 4)::
+
+    cases/1.txt       the graph for other values; its constants come after those of the first
+
 A model that is compiled only up to where its shapes stop being known (version 3) has, too::
 
     tail.onnx         the rest of it, for onnxruntime
@@ -44,7 +49,7 @@ from quantglow.types import Array
 from quantglow.version import __version__
 
 FORMAT = "quantglow-model"
-VERSION, FREE_VERSION, TAIL_VERSION = 1, 2, 3
+VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 TAIL, TAIL_TEXT = "tail.onnx", "tail.json"
@@ -91,7 +96,7 @@ class Tail:
 @dataclass(frozen=True)
 class SavedModel:
     """What a file holds; ``free`` and ``source`` if the model leaves dimensions free, ``tail`` if
-    it is not compiled to its end.
+    it is not compiled to its end.  ``cases``: int8 graphs for other deciding values.
     """
 
     graph: Graph
@@ -99,14 +104,16 @@ class SavedModel:
     free: dict[str, Any] | None = None
     source: bytes = b""
     tail: Tail | None = None
+    cases: tuple[Graph, ...] = ()
 
 
 @dataclass(frozen=True)
 class Freedom:
-    """What a model with free dimensions adds to a file."""
+    """What a model with free dimensions adds to a file, or one of several cases."""
 
     free: Mapping[str, Any]
     source: bytes
+    cases: tuple[Graph, ...] = ()
 
 
 def save(
@@ -117,10 +124,12 @@ def save(
     tail: Tail | None = None,
 ) -> None:
     """Write a ``.qgm`` file; an existing file is replaced at once or not at all."""
-    constants = constants_of(graph)
-    members = {GRAPH: print_graph(graph).encode(), REPORT: json.dumps(report).encode()}
-    arrays = {member_of(i): array for i, array in enumerate(constants.values())}
-    members.update((name, npy(array)) for name, array in arrays.items())
+    graphs = (graph, *(freedom.cases if freedom else ()))
+    constants = [constants_of(each) for each in graphs]
+    members = {case_member(i): print_graph(each).encode() for i, each in enumerate(graphs)}
+    members[REPORT] = json.dumps(report).encode()
+    arrays = enumerate(array for found in constants for array in found.values())
+    members.update((member_of(i), npy(array)) for i, array in arrays)
     if freedom is not None:
         members |= {FREE: json.dumps(freedom.free).encode(), SOURCE: freedom.source}
     if tail is not None:
@@ -129,7 +138,8 @@ def save(
         "format": FORMAT,
         "version": version_of(members),
         "quantglow": __version__,
-        "constants": list(constants),
+        "constants": list(constants[0]),
+        "cases": [list(found) for found in constants[1:]],
         "members": {name: described(data) for name, data in members.items()},
     }
     manifest["sha256"] = digest_of(manifest)
@@ -154,7 +164,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
     except (*_DAMAGE, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{TAIL_VERSION}), or it is truncated or altered: {error}. "
+            f"{CASE_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again."
         ) from error
 
@@ -164,14 +174,9 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
     check_members(archive)
     manifest = json.loads(text_of(archive, MANIFEST))
     check_manifest(manifest, archive)
-    names = manifest["constants"]
-    constants = {name: array_of(archive, manifest, i) for i, name in enumerate(names)}
-    graph = parse_graph(checked(archive, manifest, GRAPH).decode(), constants)
-    graph.verify()
-    if list(constants_of(graph)) != names:
-        raise ValueError("its constants are not those of the graph")
+    graph, *cases = (graph_of(archive, manifest, i) for i in range(1 + len(cases_in(manifest))))
     report = json.loads(checked(archive, manifest, REPORT))
-    saved = SavedModel(graph, report)
+    saved = SavedModel(graph, report, cases=tuple(cases))
     if FREE in manifest["members"]:
         free = json.loads(checked(archive, manifest, FREE))
         saved = replace(saved, free=free, source=checked(archive, manifest, SOURCE))
@@ -179,6 +184,23 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
         parts = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
         saved = replace(saved, tail=Tail.of(*parts))
     return saved
+
+
+def cases_in(manifest: Mapping[str, Any]) -> list[list[str]]:
+    """The names of the constants of the graphs behind the first."""
+    return list(manifest.get("cases", []))
+
+
+def graph_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any], number: int) -> Graph:
+    """Graph number ``number`` of a file."""
+    groups = [manifest["constants"], *cases_in(manifest)]
+    first, names = sum(map(len, groups[:number])), groups[number]
+    constants = {name: array_of(archive, manifest, first + i) for i, name in enumerate(names)}
+    graph = parse_graph(checked(archive, manifest, case_member(number)).decode(), constants)
+    graph.verify()
+    if list(constants_of(graph)) != names:
+        raise ValueError("its constants are not those of the graph")
+    return graph
 
 
 def check_members(archive: zipfile.ZipFile) -> None:
@@ -201,7 +223,9 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != digest_of(manifest):
         raise ValueError("the checksum of the manifest does not fit its content")
-    expected = {GRAPH, REPORT, *map(member_of, range(len(manifest["constants"])))}
+    groups = [manifest["constants"], *cases_in(manifest)]
+    expected = {REPORT, *map(case_member, range(len(groups)))}
+    expected.update(map(member_of, range(sum(map(len, groups)))))
     for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}):
         if not kind.isdisjoint(members):
             expected |= kind
@@ -214,6 +238,8 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
 
 def version_of(members: Mapping[str, object]) -> int:
     """The oldest version that has such members."""
+    if case_member(1) in members:
+        return CASE_VERSION
     return TAIL_VERSION if TAIL in members else FREE_VERSION if FREE in members else VERSION
 
 
@@ -241,6 +267,11 @@ def npy(array: Array) -> bytes:
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.asarray(array, order="C"), allow_pickle=False)
     return buffer.getvalue()
+
+
+def case_member(number: int) -> str:
+    """The member that holds the text of graph number ``number``."""
+    return GRAPH if number == 0 else f"cases/{number}.txt"
 
 
 def member_of(index: int) -> str:

@@ -1,40 +1,52 @@
-"""What one compiled model runs: one program, or one for each shape that its inputs have had.
+"""What one compiled model runs: one program, or one for each case that its inputs have had.
 
 A program is specialised to its shapes.  A model that leaves dimensions free gets one for each
-combination of input shapes, compiled on first use.  The last used ones are kept: ``MOST_PROGRAMS``
-at most, and as many as fit ``MOST_NBYTES`` (the first one always stays).  Their kernels and
-constants are shared.
+combination of input shapes, compiled on first use.  Where shapes or branches depend on the values
+of small inputs (a sampling rate), these belong to the case, too; after ``MOST_VALUES`` of them at
+the same shapes, one program serves all further values, in which onnxruntime decides.
+
+The last used programs are kept: ``MOST_PROGRAMS`` at most, and as many as fit ``MOST_NBYTES`` (the
+first one always stays).  Their kernels and constants are shared.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from quantglow.errors import DelegationError, InputError, QuantglowError, UnsupportedOpError
+from quantglow.errors import (
+    DelegationError,
+    InputError,
+    QuantglowError,
+    UndecidedError,
+    UnsupportedOpError,
+)
+from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import SharedArrays
-from quantglow.graph.signature import Shape, Shapes, Signature
+from quantglow.graph.signature import Shape, Signature
 from quantglow.interpreter import check_feeds, check_names
 from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.saving import Freedom
 from quantglow.types import Array
 
 MOST_PROGRAMS = 32
+MOST_VALUES = 16
 MOST_NBYTES = 2**30
 """Of the arenas of all programs: what a program adds to the constants that all share."""
 
 
 @dataclass(frozen=True, eq=False)
 class Specialisation:
-    """A graph and the machine code of it."""
+    """A graph and the machine code of it.  ``case``: what it was made for, where it was one."""
 
     graph: Graph
     build: Build
+    case: Case | None = None
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order.  Raises ``InputError`` for feeds that do not fit."""
@@ -61,8 +73,7 @@ class Specialisations(Protocol):
     def first(self) -> Specialisation:
         """The one that the report is about.  Raises ``InputError`` if nothing is compiled yet."""
 
-    @property
-    def freedom(self) -> Callable[[], Freedom] | None:
+    def freedom_of_first(self) -> Freedom | None:
         """What a file needs besides the first graph; None if that is all."""
 
     def at(self, feeds: Mapping[str, Array]) -> Specialisation:
@@ -74,7 +85,9 @@ class OneShape:
     """A model whose shapes are all fixed."""
 
     first: Specialisation
-    freedom: None = None
+
+    def freedom_of_first(self) -> None:
+        """The graph is all."""
 
     @property
     def signature(self) -> Signature:
@@ -98,22 +111,26 @@ class OneShape:
 
 @dataclass(eq=False)
 class FreeShapes:
-    """Programs by the shapes of the inputs.  All methods may be called from any thread.
+    """Programs by the cases of the inputs.  All methods may be called from any thread.
 
-    ``graph_at`` makes the graph to compile for input shapes, ``delegate`` what runs where nothing
-    can be compiled for them; ``freedom`` is what a file needs to do the same.
+    ``graph_at`` makes the graph to compile for a case, ``delegate`` what runs where that cannot be
+    compiled; ``freedom`` is what a file needs to do the same, the graph of a case being in it.
+    ``deciding`` are the inputs whose
+    values belong to a case; ``graph_at`` may ask for more by ``UndecidedError``.
     """
 
     signature: Signature
-    graph_at: Callable[[Shapes], Graph]
+    graph_at: Callable[[Case], Graph]
     machine: Machine
-    delegate: Callable[[Shapes], Specialisation] | None = None
-    freedom: Callable[[], Freedom] | None = None
+    delegate: Callable[[Case], Specialisation] | None = None
+    freedom: Callable[[Case], Freedom] | None = None
+    deciding: tuple[str, ...] = ()
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _arrays: SharedArrays = field(default_factory=SharedArrays)
-    _ready: OrderedDict[tuple[Shape, ...], Specialisation] = field(default_factory=OrderedDict)
-    _pending: dict[tuple[Shape, ...], Future[Specialisation]] = field(default_factory=dict)
+    _ready: OrderedDict[Case, Specialisation] = field(default_factory=OrderedDict)
+    _pending: dict[Case, Future[Specialisation]] = field(default_factory=dict)
+    _made: Counter[Case] = field(default_factory=Counter)
     _first: Specialisation | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -140,69 +157,86 @@ class FreeShapes:
     @property
     def shapes(self) -> list[dict[str, Shape]]:
         """The input shapes of the programs that are kept, the last used one last."""
-        names = [port.name for port in self.signature.inputs]
         with self._lock:
-            return [dict(zip(names, key, strict=True)) for key in self._ready]
+            return [dict(case.shapes) for case in self._ready]
+
+    def freedom_of_first(self) -> Freedom | None:
+        """What a file needs besides the first graph."""
+        return None if self.freedom is None else self.freedom(case_of(self.first))
 
     def add(self, found: Specialisation) -> None:
         """Keep a program that was compiled elsewhere."""
-        shapes = {node.name: node.type.shape for node in found.graph.inputs}
         self._arrays.graph(found.graph)
         with self._lock:
-            self._keep(tuple(shapes[port.name] for port in self.signature.inputs), found)
+            self._keep(case_of(found), found)
 
     def at(self, feeds: Mapping[str, Array]) -> Specialisation:
-        """The program for the shapes of ``feeds``, compiled now if they are new.
+        """The program for the case of ``feeds``, compiled now if it is new.
 
-        Threads that ask for the same new shapes wait for one of them; others go on.
+        Threads that ask for the same new case wait for one of them; others go on.
         """
         check_names([port.name for port in self.signature.inputs], feeds)
-        key = tuple(feeds[port.name].shape for port in self.signature.inputs)
+        while True:
+            deciding = self.deciding
+            try:
+                return self._at(Case.fitting(feeds, deciding), feeds)
+            except UndecidedError as error:
+                with self._lock:
+                    self.deciding = tuple(sorted({*self.deciding, *error.inputs}))
+                if self.deciding == deciding:
+                    raise
+
+    def _at(self, case: Case, feeds: Mapping[str, Array]) -> Specialisation:
         with self._lock:
-            found = self._ready.get(key)
+            if case not in self._ready and self._made[case.whatever_values] >= MOST_VALUES:
+                case = case.whatever_values
+            found = self._ready.get(case)
             if found is not None:
-                self._ready.move_to_end(key)
+                self._ready.move_to_end(case)
                 return found
-            pending = self._pending.get(key)
+            pending = self._pending.get(case)
             is_mine = pending is None
             if pending is None:
-                pending = self._pending[key] = Future()
+                pending = self._pending[case] = Future()
         if is_mine:
-            self._fulfil(pending, key, feeds)
+            self._fulfil(pending, case, feeds)
         return pending.result()
 
     def _fulfil(
-        self, pending: Future[Specialisation], key: tuple[Shape, ...], feeds: Mapping[str, Array]
+        self, pending: Future[Specialisation], case: Case, feeds: Mapping[str, Array]
     ) -> None:
         try:
-            made = self._compiled(feeds)
+            self._check_elements(feeds)
+            made = self._compiled(case)
         except BaseException as error:
             with self._lock:
-                del self._pending[key]
+                del self._pending[case]
             pending.set_exception(error)
             raise
         with self._lock:
-            self._keep(key, made)
-            del self._pending[key]
+            self._keep(case, made)
+            del self._pending[case]
+            if case.values:
+                self._made[case.whatever_values] += 1
         pending.set_result(made)
 
-    def _compiled(self, feeds: Mapping[str, Array]) -> Specialisation:
-        shapes = {port.name: feeds[port.name].shape for port in self.signature.inputs}
-        if self.delegate and any(0 in shape for shape in shapes.values()):
-            return self.delegate(shapes)  # programs have no empty tensors
-        self.signature.check(shapes)
-        self._check_elements(feeds)
+    def _compiled(self, case: Case) -> Specialisation:
+        if self.delegate and any(0 in shape for _, shape in case.shapes):
+            return self.delegate(case)  # programs have no empty tensors
+        self.signature.check(case.shape_map)
         try:
-            graph = self._arrays.graph(self.graph_at(shapes))
+            graph = self._arrays.graph(self.graph_at(case))
             build = self.machine.compile(graph)
         except QuantglowError as error:
+            if isinstance(error, UndecidedError) and case.values is not None:
+                raise
             if self.delegate and isinstance(error, UnsupportedOpError | DelegationError):
-                return self.delegate(shapes)
+                return self.delegate(case)
             raise InputError(
-                f"the model cannot be compiled for inputs of the shapes {shapes}: {error}. "
+                f"the model cannot be compiled for inputs of the shapes {case}: {error}. "
                 "Remedy: feed shapes that its operators agree with."
             ) from error
-        return Specialisation(graph, build)
+        return Specialisation(graph, build, case)
 
     def _check_elements(self, feeds: Mapping[str, Array]) -> None:
         for port in self.signature.inputs:
@@ -213,7 +247,7 @@ class FreeShapes:
                     f"Remedy: cast it with .astype(numpy.{port.dtype.numpy})"
                 )
 
-    def _keep(self, key: tuple[Shape, ...], found: Specialisation) -> None:
+    def _keep(self, key: Case, found: Specialisation) -> None:
         """Make room for a new program; the caller holds the lock."""
         self._first = self._first or found
         self._ready[key] = found
@@ -224,6 +258,11 @@ class FreeShapes:
                 break
             if old != key and self._ready[old] is not self._first:
                 total -= nbytes_of(self._ready.pop(old).build)
+
+
+def case_of(found: Specialisation) -> Case:
+    """What a program was made for."""
+    return found.case or Case.of({node.name: node.type.shape for node in found.graph.inputs})
 
 
 def nbytes_of(build: Build) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +19,13 @@ from quantglow.ops import Conv, Gemm, Sigmoid, Softmax, Transpose
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
-from quantglow.quantization import Quantized, quantize, quantize_for_all_shapes
+from quantglow.quantization import (
+    Decisions,
+    Quantized,
+    decision_text,
+    quantize,
+    quantize_for_all_shapes,
+)
 from quantglow.quantization.decisions import NO_RANGE, UNDECIDED
 from tests.same import same_graph
 from tests.strategies import networks
@@ -58,9 +65,31 @@ def test_decisions_give_back_the_graph_they_were_made_with(
     assert same_graph(made.decisions.apply(graph), made.graph)
 
 
+def read_back(made: Quantized) -> Decisions:
+    """The decisions as a file has them, beside the graph."""
+    text = json.dumps(decision_text.to_json(made.decisions))
+    return decision_text.from_json(json.loads(text), made.graph)
+
+
+def test_decisions_of_a_file_give_the_same_graph() -> None:
+    graph = small_cnn()
+    made = quantized(graph)
+    assert same_graph(read_back(made).apply(graph), made.graph)
+
+
+def test_a_file_keeps_the_factors_of_channels() -> None:
+    made = quantized(small_cnn())
+    factors = {"a": np.array([0.1, 1.0], np.float32), "b": np.array([1 / 3], np.float32)}
+    found = read_back(replace(made, decisions=replace(made.decisions, factors=factors))).factors
+    assert found.keys() == factors.keys()
+    assert all((found[name] == factors[name]).all() for name in factors)
+
+
 def free_family() -> tuple[Family, Profile]:
     source = open_model(free_model())
-    family = Family(source.signature, source.source_hash, lambda s: optimize(source.graph(s)))
+    family = Family(
+        source.signature, source.source_hash, lambda case: optimize(source.graph(case.shape_map))
+    )
     samples = [{"x": image(shape, seed)} for shape in SHAPES for seed in range(2)]
     return family, profile(family, samples, progress=False)
 

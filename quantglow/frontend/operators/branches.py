@@ -19,12 +19,22 @@ ImportBody = Callable[[onnx.GraphProto, Scope], None]
 def import_if(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """The branch it takes where the condition is known, else both with a choice behind them."""
     if not call.is_known(0):
-        return chosen(call, import_body)
+        return chosen_or_missed(call, import_body)
     taken = bool(call.array(0, "condition").reshape(()))
     branch = call.attributes["then_branch" if taken else "else_branch"]
     import_body(branch, call.scope)
     inner = [call.scope.values[output.name] for output in branch.output]
     return dict(zip(call.proto.output, inner, strict=True))
+
+
+def chosen_or_missed(call: Call, import_body: ImportBody) -> dict[str, Value]:
+    """``chosen``; where that is refused, the value of the condition would help."""
+    missed = len(call.scope.missed)
+    try:
+        return chosen(call, import_body)
+    except Unsupported:
+        call.scope.missed[missed:] = [call.tensor(0)]
+        raise
 
 
 def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:

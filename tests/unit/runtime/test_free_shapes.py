@@ -13,9 +13,9 @@ import pytest
 import quantglow as qg
 from quantglow.errors import InputError
 from quantglow.frontend import open_model
+from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
-from quantglow.graph.signature import Shapes
 from quantglow.runtime.build import Machine
 from quantglow.runtime.specialisations import FreeShapes
 from tests.unit.free_network import SHAPES, free_model, image, sum_model, wide_model
@@ -131,7 +131,8 @@ class Counted:
         self.gate = threading.Event()
         self.gate.set()
 
-        def graph_at(shapes: Shapes) -> Graph:
+        def graph_at(case: Case) -> Graph:
+            shapes = case.shape_map
             self.made.append(shapes["x"][3])
             if shapes["x"][3] == 2:
                 self.gate.wait(60)

@@ -57,7 +57,7 @@ def test_the_report_is_about_the_shape_of_most_data(compiled: Any) -> None:
 
 
 def test_the_profile_knows_the_shapes(compiled: Any) -> None:
-    counts = {dict(shapes)["x"]: count for shapes, count in compiled.profile.shapes.items()}
+    counts = {case.shape_map["x"]: count for case, count in compiled.profile.cases.items()}
     expected = {shape: 4 if shape == MAIN else 2 for shape in SHAPES if shape[0] == 1}
     assert counts == expected | {(1, 3, 5, 9): 4, (1, 3, 2, 2): 6}
 
@@ -214,6 +214,7 @@ DECISIONS: dict[str, Callable[[dict[str, Any]], object]] = {
     "zero point": lambda free: free["decisions"]["elements"].update(x=["i8", "0x1p0", 300]),
     "type": lambda free: free["decisions"]["elements"].update(x=["i32", "0x1p0", 0]),
     "no map": lambda free: free["decisions"].update(reasons=[1]),
+    "factor": lambda free: free["decisions"]["factors"].update(x=["-0x1p0"]),
 }
 
 

@@ -1,0 +1,73 @@
+"""What one graph of a model is made for: shapes of its inputs, and values of those that decide."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.graph.signature import Shape, Shapes
+from quantglow.types import Array
+
+Values = Mapping[str, tuple[int, ...]]
+"""Input name -> its elements in order: integers, or conditions as 0 and 1."""
+
+MOST_DECIDING = 16
+"""Elements of an input whose values may decide what a model computes."""
+
+
+@dataclass(frozen=True, order=True)
+class Case:
+    """Input shapes by name, and the values of the inputs that decide shapes or branches, such as a
+    sampling rate.  ``values`` None: whatever they are.
+    """
+
+    shapes: tuple[tuple[str, Shape], ...]
+    values: tuple[tuple[str, tuple[int, ...]], ...] | None = ()
+
+    @staticmethod
+    def of(shapes: Shapes, values: Values | None = None) -> Case:
+        """The case of these shapes and values."""
+        given = tuple(sorted((name, tuple(v)) for name, v in (values or {}).items()))
+        return Case(tuple(sorted((name, tuple(s)) for name, s in shapes.items())), given)
+
+    @staticmethod
+    def fitting(feeds: Mapping[str, Array], deciding: Collection[str] = ()) -> Case:
+        """The case of a run, where the inputs ``deciding`` decide."""
+        return Case.of(
+            {name: array.shape for name, array in feeds.items()},
+            {name: elements(feeds[name]) for name in deciding if may_decide(feeds[name])},
+        )
+
+    @property
+    def shape_map(self) -> Shapes:
+        """Shapes by name."""
+        return dict(self.shapes)
+
+    @property
+    def value_map(self) -> Values | None:
+        """Values by name."""
+        return None if self.values is None else dict(self.values)
+
+    @property
+    def whatever_values(self) -> Case:
+        """The same shapes with all values."""
+        return Case(self.shapes, None)
+
+    def __str__(self) -> str:
+        values = f" with the values {dict(self.values)}" if self.values else ""
+        return f"{dict(self.shapes)}{values}"
+
+
+def may_decide(array: Array) -> bool:
+    """Whether an input is a few integers or conditions."""
+    return array.dtype.kind in "iub" and array.size <= MOST_DECIDING
+
+
+def elements(array: Array) -> tuple[int, ...]:
+    return tuple(map(int, array.reshape(-1).tolist()))
+
+
+def values_from_json(data: Mapping[str, Any]) -> Values:
+    """Values as ``json`` reads them.  Raises ``TypeError`` or ``ValueError``."""
+    return {str(name): tuple(map(int, found)) for name, found in data.items()}
