@@ -28,12 +28,23 @@ Whole = Callable[[CompiledModel], Any]
 
 @dataclass(frozen=True)
 class AccuracyContract:
-    """``max_drop`` and its companions, before there is a model to measure."""
+    """``max_drop`` and its companions, before there is a model to measure.
+
+    Raises ``OptionError`` for what is no contract.
+    """
 
     max_drop: float
-    drop_type: str
-    validation_fn: Callable[..., float] | None
-    max_minutes: float | None
+    drop_type: str = "absolute"
+    validation_fn: Callable[..., float] | None = None
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        self.measured_by(lambda model: 0.0)
+
+    def measured_by(self, figure: Callable[[Any], float]) -> Contract[Any]:
+        """The contract on ``validation_fn``, without it on another figure."""
+        metric = self.validation_fn or figure
+        return Contract(self.max_drop, metric, self.drop_type, self.max_minutes)
 
 
 def quantized(
@@ -71,12 +82,7 @@ class ControlledJob:
                 "a profile holds no samples to measure accuracy on. Remedy: pass the calibration "
                 "samples together with max_drop."
             )
-        contract = Contract[Any](
-            self.contract.max_drop,
-            self.contract.validation_fn or self.minus_relative_error,
-            self.contract.drop_type,
-            self.contract.max_minutes,
-        )
+        contract = self.contract.measured_by(self.minus_relative_error)
         self.job.quantize(self.config, progress)
         exact = compiled_float(self.job.family, self.job.float_graph, self.machine)
         baseline = contract.metric(self.whole(exact))

@@ -34,6 +34,7 @@ from quantglow.models import (
 )
 from quantglow.options import QuantizationConfig, choice
 from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds
 from quantglow.quantization import accuracy_control
 from quantglow.report import Diagnosis, MemoryFigures, Report, diagnosis
 from quantglow.report.accuracy import WORST
@@ -106,6 +107,21 @@ def quantize_and_compile(
     chosen = job.without_slower(config, machine, progress) if measure_speed else config
     whole = whole_model(cut)
     return whole(quantized(job, chosen, contract, machine, whole, progress))
+
+
+def quantized_under(
+    contract: AccuracyContract | None,
+    graph: Graph,
+    samples: Sequence[Feeds],
+    config: QuantizationConfig,
+    machine: Machine,
+) -> CompiledModel:
+    """An optimized float graph quantized on all of the samples and compiled, not checked."""
+    job = Job(graph, verify=False)
+    job.prepare(None)
+    job.calibrate(samples, len(samples), "auto")
+    job.end_searches_after(contract.max_minutes if contract else None)
+    return quantized(job, config, contract, machine, whole_model(None), "auto")
 
 
 def whole_model(cut: Cut | None) -> Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]:

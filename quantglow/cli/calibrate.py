@@ -61,9 +61,10 @@ def run(options: argparse.Namespace, console: Console) -> None:
     """Print the table.  Raises ``AccuracyDropError`` if the gate is missed."""
     recipe = load_recipe(options.recipe)
     graph, feeds = prepared(recipe)
-    profile = driver.profile(graph, feeds, subset_size=len(feeds))
-    int8 = driver.quantize(graph, profile, recipe.config, data=feeds)
-    compiled = driver.compiled_as_it_is(int8, Machine.of(num_threads=options.num_threads))
+    machine = Machine.of(num_threads=options.num_threads)
+    compiled = driver.quantized_under(recipe.contract, graph, feeds, recipe.config, machine)
+    profile = compiled.profile
+    assert profile is not None
     measured = evaluate(recipe, graph, compiled)
     if options.update_profile and recipe.profile:
         commands.check_writable(str(recipe.profile))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from quantglow import driver
 from quantglow.cli.timing import medians
-from quantglow.errors import InputError, OptionError, QuantglowError
+from quantglow.errors import AccuracyDropError, InputError, OptionError, QuantglowError
 from quantglow.files import replacing
 from quantglow.loading import load
 from quantglow.models import is_quantized
@@ -88,6 +88,21 @@ def quantization_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def control_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--max-drop",
+        type=float,
+        help="relative error of the outputs that is allowed, on the calibration samples: 0.1 is an "
+        "SQNR of 20 dB, 0.01 of 40 dB; values become int16, then operators float, those first that "
+        "harm most for the time it costs, until it holds",
+    )
+    parser.add_argument(
+        "--max-minutes",
+        type=float,
+        help="ends each search (ranges and scales; max-drop); the best found so far is kept",
+    )
+
+
 def machine_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", default="native", help="native, or an x86 level as avx2")
     parser.add_argument("--num-threads", type=int, help="default: the physical cores")
@@ -126,6 +141,7 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     calibration_arguments(parser, required=True)
     quantization_arguments(parser)
+    control_arguments(parser)
     machine_arguments(parser)
     parser.add_argument(
         "--verify",
@@ -142,20 +158,27 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def quantize(options: argparse.Namespace, console: Console) -> None:
-    """Quantize, compile, check, report and save."""
+    """Quantize, compile, check, report and save; the best model too where a contract broke."""
     if options.output:
         check_writable(options.output)
-    compiled = driver.quantize_and_compile(
-        options.model,
-        options.calibration_data,
-        **quantization_options(options),
-        subset_size=options.subset_size,
-        target=options.target,
-        num_threads=options.num_threads,
-        verify=options.verify,
-        input_shapes=shapes_of(options),
-        measure_speed=options.measure_speed,
-    )
+    try:
+        compiled = driver.quantize_and_compile(
+            options.model,
+            options.calibration_data,
+            **quantization_options(options),
+            subset_size=options.subset_size,
+            max_drop=options.max_drop,
+            max_minutes=options.max_minutes,
+            target=options.target,
+            num_threads=options.num_threads,
+            verify=options.verify,
+            input_shapes=shapes_of(options),
+            measure_speed=options.measure_speed,
+        )
+    except AccuracyDropError as error:
+        if isinstance(error.best, CompiledModel | DelegatedModel):
+            save(error.best, options.output, console)
+        raise
     console.print(compiled.report)
     save(compiled, options.output, console)
 

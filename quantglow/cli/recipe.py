@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
+from quantglow.control import AccuracyContract
 from quantglow.errors import CalibrationError, OptionError
 from quantglow.options import QuantizationConfig, choice
 from quantglow.types import Array
@@ -65,6 +66,7 @@ class Recipe:
     steps: tuple[tuple[str, Any], ...]
     config: QuantizationConfig
     gate: Gate
+    contract: AccuracyContract | None = None
     profile: Path | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     obtain: str = ""
@@ -115,7 +117,7 @@ def _rows(available: int, data: DataSet) -> Array:
 
 
 def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
-    known = ("model", "data", "preprocessing", "options", "gate", "profile")
+    known = ("model", "data", "preprocessing", "options", "control", "gate", "profile")
     tables = {name: _table(data, name, "") for name in known}
     _refuse(data, "", known)
     model, sets, profile = tables["model"], tables["data"], tables["profile"]
@@ -132,6 +134,7 @@ def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
         steps=_steps(tables["preprocessing"].get("steps", [])),
         config=_config(tables["options"]),
         gate=_gate(tables["gate"]),
+        contract=_contract(tables["control"]),
         profile=_inside(file, _text(profile, "path", "profile")) if profile else None,
         input_shapes=_shapes(_table(model, "input_shapes", "model.")),
         obtain=str(model.get("obtain", "")),
@@ -211,10 +214,24 @@ def _config(table: dict[str, Any]) -> QuantizationConfig:
 
 def _gate(table: dict[str, Any]) -> Gate:
     _refuse(table, "gate", tuple(f.name for f in fields(Gate)))
+    _numbers(table, "gate")
+    return Gate(**table)
+
+
+def _contract(table: dict[str, Any]) -> AccuracyContract | None:
+    if not table:
+        return None
+    _refuse(table, "control", ("max_drop", "max_minutes"))
+    _numbers(table, "control")
+    if "max_drop" not in table:
+        raise OptionError("[control] needs max_drop, the relative error that is allowed")
+    return AccuracyContract(**table)
+
+
+def _numbers(table: Mapping[str, Any], where: str) -> None:
     for name, value in table.items():
         if type(value) not in (int, float):
-            raise OptionError(f"gate.{name} must be a number, got {value!r}")
-    return Gate(**table)
+            raise OptionError(f"{where}.{name} must be a number, got {value!r}")
 
 
 def _shapes(table: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:

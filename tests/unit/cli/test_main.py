@@ -49,6 +49,21 @@ def test_quantize_writes_a_model_and_prints_the_report(
     assert qg.load(folder / "int8.qgm").report.outputs
 
 
+def test_quantize_holds_a_contract(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "quantize net.onnx --calibration-data samples.npz --max-minutes 5 --max-drop"
+    assert run(folder, f"{line} 1e-4") == 0
+    assert "features to int16" in capsys.readouterr().out
+
+
+def test_the_best_model_of_a_broken_contract_is_saved(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "quantize net.onnx --calibration-data samples.npz --max-minutes 1e-9 --max-drop 1e-9"
+    assert run(folder, f"{line} --output best.qgm") == 1
+    assert "the time is up" in capsys.readouterr().err
+    assert qg.load(folder / "best.qgm").report.layers == ()
+
+
 def test_a_model_with_free_dimensions_keeps_them(folder: Path) -> None:
     onnx.save(free_model(), folder / "free.onnx")
     np.savez(folder / "tall.npz", x=image((4, 3, 9, 5)))

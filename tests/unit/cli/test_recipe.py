@@ -78,6 +78,14 @@ def test_recorded_profiles_are_small(path: Path) -> None:
     assert path.stat().st_size < 200_000
 
 
+def test_a_recipe_holds_a_contract(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    strict = ("min_sqnr_db = 20.0", "min_sqnr_db = 70.0")
+    options = ("--update-profile",)
+    assert calibrate(folder, strict, options=options) == 1
+    control = ("[gate]", "[control]\nmax_drop = 0.0001\n\n[gate]")
+    assert calibrate(folder, strict, control, options=options) == 0
+
+
 def test_update_profile_writes_what_later_runs_reproduce(folder: Path) -> None:
     assert calibrate(folder, options=("--update-profile",)) == 0
     assert qg.Profile.load(folder / "net.profile.npz").samples == 4
@@ -142,6 +150,9 @@ def test_a_missing_profile_is_reported(folder: Path, capsys: pytest.CaptureFixtu
         ("{ divide = 128 }", '{ zero_right_of = "widths" }', "zero_right_of"),
         ("[gate]", "[options]\npreset = 'best'\n[gate]", "preset must be one of"),
         ("[gate]", "[options]\npresets = 1\n[gate]", "unknown entries"),
+        ("[gate]", "[control]\nmax_minutes = 1\n[gate]", "needs max_drop"),
+        ("[gate]", "[control]\nmax_drop = -1\n[gate]", "must not be negative"),
+        ("[gate]", "[control]\nmax_drops = 1\n[gate]", "unknown entries"),
         ("[gate]", "[gate", "recipe"),
         ("[gate]", "model = 1\n[gate]", "recipe"),
     ],
