@@ -118,11 +118,12 @@ def accumulator_excess(
     integers: Array, bias: Array | None, scales: Array, x: QuantParams, dtype: DType = DType.I8
 ) -> Array:
     """For each channel the largest ``|accumulator|`` that any x of ``dtype`` gives, over what int32
-    holds."""
+    holds.  ``integers``: weights, of any dtype."""
     lowest, highest = dtype.limits
-    sums = np.abs(integers.astype(np.int64)).sum(axis=tuple(range(integers.ndim - 1)))
+    magnitudes = np.abs(integers.astype(np.float32, copy=False))
+    sums = magnitudes.sum(axis=tuple(range(integers.ndim - 1)), dtype=np.float64)
     reach = max(highest - x.zero_point, x.zero_point - lowest)
-    worst = sums.astype(np.float64) * reach
+    worst = sums * reach
     if bias is not None:
         worst = worst + np.abs(np.rint(bias / (scales.astype(np.float64) * x.scale)))
     return np.asarray(worst / DType.I32.limits[1])

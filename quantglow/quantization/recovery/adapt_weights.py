@@ -16,8 +16,9 @@ import math
 
 import numpy as np
 
+from quantglow.quantization.recovery.factors import solutions
 from quantglow.quantization.recovery.layer import Layer
-from quantglow.quantization.recovery.moments import LEAST_VARIANCE, Moments
+from quantglow.quantization.recovery.moments import LEAST_VARIANCE
 from quantglow.types import Array
 
 RIDGES = (1e-3, 1e-2, 1e-1)
@@ -41,9 +42,12 @@ def adaptable(rows: int, inputs: int) -> bool:
 
 
 def _movement(layer: Layer) -> Array:
-    """dw [G, K, O/G]; 0 in channels that keep their weights."""
-    one, other = (_Problem(half, layer.weights) for half in layer.statistics.halves)
-    whole = _Problem(layer.moments, layer.weights)
+    """dw [G, K, O/G], in units; 0 in channels that keep their weights."""
+    one, other = (
+        _Problem(half.covariance().astype(np.float32), layer.cross(half))
+        for half in layer.statistics.halves
+    )
+    whole = _Problem(layer.statistics.covariance, layer.cross(layer.moments))
     best, least = np.full(layer.steps.shape, math.inf), np.zeros_like(layer.steps)
     for ridge in RIDGES:
         gain = one.error(other.solution(ridge)) + other.error(one.solution(ridge))
@@ -57,19 +61,21 @@ def _movement(layer: Layer) -> Array:
 
 
 class _Problem:
-    """The regression of ``y - w x`` on x over some of the samples."""
+    """The regression of ``y - (w x + b)`` on x over some of the samples, in float32."""
 
-    def __init__(self, moments: Moments, weights: Array) -> None:
-        self.c = moments.covariance()
+    def __init__(self, covariance: Array, cross: Array) -> None:
+        self.c = covariance
         variances = np.diagonal(self.c, axis1=1, axis2=2)[:, :, None]
-        cross = moments.cross_covariance() - self.c @ weights
-        self.cross = np.where(variances < LEAST_VARIANCE, 0.0, cross)
-        self.level = np.maximum(variances.mean(axis=1, keepdims=True), LEAST_VARIANCE)
+        self.cross = np.where(variances < LEAST_VARIANCE, np.float32(0), cross)
+        self.level = np.maximum(variances.mean(axis=1), LEAST_VARIANCE)
 
     def solution(self, ridge: float) -> Array:
         """dw [G, K, O/G]"""
-        return np.linalg.solve(self.c + ridge * self.level * np.eye(self.c.shape[1]), self.cross)
+        matrices, diagonal = self.c.copy(), np.arange(self.c.shape[1])
+        matrices[:, diagonal, diagonal] += np.float32(ridge) * self.level
+        return solutions(matrices, self.cross)
 
     def error(self, dw: Array) -> Array:
         """[G, 1, O/G]: by how much ``dw`` changes the mean square error."""
-        return np.asarray((dw * (self.c @ dw - 2 * self.cross)).sum(axis=1, keepdims=True))
+        change = dw * (self.c @ dw - 2 * self.cross)
+        return np.asarray(change.sum(axis=1, keepdims=True, dtype=np.float64))

@@ -19,8 +19,6 @@ from quantglow.quantization.recovery.layer import Layer
 
 def correct_bias(layer: Layer) -> Layer:
     """The layer without mean error, in the channels whose accumulator has room for the bias."""
-    moments = layer.moments
-    w = layer.integers * layer.steps
-    bias = moments.y_mean[:, None] - moments.x_mean[:, None] @ w
+    bias = layer.shifted_bias(layer.in_units(layer.integers, layer.steps))
     fits = layer.excess(layer.integers, layer.steps, bias) <= 1
     return replace(layer, bias=np.where(fits, bias, layer.bias))

@@ -14,7 +14,7 @@ from quantglow.types import Array, DType, QuantParams
 
 @dataclass(frozen=True)
 class Errors:
-    """Of each channel, [G, O/G].
+    """Of each channel, float64 [G, O/G], in units squared.
 
     data      mean square of ``y - x @ (steps * integers)`` less its mean, over that of the target
     expected  ``d' metric d`` for the distance d from the target
@@ -39,16 +39,27 @@ class Errors:
 class Layer:
     """One quantized product ``y = x @ (steps * integers) + bias`` and what it should give.
 
-    x       its input, integers of ``dtype``, with the zero point taken away
-    y       the float model's result, less what is added to the product (see ``walk``)
-    All arrays by group: weights [G, K, O/G], steps [G, 1, O/G] and bias [G, 1, O/G] in units of
-    the result.
+    x           its input, integers of ``dtype``, with the zero point taken away
+    y           the float model's result, less what is added to the product (see ``walk``)
+    statistics  of x and of ``y - (x @ w + b)``, w and b the real ones, over the calibration data
 
-    statistics  of x and y over the calibration data
-    target      the real weights to round
+    Arrays are by group.  float32 [G, K, O/G]:
+
+    weights     the real weights, in units
+    target      the real weights to round, in units
+    integers    that they are rounded to
+
+    float64 [G, 1, O/G], in units of the result:
+
+    unit        what weights and target are counted in: of the size of a step
+    steps       of the integers
     reach       the steps to round the target with
-    known       the product of covariance and target, and the errors of these integers, once they
-                have been computed
+    real_bias   of the float layer
+    bias        of the quantized one
+
+    slope       [G, K, O/G]: what the data's error grows by with each weight, twice the covariance
+                of the input and the target's error; None: not known yet
+    known       the errors of these integers, once they have been computed
     """
 
     product: Product
@@ -56,73 +67,91 @@ class Layer:
     statistics: Statistics
     weights: Array
     target: Array
-    reach: Array
     integers: Array
+    unit: Array
     steps: Array
+    reach: Array
+    real_bias: Array
     bias: Array
     per_channel: bool = True
     dtype: DType = DType.I8
-    known: tuple[Array, Errors] | None = None
+    slope: Array | None = None
+    known: Errors | None = None
 
     @property
     def moments(self) -> Moments:
         """Over all samples."""
         return self.statistics.moments
 
-    def errors(self, integers: Array, steps: Array, target_product: Array) -> Errors:
-        """Of other integers, with ``covariance @ target``.
+    def cross(self, moments: Moments) -> Array:
+        """float32 [G, K, O/G], in units: how the input and what the weights miss vary together."""
+        return np.asarray(moments.cross_covariance() / self.unit, np.float32)
 
-        The distance from the target is small, so that its product needs float32 only.
-        """
-        found, distance = self.statistics, integers * steps - self.target
-        product = found.covariance32 @ distance.astype(np.float32)
-        slope = 2 * (target_product - found.cross_covariance)
-        spread = found.trust * product + found.spare * distance
-        return Errors(
-            np.asarray((distance * (product + slope)).sum(axis=1)),
-            np.asarray((distance * spread).sum(axis=1)),
-        )
+    def in_units(self, integers: Array, steps: Array) -> Array:
+        """``steps * integers``, float32."""
+        return np.asarray(integers * (steps / self.unit).astype(np.float32))
+
+    def rounding(self, steps: Array) -> Array:
+        """The target in these steps, float32."""
+        return np.asarray(self.target * (self.unit / steps).astype(np.float32))
+
+    def errors(self, integers: Array, steps: Array, slope: Array) -> Errors:
+        """Of other integers."""
+        found, distance = self.statistics, self.in_units(integers, steps) - self.target
+        product = found.covariance @ distance
+        data = _sums(distance * (product + slope))
+        spare = _sums(found.spare * np.square(distance))
+        return Errors(data, found.trust * _sums(distance * product) + spare)
 
     def taking(self, integers: Array, steps: Array) -> Layer:
         """The layer with the integers of those channels where they make the smaller error, on
         the data and as expected, and where the accumulator cannot overflow.
         """
-        product, before = self.known or self._computed()
-        after = self.errors(integers, steps, product)
+        slope = self._slope() if self.slope is None else self.slope
+        before = self.known or self.errors(self.integers, self.steps, slope)
+        after = self.errors(integers, steps, slope)
         fits = (self.excess(integers, steps, self.bias) <= 1)[:, 0]
         better = after.not_above(before) & fits
         return replace(
             self,
             integers=np.where(better[:, None], integers, self.integers),
             steps=np.where(better[:, None], steps, self.steps),
-            known=(product, after.where(better, before)),
+            slope=slope,
+            known=after.where(better, before),
         )
 
-    def _computed(self) -> tuple[Array, Errors]:
-        product = self.statistics.covariance @ self.target
-        return product, self.errors(self.integers, self.steps, product)
+    def _slope(self) -> Array:
+        moved = self.target - self.weights
+        product = self.statistics.covariance @ moved if moved.any() else moved
+        return 2 * (product - self.cross(self.moments))
 
     def excess(self, integers: Array, steps: Array, bias: Array) -> Array:
         """[G, 1, O/G]: the largest possible accumulator over what int32 holds."""
-        found = accumulator_excess(
-            flat(integers).astype(np.int32),
-            flat(bias)[0],
-            flat(steps)[0] / self.x.scale,
-            self.x,
-            self.dtype,
-        )
+        scales = flat(steps)[0] / self.x.scale
+        found = accumulator_excess(flat(integers), flat(bias)[0], scales, self.x, self.dtype)
         return found.reshape(self.steps.shape)
+
+    def shifted_bias(self, weights: Array) -> Array:
+        """The bias with which weights, float32 and in units, make no mean error."""
+        means = self.moments.x_mean.astype(np.float32)[:, None] @ (weights - self.weights)
+        return np.asarray(self.real_bias + self.moments.rest_mean[:, None] - means * self.unit)
 
     def aiming_at(self, target: Array) -> Layer:
         """The layer with another target, and the steps that reach its largest weights; rounded to
         nearest where that is better already.
         """
-        bias = self.moments.y_mean[:, None] - self.moments.x_mean[:, None] @ target
-        weights = (flat(target) / self.x.scale).astype(np.float32)
-        made = quantize_weights(weights, flat(bias)[0], self.x, dtype=self.dtype)
+        weights = (flat(target) * (flat(self.unit)[0] / self.x.scale)).astype(np.float32)
+        bias = flat(self.shifted_bias(target))[0]
+        made = quantize_weights(weights, bias, self.x, dtype=self.dtype)
         reach = made.scales.astype(np.float64).reshape(1, 1, -1) * self.x.scale
-        moved = replace(self, target=target, reach=self.product.by_group(reach), known=None)
-        return moved.taking(self.product.by_group(made.weights).astype(np.float64), moved.reach)
+        by_group = self.product.by_group
+        moved = replace(self, target=target, reach=by_group(reach), slope=None, known=None)
+        return moved.taking(by_group(made.weights).astype(np.float32), moved.reach)
+
+
+def _sums(values: Array) -> Array:
+    """Over the inputs, in float64: channels with nearly the same error must not change places."""
+    return np.asarray(values.sum(axis=1, dtype=np.float64))
 
 
 def flat(array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Moments of a layer's input and wanted result over the calibration data.
+"""Moments of a layer's input, and of what its real weights miss, over the calibration data.
 
 All that the techniques of this folder need of the data, in memory that does not grow with it.
 """
@@ -15,16 +15,18 @@ from quantglow.types import Array
 
 @dataclass
 class Moments:
-    """Sums over rows of x [G, rows, K] and y [G, rows, O/G], in float64.
+    """Sums over rows of x [G, rows, K] and rest [G, rows, O/G], in float64.
+
+    rest    ``y - (x @ w + b)``: what the layer should give, less what its real weights give
 
     Where x are integers, ``x_sum`` and ``gram`` are exact, so that the order of the data does
-    not change them.  ``second``: whether ``gram`` (of x x') and ``cross`` (of x y') are kept.
+    not change them.  ``second``: whether ``gram`` (of x x') and ``cross`` (of x rest') are kept.
     """
 
     second: bool
     count: int
     x_sum: Array
-    y_sum: Array
+    rest_sum: Array
     gram: Array
     cross: Array
 
@@ -36,29 +38,29 @@ class Moments:
         gram, cross = np.zeros((group, side, side)), np.zeros((group, side, outputs))
         return Moments(second, 0, np.zeros((group, k)), np.zeros((group, outputs)), gram, cross)
 
-    def add(self, x: Array, y: Array) -> None:
+    def add(self, x: Array, rest: Array) -> None:
         """Count float32 rows."""
         self.count += x.shape[1]
         self.x_sum += x.sum(axis=1, dtype=np.float64)
-        self.y_sum += y.sum(axis=1, dtype=np.float64)
+        self.rest_sum += rest.sum(axis=1, dtype=np.float64)
         if self.second and len(x) == 1:
             for rows in exact_slices(x[0]):
                 part = x[0, rows]
                 self.gram[0] += part.T @ part
-                self.cross[0] += part.T @ y[0, rows]
+                self.cross[0] += part.T @ rest[0, rows]
         elif self.second:
             # Groups are small: not worth a look at each of them.
             wide = x.astype(np.float64)
             turned = wide.transpose(0, 2, 1)
             self.gram += turned @ wide
-            self.cross += turned @ y.astype(np.float64)
+            self.cross += turned @ rest.astype(np.float64)
 
     def __add__(self, other: Moments) -> Moments:
         return Moments(
             self.second,
             self.count + other.count,
             self.x_sum + other.x_sum,
-            self.y_sum + other.y_sum,
+            self.rest_sum + other.rest_sum,
             self.gram + other.gram,
             self.cross + other.cross,
         )
@@ -68,8 +70,8 @@ class Moments:
         return np.asarray(self.x_sum / max(self.count, 1))
 
     @property
-    def y_mean(self) -> Array:
-        return np.asarray(self.y_sum / max(self.count, 1))
+    def rest_mean(self) -> Array:
+        return np.asarray(self.rest_sum / max(self.count, 1))
 
     def covariance(self) -> Array:
         """``mean(x x') - mean(x) mean(x)'``, [G, K, K]: the bias takes care of the means."""
@@ -78,8 +80,8 @@ class Moments:
         return np.asarray(self.gram / max(self.count, 1) - means)
 
     def cross_covariance(self) -> Array:
-        """``mean(x y') - mean(x) mean(y)'``, [G, K, O/G]."""
-        means = self.x_mean[:, :, None] * self.y_mean[:, None, :]
+        """``mean(x rest') - mean(x) mean(rest)'``, [G, K, O/G]."""
+        means = self.x_mean[:, :, None] * self.rest_mean[:, None, :]
         return np.asarray(self.cross / max(self.count, 1) - means)
 
 
@@ -129,16 +131,12 @@ class Statistics:
 
     @cached_property
     def covariance(self) -> Array:
-        """Of the input over all samples, [G, K, K]."""
-        return self.moments.covariance()
-
-    @cached_property
-    def covariance32(self) -> Array:
-        return self.covariance.astype(np.float32)
+        """Of the input over all samples, float32 [G, K, K]."""
+        return self.moments.covariance().astype(np.float32)
 
     @cached_property
     def cross_covariance(self) -> Array:
-        """Of the input and the wanted result over all samples, [G, K, O/G]."""
+        """Of the input and the rest over all samples, [G, K, O/G]."""
         return self.moments.cross_covariance()
 
     @cached_property
@@ -153,15 +151,16 @@ class Statistics:
 
     @cached_property
     def spare(self) -> Array:
-        """[G, K, 1]: variances beside those ``trust`` leaves, with ``DAMPING`` (GPTQ)."""
+        """float32 [G, K, 1]: variances beside those ``trust`` leaves, with ``DAMPING`` (GPTQ)."""
         variances = np.diagonal(self.covariance, axis1=1, axis2=2)
         damping = DAMPING * np.maximum(variances.mean(axis=1, keepdims=True), LEAST_VARIANCE)
-        return np.asarray((1 - self.trust) * variances + damping)[:, :, None]
+        spare = (1 - self.trust) * variances + damping
+        return np.asarray(spare[:, :, None], np.float32)
 
     @cached_property
     def metric(self) -> Array:
-        """The covariance to expect of other data, [G, K, K]."""
-        found = self.trust * self.covariance
+        """The covariance to expect of other data, float32 [G, K, K]."""
+        found = np.float32(self.trust) * self.covariance
         diagonal = np.arange(found.shape[1])
         found[:, diagonal, diagonal] += self.spare[:, :, 0]
         return found

@@ -16,6 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.quantization.params import WEIGHT_LIMIT
+from quantglow.quantization.recovery.factors import lower_factors
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.types import Array
 
@@ -25,7 +26,7 @@ BLOCK = 64
 
 def round_weights(layer: Layer) -> Layer:
     """The target rounded against the data, in the channels where that makes a smaller error."""
-    return layer.taking(rounded(layer.target / layer.reach, layer.statistics.metric), layer.reach)
+    return layer.taking(rounded(layer.rounding(layer.reach), layer.statistics.metric), layer.reach)
 
 
 def rounded(w: Array, metric: Array) -> Array:
@@ -40,10 +41,16 @@ def rounded(w: Array, metric: Array) -> Array:
 
 def feedback(metric: Array, order: Array) -> Array:
     """F with ``metric = F D F'`` in the given order [G, K, 1], F unit upper triangular."""
-    ordered = np.take_along_axis(metric, order, axis=1)
-    ordered = np.take_along_axis(ordered, order.transpose(0, 2, 1), axis=2)
-    factor: Array = np.linalg.cholesky(ordered[:, ::-1, ::-1])[:, ::-1, ::-1]
+    factor = lower_factors(_reordered(metric, order[:, ::-1]))[:, ::-1, ::-1]
     return np.asarray(factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :])
+
+
+def _reordered(metric: Array, order: Array) -> Array:
+    if len(metric) == 1:
+        rows = metric[0].take(order[0, :, 0], axis=0)
+        return np.asarray(rows.take(order[0, :, 0], axis=1))[None]
+    rows = np.take_along_axis(metric, order, axis=1)
+    return np.take_along_axis(rows, order.transpose(0, 2, 1), axis=2)
 
 
 def _round_in_order(w: Array, factors: Array) -> Array:

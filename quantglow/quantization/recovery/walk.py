@@ -155,25 +155,33 @@ class _Walk:
         group, k, _ = product.shape
         every = max(1, rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // (group * k * k)))
         real: Any = self.graph.by_name(node.name)
-        weights = product.matrix(real.w.value.astype(np.float64) * x.scale)
-        bias = np.zeros(node.type.shape[-1]) if real.b is None else real.b.value
+        weights = product.matrix(real.w.value * np.float32(x.scale))
+        outputs = node.type.shape[-1]
+        bias = np.zeros((1, outputs)) if real.b is None else real.b.value.reshape(1, outputs)
+        by_group = product.by_group(bias.astype(np.float64))
         scales = np.asarray(node.w.type.params.scales) * x.scale
-        steps = product.by_group(np.broadcast_to(scales, bias.shape).reshape(1, -1))
+        steps = product.by_group(np.broadcast_to(scales, bias.shape))
+        in_steps = weights / steps.astype(np.float32)
         layer = Layer(
             product=product,
             x=x,
             statistics=Statistics(self._moments(product, rows, every)),
-            weights=weights,
-            target=weights,
-            reach=steps,
-            integers=product.matrix(node.w.value.astype(np.float64)),
+            weights=in_steps,
+            target=in_steps,
+            integers=product.matrix(node.w.value.astype(np.float32)),
+            unit=steps,
             steps=steps,
-            bias=product.by_group(bias.astype(np.float64).reshape(1, -1)),
+            reach=steps,
+            real_bias=by_group,
+            bias=by_group,
             per_channel=self.per_channel,
             dtype=node.x.type.dtype,
         )
+        terms = (weights, by_group.astype(np.float32))
+        halves = layer.statistics.halves
         for sample, result in enumerate(wanted):
-            self._add(layer, node, sample, result, every)
+            moments = halves[sample % len(halves)]
+            self._add(moments, node, terms, sample, result, every)
         return layer
 
     def _moments(self, product: Product, rows: int, every: int) -> tuple[Moments, ...]:
@@ -185,8 +193,18 @@ class _Walk:
         count = 2 if second and split and len(self.samples) >= FEWEST_TO_SPLIT else 1
         return tuple(Moments.zeros(product.shape, second) for _ in range(count))
 
-    def _add(self, layer: Layer, node: Any, sample: int, wanted: Array, every: int) -> None:
-        """Count one sample: the int8 input, and the float result less the int8 residual."""
+    def _add(
+        self,
+        moments: Moments,
+        node: Any,
+        terms: tuple[Array, Array],
+        sample: int,
+        wanted: Array,
+        every: int,
+    ) -> None:
+        """Count one sample: the int8 input, and the float result less what the real weights and
+        bias (``terms``, by group) and the int8 residual give.
+        """
         x = centred(self.integers.value(node.x, sample), node.x.type).astype(np.float32)
         added: tuple[Array, ...] = ()
         if isinstance(node, Conv) and node.residual is not None:
@@ -194,22 +212,13 @@ class _Walk:
             if is_integer(node.residual.type):
                 residual = dequantize(residual, node.residual.type.params)
             added = (residual,)
-        halves = layer.statistics.halves
-        moments = halves[sample % len(halves)]
-        if node.low == -math.inf and node.high == math.inf:
-            product = wanted - added[0] if added else wanted
-            for columns, y in layer.product.bands(x, product, every=every):
-                moments.add(columns, y)
-            return
-        weights, bias = layer.weights.astype(np.float32), layer.bias.astype(np.float32)
-        for columns, y, *others in layer.product.bands(x, wanted, *added, every=every):
+        weights, bias = terms
+        bands = Product(node).bands(x, wanted, *added, every=every)
+        for columns, y, *others in bands:
             now = columns @ weights
             for term in (bias, *others):
                 now += term
-            now = np.where(_both_clipped(node, y, now), now, y)
-            for term in others:
-                now -= term
-            moments.add(columns, now)
+            moments.add(columns, _missing(node, y, now))
 
     def _float_results(self, name: str) -> list[Array]:
         """The float results of a layer before its clip; the float walk advances to it."""
@@ -228,6 +237,14 @@ class _Walk:
         self.results[node.name] = results
         low, high = np.float32(node.low), np.float32(node.high)
         self.floats.keep(node, [np.clip(result, low, high) for result in results])
+
+
+def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
+    """``wanted - now``; 0 where a bound makes them the same."""
+    missing = wanted - now
+    if node.low != -math.inf or node.high != math.inf:
+        missing[_both_clipped(node, wanted, now)] = 0
+    return missing
 
 
 def _both_clipped(node: Contraction, one: Array, other: Array) -> Array:

@@ -35,21 +35,23 @@ def layer_of(x: Array, w: Array, b: Array, wanted: Array | None = None) -> Layer
     )
     product = Product(node)
     real = w * X.scale
-    y = x @ real + b if wanted is None else wanted
+    missing = np.zeros((len(x), len(b))) if wanted is None else wanted - (x @ real + b)
     halves = tuple(Moments.zeros(product.shape) for _ in range(2))
     for half, moments in enumerate(halves):
-        moments.add(x[None, half::2].astype(np.float32), y[None, half::2].astype(np.float32))
+        moments.add(x[None, half::2].astype(np.float32), missing[None, half::2].astype(np.float32))
     steps = (made.scales.astype(np.float64) * X.scale).reshape(1, 1, -1)
-    integers = made.weights.astype(np.float64)[None]
+    in_steps = (real / steps).astype(np.float32)
     return Layer(
         product=product,
         x=X,
         statistics=Statistics(halves),
-        weights=real[None],
-        target=real[None],
-        reach=steps,
-        integers=integers,
+        weights=in_steps,
+        target=in_steps,
+        integers=made.weights.astype(np.float32)[None],
+        unit=steps,
         steps=steps,
+        reach=steps,
+        real_bias=b.reshape(1, 1, -1).astype(np.float64),
         bias=b.reshape(1, 1, -1).astype(np.float64),
     )
 
@@ -61,7 +63,15 @@ def square_error(layer: Layer, x: Array, y: Array) -> Array:
 
 
 def data_error(layer: Layer) -> Array:
-    """Mean square error of each channel on its data up to a constant, [G, O/G], from moments."""
-    w, found = layer.integers * layer.steps, layer.statistics
-    pull = 2 * found.cross_covariance
-    return np.asarray((w * (found.covariance @ w - pull)).sum(axis=1))
+    """Mean square error of each channel on its data up to a constant, [G, O/G], from moments, in
+    units squared.
+    """
+    moments = layer.moments
+    distance = layer.integers * (layer.steps / layer.unit) - layer.weights
+    pull = 2 * moments.cross_covariance() / layer.unit
+    return np.asarray((distance * (moments.covariance() @ distance - pull)).sum(axis=1))
+
+
+def real_weights(layer: Layer, weights: Array | None = None) -> Array:
+    """[G, K, O/G]: weights of the layer, by default the real ones, in reals."""
+    return np.asarray((layer.weights if weights is None else weights) * layer.unit)

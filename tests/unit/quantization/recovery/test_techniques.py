@@ -17,6 +17,7 @@ from tests.unit.quantization.recovery.recovery_layers import (
     correlated_inputs,
     data_error,
     layer_of,
+    real_weights,
     square_error,
 )
 
@@ -26,7 +27,7 @@ CALIBRATION, UNSEEN = correlated_inputs(600, 12)[:400], correlated_inputs(600, 1
 
 
 def test_the_factors_of_the_metric_give_it_back() -> None:
-    metric = layer_of(CALIBRATION, W, B).statistics.metric
+    metric = layer_of(CALIBRATION, W, B).statistics.metric.astype(np.float64)
     order = np.arange(12)[None, :, None]
     f = feedback(metric, order)[0]
     d = np.linalg.solve(f, np.linalg.solve(f, metric[0]).T)
@@ -42,11 +43,12 @@ def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
     x = correlated_inputs(900, 150)
     w = RNG.normal(size=(150, 3))
     layer = layer_of(x, w, np.zeros(3))
-    found = rounded(layer.target / layer.reach, layer.statistics.metric)
+    target, metric = (a.astype(np.float64) for a in (layer.target, layer.statistics.metric))
+    found = rounded(target, metric)
     assert np.abs(found).max() <= 127
-    order = np.argsort(-np.diagonal(layer.statistics.metric[0]), kind="stable")
-    f = feedback(layer.statistics.metric, order[None, :, None])[0]
-    wanted = (layer.target / layer.reach)[0][order]
+    order = np.argsort(-np.diagonal(metric[0]), kind="stable")
+    f = feedback(metric, order[None, :, None])[0]
+    wanted = target[0][order]
     errors = wanted - found[0][order]
     # Each weight is the nearest integer to itself plus what the earlier ones left.
     left = errors + np.tril(f.T, -1) @ errors
@@ -55,7 +57,7 @@ def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
 
 def test_rounding_against_data_helps_on_unseen_data() -> None:
     layer = correct_bias(layer_of(CALIBRATION, W, B))
-    y = UNSEEN @ layer.weights[0] + B
+    y = UNSEEN @ real_weights(layer)[0] + B
     before, after = square_error(layer, UNSEEN, y), square_error(round_weights(layer), UNSEEN, y)
     assert after.sum() < 0.5 * before.sum()
 
@@ -71,7 +73,7 @@ def test_the_scale_search_helps_where_one_weight_is_alone() -> None:
 
 def test_correcting_the_bias_takes_the_mean_error_away() -> None:
     layer = correct_bias(layer_of(CALIBRATION, W, B))
-    y = CALIBRATION @ layer.weights[0] + B
+    y = CALIBRATION @ real_weights(layer)[0] + B
     error = CALIBRATION @ (layer.integers * layer.steps)[0] + layer.bias[0] - y
     # The moments hold float32 results.
     np.testing.assert_allclose(error.mean(axis=0), 0, atol=1e-5)
@@ -92,7 +94,7 @@ def test_noise_in_the_wanted_results_is_hardly_learned() -> None:
     deviation, rows = 3.0, len(CALIBRATION)
     noise = np.random.default_rng(3).normal(size=(rows, 7)) * deviation
     layer = adapt_weights(layer_of(CALIBRATION, W, B, wanted=CALIBRATION @ W * 0.05 + noise))
-    moved = UNSEEN @ (layer.target - layer.weights)[0]
+    moved = UNSEEN @ real_weights(layer, layer.target - layer.weights)[0]
     # Least squares would move the result by deviation**2 * inputs / rows.
     assert moved.var(axis=0).mean() < 0.5 * deviation**2 * 12 / rows
 
