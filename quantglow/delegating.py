@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
 from quantglow.backends.onnxruntime.session import NAME, Session
-from quantglow.errors import DelegationError, InputError, QuantglowError, UnsupportedOpError
-from quantglow.frontend import Source, Split
+from quantglow.errors import (
+    DelegationError,
+    InputError,
+    ModelError,
+    QuantglowError,
+    UnsupportedOpError,
+)
+from quantglow.frontend import Source, Split, split
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
+from quantglow.models import ready
 from quantglow.report import MemoryFigures, Report
 from quantglow.report.delegated import DelegatedNode
-from quantglow.runtime.build import Build
+from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
+from quantglow.runtime.protocol import Executable
 from quantglow.runtime.specialisations import Specialisation
 from quantglow.types import Array, TensorType
 
@@ -92,21 +101,60 @@ class WholeExecutable:
 
 
 @dataclass(frozen=True)
+class PartsExecutable:
+    """A compiled head and its tail in onnxruntime; ``known`` names what the head gives, ``names``
+    the outputs of both."""
+
+    head: Executable
+    known: tuple[str, ...]
+    tail: Session
+    names: tuple[str, ...]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs, in order."""
+        values = {**feeds, **dict(zip(self.known, self.head.run(feeds), strict=True))}
+        late = [name for name in self.names if name not in values]
+        reads = {name: values[name] for name in self.tail.input_names}
+        values.update(zip(late, self.tail.run(reads, late), strict=True))
+        return [values[name] for name in self.names]
+
+
+@dataclass(frozen=True)
 class Delegation:
-    """Runs a model of free shapes whole, at the shapes for which it cannot be compiled."""
+    """Runs a model of free shapes in the cases in which it cannot be compiled to its end: cut in
+    two as ``PartlyCompiledModel`` is, or whole.
+    """
 
     source: Source
-    threads: int
+    machine: Machine
+    _tails: dict[bytes, Session] = field(default_factory=dict)
 
     def __call__(self, case: Case) -> Specialisation:
+        """The program for a case.  Raises ``DelegationError``."""
+        with suppress(ModelError, DelegationError):
+            parts = split(self.source, case.shape_map, case.value_map)
+            if parts is not None:
+                return self._cut(parts, case)
+        return self._whole(case)
+
+    def _cut(self, parts: Split, case: Case) -> Specialisation:
+        graph = ready(Source(parts.head).at(case))
+        build = self.machine.compile(graph)
+        model = bytes(parts.tail.SerializeToString(deterministic=True))
+        tail = self._tails.setdefault(model, Session(model, self.machine.num_threads))
+        known = tuple(name for name, _ in graph.outputs)
+        names = tuple(port.name for port in self.source.signature.outputs)
+        executable = PartsExecutable(build.executable, known, tail, names)
+        return Specialisation(graph, replace(build, executable=executable), case)
+
+    def _whole(self, case: Case) -> Specialisation:
         """One program for all cases; its graph shows the inputs only."""
         shapes = case.shape_map
         ports = self.source.signature.inputs
         inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
-        executable = WholeExecutable(self._session)
-        build = Build(executable, (), NAME, self.threads)
+        build = Build(WholeExecutable(self._session), (), NAME, self.machine.num_threads)
         return Specialisation(Graph(tuple(inputs), ()), build, case)
 
     @cached_property
     def _session(self) -> Session:
-        return Session(self.source.serialized(), self.threads)
+        return Session(self.source.serialized(), self.machine.num_threads)

@@ -101,8 +101,8 @@ def quantize_and_compile(
         int16_activations=int16_activations,
     )
     machine, job = Machine.of(target, num_threads), Job(model, verify=verify)
-    cut = job.prepare(input_shapes)
-    job.calibrate(calibration_data, subset_size, progress)
+    cut = job.prepare(input_shapes, calibration_data)
+    job.calibrate(subset_size, progress)
     job.end_searches_after(max_minutes)
     chosen = job.without_slower(config, machine, progress) if measure_speed else config
     whole = whole_model(cut)
@@ -199,10 +199,8 @@ def profile(
     stop being known somewhere, what comes before is profiled.
     """
     job = Job(model, verify=False)
-    job.prepare(input_shapes)
-    return profiling.profile(
-        job.family, calibration_data, subset_size=subset_size, progress=progress
-    )
+    job.prepare(input_shapes, calibration_data)
+    return profiling.profile(job.family, job.given, subset_size=subset_size, progress=progress)
 
 
 def quantize(
@@ -285,7 +283,7 @@ def compile_family(
     seconds: dict[str, float] = {}
     with debug.timed("import", seconds):
         graph = family.default
-    whole = Delegation(source, machine.num_threads) if source else None
+    whole = Delegation(source, machine) if source else None
     if graph is None:
         report = Report(machine.name, machine.num_threads, MemoryFigures(), {}, notes=(ON_USE,))
         return CompiledModel(programs_of(family, None, machine, delegate=whole), report)
@@ -327,8 +325,8 @@ def diagnose(
     if samples < 1 or worst < 1:
         raise OptionError(f"samples and worst must be at least 1, got {samples} and {worst}")
     job = Job(model, verify=False)
-    job.prepare(input_shapes)
-    job.calibrate(calibration_data, subset_size, progress)
+    job.prepare(input_shapes, calibration_data)
+    job.calibrate(subset_size, progress)
     if not job.kept:
         raise CalibrationError(
             "a profile holds no samples to measure on. Remedy: pass the calibration samples."

@@ -6,6 +6,7 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from quantglow.graph.graph import Graph
 from quantglow.models import Decided, DecidedByValues, InputShapes, float_family_of, programs_of
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
-from quantglow.profiling.data import Feeds, feeds_of
+from quantglow.profiling.data import Feeds, feeds_of, first_of
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.recovery import Memory, Spread, capacity
@@ -69,14 +70,22 @@ class Job:
     samples: Samples | None = None
     speeds: tuple[LayerSpeed, ...] = ()
 
-    def prepare(self, input_shapes: InputShapes | None) -> Cut | None:
-        """Import the model, or the part of it that can be compiled; then says what is left."""
+    def prepare(self, input_shapes: InputShapes | None, data: Any) -> Cut | None:
+        """Import the model, or the part of it that can be compiled; then says what is left.
+
+        Of a model that leaves dimensions free, the first of the calibration ``data`` tells.
+        """
+        self.given, shapes = data, input_shapes or {}
+        first = Case.of({name: tuple(shape) for name, shape in shapes.items()})
         with debug.timed("import", self.seconds):
             try:
                 self.family = float_family_of(self.model, input_shapes)
+                if not self.family.is_single and (found := self._first_case()):
+                    first = found
+                    self._try_out(first)
             except UnsupportedOpError as error:
                 source = frontend.open_model(self.model)
-                parts = frontend.split(source, input_shapes)
+                parts = frontend.split(source, first.shape_map, first.value_map)
                 if parts is None:
                     raise
                 self.model = parts.head
@@ -84,10 +93,30 @@ class Job:
                 return Cut(source, parts, error)
         return None
 
-    def calibrate(self, data: Any, subset_size: int, progress: bool | str) -> None:
+    def _first_case(self) -> Case | None:
+        """That of a profile, or of the first sample, which stays to be read.  None for samples
+        that do not fit: the profiler, which comes next, says why.
+        """
+        if (known := profile_in(self.given)) is not None:
+            return next(iter(known.main_cases), None)
+        with suppress(CalibrationError):
+            feeds, self.given = first_of(self.given, self.family.signature)
+            return None if feeds is None else self.family.case_of(feeds)
+        return None
+
+    def _try_out(self, case: Case) -> None:
+        """Import the model for a case.  Raises ``UnsupportedOpError``; the profiler other ones."""
+        try:
+            self.family.at(case.shape_map, case.value_map)
+        except UnsupportedOpError:
+            raise
+        except QuantglowError:
+            pass
+
+    def calibrate(self, subset_size: int, progress: bool | str) -> None:
         """Profile, or take the profile given, and choose the shapes."""
         with debug.timed("profile", self.seconds):
-            known, samples = profile_in(data), Samples(data, self.family)
+            known, samples = profile_in(self.given), Samples(self.given, self.family)
             self.profile = known or profiling.profile(
                 self.family, samples, subset_size=subset_size, progress=progress
             )

@@ -28,7 +28,6 @@ from quantglow.runtime.specialisations import (
     FreeShapes,
     OneShape,
     Specialisation,
-    Specialisations,
 )
 
 if TYPE_CHECKING:
@@ -53,6 +52,9 @@ def load(
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
     machine = Machine.of(target, num_threads, backend, backends)
+    free = None if saved.free is None else reopened(saved, machine)
+    if free is not None and not is_whole(saved.graph, free.signature):
+        return CompiledModel(free, report)
     build = machine.compile(saved.graph)
     now = report_of(build, {})
     report = replace(
@@ -64,9 +66,17 @@ def load(
         delegated=report.delegated if saved.tail else now.delegated,
     )
     first = Specialisation(saved.graph, build)
-    programs = OneShape(first) if saved.free is None else reopened(saved, first, machine)
-    compiled = CompiledModel(programs, report)
+    if free is not None:
+        free.add(replace(first, case=saved_case(saved)))
+    compiled = CompiledModel(free or OneShape(first), report)
     return compiled if saved.tail is None else with_tail(compiled, saved.tail)
+
+
+def is_whole(graph: Graph, signature: Signature) -> bool:
+    """Whether a graph gives what the model gives: where that was not compiled to its end, the graph
+    of a file is a part, and the rest comes from its source.
+    """
+    return [name for name, _ in graph.outputs] == [port.name for port in signature.outputs]
 
 
 def with_tail(head: CompiledModel, tail: Tail) -> PartlyCompiledModel:
@@ -84,26 +94,28 @@ def with_tail(head: CompiledModel, tail: Tail) -> PartlyCompiledModel:
     )
 
 
-def reopened(saved: SavedModel, first: Specialisation, machine: Machine) -> Specialisations:
-    """The programs of a model that leaves dimensions free.  Raises ``FileFormatError``."""
+def saved_case(saved: SavedModel) -> Case:
+    """What the graph of a file was made for.  Raises ``TypeError`` or ``ValueError``."""
+    shapes = {node.name: node.type.shape for node in saved.graph.inputs}
+    return Case.of(shapes, values_from_json((saved.free or {}).get("values") or {}))
+
+
+def reopened(saved: SavedModel, machine: Machine) -> FreeShapes:
+    """The programs of a model of free dimensions, none yet.  Raises ``FileFormatError``."""
     try:
-        free = saved.free or {}
-        signature = Signature.from_json(free["signature"])
-        shapes = {node.name: node.type.shape for node in saved.graph.inputs}
-        signature.check(shapes)
-        case = Case.of(shapes, values_from_json(free.get("values") or {}))
+        signature = Signature.from_json((saved.free or {})["signature"])
+        case = saved_case(saved)
+        signature.check(case.shape_map)
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise FileFormatError(
             f"what the model says of its free dimensions is damaged: {error!r}. "
             "Remedy: save the model again."
         ) from error
-    source = Reopened(saved, machine.num_threads)
+    source = Reopened(saved, machine)
     deciding = tuple((case.value_map or {}).keys())
-    programs = FreeShapes(
+    return FreeShapes(
         signature, source.graph_at, machine, source.delegate, source.freedom, deciding
     )
-    programs.add(replace(first, case=case))
-    return programs
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class Reopened:
     """
 
     saved: SavedModel
-    threads: int
+    machine: Machine
 
     def graph_at(self, case: Case) -> Graph:
         """The graph to compile for a case."""
@@ -138,7 +150,7 @@ class Reopened:
         from quantglow.delegating import Delegation
         from quantglow.frontend import open_model
 
-        return Delegation(open_model(self.saved.source), self.threads)
+        return Delegation(open_model(self.saved.source), self.machine)
 
 
 def check_externals(graph: Graph) -> None:

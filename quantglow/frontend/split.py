@@ -31,12 +31,16 @@ class Split:
     tail: onnx.ModelProto
 
 
-def split(source: Source, input_shapes: Mapping[str, Sequence[int]] | None = None) -> Split | None:
+def split(
+    source: Source,
+    input_shapes: Mapping[str, Sequence[int]] | None = None,
+    input_values: Mapping[str, Sequence[int]] | None = None,
+) -> Split | None:
     """The two parts, None where nothing worth compiling comes before the tail.
 
     Raises ``ModelError`` as importing does.
     """
-    cut = _Cut(source, source.scope(input_shapes, delegate=True))
+    cut = _Cut(source, source.scope(input_shapes, input_values, delegate=True))
     if not cut.border or not cut.is_worth_it:
         return None
     early = [o.name for o in source.proto.graph.output if o.name in cut.computed]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from quantglow.errors import UndecidedError
+from quantglow.errors import QuantglowError, UndecidedError
 from quantglow.graph.case import Case, Values
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shapes, Signature
@@ -68,6 +69,12 @@ class Family:
                 return self.at(case.shape_map, case.value_map)
             except UndecidedError as error:
                 self.deciding = tuple(sorted({*self.deciding, *error.inputs}))
+
+    def case_of(self, feeds: Mapping[str, Array]) -> Case:
+        """The case of these arrays, with all values that decide.  Raises no ``QuantglowError``."""
+        with suppress(QuantglowError):
+            self.fitting(feeds)
+        return Case.fitting(feeds, self.deciding)
 
     @property
     def default(self) -> Graph | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,19 @@ def feeds_of(data: Any, signature: Signature) -> Iterator[Feeds]:
         }
         _check_symbols(checked, signature, index)
         yield from _batches(checked, sizes, index)
+
+
+def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
+    """The first feeds, None if there are none, and data that still has them.
+
+    Raises ``CalibrationError``.
+    """
+    samples = _samples(data)
+    iterator = iter(samples)
+    for sample in iterator:
+        again = chain([sample], iterator) if iterator is samples else data
+        return next(feeds_of([sample], signature), None), again
+    return None, data
 
 
 def batch_sizes(signature: Signature) -> dict[str, int]:

@@ -216,3 +216,75 @@ def test_profiles_and_diagnoses_are_those_of_what_can_be_compiled() -> None:
     assert "scores" in profile and "sel" not in profile
     assert qg.quantize_and_compile(detector(), profile, verify=False).head.profile == profile
     assert {"c", "f"} & {layer.name for layer in qg.diagnose(detector(), data).layers}
+
+
+SIZES = [(1, 3, 8, 8), (1, 3, 9, 7), (1, 3, 12, 8)]
+
+
+def free_detector() -> onnx.ModelProto:
+    """``detector`` with free height and width."""
+    model = detector()
+    for axis, name in ((2, "H"), (3, "W")):
+        model.graph.input[0].type.tensor_type.shape.dim[axis].dim_param = name
+    return model
+
+
+def outputs_agree(compiled: Any, shape: tuple[int, ...], tolerance: float = 1e-4) -> None:
+    x = floats(*shape)
+    for found, expected in zip(compiled(x), by_onnxruntime(free_detector(), {"x": x}), strict=True):
+        assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+        np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_every_free_shape_is_compiled_up_to_where_shapes_stop_being_known() -> None:
+    compiled = qg.compile(free_detector(), num_threads=1)
+    for shape in SIZES:
+        outputs_agree(compiled, shape)
+        found = compiled.specialisations.at({"x": floats(*shape)})
+        assert len(found.build.programs) == 1
+        assert any(node.op == "Conv" for node in found.graph.nodes)
+
+
+def test_a_saved_model_of_free_shapes_is_cut_again(tmp_path: Path) -> None:
+    compiled = qg.compile(free_detector(), num_threads=1)
+    outputs_agree(compiled, SIZES[0])
+    compiled.save(tmp_path / "free.qgm")
+    loaded = qg.load(tmp_path / "free.qgm", num_threads=1)
+    for shape in SIZES:
+        outputs_agree(loaded, shape)
+
+
+def test_nothing_worth_compiling_runs_whole() -> None:
+    model = model_of([node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "L"
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    compiled = qg.compile(model, num_threads=1)
+    for length in (3, 5):
+        x = floats(2, length)
+        np.testing.assert_array_equal(compiled(x), np.nonzero(x))
+
+
+@pytest.mark.parametrize("wrap", [list, iter], ids=["list", "iterator"])
+def test_what_comes_before_is_int8_at_every_shape(wrap: Any, tmp_path: Path) -> None:
+    samples = [floats(*shape, seed=i) for i in range(2) for shape in SIZES]
+    compiled = qg.quantize_and_compile(free_detector(), wrap(samples), num_threads=1)
+    assert isinstance(compiled, qg.PartlyCompiledModel)
+    assert compiled.head.profile.samples == len(samples)
+    compiled.save(tmp_path / "int8.qgm")
+    loaded = qg.load(tmp_path / "int8.qgm", num_threads=1)
+    for shape in SIZES:
+        x = floats(*shape)
+        kinds = {n.name: n for n in compiled.head.specialisations.at({"x": x}).graph.nodes}
+        assert kinds["f"].operands[0].type.quant is not None
+        (expected, *_) = by_onnxruntime(free_detector(), {"x": x})
+        found, again = compiled(x), loaded(x)
+        assert np.abs(found[0] - expected).max() < 0.05 * np.abs(expected).max()
+        for one, other in zip(found, again, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+def test_a_profile_tells_where_a_free_model_is_cut(tmp_path: Path) -> None:
+    profile = qg.profile(free_detector(), [floats(*SIZES[1])], progress=False)
+    compiled = qg.quantize_and_compile(free_detector(), profile, num_threads=1)
+    assert isinstance(compiled, qg.PartlyCompiledModel)
+    assert len(compiled(floats(*SIZES[2]))) == 3
