@@ -118,8 +118,8 @@ def quantized_under(
 ) -> CompiledModel:
     """An optimized float graph quantized on all of the samples and compiled, not checked."""
     job = Job(graph, verify=False)
-    job.prepare(None)
-    job.calibrate(samples, len(samples), "auto")
+    job.prepare(None, samples)
+    job.calibrate(len(samples), "auto")
     job.end_searches_after(contract.max_minutes if contract else None)
     return quantized(job, config, contract, machine, whole_model(None), "auto")
 
