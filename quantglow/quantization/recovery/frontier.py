@@ -10,8 +10,13 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops.convolution import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.types import Array
+
+TOGETHER_ROWS = 2048
+"""Rows of results that a matrix product computes at once, of several samples where each has few:
+what is done once for the weights then serves them all."""
 
 
 @dataclass
@@ -36,11 +41,29 @@ class Frontier:
 
     def compute(self, node: Node) -> Iterator[Array]:
         """The value of ``node`` for each sample, from the kept values of its operands."""
-        for sample, feeds in enumerate(self.samples):
-            if isinstance(node, Input):
-                yield np.asarray(feeds[node.name])
-            else:
-                yield node.evaluate(*(self.value(operand, sample) for operand in node.operands))
+        if isinstance(node, Input):
+            yield from (np.asarray(feeds[node.name]) for feeds in self.samples)
+            return
+        together = 1
+        if isinstance(node, Contraction):
+            rows = node.type.size // max(node.type.shape[-1], 1)
+            together = max(1, TOGETHER_ROWS // max(rows, 1))
+        for start in range(0, len(self.samples), together):
+            yield from self._computed(node, slice(start, start + together))
+
+    def _computed(self, node: Node, part: slice) -> Iterator[Array]:
+        """The values for some samples; those of several are stacked along the first axis."""
+        count = len(self.samples[part])
+        operands = (self.stacked(operand, part) for operand in node.operands)
+        result = node.evaluate(*operands)
+        yield from [result] if count == 1 else np.split(result, count)
+
+    def stacked(self, node: Node, part: slice) -> Array:
+        """The kept values for some samples in one array, or the only one; a Constant as it is."""
+        if isinstance(node, Constant):
+            return node.value
+        values = self.values[node.name][part]
+        return values[0] if len(values) == 1 else np.concatenate(values)
 
     def keep(self, node: Node, values: list[Array]) -> None:
         """Store the values of a node, and free those it was the last to read."""

@@ -91,4 +91,4 @@ class Product:
         n, oh, ow, c, kh, kw = windows.shape
         grouped = windows.reshape(n, oh, ow, self.group, c // self.group, kh, kw)
         moved = grouped.transpose(3, 0, 1, 2, 5, 6, 4)
-        return moved.astype(np.float32, order="C").reshape(self.group, n * oh * ow, -1)
+        return np.ascontiguousarray(moved, np.float32).reshape(self.group, n * oh * ow, -1)

@@ -21,7 +21,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv
-from quantglow.ops.arithmetic import centred, dequantize, is_integer
+from quantglow.ops.arithmetic import dequantize, is_integer
 from quantglow.ops.convolution import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
@@ -32,7 +32,7 @@ from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
 from quantglow.quantization.recovery.layer import Layer, flat
 from quantglow.quantization.recovery.memory import Memory, Operands
 from quantglow.quantization.recovery.moments import Moments, Statistics
-from quantglow.quantization.recovery.products import Product
+from quantglow.quantization.recovery.products import BAND_NBYTES, Product
 from quantglow.quantization.recovery.round_weights import round_weights
 from quantglow.quantization.recovery.search_scales import search_scales
 from quantglow.quantization.rules import integer_operands
@@ -179,9 +179,13 @@ class _Walk:
         )
         terms = (weights, by_group.astype(np.float32))
         halves = layer.statistics.halves
-        for sample, result in enumerate(wanted):
-            moments = halves[sample % len(halves)]
-            self._add(moments, node, terms, sample, result, every)
+        together = max(1, BAND_NBYTES * every // max(4 * rows * group * k // len(wanted), 1))
+        for half, moments in enumerate(halves):
+            of_half = range(half, len(wanted), len(halves))
+            for start in range(0, len(of_half), together):
+                part = of_half[start : start + together]
+                chosen = slice(part.start, part.stop, part.step)
+                self._add(moments, node, terms, chosen, wanted[chosen], every)
         return layer
 
     def _moments(self, product: Product, rows: int, every: int) -> tuple[Moments, ...]:
@@ -198,25 +202,25 @@ class _Walk:
         moments: Moments,
         node: Any,
         terms: tuple[Array, Array],
-        sample: int,
-        wanted: Array,
+        part: slice,
+        wanted: Sequence[Array],
         every: int,
     ) -> None:
-        """Count one sample: the int8 input, and the float result less what the real weights and
-        bias (``terms``, by group) and the int8 residual give.
+        """Count some samples: the int8 input, and the float results less what the real weights
+        and bias (``terms``, by group) and the int8 residual give.
         """
-        x = centred(self.integers.value(node.x, sample), node.x.type).astype(np.float32)
-        added: tuple[Array, ...] = ()
+        x = self.integers.stacked(node.x, part).astype(np.float32)
+        x -= np.float32(node.x.type.params.zero_point)
+        others: tuple[Array, ...] = (np.concatenate(wanted),)
         if isinstance(node, Conv) and node.residual is not None:
-            residual = self.integers.value(node.residual, sample)
+            residual = self.integers.stacked(node.residual, part)
             if is_integer(node.residual.type):
                 residual = dequantize(residual, node.residual.type.params)
-            added = (residual,)
+            others = (*others, residual)
         weights, bias = terms
-        bands = Product(node).bands(x, wanted, *added, every=every)
-        for columns, y, *others in bands:
+        for columns, y, *residuals in Product(node).bands(x, *others, every=every):
             now = columns @ weights
-            for term in (bias, *others):
+            for term in (bias, *residuals):
                 now += term
             moments.add(columns, _missing(node, y, now))
 
@@ -243,7 +247,7 @@ def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
     """``wanted - now``; 0 where a bound makes them the same."""
     missing = wanted - now
     if node.low != -math.inf or node.high != math.inf:
-        missing[_both_clipped(node, wanted, now)] = 0
+        np.copyto(missing, 0, where=_both_clipped(node, wanted, now))
     return missing
 
 
