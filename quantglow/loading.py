@@ -135,7 +135,7 @@ class Reopened:
         """onnxruntime, for cases in which the model cannot be compiled."""
         return self._delegation(case)
 
-    def freedom(self, case: Case) -> Freedom:
+    def freedom(self, case: Case, graph: Graph) -> Freedom:
         """What was read."""
         return Freedom(self.saved.free or {}, self.saved.source, self.saved.cases)
 
@@ -148,9 +148,9 @@ class Reopened:
     @cached_property
     def _delegation(self) -> Delegation:
         from quantglow.delegating import Delegation
-        from quantglow.frontend import open_model
+        from quantglow.models import source_of
 
-        return Delegation(open_model(self.saved.source), self.machine)
+        return Delegation(source_of(self.saved), self.machine)
 
 
 def check_externals(graph: Graph) -> None:

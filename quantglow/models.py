@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from quantglow import frontend, passes, quantization
-from quantglow.errors import FileFormatError, OptionError
+from quantglow.errors import FileFormatError, OptionError, QuantglowError
 from quantglow.frontend import Source
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant
+from quantglow.graph.text import constants_of, print_graph
 from quantglow.quantization import Decisions, decision_text
 from quantglow.runtime.build import Machine
 from quantglow.runtime.saving import Freedom, SavedModel
@@ -32,7 +36,8 @@ class Decided:
     graph: Graph
 
 
-DecidedByValues = Mapping[tuple[tuple[str, tuple[int, ...]], ...] | None, Decided]
+CaseValues = tuple[tuple[str, tuple[int, ...]], ...] | None
+DecidedByValues = Mapping[CaseValues, Decided]
 """What was decided for values of the inputs that decide; the main ones first."""
 
 InputShapes = Mapping[str, Sequence[int]]
@@ -147,7 +152,7 @@ class Origin:
     def restored(saved: SavedModel) -> Origin:
         """The origin of a saved model.  Raises ``FileFormatError`` and ``ModelError``."""
         free = saved.free or {}
-        source = frontend.open_model(saved.source)
+        source = source_of(saved)
         if free.get("decisions") is None:
             return Origin(family_of(source))
         try:
@@ -169,13 +174,17 @@ class Origin:
         main = next(iter(self.decided.values()))
         return self.decided.get(case.values, main).decisions.apply(graph)
 
-    def freedom(self, case: Case) -> Freedom:
+    def freedom(self, case: Case, graph: Graph) -> Freedom:
         """What a file needs to do the same, besides the graph of a case."""
         assert self.family.source is not None, "families with free dimensions come from a model"
+        constants = [node for node in graph.nodes if isinstance(node, Constant)]
+        same = None if self.decided is None else self.is_same
+        source, places = frontend.stored(self.family.source(), constants, same)
         signature = self.family.signature.to_json()
         free: dict[str, Any] = {"signature": signature, "values": case.value_map}
+        free["weights"] = places
         if self.decided is None:
-            return Freedom({**free, "decisions": None}, self.family.source())
+            return Freedom({**free, "decisions": None}, source)
         main, *others = self.decided.items()
         free["decisions"] = decision_text.to_json(main[1].decisions)
         free["cases"] = [
@@ -183,7 +192,43 @@ class Origin:
             for values, found in others
         ]
         graphs = tuple(found.graph for _, found in others)
-        return Freedom(free, self.family.source(), graphs)
+        return Freedom(free, source, graphs)
+
+    def is_same(self, source: Source) -> bool:
+        """Whether another model gives the int8 graphs that were decided on."""
+        other = Origin(_float_family(source, None), self.decided)
+        try:
+            return all(
+                is_alike(other.graph_at(case_of(found.graph, values)), found.graph)
+                for values, found in (self.decided or {}).items()
+            )
+        except QuantglowError:
+            return False
+
+
+def case_of(graph: Graph, values: CaseValues) -> Case:
+    """The case of a graph that was made for these values."""
+    return replace(Case.of({node.name: node.type.shape for node in graph.inputs}), values=values)
+
+
+def is_alike(one: Graph, other: Graph) -> bool:
+    """Whether two graphs compute the same with the same constants, whatever they come from."""
+    texts = [print_graph(replace(graph, source_hash="")) for graph in (one, other)]
+    arrays = [constants_of(graph) for graph in (one, other)]
+    return texts[0] == texts[1] and all(
+        np.array_equal(array, arrays[1][name]) for name, array in arrays[0].items()
+    )
+
+
+def source_of(saved: SavedModel) -> Source:
+    """The model in a file.  Raises ``FileFormatError`` and ``ModelError``."""
+    constants = [node for node in saved.graph.nodes if isinstance(node, Constant)]
+    try:
+        return frontend.restored(saved.source, (saved.free or {}).get("weights", {}), constants)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise FileFormatError(
+            f"the weights of the model are damaged: {error!r}. Remedy: save the model again."
+        ) from error
 
 
 def _decided_from(entry: Mapping[str, Any], graph: Graph) -> tuple[Any, Decided]:

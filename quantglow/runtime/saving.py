@@ -11,7 +11,8 @@ A model that leaves dimensions free has two more (version 2); its graph is the o
 it was compiled for first::
 
     free.json         what it takes and gives, and the decisions of the quantizer by value name
-    source.onnx       the ONNX model, to be imported at other shapes
+    source.onnx       the ONNX model, to be imported at other shapes; free.json says which of its
+                      weights are constants of the graph, or codes
 
 Where values of its inputs decide what is computed and it was quantized for several of them, their
 graphs follow (version 4)::

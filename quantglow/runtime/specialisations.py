@@ -123,7 +123,7 @@ class FreeShapes:
     graph_at: Callable[[Case], Graph]
     machine: Machine
     delegate: Callable[[Case], Specialisation] | None = None
-    freedom: Callable[[Case], Freedom] | None = None
+    freedom: Callable[[Case, Graph], Freedom] | None = None
     deciding: tuple[str, ...] = ()
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
@@ -162,7 +162,8 @@ class FreeShapes:
 
     def freedom_of_first(self) -> Freedom | None:
         """What a file needs besides the first graph."""
-        return None if self.freedom is None else self.freedom(case_of(self.first))
+        first = self.first
+        return None if self.freedom is None else self.freedom(case_of(first), first.graph)
 
     def add(self, found: Specialisation) -> None:
         """Keep a program that was compiled elsewhere."""

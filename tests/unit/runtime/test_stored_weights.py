@@ -1,0 +1,158 @@
+"""A file of a model with free dimensions has its weights once, and loads to the same numbers."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+import quantglow as qg
+from quantglow.frontend import restored, stored
+from quantglow.frontend.values import array_of
+from quantglow.graph.node import Constant
+from tests.unit.free_network import image
+from tests.unit.runtime.test_free_shapes_int8 import edited
+
+SIZES = [(1, 8, 6, 6), (2, 8, 5, 9), (1, 8, 1, 3)]
+WEIGHTS_NBYTES = 4 * (64 * 8 * 9 + 64 * 64 + 64 * 40)
+
+
+def large_model() -> onnx.ModelProto:
+    """A convolution with a scale behind it, one without, attention of pixels, a classifier."""
+    rng = np.random.default_rng(1)
+    constants = {
+        "w1": rng.standard_normal((64, 8, 3, 3)) / 8,
+        "s1": rng.uniform(0.2, 3, (1, 64, 1, 1)),
+        "w2": rng.standard_normal((64, 64, 1, 1)) / 8,
+        "w3": rng.standard_normal((64, 40)) / 8,
+    }
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1"], ["c1"], pads=[1, 1, 1, 1], name="first"),
+        node("Mul", ["c1", "s1"], ["m1"], name="scaled"),
+        node("Relu", ["m1"], ["r1"]),
+        node("Conv", ["r1", "w2"], ["c2"], name="second"),
+        node("GlobalAveragePool", ["c2"], ["p"]),
+        node("Flatten", ["p"], ["f"]),
+        node("MatMul", ["f", "w3"], ["y"], name="third"),
+    ]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 8, "H", "W"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 40])
+    tensors = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in constants.items()]
+    graph = helper.make_graph(nodes, "g", [x], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def compiled_model(kind: str) -> Any:
+    if kind == "float":
+        compiled = qg.compile(large_model(), num_threads=1)
+        compiled(image(SIZES[0]))
+        return compiled
+    samples = [image(shape, seed) for seed in range(3) for shape in (*SIZES, SIZES[0])]
+    scope = ["c2"] if kind == "mixed" else None
+    return qg.quantize_and_compile(
+        large_model(), samples, ignored_scope=scope, num_threads=1, progress=False
+    )
+
+
+@pytest.fixture(scope="module", params=["int8", "mixed", "float"])
+def saved(request: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
+    compiled = compiled_model(request.param)
+    path = tmp_path_factory.mktemp("stored") / f"{request.param}.qgm"
+    compiled.save(path)
+    return compiled, path
+
+
+@pytest.mark.parametrize("shape", [*SIZES, (3, 8, 4, 4)])
+def test_a_loaded_model_gives_the_same_numbers_at_every_shape(saved: Any, shape: Any) -> None:
+    compiled, path = saved
+    loaded = qg.load(path, num_threads=1)
+    x = image(shape, 7)
+    np.testing.assert_array_equal(loaded(x), compiled(x))
+
+
+def test_weights_are_stored_once(saved: Any) -> None:
+    _, path = saved
+    sizes = {"int8": 0.35, "mixed": 0.35, "float": 0.45}
+    with zipfile.ZipFile(path) as archive:
+        source = archive.getinfo("source.onnx").file_size
+    assert source < sizes[path.stem] * WEIGHTS_NBYTES
+
+
+def test_a_loaded_model_is_saved_again(saved: Any, tmp_path: Path) -> None:
+    compiled, path = saved
+    qg.load(path, num_threads=1).save(tmp_path / "again.qgm")
+    x = image(SIZES[1], 3)
+    np.testing.assert_array_equal(qg.load(tmp_path / "again.qgm", num_threads=1)(x), compiled(x))
+
+
+def places_of(path: Path) -> dict[str, Any]:
+    with zipfile.ZipFile(path) as archive:
+        found: dict[str, Any] = json.loads(archive.read("free.json"))["weights"]
+    return found
+
+
+DAMAGE: dict[str, Callable[[dict[str, Any], str], object]] = {
+    "no such tensor": lambda places, name: places.update(z=places[name]),
+    "no such constant": lambda places, name: places.update({name: {"graph": "z", "perm": [0, 1]}}),
+    "no order": lambda places, name: places[name].update(graph="w2:w", perm=[0, 0, 1, 2]),
+    "no codes": lambda places, name: places.update({name: {"axis": 1}}),
+    "no axis": lambda places, name: places.update({name: {"axis": -1}}),
+    "no place": lambda places, name: places.update({name: 3}),
+    "empty": lambda places, name: places.update({name: {}}),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_damaged_places_end_in_a_typed_error(saved: Any, tmp_path: Path, case: str) -> None:
+    _, path = saved
+    name = next(n for n, place in places_of(path).items() if "graph" in place)
+    changed = edited(path, tmp_path, lambda free: DAMAGE[case](free["weights"], name))
+    loaded = qg.load(changed, num_threads=1)
+    with pytest.raises(qg.QuantglowError, match=r"damaged.*Remedy|Remedy"):
+        loaded(image((1, 8, 3, 3)))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.permutations(range(4)), st.integers(0, 2**32 - 1))
+def test_a_tensor_that_the_graph_has_comes_back_bit_for_bit(order: list[int], seed: int) -> None:
+    model = large_model()
+    w = np.random.default_rng(seed).standard_normal((64, 8, 3, 3)).astype(np.float32)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w1"))
+    constant = Constant(name="moved", value=np.ascontiguousarray(w.transpose(order)))
+    data, places = stored(model.SerializeToString(), [constant], None)
+    assert places["w1"]["graph"] == "moved"
+    found = restored(data, json.loads(json.dumps(places)), [constant])
+    (tensor,) = [t for t in found.proto.graph.initializer if t.name == "w1"]
+    np.testing.assert_array_equal(array_of(tensor), w)
+
+
+def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
+    model = large_model()
+    data, places = stored(model.SerializeToString(), [], lambda source: True)
+    assert places.keys() == {"w1", "w2", "w3"}
+    found = {t.name: array_of(t) for t in restored(data, places, []).proto.graph.initializer}
+    for tensor in model.graph.initializer:
+        w, step = array_of(tensor), np.abs(array_of(tensor)).max() / 127
+        assert np.abs(found[tensor.name] - w).max() <= 0.51 * step
+
+
+def test_what_may_not_be_rounded_is_found_by_halves() -> None:
+    model = large_model()
+    exact = {t.name: array_of(t) for t in model.graph.initializer}
+
+    def is_same(source: Any) -> bool:
+        found = {t.name: array_of(t) for t in source.proto.graph.initializer}
+        return bool((found["w2"] == exact["w2"]).all())
+
+    _, places = stored(model.SerializeToString(), [], is_same)
+    assert places.keys() == {"w1", "w3"}
