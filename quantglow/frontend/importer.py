@@ -18,6 +18,7 @@ from quantglow.frontend.context import (
     Scope,
     Unsupported,
 )
+from quantglow.frontend.evaluation import evaluated, is_ours
 from quantglow.frontend.expansion import expanded
 from quantglow.frontend.external import delegated
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
@@ -172,6 +173,8 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     if (layout := quantized.laid_out(proto, operands, scope.opsets)) is not None:
         return {layout.name: layout}
     if kind not in quantized.ON_INTEGERS and foldable(proto, operands, scope.opset):
+        if is_ours(proto, operands, scope.opsets):
+            return evaluated(proto, operands, scope, bind)
         try:
             return {known.name: known for known in fold(proto, operands, scope.opsets)}
         except Unsupported:

@@ -1,0 +1,65 @@
+"""Float operators whose operands are all known are evaluated as what they are imported as.
+
+So a value means the same whether it is known at import or computed later: ``onnx.reference``, which
+``folding`` uses for the rest, has another idea of rounded-up pools, of sequences of different
+lengths and of more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import cast
+
+import onnx
+
+from quantglow.frontend.context import IMPORTERS, Call, Result, Scope
+from quantglow.frontend.folding import check_size, inferred_types
+from quantglow.frontend.values import Known, Value
+from quantglow.graph.graph import topological_order
+from quantglow.graph.node import Node
+from quantglow.types import Array
+
+FLOAT = onnx.TensorProto.FLOAT
+COMPUTED = frozenset({FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL})
+"""Element types of operands and results; on others importers may compute with other ones."""
+
+Bind = Callable[[onnx.NodeProto, Sequence[Result], Scope], dict[str, Value]]
+"""``importer.bind``."""
+
+
+def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]) -> bool:
+    """Whether the node is known, computes with float32, and its results are of types held."""
+    if proto.op_type not in IMPORTERS:
+        return False
+    known = [v for v in operands.values() if isinstance(v, Known)]
+    if len(known) < len(operands) or not all(v.array.size for v in known):
+        return False
+    kinds = {v.onnx_type for v in known}
+    results = {element for element, _ in inferred_types(proto, operands, opsets).values()}
+    return FLOAT in kinds and kinds | results <= COMPUTED
+
+
+def evaluated(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope, bind: Bind
+) -> dict[str, Value]:
+    """The values of the node's outputs.  Raises ``Unsupported`` where the importer does."""
+    check_size(proto, operands, scope.opsets)
+    plain = {name: Known(name, cast(Known, value).array) for name, value in operands.items()}
+    inner = replace(scope, values=dict[str, Value](plain), problems=[], claimed=set(), shared={})
+    made = IMPORTERS[proto.op_type](Call(proto, inner))
+    results = bind(proto, made if isinstance(made, Sequence) else [made], inner)
+    return {
+        name: Known(name, computed(value)) if isinstance(value, Node) else value
+        for name, value in results.items()
+        if name
+    }
+
+
+def computed(node: Node) -> Array:
+    """The value of a node that depends on Constants only."""
+    values: dict[Node, Array] = {}
+    for step in topological_order([node]):
+        operands = (values[operand] for operand in step.operands)
+        values[step] = step.evaluate(*operands)
+    return values[node]
