@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 
+from quantglow.errors import ModelError
 from quantglow.frontend.context import Scope, Unsupported
 from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES, typed
 from quantglow.frontend.loading import opsets_of
@@ -37,7 +38,10 @@ def expanded(
         problems=[],
         delegate=False,
     )
-    import_nodes([node for node in nodes if any(node.output)], inner)
+    try:
+        import_nodes([node for node in nodes if any(node.output)], inner)
+    except ModelError as error:
+        raise Unsupported(f"its definition cannot be imported: {error}") from error
     if inner.problems:
         raise Unsupported(f"its definition has {inner.problems[0]}")
     return {name: inner.values[name] for name in proto.output if name}

@@ -1,8 +1,12 @@
-"""Importer of GridSample: gathers of the pixels around each position, weighted and added."""
+"""Importers of GridSample, gathers of the pixels around each position, weighted and added; and of
+AffineGrid, which makes such positions.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.indexing import INT64, coordinates, dotted, iota, reshaped
@@ -10,9 +14,11 @@ from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Node
 from quantglow.ops import Gather, Map
 from quantglow.ops.binary import Add, Mul
+from quantglow.ops.convolution import MatMul
 from quantglow.ops.expression import Expr, arg, const, lconst
 from quantglow.ops.expression import call as fn
-from quantglow.types import DType, ElementType
+from quantglow.ops.shape import Transpose
+from quantglow.types import Array, DType, ElementType
 
 FLOAT = ElementType(DType.F32)
 
@@ -112,3 +118,29 @@ def weighted(
     share = Map(name=call.derived("weight"), args=tuple(args[:2]), expression=weight, out=FLOAT)
     column = reshaped(call, share, (*share.type.shape, 1))
     return Mul(name=name, x=found, y=column)
+
+
+@importer("AffineGrid")
+def affine_grid(call: Call) -> Node:
+    """Every place of the image (x, y, 1) or volume (x, y, z, 1), times the matrix of its sample."""
+    theta, size = call.node(0), call.array(1, "size").reshape(-1)
+    rank = len(size) - 2
+    if theta.type.shape != (size[0], rank, rank + 1):
+        raise ValueError(f"theta has shape {theta.type.shape}, the size is {size.tolist()}")
+    align = bool(call.integer("align_corners", 0))
+    places = [places_along(int(length), align) for length in size[2:]]
+    columns = np.meshgrid(*places, indexing="ij")[::-1]
+    rows = np.stack([*columns, np.ones_like(columns[0])], axis=-1).reshape(1, -1, rank + 1)
+    turned = Transpose(name=call.derived("columns"), x=theta, perm=(0, 2, 1))
+    made = MatMul(name=call.derived("rows"), x=call.constant("places", rows), y=turned)
+    return reshaped(call, made, (int(size[0]), *map(int, size[2:]), rank))
+
+
+def places_along(length: int, align: bool) -> Array:
+    """Coordinates from -1 to 1 of the elements of an axis: of their outer edges, or centres.
+
+    A single element aligned with both ends is at 1, as onnxruntime has it; ONNX divides by zero.
+    """
+    if align:
+        return np.arange(length) * (2 / (length - 1)) - 1 if length > 1 else np.ones(1)
+    return (2 * np.arange(length) + 1) / length - 1
