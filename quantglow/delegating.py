@@ -26,6 +26,7 @@ from quantglow.report.delegated import DelegatedNode
 from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
+from quantglow.runtime.opening import opened
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.specialisations import Specialisation
 from quantglow.types import Array, TensorType
@@ -130,7 +131,11 @@ class Delegation:
     _tails: dict[bytes, Session] = field(default_factory=dict)
 
     def __call__(self, case: Case) -> Specialisation:
-        """The program for a case.  Raises ``DelegationError``."""
+        """The program for a case.  Raises ``DelegationError``, or ``InputError`` for wrong ranks."""
+        try:
+            self.source.check_ranks(case.shape_map)
+        except ModelError as error:
+            raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
         with suppress(ModelError, DelegationError):
             parts = split(self.source, case.shape_map, case.value_map)
             if parts is not None:
@@ -141,10 +146,11 @@ class Delegation:
         graph = ready(Source(parts.head).at(case))
         build = self.machine.compile(graph)
         model = bytes(parts.tail.SerializeToString(deterministic=True))
-        tail = self._tails.setdefault(model, Session(model, self.machine.num_threads))
+        if model not in self._tails:
+            self._tails[model] = opened(model, self.machine.num_threads)
         known = tuple(name for name, _ in graph.outputs)
         names = tuple(port.name for port in self.source.signature.outputs)
-        executable = PartsExecutable(build.executable, known, tail, names)
+        executable = PartsExecutable(build.executable, known, self._tails[model], names)
         return Specialisation(graph, replace(build, executable=executable), case)
 
     def _whole(self, case: Case) -> Specialisation:
@@ -157,4 +163,4 @@ class Delegation:
 
     @cached_property
     def _session(self) -> Session:
-        return Session(self.source.serialized(), self.machine.num_threads)
+        return opened(self.source.serialized(), self.machine.num_threads)

@@ -13,7 +13,7 @@ from google.protobuf.message import EncodeError
 
 from quantglow.errors import ModelError, UndecidedError, UnsupportedOpError
 from quantglow.frontend.context import Scope, Unsupported
-from quantglow.frontend.folding import fold
+from quantglow.frontend.folding import INFERENCE_FAILURES, fold
 from quantglow.frontend.importer import (
     add_initializers,
     declare_inputs,
@@ -29,7 +29,7 @@ from quantglow.frontend.source_hash import source_hash
 from quantglow.frontend.values import Known, dtype_of
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Port, Signature
+from quantglow.graph.signature import Port, Shapes, Signature
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -118,6 +118,26 @@ class Source:
         with np.errstate(all="ignore"):  # weights may be infinite
             import_nodes(nodes, scope)
         return scope
+
+    def check_ranks(self, shapes: Shapes) -> None:
+        """Raise ``ModelError`` where an input without a declared rank gets one that does not fit.
+
+        onnxruntime has not seen the rank when it loads the model; some of its kernels end the
+        process over it.
+        """
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self.proto)
+        free = [i for i in copy.graph.input if not i.type.tensor_type.HasField("shape")]
+        if not free:
+            return
+        for value in free:
+            value.type.tensor_type.shape.dim.extend(
+                onnx.TensorShapeProto.Dimension(dim_value=n) for n in shapes.get(value.name, ())
+            )
+        try:
+            onnx.shape_inference.infer_shapes(copy, strict_mode=True, data_prop=True)
+        except INFERENCE_FAILURES as error:
+            raise ModelError(f"inputs of the shapes {dict(shapes)} do not fit: {error}") from error
 
     def snapshot(self) -> Source:
         """A source that stays as it is when the caller changes the ``ModelProto``."""

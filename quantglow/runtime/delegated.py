@@ -20,6 +20,7 @@ from quantglow.runtime.compiled import (
     chosen_outputs,
     feeds_by_name,
 )
+from quantglow.runtime.opening import opened
 from quantglow.runtime.saving import Tail, save
 
 
@@ -39,7 +40,7 @@ class DelegatedModel:
     @cached_property
     def session(self) -> Session:
         """What onnxruntime runs, loaded on first use."""
-        return Session(self.model, self.num_threads)
+        return opened(self.model, self.num_threads)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """As ``CompiledModel.run``; sequences are lists of arrays."""
@@ -95,7 +96,7 @@ class PartlyCompiledModel(DelegatedModel):
     @cached_property
     def session(self) -> Session:
         """The tail."""
-        return Session(self.tail, self.num_threads)
+        return opened(self.tail, self.num_threads)
 
     def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         """The head, then what is wanted of the tail."""

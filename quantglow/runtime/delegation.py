@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quantglow.backends.onnxruntime.session import NAME, Session, outputs_of
+from quantglow.backends.onnxruntime.session import NAME, Session
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops.external import External, evaluate_externals_by
+from quantglow.runtime.opening import opened, outputs_of
 from quantglow.runtime.protocol import Executable
 from quantglow.types import Array
 
@@ -35,7 +36,7 @@ class OnnxRuntimeBackend:
         return is_exportable(node) and all(v.type.quant is None for v in values)
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
-        return OnnxRuntimeExecutable(Session(model_of(segment), num_threads))
+        return OnnxRuntimeExecutable(opened(model_of(segment), num_threads))
 
 
 def model_of(segment: Graph) -> bytes:

@@ -6,12 +6,10 @@ Libraries of custom operators are never loaded: they are code of whoever wrote t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from types import ModuleType
 from typing import Any
 
 from quantglow.errors import DelegationError
-from quantglow.types import Array
 
 NAME = "onnxruntime"
 SILENT = 4
@@ -64,19 +62,3 @@ def failures() -> tuple[type[Exception], ...]:
     state = runtime().capi.onnxruntime_pybind11_state
     found = [v for v in vars(state).values() if isinstance(v, type) and issubclass(v, Exception)]
     return (*found, RuntimeError, ValueError, TypeError)
-
-
-SESSIONS = 64
-"""Models of single nodes that stay loaded for the interpreter."""
-
-
-@lru_cache(SESSIONS)
-def session_of(model: bytes) -> Session:
-    """The session of a model, loaded once."""
-    return Session(model)
-
-
-def outputs_of(model: bytes, arrays: tuple[Array, ...]) -> list[Array]:
-    """Every output of a model whose inputs are ``arrays``, in order."""
-    session = session_of(model)
-    return session.run(dict(zip(session.input_names, arrays, strict=True)))

@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.errors import InputError
 from quantglow.frontend import Source
 from quantglow.frontend.context import IMPORTERS
 from quantglow.ops import External
@@ -213,3 +214,17 @@ def test_a_model_too_large_for_one_message_is_a_typed_error() -> None:
 
     with pytest.raises(qg.ModelError, match="2 GiB"):
         Source(Huge()).serialized()  # type: ignore[arg-type]
+
+
+def test_a_rank_that_does_not_fit_is_an_input_error() -> None:
+    """onnxruntime's ConvInteger ends the process over a scalar."""
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, None)
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, None)
+    w = numpy_helper.from_array(np.ones((5, 7, 2, 2), np.int8), "w")
+    graph = helper.make_graph([node("ConvInteger", ["x", "w"], ["y"])], "g", [x], [y], [w])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    compiled = qg.compile(model, num_threads=1)
+    with pytest.raises(InputError, match="do not fit"):
+        compiled.run(None, {"x": np.zeros((), np.uint8)})
+    (found,) = compiled.run(None, {"x": np.ones((1, 7, 2, 2), np.uint8)})
+    assert found.tolist() == np.full((1, 5, 1, 1), 28).tolist()

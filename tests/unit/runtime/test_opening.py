@@ -1,0 +1,48 @@
+"""onnxruntime gets models in words that it knows."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import quantglow as qg
+from quantglow.backends.onnxruntime.session import Session
+from quantglow.errors import DelegationError
+from quantglow.frontend.restamping import means_the_same, restamped
+from quantglow.runtime.opening import opened
+
+
+def too_new(op_type: str = "NonZero", opset: int = onnx.defs.onnx_opset_version()) -> bytes:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    y = helper.make_tensor_value_info("y", TensorProto.INT64, [2, None])
+    graph = helper.make_graph([helper.make_node(op_type, ["x"], ["y"])], "g", [x], [y])
+    stamp = helper.make_opsetid("", opset)
+    return bytes(helper.make_model(graph, opset_imports=[stamp]).SerializeToString())
+
+
+def test_a_model_newer_than_onnxruntime_runs_if_an_older_opset_says_the_same() -> None:
+    with pytest.raises(DelegationError):
+        Session(too_new())
+    (found,) = opened(too_new()).run({"x": np.eye(2, 3, dtype=np.float32)})
+    assert found.tolist() == [[0, 1], [0, 1]]
+
+
+def test_a_compiled_model_delegates_from_a_newer_opset() -> None:
+    compiled = qg.compile(too_new(), num_threads=1)
+    (found,) = compiled.run(None, {"x": np.eye(2, 3, dtype=np.float32)})
+    assert found.tolist() == [[0, 1], [0, 1]]
+
+
+def test_operators_that_changed_keep_their_opset() -> None:
+    assert not means_the_same("Softmax", 13, 11)
+    assert not means_the_same("ReduceSum", 13, 11)
+    assert means_the_same("Relu", 14, 6)
+    model = too_new("Softmax", 13)
+    assert [onnx.ModelProto.FromString(m).opset_import[0].version for m in restamped(model)] == [13]
+
+
+def test_what_onnxruntime_says_of_a_model_that_it_cannot_run_is_kept() -> None:
+    with pytest.raises(DelegationError, match="onnxruntime cannot load"):
+        opened(b"no model")
