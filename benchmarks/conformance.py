@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime
 from onnx.backend.test.loader import load_model_tests
@@ -82,12 +83,20 @@ def outcome(case: Any, runtime: str) -> Outcome:
     try:
         run, who = RUNTIMES[runtime](case.model)
         for inputs, expected in case.data_sets:
-            found = list(run(list(inputs)))
-            Runner.assert_similar_outputs(expected, found, rtol=case.rtol, atol=case.atol)
+            found = list(run(list(map(as_fed, inputs))))
+            wanted = list(map(as_fed, expected))
+            Runner.assert_similar_outputs(wanted, found, rtol=case.rtol, atol=case.atol)
         return Outcome(case.name, who())
     except Exception as error:  # noqa: BLE001 - whatever goes wrong fails the case
         lines = f"{type(error).__name__}: {error}".strip().splitlines()
         return Outcome(case.name, "failed", " ".join(lines)[:300])
+
+
+def as_fed(value: Any) -> Any:
+    """Tensors as arrays; some cases hold them as messages or as NumPy's scalars."""
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 def work(runtime: str, first: int) -> None:
