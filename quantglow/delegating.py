@@ -131,7 +131,7 @@ class Delegation:
     _tails: dict[bytes, Session] = field(default_factory=dict)
 
     def __call__(self, case: Case) -> Specialisation:
-        """The program for a case.  Raises ``DelegationError``, or ``InputError`` for wrong ranks."""
+        """The program for a case.  Raises ``DelegationError``; ``InputError`` for wrong ranks."""
         try:
             self.source.check_ranks(case.shape_map)
         except ModelError as error:

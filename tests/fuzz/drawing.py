@@ -9,13 +9,21 @@ from typing import Any
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper, shape_inference
+from onnx import TensorProto, checker, defs, helper, numpy_helper, shape_inference
 
-OPSET = 21
+OPSETS = (26, 26, 26, 26, 28, 21, 17, 13, 11, 9)
+"""The newest that onnxruntime 1.31 reads is the likeliest; see ``compare.for_onnxruntime``."""
 MOST_ELEMENTS = 3000
 """Of a value; larger results are not drawn."""
+MOST_RANK = 6
+MOST_INPUTS = 5
+SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
+"""Around the widths of vectors and tiles."""
 
 FLOAT, INTEGER, CONDITION = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+INT32, INT8, UINT8 = TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8
+WHOLE = (INTEGER, INT32, INT8, UINT8)
+DRAWN = (FLOAT, CONDITION, *WHOLE)
 
 
 class Rejected(Exception):
@@ -41,13 +49,19 @@ class Value:
 
 @dataclass
 class Drawing:
-    """``rng`` decides everything, so a seed names a graph."""
+    """``rng`` decides everything, so a seed names a graph.
+
+    ``values`` are what a new node may read; ``ends`` become outputs of the graph only.
+    """
 
     rng: np.random.Generator
+    opset: int = OPSETS[0]
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
+    ends: list[Value] = field(default_factory=list)
     inputs: list[Value] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
+    names: int = 0
 
     def chance(self, share: float) -> bool:
         return bool(self.rng.random() < share)
@@ -59,11 +73,24 @@ class Drawing:
     def choose(self, options: Sequence[Any]) -> Any:
         return options[self.integer(0, len(options) - 1)]
 
+    def some(self, options: dict[str, Sequence[Any]]) -> dict[str, Any]:
+        """Attributes: each left out, or one of its options."""
+        return {name: self.choose(of) for name, of in options.items() if self.chance(0.6)}
+
     def input(self, element: int, shape: Sequence[int]) -> Value:
         value = Value(f"x{len(self.inputs)}", element, tuple(shape))
         self.inputs.append(value)
         self.values.append(value)
         return value
+
+    def shape(self, *ranks: int) -> list[int]:
+        """A random shape, of one of these ranks if any are given."""
+        sizes = [self.choose(SIZES) for _ in range(self.choose(ranks or (1, 2, 2, 3, 3, 4, 4, 4)))]
+        if self.chance(0.7):
+            sizes[:1] = [1] * len(sizes[:1])
+        while np.prod(sizes) > MOST_ELEMENTS // 2:
+            sizes[int(np.argmax(sizes))] //= 2
+        return sizes
 
     def pick(self, wanted: Callable[[Value], bool]) -> Value:
         """A value that fits; the newest are the likeliest, so that graphs grow deep."""
@@ -74,17 +101,33 @@ class Drawing:
             fitting = fitting[-2:]
         return self.choose(fitting)
 
-    def floats(self, *ranks: int) -> Value:
-        """A float value, of one of these ranks if any are given."""
-        return self.pick(lambda v: v.element == FLOAT and (not ranks or v.rank in ranks))
+    def of(self, elements: Sequence[int], *ranks: int) -> Value:
+        """A value of one of these types, and ranks if any are given; if need be a new input."""
+        try:
+            return self.pick(lambda v: v.element in elements and (not ranks or v.rank in ranks))
+        except Rejected:
+            if len(self.inputs) == MOST_INPUTS:
+                raise
+            return self.input(self.choose(elements), self.shape(*ranks))
 
-    def constant(self, array: NDArray[Any]) -> Value:
+    def floats(self, *ranks: int) -> Value:
+        return self.of((FLOAT,), *ranks)
+
+    def any(self, *ranks: int) -> Value:
+        """A value of any type."""
+        return self.pick(lambda v: not ranks or v.rank in ranks)
+
+    def constant(self, array: NDArray[Any] | np.generic) -> Value:
         name = f"c{len(self.constants)}"
         self.constants.append(numpy_helper.from_array(np.asarray(array), name))
         return Value(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
 
-    def integers(self, *numbers: int) -> Value:
-        return self.constant(np.array(numbers, np.int64))
+    def normal(self, *shape: int, mean: float = 0.0) -> Value:
+        """A constant of normal numbers."""
+        return self.constant(self.rng.normal(mean, 1, shape).astype(np.float32))
+
+    def uniform(self, low: float, high: float, *shape: int) -> Value:
+        return self.constant(self.rng.uniform(low, high, shape).astype(np.float32))
 
     def weights(self, *shape: int) -> Value:
         """Normal numbers that keep sums near 1; now and then a row of zeros."""
@@ -94,47 +137,116 @@ class Drawing:
             array[self.integer(0, shape[0] - 1)] = 0
         return self.constant(array.astype(np.float32))
 
-    def node(self, op: str, *operands: Value | None, outputs: int = 1, **attributes: Any) -> Value:
-        """Add a node; its first output.  Raises ``Rejected``."""
-        first = sum(len(node.output) for node in self.nodes)
-        names = [f"v{first + i}" for i in range(outputs)]
-        present = [value.name if value else "" for value in operands]
-        proto = helper.make_node(op, present, names, name=f"n{len(self.nodes)}", **attributes)
-        made = [value_of(name, kind) for name, kind in self._types(proto, operands).items()]
-        if len(made) != outputs:
-            raise Rejected(f"{op}: unknown outputs")
-        self.nodes.append(proto)
+    def node(
+        self, op: str, *operands: Value | None, outputs: int | Sequence[bool] = 1, **settings: Any
+    ) -> Value:
+        """Add a node; its first output.  Raises ``Rejected``.
+
+        ``settings`` are attributes, or constant operands where this opset has them as those.
+        ``outputs`` says how many there are, or which.
+        """
+        made = self.add(op, operands, outputs, settings)
         self.values.extend(made)
         return made[0]
 
-    def _types(
-        self, proto: onnx.NodeProto, operands: Sequence[Value | None]
+    def inner(self, op: str, *operands: Value | None, **settings: Any) -> Value:
+        """``node`` whose result only the caller reads."""
+        return self.add(op, operands, 1, settings)[0]
+
+    def end(self, op: str, *operands: Value | None, **settings: Any) -> Value:
+        """``node`` whose result is an output that no node reads."""
+        (made,) = self.add(op, operands, 1, settings)
+        self.ends.append(made)
+        return made
+
+    def shaped(self, shape: Sequence[int], op: str, *operands: Value, **settings: Any) -> Value:
+        """``node`` whose shape follows from constants, which ONNX's shape inference misses."""
+        (made,) = self.add(op, operands, 1, settings, shape)
+        self.values.append(made)
+        return made
+
+    def add(
+        self,
+        op: str,
+        operands: Sequence[Value | None],
+        outputs: int | Sequence[bool],
+        settings: dict[str, Any],
+        shape: Sequence[int] | None = None,
+    ) -> list[Value]:
+        schema = self.schema(op)
+        operands, attributes = self.arranged(schema, operands, settings)
+        wanted = [True] * outputs if isinstance(outputs, int) else outputs
+        names = [f"v{self.names + i}" if w else "" for i, w in enumerate(wanted)]
+        present = [value.name if value else "" for value in operands]
+        proto = helper.make_node(op, present, names, name=f"n{len(self.nodes)}", **attributes)
+        kinds = self.types(schema, proto, operands)
+        made = [value_of(name, kinds.get(name), shape) for name in names if name]
+        self.names += len(names)
+        self.nodes.append(proto)
+        return made
+
+    def schema(self, op: str) -> defs.OpSchema:
+        """The operator in this graph's opset."""
+        try:
+            schema = defs.get_schema(op, self.opset)
+        except defs.SchemaError as error:
+            raise Rejected(f"{op} is newer than opset {self.opset}") from error
+        if schema.deprecated:
+            raise Rejected(f"{op} is no more in opset {self.opset}")
+        return schema
+
+    def arranged(
+        self, schema: defs.OpSchema, operands: Sequence[Value | None], settings: dict[str, Any]
+    ) -> tuple[list[Value | None], dict[str, Any]]:
+        """Operands and attributes; settings that the schema has as operands become constants."""
+        formal = [parameter.name for parameter in schema.inputs]
+        placed, attributes = list(operands), {}
+        for name, setting in settings.items():
+            if name not in formal:
+                attributes[name] = setting.item() if isinstance(setting, np.generic) else setting
+                continue
+            at = formal.index(name)
+            placed += [None] * (at + 1 - len(placed))
+            plain = isinstance(setting, int | list | tuple)
+            placed[at] = self.constant(np.asarray(setting, np.int64) if plain else setting)
+        if unknown := [name for name in attributes if name not in schema.attributes]:
+            raise Rejected(f"no {unknown} in opset {self.opset}")
+        return placed, attributes
+
+    def types(
+        self, schema: defs.OpSchema, proto: onnx.NodeProto, operands: Sequence[Value | None]
     ) -> dict[str, onnx.TypeProto]:
         known = {tensor.name: tensor for tensor in self.constants}
         present = [value for value in operands if value]
         kinds = {v.name: helper.make_tensor_type_proto(v.element, v.shape) for v in present}
         data = {v.name: known[v.name] for v in present if v.name in known}
         try:
-            schema = onnx.defs.get_schema(proto.op_type, OPSET)
-            return dict(shape_inference.infer_node_outputs(schema, proto, kinds, data))
+            imports = [helper.make_opsetid("", self.opset)]
+            return dict(
+                shape_inference.infer_node_outputs(
+                    schema, proto, kinds, data, opset_imports=imports
+                )
+            )
         except (
             shape_inference.InferenceError,
-            onnx.defs.SchemaError,
+            checker.ValidationError,
+            defs.SchemaError,
             ValueError,
             RuntimeError,
         ) as error:
             raise Rejected(str(error)) from error
 
 
-def value_of(name: str, kind: onnx.TypeProto) -> Value:
+def value_of(name: str, kind: onnx.TypeProto | None, shape: Sequence[int] | None = None) -> Value:
     """The value of an inferred type.  Raises ``Rejected`` for what is free, empty or too large."""
-    tensor = kind.tensor_type
-    if not tensor.HasField("shape") or tensor.elem_type not in (FLOAT, INTEGER, CONDITION):
+    if kind is None or kind.tensor_type.elem_type not in DRAWN:
         raise Rejected("unknown type")
-    dims = tensor.shape.dim
-    if not all(dim.HasField("dim_value") for dim in dims):
-        raise Rejected("free shape")
-    value = Value(name, tensor.elem_type, tuple(dim.dim_value for dim in dims))
-    if min(value.shape, default=1) < 1 or value.size > MOST_ELEMENTS or value.rank > 6:
+    dims = kind.tensor_type.shape.dim
+    if shape is None:
+        if not kind.tensor_type.HasField("shape") or any(not d.HasField("dim_value") for d in dims):
+            raise Rejected("free shape")
+        shape = [dim.dim_value for dim in dims]
+    value = Value(name, kind.tensor_type.elem_type, tuple(shape))
+    if min(value.shape, default=1) < 1 or value.size > MOST_ELEMENTS or value.rank > MOST_RANK:
         raise Rejected("too large")
     return value

@@ -9,15 +9,15 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from tests.fuzz.drawing import CONDITION, FLOAT, OPSET, Drawing, Rejected, Value
-from tests.fuzz.operators import FAMILIES
+from tests.fuzz.drawing import CONDITION, FLOAT, INTEGER, OPSETS, Drawing, Rejected, Value
+from tests.fuzz.draws import FAMILIES
 
 Feeds = dict[str, NDArray[np.generic]]
 MOST_NODES = 12
 TRIES = 60
 SAMPLES = 3
-SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
-"""Around the widths of vectors and tiles."""
+QUANTIZED = 0.15
+"""The share of graphs that have quantized operators, too."""
 
 
 @dataclass(frozen=True)
@@ -31,49 +31,51 @@ class Case:
 def drawn(seed: int) -> Case:
     """The case of a seed."""
     rng = np.random.default_rng(seed)
-    drawing = Drawing(rng)
+    drawing = Drawing(rng, OPSETS[int(rng.integers(len(OPSETS)))])
     for _ in range(drawing.integer(1, 2)):
-        drawing.input(FLOAT, shape_of_input(drawing))
+        drawing.input(FLOAT, drawing.shape())
+    if drawing.chance(0.2):
+        drawing.input(drawing.choose((INTEGER, CONDITION)), drawing.shape())
+    if drawing.chance(0.2):
+        drawing.values.append(drawing.normal(*drawing.shape()))
     grow(drawing, drawing.integer(1, MOST_NODES))
     model = model_of(drawing, outputs_of(drawing))
     onnx.checker.check_model(model, full_check=True)
     return Case(model, tuple(feeds(drawing.inputs, rng) for _ in range(SAMPLES)))
 
 
-def shape_of_input(drawing: Drawing) -> list[int]:
-    rank = drawing.choose((1, 2, 2, 3, 3, 4, 4, 4, 4))
-    sizes = [drawing.choose(SIZES) for _ in range(rank)]
-    if drawing.chance(0.7):
-        sizes[0] = 1
-    while np.prod(sizes) > 2000:
-        sizes[int(np.argmax(sizes))] //= 2
-    return sizes
-
-
 def grow(drawing: Drawing, count: int) -> None:
     """Add about ``count`` nodes."""
-    chances = np.array([weight for weight, _ in FAMILIES])
+    is_quantized = drawing.chance(QUANTIZED)
+    chances = np.array([f.weight * (is_quantized or not f.is_quantized) for f in FAMILIES])
     chances /= chances.sum()
     for _ in range(TRIES):
         if len(drawing.nodes) >= count:
             return
-        _, draw = FAMILIES[int(drawing.rng.choice(len(FAMILIES), p=chances))]
+        family = FAMILIES[int(drawing.rng.choice(len(FAMILIES), p=chances))]
         try:
-            draw(drawing)
+            family.draw(drawing)
         except Rejected:
             continue
 
 
 def outputs_of(drawing: Drawing) -> list[Value]:
     """What nobody reads, and now and then a value that others read too."""
-    read = {name for node in drawing.nodes for name in node.input}
-    made = [v for v in drawing.values if v not in drawing.inputs]
-    ends = [v for v in made if v.name not in read]
+    read = {name for node in drawing.nodes for name in read_by(node)}
+    computed = {name for node in drawing.nodes for name in node.output}
+    made = [v for v in drawing.values if v.name in computed]
+    ends = [v for v in made if v.name not in read] + drawing.ends
     if made and drawing.chance(0.3):
         ends.append(drawing.choose(made))
     if not ends:
         ends = [drawing.node("Identity", drawing.inputs[0])]
     return list(dict.fromkeys(ends))
+
+
+def read_by(node: onnx.NodeProto) -> list[str]:
+    """What a node reads, its branches too."""
+    inner = [read_by(n) for a in node.attribute for n in a.g.node]
+    return [*node.input, *(name for names in inner for name in names)]
 
 
 def model_of(drawing: Drawing, outputs: list[Value]) -> onnx.ModelProto:
@@ -87,7 +89,9 @@ def model_of(drawing: Drawing, outputs: list[Value]) -> onnx.ModelProto:
         [info(v) for v in outputs],
         drawing.constants,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", drawing.opset)], ir_version=10
+    )
 
 
 def feeds(inputs: list[Value], rng: np.random.Generator) -> Feeds:
@@ -99,4 +103,6 @@ def array_of(value: Value, rng: np.random.Generator) -> NDArray[np.generic]:
         return rng.normal(0, 1, value.shape).astype(np.float32)
     if value.element == CONDITION:
         return rng.random(value.shape) < 0.5
-    return rng.integers(-4, 5, value.shape)
+    dtype = helper.tensor_dtype_to_np_dtype(value.element)
+    low = 0 if dtype.kind == "u" else -4
+    return rng.integers(low, 5, value.shape).astype(dtype)

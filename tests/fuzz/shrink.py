@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import onnx
-from onnx import shape_inference
+from onnx import helper
 
 from quantglow.backends.onnxruntime.session import failures
 from tests.fuzz.compare import session
-from tests.fuzz.graphs import Case
+from tests.fuzz.graphs import Case, Feeds, read_by
 
 Fails = Callable[[Case], bool]
 
@@ -23,15 +23,14 @@ def shrunk(case: Case, fails: Fails) -> Case:
 
 def candidates(case: Case) -> Iterator[Case]:
     """Smaller cases: up to one value only; and values fed instead of computed."""
-    inferred = shape_inference.infer_shapes(case.model, strict_mode=True, data_prop=True).graph
-    known = {v.name: v for v in (*inferred.value_info, *inferred.output)}
+    known = types(case)
     for position, node in enumerate(case.model.graph.node):
-        for name in node.output:
+        for name in filter(None, node.output):
             if position + 1 < len(case.model.graph.node) or len(case.model.graph.output) > 1:
                 yield reduced(case, case.model.graph.node[: position + 1], [known[name]], [])
     for node in case.model.graph.node[:-1]:
         rest = [n for n in case.model.graph.node if n is not node]
-        fed = [known[name] for name in node.output]
+        fed = [known[name] for name in node.output if name]
         try:
             smaller = reduced(case, rest, list(case.model.graph.output), fed)
         except failures():  # a value that onnxruntime had left out, because nothing reads it
@@ -47,7 +46,7 @@ def reduced(
 ) -> Case:
     """The case with these nodes; the values ``fed`` become inputs with the values they had."""
     nodes = needed(nodes, {o.name for o in outputs})
-    read = {name for node in nodes for name in node.input} | {o.name for o in outputs}
+    read = {name for node in nodes for name in read_by(node)} | {o.name for o in outputs}
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     graph = model.graph
@@ -68,20 +67,36 @@ def needed(nodes: list[onnx.NodeProto], names: set[str]) -> list[onnx.NodeProto]
     for node in reversed(nodes):
         if names.intersection(node.output):
             kept.append(node)
-            names = names | set(node.input)
+            names = names | set(read_by(node))
     return kept[::-1]
 
 
-def with_values(case: Case, fed: list[onnx.ValueInfoProto], names: set[str]) -> tuple:
+def with_values(case: Case, fed: list[onnx.ValueInfoProto], names: set[str]) -> tuple[Feeds, ...]:
     if not fed:
         return tuple({n: s[n] for n in names} for s in case.samples)
+    values = computed(case, [v.name for v in fed])
+    return tuple(
+        {name: own.get(name, sample.get(name)) for name in names}
+        for own, sample in zip(values, case.samples, strict=True)
+    )
+
+
+def computed(case: Case, names: list[str]) -> list[Feeds]:
+    """What onnxruntime computes for these values, for each sample."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     del model.graph.output[:]
-    model.graph.output.extend(fed)
+    model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     runner = session(model)
-    found = []
-    for sample in case.samples:
-        values = dict(zip((v.name for v in fed), runner.run(None, sample), strict=True))
-        found.append({name: values.get(name, sample.get(name)) for name in names})
-    return tuple(found)
+    return [dict(zip(names, runner.run(None, s), strict=True)) for s in case.samples]
+
+
+def types(case: Case) -> dict[str, onnx.ValueInfoProto]:
+    """The types of all values that nodes compute."""
+    names = [name for node in case.model.graph.node for name in node.output if name]
+    return {
+        name: helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape
+        )
+        for name, array in computed(case, names)[0].items()
+    }

@@ -1,0 +1,43 @@
+"""The generator draws every operator that is compiled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks import operators
+from quantglow.frontend.context import IMPORTERS
+from tests.fuzz.drawing import FLOAT, OPSETS, Drawing, Rejected
+from tests.fuzz.draws import FAMILIES, Family
+
+TRIES = 600
+
+
+def drawn_by(family: Family) -> set[str]:
+    """What the family adds, of the operators it says it draws."""
+    found: set[str] = set()
+    for seed in range(TRIES):
+        drawing = Drawing(np.random.default_rng(seed), OPSETS[seed % len(OPSETS)])
+        drawing.input(FLOAT, drawing.shape())
+        drawing.input(FLOAT, drawing.shape())
+        try:
+            family.draw(drawing)
+        except Rejected:
+            continue
+        found |= {node.op_type for node in drawing.nodes}.intersection(family.operators)
+        if found == set(family.operators):
+            break
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.draw.__name__)
+def test_a_family_draws_each_of_its_operators(family: Family) -> None:
+    assert drawn_by(family) == set(family.operators)
+
+
+def test_every_compiled_operator_is_drawn() -> None:
+    """Those of the README's table, and what has an importer but no test of its own in ONNX."""
+    table = {name for name, support in operators.supports().items() if support.floats != "-"}
+    imported = {name for name in IMPORTERS if "." not in name}
+    drawn = {name for family in FAMILIES for name in family.operators}
+    assert sorted((table | imported) - drawn) == []
