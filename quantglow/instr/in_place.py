@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from quantglow.graph.node import Node, operand_fields
-from quantglow.ops import Conv, Map, Scatter, Table
+from quantglow.ops import Conv, Map, Rows, Scatter, Table
 
 IN_PLACE: dict[type[Node], tuple[str, ...]] = {
     Map: ("args",),
+    Rows: ("args",),
     Table: ("x",),
     Conv: ("residual",),
     Scatter: ("x",),

@@ -3,11 +3,9 @@ registers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops import Map
+from quantglow.ops import Map, Rows
 from quantglow.ops.expression import Expr, arg
 from quantglow.types import DType
 
@@ -17,17 +15,20 @@ MAX_OPERATIONS = 64
 
 @rewrite_pass("fuse-maps")
 def fuse_maps(node: Node, uses: Uses) -> Node | None:
-    """Map(f, Map(g, x), …) -> Map(f∘g, x, …) where the inner value has one reader"""
-    if not isinstance(node, Map):
+    """Map(f, Map(g, x), …) -> Map(f∘g, x, …) where the inner value has one reader; the same for
+    Rows, one of them"""
+    if not isinstance(node, Map | Rows):
         return None
     for index, inner in enumerate(node.args):
-        if isinstance(inner, Map) and uses.single(inner) and _fits(node, inner):
+        if isinstance(inner, Map | Rows) and uses.single(inner) and _fits(node, inner):
             return _absorb(node, index, inner)
     return None
 
 
-def _fits(node: Map, inner: Map) -> bool:
+def _fits(node: Map | Rows, inner: Map | Rows) -> bool:
     """Values of full shape only, or a broadcast would be computed again and again."""
+    if isinstance(inner, Rows) and not _may_hold_rows(node):
+        return False
     return (
         (inner.type.dtype in (DType.F32, DType.I32) or _is_saturated(inner.expression))
         and inner.type.shape == node.type.shape
@@ -44,9 +45,17 @@ def _is_saturated(expression: Expr) -> bool:
     return False
 
 
-def _absorb(node: Map, index: int, inner: Map) -> Map:
+def _may_hold_rows(node: Map | Rows) -> bool:
+    """Sums of rows of what is itself made of sums of rows would need pass after pass."""
+    no_integers = DType.I64 not in (node.type.dtype, *(a.type.dtype for a in node.args))
+    return isinstance(node, Map) and no_integers and node.type.dtype is not DType.BOOL
+
+
+def _absorb(node: Map | Rows, index: int, inner: Map | Rows) -> Map | Rows:
     kept = [a for i, a in enumerate(node.args) if i != index]
     args = list(dict.fromkeys([*kept, *inner.args]))
     own: list[Expr] = [arg(args.index(a)) if a is not inner else arg(0) for a in node.args]
     own[index] = inner.expression.substitute([arg(args.index(a)) for a in inner.args])
-    return replace(node, args=tuple(args), expression=node.expression.substitute(own))
+    expression = node.expression.substitute(own)
+    kind = Rows if isinstance(inner, Rows) else type(node)
+    return kind(name=node.name, args=tuple(args), expression=expression, out=node.out)

@@ -19,10 +19,11 @@ from quantglow.ops import (
     ReduceMin,
     ReduceSum,
     Reshape,
+    Rows,
     Softmax,
     Transpose,
 )
-from quantglow.ops.expression import arg, call, const
+from quantglow.ops.expression import Expr, arg, call, const
 from quantglow.ops.pooling import Reduce
 from quantglow.types import DType, ElementType
 
@@ -54,7 +55,11 @@ lowering_rules.update(dict.fromkeys((ReduceMean, ReduceSum, ReduceMax, ReduceMin
 
 @lowers(Softmax)
 def lower_softmax(node: Softmax) -> Node | None:
-    """Softmax of any rank -> Softmax of rows"""
+    """Integers: Softmax of any rank -> Softmax of rows.  Floats: powers / their sum as Rows"""
+    if node.out is None:
+        powers = call("expneg", call("sub", arg(0), call("rowmax", arg(0))))
+        share = call("div", const(1), call("rowsum", powers))
+        return _rows(node, (node.x,), call("mul", powers, share))
     if node.x.type.rank == 2:
         return None
     columns = node.x.type.shape[-1]
@@ -66,45 +71,28 @@ def lower_softmax(node: Softmax) -> Node | None:
 @lowers(LogSoftmax)
 def lower_log_softmax(node: LogSoftmax) -> Node:
     """x - max - log(sum(exp(x - max)))"""
-    last = (node.x.type.rank - 1,)
-    largest = ReduceMax(name=tag(node, "max"), x=node.x, axes=last)
-    powers = Map(
-        name=tag(node, "exp"),
-        args=(node.x, largest),
-        expression=call("exp", call("sub", arg(0), arg(1))),
-        out=FLOAT,
-    )
-    total = ReduceSum(name=tag(node, "sum"), x=powers, axes=last)
-    value = call("sub", call("sub", arg(0), arg(1)), call("log", arg(2)))
-    return Map(name=node.name, args=(node.x, largest, total), expression=value, out=FLOAT)
+    shifted = call("sub", arg(0), call("rowmax", arg(0)))
+    total = call("rowsum", call("expneg", shifted))
+    return _rows(node, (node.x,), call("sub", shifted, call("log", total)))
 
 
 @lowers(LayerNormalization)
 def lower_layer_normalization(node: LayerNormalization) -> Node:
     """(x - mean) * (1 / sqrt(var + eps)) * gamma + beta; the root once for each row"""
-    last = (node.x.type.rank - 1,)
-    mean = ReduceMean(name=tag(node, "mean"), x=node.x, axes=last)
-    centred = call("sub", arg(0), arg(1))
-    squares = Map(
-        name=tag(node, "squares"),
-        args=(node.x, mean),
-        expression=call("mul", centred, centred),
-        out=FLOAT,
-    )
-    variance = ReduceMean(name=tag(node, "variance"), x=squares, axes=last)
-    root = call("sqrt", call("add", arg(0), const(node.epsilon)))
-    inverse = Map(
-        name=tag(node, "inverse"),
-        args=(variance,),
-        expression=call("div", const(1), root),
-        out=FLOAT,
-    )
-    args: tuple[Node, ...] = (node.x, mean, inverse)
-    value = call("mul", centred, arg(2))
+    length = const(node.type.shape[-1])
+    centred = call("sub", arg(0), call("div", call("rowsum", arg(0)), length))
+    variance = call("div", call("rowsum", call("mul", centred, centred)), length)
+    root = call("sqrt", call("add", variance, const(node.epsilon)))
+    args: tuple[Node, ...] = (node.x,)
+    value = call("mul", centred, call("div", const(1), root))
     for op, parameter in (("mul", node.gamma), ("add", node.beta)):
         if parameter is not None:
             value, args = call(op, value, arg(len(args))), (*args, parameter)
-    return Map(name=node.name, args=args, expression=value, out=FLOAT)
+    return _rows(node, args, value)
+
+
+def _rows(node: Node, args: tuple[Node, ...], value: Expr) -> Rows:
+    return Rows(name=node.name, args=args, expression=value, out=FLOAT)
 
 
 @lowers(LRN)

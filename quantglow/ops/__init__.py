@@ -20,7 +20,7 @@ from quantglow.ops.pooling import (
     ReduceMin,
     ReduceSum,
 )
-from quantglow.ops.primitives import Map
+from quantglow.ops.primitives import Map, Rows
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.resize import Resize
 from quantglow.ops.selection import PRelu, Where
@@ -102,6 +102,7 @@ __all__ = [
     "Rescale",
     "Reshape",
     "Resize",
+    "Rows",
     "Scatter",
     "Sigmoid",
     "Slice",

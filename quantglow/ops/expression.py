@@ -17,7 +17,14 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.attributes import register
-from quantglow.ops.functions import BINARY, SELECT, UNARY, kind_of_array, result_kind
+from quantglow.ops.functions import (
+    BINARY,
+    ROW_FUNCTIONS,
+    SELECT,
+    UNARY,
+    kind_of_array,
+    result_kind,
+)
 from quantglow.types import Array
 
 
@@ -57,6 +64,11 @@ class Expr:
         if self.op == "arg":
             return replacements[int(self.value)]
         return Expr(self.op, tuple(a.substitute(replacements) for a in self.args), self.value)
+
+    def row_functions(self) -> tuple[Expr, ...]:
+        """Its sums and maxima of rows, each once, those inside others first."""
+        found = dict.fromkeys(e for a in self.args for e in a.row_functions())
+        return (*found, self) if self.op in ROW_FUNCTIONS else tuple(found)
 
     def size(self) -> int:
         """Operations in the tree."""

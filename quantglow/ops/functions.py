@@ -15,6 +15,14 @@ import numpy as np
 from quantglow.ops import special
 from quantglow.types import Array, DType
 
+NEGLIGIBLE = -80.0
+"""So far below the maximum of a row a share of it is less than 2e-35.  Masked elements lie there;
+their powers would be subnormal, which costs a processor a hundred cycles each."""
+PARTIAL_SUMS = 64
+"""Of a row: as many as four vectors of the widest target have lanes."""
+ROW_FUNCTIONS = ("rowsum", "rowmax")
+"""Functions of a whole row; of ``rowmax`` only the largest number counts if there is a NaN."""
+
 
 class Function(NamedTuple):
     compute: Callable[..., Any]
@@ -84,6 +92,33 @@ def _float_remainder(x: Any, y: Any) -> Any:
     return np.copysign(rest.astype(np.float32), x)
 
 
+def _shrinking_power(x: Any) -> Any:
+    """``e ** x`` for x <= 0; 0 below ``NEGLIGIBLE``."""
+    return np.where(np.less(x, np.float32(NEGLIGIBLE)), np.float32(0), np.exp(x))
+
+
+def row_sum(x: Array) -> Array:
+    """Sums along the last axis, kept, in the one order that all targets keep.
+
+    Every ``PARTIAL_SUMS``-th element is added to the same partial sum, from the first on; then the
+    upper half of these sums is added to the lower one until one is left.
+    """
+    *outer, length = x.shape
+    chunks = -(-length // PARTIAL_SUMS)
+    padded = np.zeros((*outer, chunks * PARTIAL_SUMS), np.float32)
+    padded[..., :length] = x
+    total = np.zeros((*outer, PARTIAL_SUMS), np.float32)
+    for chunk in range(chunks):
+        total = total + padded[..., chunk * PARTIAL_SUMS : (chunk + 1) * PARTIAL_SUMS]
+    while (half := total.shape[-1] // 2) > 0:
+        total = total[..., :half] + total[..., half:]
+    return total
+
+
+def _row_max(x: Array) -> Array:
+    return np.asarray(x.max(axis=-1, keepdims=True))
+
+
 UNARY: dict[str, Function] = {
     "neg": Function(np.negative, "f:f"),
     "abs": Function(np.abs, "f:f"),
@@ -103,6 +138,9 @@ UNARY: dict[str, Function] = {
     "int32": Function(lambda x: _saturated(x, np.int32), "x:i"),
     "int64": Function(lambda x: _saturated(x, np.int64), "x:l"),
     "not": Function(np.logical_not, "b:b"),
+    "expneg": Function(_shrinking_power, "f:f"),
+    "rowsum": Function(row_sum, "f:f"),
+    "rowmax": Function(_row_max, "f:f"),
 }
 """``int`` is for values known to fit int32; ``int32`` and ``int64`` take any value."""
 

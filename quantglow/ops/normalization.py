@@ -6,6 +6,7 @@ import numpy as np
 
 from quantglow.graph.node import Node, op
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
+from quantglow.ops.functions import row_sum
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -38,6 +39,7 @@ class LayerNormalization(Node):
     """``(x - mean) / sqrt(var + epsilon) * gamma + beta`` along the last axis; float.
 
     ``gamma`` and ``beta``, one element for each of the axis, are 1 and 0 where they are absent.
+    Sums have the order of ``row_sum``, so that every target gives the same floats.
     """
 
     x: Node
@@ -54,8 +56,9 @@ class LayerNormalization(Node):
         return self.x.type
 
     def reference(self, x: Array, gamma: Array | None, beta: Array | None) -> Array:
-        centred = x - x.mean(axis=-1, keepdims=True, dtype=np.float32)
-        var = (centred * centred).mean(axis=-1, keepdims=True, dtype=np.float32)
+        length = np.float32(x.shape[-1])
+        centred = x - row_sum(x) / length
+        var = row_sum(centred * centred) / length
         y = centred * (np.float32(1) / np.sqrt(var + np.float32(self.epsilon)))
         y = y if gamma is None else y * gamma
         return np.asarray(y if beta is None else y + beta)

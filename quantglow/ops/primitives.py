@@ -1,7 +1,7 @@
-"""The primitive that many operators become: those of integers and conditions at import, the
+"""The primitives that many operators become: those of integers and conditions at import, the
 others when they are lowered.
 
-A backend implements it, and the operators that lowering leaves as they are (see
+A backend implements them, and the operators that lowering leaves as they are (see
 ``quantglow.lowering``).
 """
 
@@ -28,19 +28,54 @@ class Map(Node):
     out: ElementType
 
     def infer(self) -> TensorType:
-        if self.expression.operand_count() > len(self.args):
-            raise self.refuse(f"{self.expression} reads more than {len(self.args)} operand(s)")
-        try:
-            kind = self.expression.kind([kind_of(a.type.dtype) for a in self.args])
-        except TypeError as error:
-            raise self.refuse(f"{self.expression}: {error}") from None
-        if kind != kind_of(self.out.dtype):
-            raise self.refuse(f"{self.expression} is of kind {kind}, not {self.out.dtype}")
-        shape = broadcast(self, *(a.type.shape for a in self.args))
-        return TensorType(self.out.dtype, shape, self.out.quant)
+        if self.expression.row_functions():
+            raise self.refuse(f"{self.expression} is not element by element")
+        return _type_of(self, self.args, self.expression, self.out)
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         with np.errstate(all="ignore"):
             values = self.expression.evaluate(args)
         result = np.broadcast_to(np.asarray(values), self.type.shape)
         return result.astype(DType(self.out.dtype).numpy)
+
+
+@op
+class Rows(Node):
+    """``Map`` with sums and maxima of rows, which lie along the last axis, in the expression.
+
+    Sums have a fixed order, so that every target gives the same floats.
+    """
+
+    args: tuple[Node, ...]
+    expression: Expr
+    out: ElementType
+
+    def infer(self) -> TensorType:
+        found = _type_of(self, self.args, self.expression, self.out)
+        if found.rank < 1 or found.shape[-1] < 1:
+            raise self.refuse("the last axis must not be empty")
+        if any(t.dtype is DType.I64 for t in (found, *(a.type for a in self.args))):
+            raise self.refuse("its tensors must not be int64")
+        if found.dtype is DType.BOOL:
+            raise self.refuse("its result must not be a condition")
+        return found
+
+    def reference(self, args: tuple[Array, ...]) -> Array:
+        shape = self.type.shape
+        with np.errstate(all="ignore"):
+            values = self.expression.evaluate([np.broadcast_to(a, shape) for a in args])
+        return np.broadcast_to(values, shape).astype(DType(self.out.dtype).numpy)
+
+
+def _type_of(node: Node, args: tuple[Node, ...], expression: Expr, out: ElementType) -> TensorType:
+    """The type of an expression on broadcast operands."""
+    if expression.operand_count() > len(args):
+        raise node.refuse(f"{expression} reads more than {len(args)} operand(s)")
+    try:
+        kind = expression.kind([kind_of(a.type.dtype) for a in args])
+    except TypeError as error:
+        raise node.refuse(f"{expression}: {error}") from None
+    if kind != kind_of(out.dtype):
+        raise node.refuse(f"{expression} is of kind {kind}, not {out.dtype}")
+    shape = broadcast(node, *(a.type.shape for a in args))
+    return TensorType(out.dtype, shape, out.quant)

@@ -40,6 +40,7 @@ from quantglow.ops import (
     Rescale,
     Reshape,
     Resize,
+    Rows,
     Scatter,
     Slice,
     Sqrt,
@@ -66,6 +67,7 @@ NO_INT8_FORM: dict[type[Node], str] = {
     Table: "it is part of the model",
     External: "another runtime computes it",
     Map: "it computes integers or conditions",
+    Rows: "it computes on whole rows in float",
     Scatter: "its two tensors have no common int8 range",
     TopK: "its results are indices",
 }

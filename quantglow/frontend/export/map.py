@@ -1,4 +1,4 @@
-"""Export of ``Map``: each step of its expression is an ONNX operator."""
+"""Export of ``Map`` and ``Rows``: each step of the expression is an ONNX operator."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 import onnx
 
 from quantglow.errors import ModelError
-from quantglow.frontend.export.writer import Value, Writer, export_rule
-from quantglow.ops import Map
+from quantglow.frontend.export.writer import Value, Writer, export_rule, permuted
+from quantglow.ops import Map, Rows
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of
 from quantglow.types import DType
 
 STEPS = {
     "abs": "Abs", "add": "Add", "and": "And", "atan": "Atan", "ceil": "Ceil", "cos": "Cos",
-    "div": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp", "floor": "Floor",
+    "div": "Div", "eq": "Equal", "erf": "Erf", "exp": "Exp", "expneg": "Exp", "floor": "Floor",
     "ge": "GreaterOrEqual", "gt": "Greater", "iadd": "Add", "iand": "BitwiseAnd", "idiv": "Div",
     "imax": "Max", "imin": "Min", "imod": "Mod", "imul": "Mul", "ior": "BitwiseOr", "isub": "Sub",
     "ixor": "BitwiseXor", "le": "LessOrEqual", "log": "Log", "lt": "Less", "max": "Max",
@@ -37,6 +37,9 @@ ATTRIBUTES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Those that have one with attributes."""
 
+REDUCTIONS = {"rowsum": "ReduceSum", "rowmax": "ReduceMax"}
+"""Those of whole rows."""
+
 _LITERALS = {"f": np.float32, "i": np.int32, "l": np.int64}
 
 
@@ -49,13 +52,28 @@ def elementwise(node: Map, w: Writer) -> Value:
     return w.rounded(node, written, perm)
 
 
+@export_rule(Rows)
+def rows(node: Rows, w: Writer) -> Value:
+    """Every operand is a whole row: of one that is broadcast, a sum would be another."""
+    rank = node.type.rank
+    perm = w.common_order(node.args, rank)
+    shape = w.integers(permuted(node.type.shape, perm), f"{node.name}:shape")
+    operands = [
+        w.emit("Expand", [w.spread(operand, rank, perm), shape], f"{node.name}:rows")
+        for operand in node.args
+    ]
+    written = _Expression(node, w, operands, row_axis=perm.index(rank - 1)).result()
+    return w.rounded(node, written, perm)
+
+
 @dataclass
 class _Expression:
     """Writes each step of a node's expression once."""
 
-    node: Map
+    node: Map | Rows
     writer: Writer
     operands: list[str]
+    row_axis: int = 0
     done: dict[Expr, str] = field(default_factory=dict)
 
     def result(self) -> str:
@@ -79,6 +97,11 @@ class _Expression:
         if expr.op in _LITERALS:
             return self.writer.constant(
                 np.array(expr.value, _LITERALS[expr.op]), f"{name}:constant"
+            )
+        if expr.op in REDUCTIONS:
+            axes = self.writer.integers([self.row_axis], f"{name}:axes")
+            return self.writer.emit(
+                REDUCTIONS[expr.op], [self._value(expr.args[0]), axes], f"{name}:{expr.op}"
             )
         if expr.op not in STEPS and expr.op not in ATTRIBUTES:
             raise ModelError(

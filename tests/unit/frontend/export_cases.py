@@ -291,6 +291,15 @@ def layer_normalization(k: Kit) -> Node:
     return ops.LayerNormalization(name=k.name(), x=k.x, epsilon=0.1, **parameters)
 
 
+def rows(k: Kit) -> Node:
+    """x, less what is the same in all of a row, by the sum of its powers."""
+    each = k.floats(*k.x.type.shape[:3], 1)
+    powers = call("expneg", call("sub", arg(0), call("rowmax", arg(0))))
+    share = call("div", call("mul", powers, arg(1)), call("rowsum", call("add", powers, arg(2))))
+    args = (k.x, each, k.floats(k.x.type.shape[3]))
+    return ops.Rows(name=k.name(), args=args, expression=share, out=ElementType(DType.F32))
+
+
 def softmax(k: Kit) -> Node:
     return ops.Softmax(name=k.name(), x=k.x, out=k.out)
 
@@ -461,6 +470,7 @@ FLOAT: dict[str, Callable[[Kit], Node]] = {
     "LRN": lrn,
     "LayerNormalization": layer_normalization,
     "LogSoftmax": unary(ops.LogSoftmax),
+    "Rows": rows,
     "Quantize": quantize,
 }
 

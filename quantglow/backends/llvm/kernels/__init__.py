@@ -12,6 +12,7 @@ from quantglow.backends.llvm.kernels import (  # noqa: F401 - importing fills th
     pool,
     reduce,
     resize,
+    rows,
     softmax,
     table,
 )

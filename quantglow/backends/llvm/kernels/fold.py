@@ -13,12 +13,18 @@ UNROLL = 4
 
 
 @dataclass(frozen=True)
-class Fold:
-    """What is folded.  ``load`` computes the lanes of a piece that counts from an index."""
+class Combination:
+    """How lanes are combined."""
 
     kind: Callable[[int], str]
     neutral: Callable[[int], Value]
     combine: Callable[[int, Value, Value], Value]
+
+
+@dataclass(frozen=True)
+class Fold(Combination):
+    """What is folded.  ``load`` computes the lanes of a piece that counts from an index."""
+
     load: Callable[[Value | int, Piece], Value]
 
 
@@ -64,7 +70,7 @@ def _rest(start: int, stop: int, lanes: int) -> Iterator[Piece]:
         start += width
 
 
-def across(b: Builder, fold: Fold, lanes: int, value: Value) -> Value:
+def across(b: Builder, fold: Combination, lanes: int, value: Value) -> Value:
     """All lanes combined into one."""
     while lanes > 1:
         kind, lanes = fold.kind(lanes), lanes // 2

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernels import rounding, vectors
 from quantglow.backends.llvm.target import Target
+from quantglow.ops.functions import NEGLIGIBLE
 
 _LN2_HIGH = 355 / 512
 """Few bits, so that its product with an exponent is exact."""
@@ -63,6 +64,16 @@ def exp_normal(b: Builder, lanes: int, x: Value) -> Value:
     # The shift by 23 that makes it an exponent leaves nothing of the magic number.
     scale = _power_of_two(b, lanes, vectors.bits(b, lanes, shifted))
     return b.op("fmul", vector(lanes, "float"), value, scale)
+
+
+def exp_negative(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+    """``e ** x`` of x <= 0; 0 below ``NEGLIGIBLE``.  NaN stays NaN."""
+    del target
+    kind = vector(lanes, "float")
+    limit, zero = splat(kind, f32(NEGLIGIBLE)), splat(kind, f32(0.0))
+    below = b.compare("olt", kind, x, limit)
+    power = exp_normal(b, lanes, b.select(kind, below, limit, x))
+    return b.select(kind, below, zero, power)
 
 
 def _exp_mantissa(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:

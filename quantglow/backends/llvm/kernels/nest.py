@@ -32,17 +32,31 @@ class Axis:
 
 def collapsed(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
     """The axes of views broadcast to ``shape``, without axes of size 1, neighbours merged."""
+    axes = merged(broadcast_axes(shape, views))
+    return axes or [Axis(1, tuple(view.type.dtype.nbytes for view in views))]
+
+
+def broadcast_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
+    """An axis for each dimension of views broadcast to ``shape``."""
     wide = [view.expanded(shape) for view in views]
-    axes: list[Axis] = []
-    for dim, size in enumerate(shape):
-        if size == 1:
+    return [
+        Axis(size, tuple(v.strides[dim] * v.type.dtype.nbytes for v in wide))
+        for dim, size in enumerate(shape)
+    ]
+
+
+def merged(axes: Sequence[Axis]) -> list[Axis]:
+    """Axes without those of size 1, neighbours that are contiguous in every view as one."""
+    found: list[Axis] = []
+    for axis in axes:
+        inner = tuple(stride * axis.size for stride in axis.strides)
+        if axis.size == 1:
             continue
-        strides = tuple(v.strides[dim] * v.type.dtype.nbytes for v in wide)
-        if axes and all(o == i * size for o, i in zip(axes[-1].strides, strides, strict=True)):
-            axes[-1] = Axis(axes[-1].size * size, strides)
+        if found and found[-1].strides == inner:
+            found[-1] = Axis(found[-1].size * axis.size, axis.strides)
         else:
-            axes.append(Axis(size, strides))
-    return axes or [Axis(1, tuple(v.type.dtype.nbytes for v in wide))]
+            found.append(axis)
+    return found
 
 
 @dataclass(frozen=True)

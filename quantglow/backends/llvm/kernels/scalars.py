@@ -27,6 +27,7 @@ _VECTOR_FUNCTIONS: dict[str, Callable[[Builder, Target, int, Value], Value]] = {
     "ceil": rounding.ceil,
     "rint": rounding.rint,
     "exp": mathfun.exp,
+    "expneg": mathfun.exp_negative,
     "log": mathfun.log,
     "tanh": mathfun.tanh,
     "erf": mathfun.erf,

@@ -1,4 +1,4 @@
-"""``Softmax`` of rows: float32 by polynomials, integers by the table of the operator."""
+"""``Softmax`` of rows of integers, by the table of the operator."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernel import KernelCall, emits
-from quantglow.backends.llvm.kernels import mathfun, vectors
+from quantglow.backends.llvm.kernels import vectors
 from quantglow.backends.llvm.kernels.fold import Fold, fold_row
 from quantglow.backends.llvm.kernels.nest import Axis, Body, Nest, emit_row
 from quantglow.backends.llvm.kernels.strided import (
     load_lanes,
     load_strided,
     store_results,
-    store_strided,
 )
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS, Piece
 from quantglow.backends.llvm.target import Target
@@ -25,10 +24,7 @@ from quantglow.ops import Softmax
 from quantglow.types import Array, DType
 
 OPERATIONS = 40
-"""Rough cost of an element: an exponential and a division."""
-NEGLIGIBLE = -80.0
-"""So far below the maximum a share is less than 2e-35.  Masked elements lie there; their powers
-would be subnormal, which costs a processor a hundred cycles each."""
+"""Rough cost of an element: two looks at the table and a division."""
 
 
 @emits(Softmax)
@@ -39,9 +35,8 @@ def emit_softmax(step: Compute, target: Target) -> KernelCall:
     (x,) = step.inputs
     rows, _ = op.type.shape
     kernel = _Softmax(Builder(), target, op, x, step.output)
-    table = [] if op.out is None else [np.ascontiguousarray(op.table())]
-    kernel.emit(len(table))
-    pointers: tuple[View | Array, ...] = (step.output, x, *table)
+    kernel.emit()
+    pointers: tuple[View | Array, ...] = (step.output, x, np.ascontiguousarray(op.table()))
     work = op.type.size * OPERATIONS / 8
     return KernelCall(kernel.b.finish(), pointers, rows, work, "softmax")
 
@@ -62,35 +57,25 @@ class _Softmax:
     def columns(self) -> int:
         return self.op.type.shape[1]
 
-    def emit(self, tables: int) -> None:
+    def emit(self) -> None:
         b = self.b
-        y, x, *table = b.kernel(2 + tables)
+        y, x, table = b.kernel(3)
         y_nbytes, x_nbytes = self.y.type.dtype.nbytes, self.dtype.nbytes
         with b.loop("%begin", "%end") as row:
             at_y = b.at(y, b.mul(row, self.y.strides[0] * y_nbytes))
             at_x = b.at(x, b.mul(row, self.x.strides[0] * x_nbytes))
             largest = self.largest(at_x)
-            if self.op.out is None:
-                self.float_row(at_y, at_x, largest)
-            else:
-                self.integer_row(at_y, at_x, largest, table[0])
+            self.integer_row(at_y, at_x, largest, table)
 
     def largest(self, x: Value) -> Value:
-        """The maximum of a row, as stored; any of them if there is a NaN.
-
-        That shows in the sum of the powers, and makes the whole row NaN.
-        """
+        """The maximum of a row, as stored."""
         b, dtype = self.b, self.dtype
-        element = ELEMENTS[dtype]
-        lowest = -np.inf if dtype.is_float else dtype.limits[0]
+        element, lowest = ELEMENTS[dtype], dtype.limits[0]
 
         def neutral(lanes: int) -> Value:
             return splat(vector(lanes, element), vectors.literal(element, lowest))
 
         def combine(lanes: int, a: Value, c: Value) -> Value:
-            if dtype.is_float:
-                kind = vector(lanes, element)
-                return b.select(kind, b.compare("ogt", kind, a, c), a, c)
             return vectors.maximum(b, lanes, dtype, a, c)
 
         def load(index: Value | int, piece: Piece) -> Value:
@@ -105,41 +90,6 @@ class _Softmax:
             return self.b.at(pointer, index * itemsize)
         return self.b.at(pointer, self.b.mul(index, itemsize))
 
-    # -- float32
-
-    def float_row(self, y: Value, x: Value, largest: Value) -> None:
-        """Powers are written to the result, summed, and scaled: one division for the row."""
-        b = self.b
-
-        def power(index: Value | int, piece: Piece) -> Value:
-            kind = vector(piece.lanes, "float")
-            value = load_strided(b, "float", 4, self._at(x, index, 4), 4, piece)
-            top = b.broadcast(piece.lanes, "float", largest)
-            result = self._exp(piece.lanes, b.op("fsub", kind, value, top))
-            store_strided(b, "float", 4, self._at(y, index, 4), 4, piece, result)
-            return result
-
-        share = b.op("fdiv", "float", f32(1.0), self._sum("float", power))
-
-        def scale(at: Sequence[Value], group: Sequence[Piece]) -> None:
-            for piece in group:
-                kind = vector(piece.lanes, "float")
-                value = load_strided(b, "float", 4, at[0], 4, piece)
-                scaled = b.op("fmul", kind, value, b.broadcast(piece.lanes, "float", share))
-                store_strided(b, "float", 4, at[0], 4, piece, scaled)
-
-        self._row([y], (4,), scale)
-
-    def _exp(self, lanes: int, x: Value) -> Value:
-        """``exp(x)`` of x <= 0; 0 below ``NEGLIGIBLE``."""
-        b, kind = self.b, vector(lanes, "float")
-        limit, zero = splat(kind, f32(NEGLIGIBLE)), splat(kind, f32(0.0))
-        below = b.compare("olt", kind, x, limit)
-        power = mathfun.exp_normal(b, lanes, b.select(kind, below, limit, x))
-        return b.select(kind, below, zero, power)
-
-    # -- integers
-
     def integer_row(self, y: Value, x: Value, largest: Value, table: Value) -> None:
         """Powers come from the table, twice: for the sum, and for the shares."""
         b, out = self.b, self.op.out
@@ -149,7 +99,7 @@ class _Softmax:
         def power(index: Value | int, piece: Piece) -> Value:
             return self.power(self._at(x, index, 1), piece, top, table)
 
-        total = vectors.int_to_float(b, 1, self._sum("i32", power))
+        total = vectors.int_to_float(b, 1, self._sum(power))
 
         def share(at: Sequence[Value], group: Sequence[Piece]) -> None:
             values = [
@@ -190,19 +140,15 @@ class _Softmax:
             b, self.target, lanes, steps, *op.out.dtype.limits, zero_point
         )
 
-    # -- both
-
-    def _sum(self, element: str, load: Callable[[Value | int, Piece], Value]) -> Value:
+    def _sum(self, load: Callable[[Value | int, Piece], Value]) -> Value:
         b = self.b
-        operation = "fadd" if element == "float" else "add"
-        zero = f32(0.0) if element == "float" else "0"
 
         def combine(lanes: int, a: Value, c: Value) -> Value:
-            return b.op(operation, vector(lanes, element), a, c)
+            return b.op("add", vector(lanes, "i32"), a, c)
 
         fold = Fold(
-            lambda lanes: vector(lanes, element),
-            lambda lanes: splat(vector(lanes, element), zero),
+            lambda lanes: vector(lanes, "i32"),
+            lambda lanes: splat(vector(lanes, "i32"), "0"),
             combine,
             load,
         )
