@@ -7,6 +7,7 @@ A signature is the kinds of the arguments, a colon, and the kind of the result: 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,9 +16,9 @@ import numpy as np
 from quantglow.ops import special
 from quantglow.types import Array, DType
 
-NEGLIGIBLE = -80.0
-"""So far below the maximum of a row a share of it is less than 2e-35.  Masked elements lie there;
-their powers would be subnormal, which costs a processor a hundred cycles each."""
+NEGLIGIBLE = -126.5 * math.log(2)
+"""Below, the largest being 0, powers are 0: they would be subnormal, which costs a processor a
+hundred cycles each.  Masked elements lie there."""
 PARTIAL_SUMS = 64
 """Of a row: as many as four vectors of the widest target have lanes."""
 ROW_FUNCTIONS = ("rowsum", "rowmax")

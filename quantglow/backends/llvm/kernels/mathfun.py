@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernels import rounding, vectors
 from quantglow.backends.llvm.target import Target
-from quantglow.ops.functions import NEGLIGIBLE
 
 _LN2_HIGH = 355 / 512
 """Few bits, so that its product with an exponent is exact."""
@@ -26,6 +25,8 @@ _SMALLEST_NORMAL = 2.0**-126
 
 _EXP = (0.49999994, 0.16666515, 0.041668456, 0.00836942, 0.0013813142)
 """(exp(r) - 1 - r) / r^2 for |r| <= ln(2)/2; error 4e-9."""
+_EXP2 = (1.0, 0.693147, 0.24022241, 0.05550735, 0.009671619, 0.0013264591)
+"""2^f for |f| <= 1/2, 1 at 0; error 9e-8."""
 _LOG = (0.3333331, -0.25000009, 0.20002167, -0.1666809, 0.14218552, -0.12403085, 0.118935287,
         -0.11694336, 0.067575373)  # fmt: skip
 """(log(1+f) - f + f^2/2) / f^3 for 1+f from sqrt(1/2) to sqrt(2); error 1e-9."""
@@ -58,22 +59,21 @@ def exp(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     return b.op("fmul", kind, value, _power_of_two(b, lanes, rest))
 
 
-def exp_normal(b: Builder, lanes: int, x: Value) -> Value:
-    """``e ** x`` where that is a normal float32: -87 < x < 88.  NaN stays NaN."""
-    value, shifted = _exp_mantissa(b, lanes, x)
-    # The shift by 23 that makes it an exponent leaves nothing of the magic number.
-    scale = _power_of_two(b, lanes, vectors.bits(b, lanes, shifted))
-    return b.op("fmul", vector(lanes, "float"), value, scale)
-
-
 def exp_negative(b: Builder, target: Target, lanes: int, x: Value) -> Value:
-    """``e ** x`` of x <= 0; 0 below ``NEGLIGIBLE``.  NaN stays NaN."""
+    """``e ** x`` of x <= 0, to an absolute 2e-7: 2^n P(f) with x log2(e) = n + f.
+
+    0 below ``NEGLIGIBLE``: there n is -127, whose power has no bits.  NaN stays NaN.
+    """
     del target
     kind = vector(lanes, "float")
-    limit, zero = splat(kind, f32(NEGLIGIBLE)), splat(kind, f32(0.0))
-    below = b.compare("olt", kind, x, limit)
-    power = exp_normal(b, lanes, b.select(kind, below, limit, x))
-    return b.select(kind, below, zero, power)
+    power, lowest = scaled(b, kind, x, math.log2(math.e)), splat(kind, f32(-127.0))
+    power = b.select(kind, b.compare("ogt", kind, lowest, power), lowest, power)
+    shifted = plus(b, kind, power, _MAGIC)
+    rest = b.op("fsub", kind, power, plus(b, kind, shifted, -_MAGIC))
+    value = polynomial(b, kind, rest, _EXP2)
+    # The shift by 23 that makes it an exponent leaves nothing of the magic number.
+    scale = _power_of_two(b, lanes, vectors.bits(b, lanes, shifted))
+    return b.op("fmul", kind, value, scale)
 
 
 def _exp_mantissa(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
