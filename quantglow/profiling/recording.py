@@ -21,6 +21,7 @@ from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret
+from quantglow.interpreter.choices import taken_only
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
@@ -55,7 +56,8 @@ def profile(
     batches = islice(feeds_of(data, family.signature), subset_size)
     for index, feeds in enumerate(_shown(batches, data, progress)):
         with np.errstate(all="ignore"):
-            run(_graph_for(feeds, family, index), feeds, [_recorder(recorded, index)])
+            fitting = _graph_for(feeds, family, index)
+            run(fitting, feeds, [taken_only(fitting, _recorder(recorded, index))])
         cases[Case.fitting(feeds, family.deciding)] += 1
     if not cases:
         raise CalibrationError(

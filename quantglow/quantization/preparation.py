@@ -18,6 +18,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
+from quantglow.interpreter.choices import taken_only
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Histogram, Profile
 from quantglow.profiling.data import Feeds
@@ -196,7 +197,7 @@ def channel_reach(graph: Graph, samples: Sequence[Feeds]) -> dict[str, Array]:
         found[node.name] = np.maximum(found[node.name], now) if node.name in found else now
 
     for feeds in samples:
-        interpret(graph, feeds, [record])
+        interpret(graph, feeds, [taken_only(graph, record)])
     return found
 
 
@@ -210,5 +211,5 @@ def histograms(graph: Graph, samples: Sequence[Feeds], wanted: Set[str]) -> dict
             found[node.name] = found[node.name].merge(seen) if node.name in found else seen
 
     for feeds in samples:
-        interpret(graph, feeds, [record])
+        interpret(graph, feeds, [taken_only(graph, record)])
     return found

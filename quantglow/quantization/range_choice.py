@@ -178,7 +178,8 @@ class _Trial:
 
     def _computed(self, reader: Node, x: Node, value: Array, sample: int) -> Array:
         given = (value if o is x else self.values.value(o, sample) for o in reader.operands)
-        return reader.evaluate(*given)
+        with np.errstate(all="ignore"):
+            return self.values.finite(reader, reader.evaluate(*given))
 
 
 def _residual(reader: Contraction) -> Node | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter.choices import in_branches
 from quantglow.ops.convolution import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.types import Array
@@ -23,7 +24,8 @@ what is done once for the weights then serves them all."""
 class Frontier:
     """Values by name, one for each sample, as long as some reader waits for them.
 
-    Nodes may be others than those of ``graph``, if they keep the names.
+    What a branch computes in vain is finite here: 0 instead of NaN and Inf.  Nodes may be others
+    than those of ``graph``, if they keep the names.
     """
 
     graph: Graph
@@ -32,6 +34,7 @@ class Frontier:
     waiting: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
+        self.in_vain = {node.name for node in in_branches(self.graph)}
         for node in self.graph.nodes:
             self.waiting.update(operand.name for operand in node.operands)
 
@@ -55,8 +58,15 @@ class Frontier:
         """The values for some samples; those of several are stacked along the first axis."""
         count = len(self.samples[part])
         operands = (self.stacked(operand, part) for operand in node.operands)
-        result = node.evaluate(*operands)
+        with np.errstate(all="ignore"):
+            result = self.finite(node, node.evaluate(*operands))
         yield from [result] if count == 1 else np.split(result, count)
+
+    def finite(self, node: Node, value: Array) -> Array:
+        """A value of the node without the NaN and Inf of a branch that is not taken."""
+        if node.name not in self.in_vain or not node.type.dtype.is_float:
+            return value
+        return np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
 
     def stacked(self, node: Node, part: slice) -> Array:
         """The kept values for some samples in one array, or the only one; a Constant as it is."""
