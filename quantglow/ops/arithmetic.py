@@ -55,11 +55,17 @@ def saturate(steps: Array, element: ElementType, low: int, high: int) -> Array:
 
 def _saturate(steps: Array, zero_point: Any, dtype: DType, low: int, high: int) -> Array:
     """``saturate`` for zero points of any shape that broadcasts."""
-    rounded = np.rint(steps.astype(np.float32, copy=False))
-    lowest, highest = F32(low - zero_point), F32(high - zero_point)
-    clipped: Array = np.fmin(np.fmax(rounded, lowest), highest)
-    shifted: Array = clipped.astype(np.int32) + zero_point
+    shifted = _clipped_steps(steps, F32(low - zero_point), F32(high - zero_point)).astype(np.int32)
+    shifted += zero_point
     return shifted.astype(dtype.numpy)
+
+
+def _clipped_steps(steps: Array, lowest: Any, highest: Any) -> Array:
+    """``clip(rint(steps), lowest, highest)`` in float32; NaN becomes ``lowest``."""
+    rounded: Array = np.asarray(np.rint(steps.astype(np.float32, copy=False)))
+    np.fmax(rounded, lowest, out=rounded)
+    np.fmin(rounded, highest, out=rounded)
+    return rounded
 
 
 def requantize(
@@ -76,7 +82,7 @@ def quantize(x: Array, element: ElementType) -> Array:
     scales = np.asarray(params.scales, np.float32).reshape(shape)
     zero_points = np.asarray(params.zero_points, np.int32).reshape(shape)
     with np.errstate(over="ignore", invalid="ignore"):
-        steps = x.astype(np.float32) / scales
+        steps = x.astype(np.float32, copy=False) / scales
     return _saturate(steps, zero_points, element.dtype, *element.dtype.limits)
 
 
@@ -93,6 +99,17 @@ def dequantize(q: Array, params: QuantParams) -> Array:
     zero_points = np.asarray(params.zero_points, np.int32).reshape(shape)
     scales = np.asarray(params.scales, np.float32).reshape(shape)
     return (q.astype(np.int32) - zero_points).astype(np.float32) * scales
+
+
+def rounded_reals(x: Array, element: ElementType) -> Array:
+    """``dequantize(quantize(x))`` of a per-tensor type, without the integers in between."""
+    params, (low, high) = quant_of(element), element.dtype.limits
+    scale, zero_point = F32(params.scale), params.zero_point
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = x.astype(np.float32, copy=False) / scale
+    rounded = _clipped_steps(steps, F32(low - zero_point), F32(high - zero_point))
+    rounded *= scale
+    return rounded
 
 
 def centred(q: Array, kind: TensorType) -> Array:

@@ -60,20 +60,29 @@ class Contraction(Node):
             return TensorType(DType.F32, shape)
         return TensorType(self.out.dtype, shape, self.out.quant)
 
-    def finish(self, sums: Array, b: Array | None, residual: Array | None) -> Array:
-        """Bias, residual, bounds and the one rounding of the quantized form."""
+    def finish(self, sums: Any, b: Array | None, residual: Array | None) -> Array:
+        """Bias, residual, bounds and the one rounding of the quantized form.  Overwrites sums."""
         if not is_integer(self.x.type):
-            result = sums if b is None else sums + b
-            if residual is not None:
-                result = result + residual
-            return np.clip(result, np.float32(self.low), np.float32(self.high))
-        accumulator = sums.astype(np.int64) + (0 if b is None else b)
-        values = accumulator.astype(np.int32).astype(np.float32) * self.accumulator_scale()
+            for term in (b, residual):
+                if term is not None:
+                    np.add(sums, term, out=sums)
+            return self._clipped(sums)
+        # float32 holds sums below 2**24 only; what a bias adds to them may wrap around in int32.
+        whole = sums.astype(np.int32 if sums.dtype == np.float32 else np.int64)
+        if b is not None:
+            whole += b
+        values = whole.astype(np.int32, copy=False).astype(np.float32)
+        values *= self.accumulator_scale()
         if residual is not None:
-            values = values + self.residual_steps(residual)
+            values += self.residual_steps(residual)
         if self.out is None:
-            return np.clip(values, np.float32(self.low), np.float32(self.high))
+            return self._clipped(values)
         return saturate(values, self.out, *integer_bounds(self.out, self.low, self.high))
+
+    def _clipped(self, values: Array) -> Array:
+        if self.low == -math.inf and self.high == math.inf:
+            return values
+        return np.clip(values, np.float32(self.low), np.float32(self.high), out=values)
 
     def accumulator_scale(self) -> Array:
         """float32 multipliers from the int32 sum to output steps (or to reals, float output)."""
@@ -133,7 +142,9 @@ class Conv(Contraction):
     def reference(self, x: Array, w: Array, b: Array | None, residual: Array | None) -> Array:
         values, weights = exact_operands(self.x.type, x, w)
         top, left, bottom, right = self.pads
-        padded = np.pad(values, ((0, 0), (top, bottom), (left, right), (0, 0)))
+        padded = values
+        if any(self.pads):
+            padded = np.pad(values, ((0, 0), (top, bottom), (left, right), (0, 0)))
         sums = conv2d(padded, weights, self.strides, self.dilations, self.group)
         return self.finish(sums, b, residual)
 
@@ -174,9 +185,9 @@ def conv2d(x: Array, w: Array, strides: Pair, dilations: Pair, group: int) -> Ar
     n, oh, ow, c = windows.shape[:4]
     if group == c == o:
         result = np.zeros((n, oh, ow, c), x.dtype)
-        for i in range(kh):
-            for j in range(kw):
-                result += windows[..., i, j] * w[i, j, 0]
+        product = np.empty_like(result)
+        for i, j in np.ndindex(kh, kw):
+            result += np.multiply(windows[..., i, j], w[i, j, 0], out=product)
         return result
     result = np.empty((n * oh * ow, o), x.dtype)
     o_group = o // group

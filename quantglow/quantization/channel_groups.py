@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Any
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
@@ -109,6 +110,11 @@ def _homogeneous(node: Add | Clip | Conv | Gemm | Mul) -> bool:
 def bounded(node: Node) -> bool:
     """Whether a producer clips at [0, high]: its factors must leave ``high`` out of reach."""
     return isinstance(node, Conv | Gemm) and node.low == 0 and 0 < node.high < math.inf
+
+
+def high_of(node: Any) -> float:
+    """The upper bound of a producer."""
+    return float(node.high)
 
 
 def _fixed(node: Node, joined: tuple[Node, ...]) -> Iterator[Node]:

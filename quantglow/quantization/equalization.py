@@ -33,7 +33,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, Gemm, LayerNormalization
-from quantglow.quantization.channel_groups import bounded, channel_groups, takes_factors
+from quantglow.quantization.channel_groups import bounded, channel_groups, high_of, takes_factors
 from quantglow.types import Array
 
 Factors = Mapping[str, Array]
@@ -73,7 +73,7 @@ def _factors(
     chosen = np.exp(logs - logs.max())
     for node in group:
         if bounded(node):
-            least = np.minimum(MARGIN * reach[node.name] / _high(node), 1.0)
+            least = np.minimum(MARGIN * reach[node.name] / high_of(node), 1.0)
             chosen = np.maximum(chosen, least)
     return np.asarray(chosen, np.float32)
 
@@ -83,10 +83,6 @@ def _relative(reach: Array) -> Array:
     top = float(reach.max(initial=0.0))
     shares = reach.astype(np.float64) / top if top > 0 else np.ones(reach.shape)
     return np.asarray(np.maximum(shares, 1 / LARGEST_RATIO))
-
-
-def _high(node: Any) -> float:
-    return float(node.high)
 
 
 def _read_rows(value: Node, user: Node) -> Array | None:
@@ -108,9 +104,12 @@ def _rows(w: Any, group: int) -> Array:
     return np.asarray(by_group.max(axis=2).T.reshape(-1))
 
 
-def rescaled(graph: Graph, factors: Factors) -> Graph:
+def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | None = None) -> Graph:
     """The same function with every value of ``factors`` divided by its factors, and all values of
     its group (at another shape there may be others).
+
+    ``before``: what came of ``graph`` with other factors; the constants of nodes between the same
+    factors, found by identity, are taken from there.
     """
     factors = _by_group(graph, factors)
     if not factors:
@@ -118,8 +117,23 @@ def rescaled(graph: Graph, factors: Factors) -> Graph:
     made: dict[Node, Node] = {}
     for node in graph.nodes:
         moved = node.with_operands(tuple(made[operand] for operand in node.operands))
-        made[node] = _rescaled(node, moved, factors) if takes_factors(node) else moved
+        if takes_factors(node):
+            twin = _twin(node, factors, *before) if before else None
+            moved = _rescaled(node, moved, factors) if twin is None else _like(moved, twin)
+        made[node] = moved
     return graph.with_outputs(made[node] for _, node in graph.outputs)
+
+
+def _twin(node: Any, factors: Factors, graph: Graph, others: Factors) -> Node | None:
+    """The node of ``graph`` with the constants that these factors give, if it has them."""
+    same = all(factors.get(name) is others.get(name) for name in (node.name, node.x.name))
+    return graph.by_name(node.name) if same else None
+
+
+def _like(node: Any, twin: Any) -> Node:
+    """The node with the constants of its twin."""
+    names = ("gamma", "beta") if isinstance(node, LayerNormalization) else ("w", "b")
+    return replace(node, **{name: getattr(twin, name) for name in names})  # type: ignore[no-any-return]
 
 
 def _by_group(graph: Graph, factors: Factors) -> Factors:
@@ -139,21 +153,21 @@ def _rescaled(node: Any, moved: Any, factors: Factors) -> Node:
     read = factors.get(node.x.name)
     if out is None and read is None:
         return node if moved is node else moved  # type: ignore[no-any-return]
-    w = node.w.value.astype(np.float64)
-    if read is not None:
-        w = w * _by_row(read, node)
-    divisor = np.ones(w.shape[-1]) if out is None else out.astype(np.float64)
-    changes = {"w": _valued(node.w, w / divisor)}
-    if node.b is not None:
-        changes["b"] = _valued(node.b, node.b.value / divisor)
+    w = node.w.value if read is None else node.w.value * _by_row(read, node)
+    if out is not None:
+        w = w / out
+    changes = {"w": _valued(node.w, w)}
+    if node.b is not None and out is not None:
+        changes["b"] = _valued(node.b, node.b.value / out)
     return replace(moved, **changes)  # type: ignore[no-any-return]
 
 
 def _by_row(factors: Array, node: Conv | Gemm) -> Array:
-    """Factors in the shape [C/group, O] of the weights they multiply."""
+    """Factors in a shape that multiplies weights [..., C/group, O]."""
     group = node.group if isinstance(node, Conv) else 1
-    outputs = node.w.type.shape[-1] // group
-    return np.repeat(factors.astype(np.float64).reshape(group, -1).T, outputs, axis=1)
+    if group == 1:
+        return factors[:, None]
+    return np.repeat(factors.reshape(group, -1).T, node.w.type.shape[-1] // group, axis=1)
 
 
 def _normalization(node: LayerNormalization, moved: Any, factor: Array) -> Node:
@@ -169,4 +183,4 @@ def _normalization(node: LayerNormalization, moved: Any, factor: Array) -> Node:
 
 
 def _valued(constant: Any, value: Array) -> Constant:
-    return replace(constant, value=value.astype(np.float32))  # type: ignore[no-any-return]
+    return replace(constant, value=value.astype(np.float32, copy=False))  # type: ignore[no-any-return]

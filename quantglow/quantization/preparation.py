@@ -10,25 +10,23 @@ Decisions are keyed by value names, so that they hold for the same model at anot
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
-from quantglow.interpreter import interpret
-from quantglow.interpreter.choices import taken_only
+from quantglow.graph.node import Constant
 from quantglow.options import QuantizationConfig
-from quantglow.profiling import Histogram, Profile
+from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.equalization import Factors, factors_of, rescaled
+from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.plan import make_plan
 from quantglow.quantization.range_choice import Ranges, choose_ranges
-from quantglow.quantization.rounded_run import exact_results, relative_noise
-from quantglow.types import Array
+from quantglow.quantization.rounded_run import judged, relative_noise
 
 HELD_BACK = 8
 """Samples to decide on, at most; a third of few."""
@@ -104,7 +102,9 @@ class _Search:
     def __post_init__(self) -> None:
         self.best = Prepared(self.graph, self.profile)
         self.noise = float("inf")
-        self.wanted = exact_results(self.graph, self.held)
+        self.runs = FloatRuns(self.graph)
+        ends = judged(self.graph)
+        self.wanted = [self.runs.results(feeds, ends) for feeds in self.held]
 
     @property
     def chooses_ranges(self) -> bool:
@@ -151,14 +151,14 @@ class _Search:
     def _equalized(self) -> Prepared:
         if not self.config.equalization:
             return self.best
-        reach = channel_reach(self.graph, self.fitting)
+        reach = self.runs.channel_reach(self.fitting)
         return self._rescaled(factors_of(self.graph, reach, self.config.equalization))
 
     def _rescaled(self, factors: Factors) -> Prepared:
         """The graph with these factors, and the histograms of what they change."""
         graph = rescaled(self.graph, factors)
         samples = [*self.fitting, *self.held]
-        recorded = histograms(graph, samples, factors.keys())
+        recorded = self.runs.histograms(samples, factors)
         changed = replace(self.profile, histograms={**self.profile.histograms, **recorded})
         return Prepared(graph, changed, {}, factors)
 
@@ -182,34 +182,5 @@ class _Search:
         kept = {n: h for n, h in self.profile.histograms.items() if n in names or n not in factors}
         histograms = {**self.best.profile.histograms, **kept}
         changed = replace(self.profile, histograms=histograms)
-        return Prepared(rescaled(self.graph, factors), changed, ranges, factors)
-
-
-def channel_reach(graph: Graph, samples: Sequence[Feeds]) -> dict[str, Array]:
-    """The largest magnitude in each channel (last axis) of every value."""
-    found: dict[str, Array] = {}
-
-    def record(node: Node, value: Array) -> None:
-        if isinstance(node, Constant) or value.ndim < 1 or not node.type.dtype.is_float:
-            return
-        axes = tuple(range(value.ndim - 1))
-        now = np.maximum(value.max(axis=axes, initial=0), -value.min(axis=axes, initial=0))
-        found[node.name] = np.maximum(found[node.name], now) if node.name in found else now
-
-    for feeds in samples:
-        interpret(graph, feeds, [taken_only(graph, record)])
-    return found
-
-
-def histograms(graph: Graph, samples: Sequence[Feeds], wanted: Set[str]) -> dict[str, Histogram]:
-    """The histograms of the named values."""
-    found: dict[str, Histogram] = {}
-
-    def record(node: Node, value: Array) -> None:
-        if node.name in wanted:
-            seen = Histogram.of(value)
-            found[node.name] = found[node.name].merge(seen) if node.name in found else seen
-
-    for feeds in samples:
-        interpret(graph, feeds, [taken_only(graph, record)])
-    return found
+        graph = rescaled(self.graph, factors, (self.best.graph, self.best.factors))
+        return Prepared(graph, changed, ranges, factors)

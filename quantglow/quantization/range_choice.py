@@ -23,8 +23,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv
-from quantglow.ops.arithmetic import dequantize, quant_of
-from quantglow.ops.arithmetic import quantize as quantized_array
+from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.convolution import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
@@ -197,7 +196,7 @@ def _some_rows(product: Product, value: Array, rows: int) -> Array:
 
 
 def _rounded(values: Array, element: ElementType) -> Array:
-    return dequantize(quantized_array(values, element), quant_of(element))
+    return rounded_reals(values, element)
 
 
 class _Sums:

@@ -17,8 +17,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax
-from quantglow.ops.arithmetic import dequantize, quant_of
-from quantglow.ops.arithmetic import quantize as quantized_array
+from quantglow.ops.arithmetic import quant_of, rounded_reals
 from quantglow.ops.convolution import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.params import quantize_weights
@@ -97,7 +96,7 @@ def _rounded(plan: Plan, node: Node, value: Array) -> Array:
     element = plan.elements.get(node) if stored else None
     if element is None:
         return value
-    return dequantize(quantized_array(value, element), quant_of(element))
+    return rounded_reals(value, element)
 
 
 def _rounded_weights(plan: Plan) -> dict[Node, Array]:

@@ -28,7 +28,7 @@ from quantglow.ops import (
 from quantglow.options import EQUALIZATIONS
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.equalization import factors_of, rescaled
-from quantglow.quantization.preparation import channel_reach
+from quantglow.quantization.float_runs import FloatRuns
 from tests.unit.quantization.quantization_networks import constant, graph_of, image, samples_for
 
 quick = settings(max_examples=40, deadline=None)
@@ -99,7 +99,7 @@ def following(
 @given(networks())
 def test_equalization_keeps_the_function(graph: Graph) -> None:
     data = samples_for(graph, 3)
-    found = rescaled(graph, factors_of(graph, channel_reach(graph, data), EQUALIZATIONS))
+    found = rescaled(graph, factors_of(graph, FloatRuns(graph).channel_reach(data), EQUALIZATIONS))
     for feeds in data:
         (wanted,), (got,) = interpret(graph, feeds), interpret(found, feeds)
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max())
@@ -109,7 +109,7 @@ def test_equalization_keeps_the_function(graph: Graph) -> None:
 @given(networks())
 def test_equalization_keeps_names_and_types(graph: Graph) -> None:
     data = samples_for(graph, 2)
-    found = rescaled(graph, factors_of(graph, channel_reach(graph, data), EQUALIZATIONS))
+    found = rescaled(graph, factors_of(graph, FloatRuns(graph).channel_reach(data), EQUALIZATIONS))
     found.verify()
     values = [(n.name, n.type) for n in graph.nodes if not isinstance(n, Constant)]
     assert [(n.name, n.type) for n in found.nodes if not isinstance(n, Constant)] == values

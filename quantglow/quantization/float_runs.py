@@ -1,0 +1,96 @@
+"""A float graph's values on samples, for all that asks for them before anything is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.interpreter import Listener, interpret
+from quantglow.interpreter.choices import taken_only
+from quantglow.profiling import Histogram
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.channel_groups import bounded, high_of
+from quantglow.types import Array
+
+KEPT_NBYTES = 2**28
+"""Of values that are kept, so that each sample is run once.  Samples beyond it are run again."""
+
+Values = Mapping[str, Array]
+"""By name, of all nodes but Constants and those of branches that were not taken."""
+
+
+@dataclass
+class FloatRuns:
+    """The values of ``graph`` on samples, found by identity; ``kept`` has those of the first."""
+
+    graph: Graph
+    kept: list[tuple[Feeds, Values]] = field(default_factory=list)
+    nbytes: int = 0
+
+    def values(self, feeds: Feeds) -> Values:
+        """All values of one sample."""
+        for known, values in self.kept:
+            if known is feeds:
+                return values
+        found: dict[str, Array] = {}
+        interpret(self.graph, feeds, [taken_only(self.graph, _recorder(found))])
+        self.keep(feeds, found)
+        return found
+
+    def results(self, feeds: Feeds, nodes: Iterable[Node]) -> list[Array]:
+        """The values of some nodes for one sample."""
+        values = self.values(feeds)
+        return [n.value if isinstance(n, Constant) else values[n.name] for n in nodes]
+
+    def keep(self, feeds: Feeds, values: Values) -> None:
+        """Keep the values of a sample if there is room for them."""
+        nbytes = sum(value.nbytes for value in values.values())
+        if self.nbytes + nbytes <= KEPT_NBYTES:
+            self.kept.append((feeds, values))
+            self.nbytes += nbytes
+
+    def channel_reach(self, samples: Iterable[Feeds]) -> dict[str, Array]:
+        """The largest magnitude in each channel (last axis) of every float value."""
+        found: dict[str, Array] = {}
+        for feeds in samples:
+            for name, value in self.values(feeds).items():
+                if value.ndim and value.dtype.kind == "f":
+                    now = _reach(value)
+                    found[name] = np.maximum(found[name], now) if name in found else now
+        return found
+
+    def histograms(
+        self, samples: Sequence[Feeds], factors: Mapping[str, Array]
+    ) -> dict[str, Histogram]:
+        """Of the values that have factors, each channel divided by its own."""
+        found: dict[str, Histogram] = {}
+        highs = {n.name: high_of(n) for n in self.graph.nodes if n.name in factors and bounded(n)}
+        for feeds in samples:
+            values = self.values(feeds)
+            for name, by_channel in factors.items():
+                if name not in values:
+                    continue
+                value = values[name] / by_channel
+                if name in highs:  # The bound stays where it is.
+                    np.minimum(value, highs[name], out=value)
+                seen = Histogram.of(value)
+                found[name] = found[name].merge(seen) if name in found else seen
+        return found
+
+
+def _recorder(found: dict[str, Array]) -> Listener:
+    def record(node: Node, value: Array) -> None:
+        if not isinstance(node, Constant):
+            found[node.name] = value
+
+    return record
+
+
+def _reach(value: Array) -> Array:
+    axes = tuple(range(value.ndim - 1))
+    highest, lowest = value.max(axis=axes, initial=0), value.min(axis=axes, initial=0)
+    return np.asarray(np.maximum(highest, -lowest))
