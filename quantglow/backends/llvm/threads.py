@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.backends.llvm.library import addresses
+from quantglow.backends.llvm.placement import Placement
 from quantglow.backends.llvm.target import Target
 from quantglow.types import Array
 
@@ -30,9 +31,10 @@ SERIAL = 0
 MOST_THREADS = 32
 """Chunks are bits of a 32-bit word."""
 
-_POOL = {"epoch": 0, "stop": 64, "table": 128, "count": 136, "claims": 144, "sleepers": 192}
-"""Byte offsets in the shared state; what different threads write lies on different lines."""
-STATE_WORDS = 64
+_POOL = {"epoch": 0, "stop": 64, "table": 128, "count": 136, "claims": 144, "sleepers": 192,
+         "processors": 256}  # fmt: skip
+"""Byte offsets in the shared state; what different threads write lies on different lines.  From
+``processors`` on, each worker writes on which one it runs, once for each inference."""
 CLAIM_WORDS = 4
 """Of each entry: epoch and claimed chunks; chunks done; chunks; 0."""
 
@@ -48,6 +50,7 @@ declare void @llvm.x86.sse2.pause()
 declare i64 @llvm.readcyclecounter()
 declare i64 @syscall(i64, ...)
 declare i32 @sched_yield()
+declare i32 @sched_getcpu()
 declare i64 @llvm.umax.i64(i64, i64)
 
 define void @run_alone(ptr %table, i64 %count) nounwind {{
@@ -235,6 +238,11 @@ wake:
   %quit = icmp ne i64 %stop, 0
   br i1 %quit, label %done, label %run
 run:
+  %here = call i32 @sched_getcpu()
+  %processor = sext i32 %here to i64
+  %pp = getelementptr i8, ptr %pool, i64 {_POOL["processors"]}
+  %own = getelementptr i64, ptr %pp, i64 %tid
+  store i64 %processor, ptr %own
   call void @share(ptr %pool, i64 %tid, i64 %threads, i64 %now)
   br label %idle
 done:
@@ -289,14 +297,23 @@ class ThreadPool:
     def __init__(self, target: Target, threads: int) -> None:
         self.threads = threads
         self._entries = _entries(target)
-        self._state = np.zeros(STATE_WORDS, np.int64)
+        first = _POOL["processors"] // 8
+        self._state = np.zeros(first + threads, np.int64)
+        self._state[first:] = -1
         self._claims: list[Array] = []
         self._lock = threading.Lock()
-        for tid in range(1, threads):
-            arguments = (self._state.ctypes.data, tid, threads, 0)
-            threading.Thread(
-                target=self._entries.work, args=arguments, daemon=True, name=f"quantglow-{tid}"
-            ).start()
+        workers = [self._start(tid) for tid in range(1, threads)]
+        self._placement = Placement(workers, self._state[first + 1 :])
+
+    def _start(self, tid: int) -> int:
+        """Start a worker; the system's number of its thread."""
+        arguments = (self._state.ctypes.data, tid, self.threads, 0)
+        worker = threading.Thread(
+            target=self._entries.work, args=arguments, daemon=True, name=f"quantglow-{tid}"
+        )
+        worker.start()
+        assert worker.native_id is not None, "a started thread has one"
+        return worker.native_id
 
     def run(self, table: Array) -> None:
         """Execute a table of kernel calls; one inference at a time."""
@@ -304,6 +321,7 @@ class ThreadPool:
             return
         with self._lock:
             self._reserve(len(table))
+            self._placement.update()
             self._entries.run_shared(
                 self._state.ctypes.data, table.ctypes.data, len(table), self.threads
             )
