@@ -31,10 +31,10 @@ from quantglow.quantization.convert import (
 from quantglow.quantization.equalization import Factors, rescaled
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.params import activation_element
-from quantglow.quantization.plan import KEEPS_PARAMS, Plan
+from quantglow.quantization.plan import Plan
 from quantglow.quantization.preparation import Prepared, prepare
 from quantglow.quantization.recovery import Memory
-from quantglow.quantization.refusals import refusal
+from quantglow.quantization.refusals import KEEPS_PARAMS, refusal
 from quantglow.quantization.report import QuantizationReport
 from quantglow.quantization.widths import reader_refusal
 from quantglow.types import DType, ElementType

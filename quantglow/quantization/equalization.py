@@ -50,10 +50,21 @@ SMOOTH_ALPHA = 0.5
 """How much of the difference moves from the activations to the weights."""
 
 
-def factors_of(graph: Graph, reach: Mapping[str, Array], techniques: Sequence[str]) -> Factors:
-    """The factors that ``techniques`` choose; ``reach``: value name -> max |x| by channel."""
+def factors_of(
+    graph: Graph,
+    reach: Mapping[str, Array],
+    techniques: Sequence[str],
+    scarce: frozenset[str] = frozenset(),
+) -> Factors:
+    """The factors that ``techniques`` choose; ``reach``: value name -> max |x| by channel.
+
+    ``scarce``: values seen too rarely to know the reach of their channels; a group of those only
+    stays as it is.
+    """
     found: dict[str, Array] = {}
     for group in channel_groups(graph):
+        if scarce.issuperset(node.name for node in group):
+            continue
         smooth = any(isinstance(node, LayerNormalization) for node in group)
         if ("smooth-activations" if smooth else "equalize-channels") in techniques:
             chosen = _factors(graph, group, reach, SMOOTH_ALPHA if smooth else ALPHA)

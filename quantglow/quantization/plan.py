@@ -21,10 +21,7 @@ from quantglow.ops import (
     Conv,
     LogSoftmax,
     MatMul,
-    MaxPool,
     PRelu,
-    ReduceMax,
-    ReduceMin,
     Relu,
     Reshape,
     Slice,
@@ -35,13 +32,13 @@ from quantglow.ops.binary import Binary
 from quantglow.ops.convolution import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.options import QuantizationConfig
-from quantglow.profiling import Profile, Range, choose_range
+from quantglow.profiling import Profile, Range
 from quantglow.quantization.params import activation_element
-from quantglow.quantization.refusals import DIVISOR, MOVES, divisors, refusal
+from quantglow.quantization.refusals import DIVISOR, KEEPS_PARAMS, MOVES, divisors, refusal
 from quantglow.quantization.scope import excluded_nodes
+from quantglow.quantization.tensor_ranges import tensor_ranges
 from quantglow.types import DType, ElementType
 
-KEEPS_PARAMS = (*MOVES, MaxPool, ReduceMax, ReduceMin)
 PRODUCTS = (Contraction, MatMul)
 """Operators whose int32 sums give float32 directly where nobody reads integers."""
 
@@ -142,21 +139,6 @@ def make_plan(
     groups = _groups(graph, ranges, reasons)
     elements = _elements(ranges, groups, config.symmetric)
     return Plan(graph, reasons, elements, groups, config.quantize_output)
-
-
-def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) -> dict[Node, Range]:
-    """The range of every float value that has one: from the profile, or from a Constant."""
-    found: dict[Node, Range] = {}
-    for node in graph.nodes:
-        if not node.type.dtype.is_float:
-            continue
-        if isinstance(node, Constant) and node.value.size:
-            found[node] = Range(float(node.value.min()), float(node.value.max()))
-        elif node.name in profile:
-            histogram = profile.histograms[node.name]
-            arguments = (config.calibrate_method, config.percentile, config.symmetric)
-            found[node] = choose_range(histogram, *arguments)
-    return found
 
 
 def _range_refusal(node: Node, ranges: Mapping[Node, Range]) -> str:

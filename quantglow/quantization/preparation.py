@@ -27,6 +27,7 @@ from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.plan import make_plan
 from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
+from quantglow.quantization.tensor_ranges import scarce_values
 
 HELD_BACK = 8
 """Samples to decide on, at most; a third of few."""
@@ -152,7 +153,8 @@ class _Search:
         if not self.config.equalization:
             return self.best
         reach = self.runs.channel_reach(self.fitting)
-        return self._rescaled(factors_of(self.graph, reach, self.config.equalization))
+        scarce = scarce_values(self.graph, self.profile)
+        return self._rescaled(factors_of(self.graph, reach, self.config.equalization, scarce))
 
     def _rescaled(self, factors: Factors) -> Prepared:
         """The graph with these factors, and the histograms of what they change."""

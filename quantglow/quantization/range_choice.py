@@ -29,16 +29,17 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.params import activation_element
-from quantglow.quantization.plan import Plan, make_plan, tensor_ranges
+from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.recovery.frontier import Frontier
 from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.samples import Spread
+from quantglow.quantization.tensor_ranges import scarce_values, tensor_ranges
 from quantglow.types import Array, ElementType
 
 Ranges = Mapping[str, Range]
 """Value name -> the range to quantize."""
 
-METHODS = ("minmax", "percentile", "mse")
+METHODS = ("auto", "percentile", "mse")
 SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))
 """Candidates: what the methods choose, and parts of the whole range, below and above 0."""
 
@@ -66,7 +67,6 @@ def choose_ranges(
     imported: Graph | None = None,
 ) -> Ranges:
     """The range of every value that should not have its ``minmax``."""
-    config = replace(config, calibrate_method="minmax")
     plan = make_plan(graph, profile, config, imported)
     candidates = _candidates(plan, profile, config)
     few = Spread[Feeds](SAMPLES).extend(samples).kept
@@ -74,6 +74,10 @@ def choose_ranges(
     for node in graph.nodes:
         trial.visit(node)
     chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
+    scarce = scarce_values(graph, profile)
+    for node, root in plan.groups.items():
+        if node.name in scarce:
+            chosen.pop(root, None)
     return {n.name: chosen[root] for n, root in plan.groups.items() if root in chosen}
 
 
@@ -81,7 +85,7 @@ GroupRanges = dict[Node, Range]
 
 
 def _candidates(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
-    """The range of each group, for every candidate; min-max first."""
+    """The range of each group, for every candidate; min-max, as ``auto`` takes it, first."""
     found = []
     for method in METHODS:
         ranges = tensor_ranges(plan.graph, profile, replace(config, calibrate_method=method))

@@ -74,6 +74,7 @@ NO_INT8_FORM: dict[type[Node], str] = {
 """Operators without a rule, and the reason."""
 
 MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Slice, Transpose)
+KEEPS_PARAMS = (*MOVES, MaxPool, ReduceMax, ReduceMin)
 """Operators that only move elements; their result has the parameters of their operands."""
 
 KEEPS_ZERO = (

@@ -19,8 +19,9 @@ from quantglow.ops import AveragePool, MatMul, ReduceMean, Softmax
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
 from quantglow.quantization.params import int16_element
-from quantglow.quantization.plan import Plan, tensor_ranges
+from quantglow.quantization.plan import Plan
 from quantglow.quantization.scope import known_names, matching
+from quantglow.quantization.tensor_ranges import tensor_ranges
 from quantglow.types import DType
 
 AUTO = ("auto",)

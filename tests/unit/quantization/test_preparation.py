@@ -12,12 +12,21 @@ import quantglow as qg
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, HardSwish
+from quantglow.ops import Conv, ReduceMean
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import Prepared, preparation, prepare, quantize_with_report
+from quantglow.quantization import (
+    Prepared,
+    preparation,
+    prepare,
+    quantize_with_report,
+    tensor_ranges,
+)
+from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.decisions import quantize_for_all_shapes
+from quantglow.quantization.equalization import factors_of
 from quantglow.quantization.plan import make_plan
+from quantglow.quantization.preparation import channel_reach
 from quantglow.quantization.range_choice import choose_ranges
 from quantglow.quantization.rounded_run import exact_results, judged, relative_noise
 from quantglow.types import Array
@@ -94,15 +103,25 @@ def test_ranges_that_are_asked_for_by_name_stay() -> None:
     assert not found.factors
 
 
-def test_values_below_a_hard_swish_do_not_widen_its_range() -> None:
+@pytest.mark.parametrize(("few", "is_chosen"), [(tensor_ranges.FEW, False), (0, True)])
+def test_ranges_of_values_that_were_seen_too_rarely_are_not_chosen(
+    few: int, is_chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x = image(8, 6)
-    before = conv("before", x, 8)
-    before = replace(before, b=constant("before_b", np.full(8, -3.0)))
-    graph = graph_of(conv("last", HardSwish(name="swish", x=before), 4), inputs=(x,))
-    data = samples_for(graph, 8)
-    seen = profile(graph, data, progress=False)
-    ranges = choose_ranges(graph, seen, AUTO, data)
-    assert 0.7 * seen.histograms["before"].minimum < ranges["before"].low < -2
+    mean = ReduceMean(name="mean", x=conv("first", x, 8), axes=(1, 2))
+    graph = graph_of(conv("last", mean, 4, kernel=1), inputs=(x,))
+    data = samples_for(graph, 16)
+    monkeypatch.setattr(tensor_ranges, "FEW", few)
+    chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
+    assert ("mean" in chosen) == is_chosen
+
+
+def test_channels_that_were_seen_too_rarely_are_not_equalized() -> None:
+    names = [group[0].name for group in channel_groups(uneven())]
+    reach = channel_reach(uneven(), samples_for(uneven()))
+    found = factors_of(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
+    assert names[0] not in found
+    assert set(names[1:]) <= found.keys()
 
 
 def test_the_same_seed_decides_the_same() -> None:
