@@ -25,8 +25,8 @@ from quantglow.quantization import (
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.equalization import factors_of
+from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.plan import make_plan
-from quantglow.quantization.preparation import channel_reach
 from quantglow.quantization.range_choice import choose_ranges
 from quantglow.quantization.rounded_run import exact_results, judged, relative_noise
 from quantglow.types import Array
@@ -118,7 +118,7 @@ def test_ranges_of_values_that_were_seen_too_rarely_are_not_chosen(
 
 def test_channels_that_were_seen_too_rarely_are_not_equalized() -> None:
     names = [group[0].name for group in channel_groups(uneven())]
-    reach = channel_reach(uneven(), samples_for(uneven()))
+    reach = FloatRuns(uneven()).channel_reach(samples_for(uneven()))
     found = factors_of(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
     assert names[0] not in found
     assert set(names[1:]) <= found.keys()
