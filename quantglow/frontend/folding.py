@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import cache
+from typing import Any
 
 import numpy as np
 import onnx
-from onnx.reference import ReferenceEvaluator
 
 from quantglow.frontend.context import Unsupported
 from quantglow.frontend.values import Known, Value, onnx_type_of, shape_of
@@ -81,10 +82,18 @@ def fold(
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
     try:
-        arrays = ReferenceEvaluator(graph, opsets={**opsets, "": version}).run(None, feeds)
+        arrays = evaluator_class()(graph, opsets={**opsets, "": version}).run(None, feeds)
         return [Known(n, as_array(a)) for n, a in zip(outputs, arrays, strict=True)]
     except FAILURES as error:
         raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from None
+
+
+@cache
+def evaluator_class() -> Any:
+    """``ReferenceEvaluator``, imported by who needs it first: few models do, and it takes long."""
+    from onnx.reference import ReferenceEvaluator
+
+    return ReferenceEvaluator
 
 
 def as_array(value: object) -> Array:

@@ -25,11 +25,13 @@ def load_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.
     if isinstance(model, onnx.ModelProto):
         return checked(model, "the model", folder=None)
     if isinstance(model, bytes | bytearray | memoryview):
-        return checked(decoded(bytes(model), "the model"), "the model", folder=None)
+        data = bytes(model)
+        return checked(decoded(data, "the model"), "the model", folder=None, data=data)
     if not isinstance(model, str | os.PathLike):
         raise ModelError(f"a model is a path, bytes or a ModelProto, not {type(model).__name__}")
     path = Path(model)
-    return checked(decoded(read_file(path), str(path)), str(path), path.parent)
+    data = read_file(path)
+    return checked(decoded(data, str(path)), str(path), path.parent, data)
 
 
 def read_file(path: Path) -> bytes:
@@ -51,15 +53,22 @@ def decoded(data: bytes, origin: str) -> onnx.ModelProto:
     return proto
 
 
-def checked(proto: onnx.ModelProto, origin: str, folder: Path | None) -> onnx.ModelProto:
-    """External data loaded, versions accepted, structure valid, local functions inlined."""
+def checked(
+    proto: onnx.ModelProto, origin: str, folder: Path | None, data: bytes | None = None
+) -> onnx.ModelProto:
+    """External data loaded, versions accepted, structure valid, local functions inlined.
+
+    ``data``: the bytes it was decoded from, which the checker would otherwise make again.
+    """
     if not proto.HasField("graph"):
         raise ModelError(f"{origin}: holds no graph, so it is no ONNX model; export it again")
     check_versions(proto, origin)
     refuse_recursion(proto, origin)
-    load_external_data(proto, origin, folder)
+    whole = not load_external_data(proto, origin, folder)
     try:
-        onnx.checker.check_model(for_the_checker(proto))
+        accepted = for_the_checker(proto)
+        as_read = data if whole and accepted is proto else None
+        onnx.checker.check_model(as_read or accepted)
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
@@ -132,8 +141,9 @@ def refuse_recursion(proto: onnx.ModelProto, origin: str) -> None:
         raise ModelError(f"{origin}: the local functions {names} call themselves")
 
 
-def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> None:
-    """Read weights stored beside the model, inside its folder only."""
+def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> bool:
+    """Read weights stored beside the model, inside its folder only; whether there are any."""
+    found = False
     for tensor in all_tensors(proto):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
@@ -143,6 +153,8 @@ def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None)
         tensor.raw_data = read_external(tensor, folder, what)
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
+        found = True
+    return found
 
 
 def read_external(tensor: onnx.TensorProto, folder: Path, what: str) -> bytes:
