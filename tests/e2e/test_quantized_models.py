@@ -167,11 +167,11 @@ def test_a_network_quantized_by_nncf_runs_on_integers() -> None:
     assert_as_good(model, onnx.load(chosen.path()), feeds)
 
 
-@pytest.mark.parametrize("form", ["u8-s8", "s8-s8", "tensorrt", "qoperator", "s16-s8"])
+@pytest.mark.parametrize("form", FORMS)
 def test_all_products_run_on_integers(form: str, tmp_path: Path) -> None:
     graph = qg.import_model(quantized(network("mnist"), form, tmp_path))
     products = [n for n in graph.nodes if n.op in ("Conv", "Gemm", "MatMul")]
-    assert len(products) == 4
+    assert len(products) >= 4
     assert all(is_integer(o.type) for n in products for o in n.operands[:2])
 
 

@@ -3,13 +3,14 @@
 MatMulInteger and ConvInteger give the exact int32 sum of ``(x - x_zero_point) * (w -
 w_zero_point)``.  As the operators of the graph: ``x`` as int8 of scale 1, ``x - 128`` for uint8;
 an int8 product of that and the weights, in pieces whose sums float32 holds exactly; the pieces
-added in int32, with ``(128 - x_zero_point) * sum(w)``.
+added in int32, with ``(128 - x_zero_point) * sum(w)``.  Weights that are no int8 around their zero
+point are kept lower by a number for each channel, which is multiplied with the sum of ``x``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from math import prod
 
@@ -98,10 +99,13 @@ def mat_mul_integer(call: Call) -> Node:
             )
         return Gemm(name=name, x=piece, w=known_weights(call, w))
 
-    sums = products(call, weights, product)
+    codes, less = lowered(weights)
+    terms = Terms(weights.sum(axis=0), less, products(call, codes, product))
+    if less.any():
+        terms.inputs += products(call, np.ones((k, 1), np.int32), product)
     if len(batch) == 1:
-        return summed(call.result, call, sums, weights.sum(axis=0), point)
-    total = summed(call.derived("total"), call, sums, weights.sum(axis=0), point)
+        return terms.summed(call.result, call, point)
+    total = terms.summed(call.derived("total"), call, point)
     return Reshape(name=call.result, x=total, shape=(*batch, weights.shape[1]))
 
 
@@ -129,11 +133,14 @@ def conv_integer(call: Call) -> Node:
             group=group,
         )
 
-    sums = products(call, weights, product)
+    codes, less = lowered(weights) if group == 1 else (weights, np.zeros(1, np.int32))
     inside = np.pad(np.ones((1, *x.type.shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0)))
     totals = conv2d(inside, weights.astype(np.float64), strides, dilations, group)
     totals = totals if any(pads) else totals[:, :1, :1]
-    return from_nhwc(call, summed(call.result, call, sums, totals, point))
+    terms = Terms(totals, less, products(call, codes, product))
+    if less.any():
+        terms.inputs += products(call, np.ones_like(codes[..., :1]), product)
+    return from_nhwc(call, terms.summed(call.result, call, point))
 
 
 def centred_weights(call: Call, position: int, zero_point: int) -> Array:
@@ -201,8 +208,18 @@ def products(
     return made
 
 
+def lowered(weights: Array) -> tuple[Array, Array]:
+    """Weights of channels (last axis) as int8 plus a number for each: 0 where they are int8."""
+    axes = tuple(range(weights.ndim - 1))
+    least, most = weights.min(axis=axes), weights.max(axis=axes)
+    lowest, highest = DType.I8.limits
+    fits = (lowest <= least) & (most <= highest)
+    less = np.where(fits | (most - least > highest - lowest), 0, least - lowest).astype(np.int32)
+    return weights - less, less
+
+
 def layers_of(weights: Array) -> Iterator[Array]:
-    """int8 that add up to the weights: one layer, or up to three where a zero point is not 0."""
+    """int8 that add up to the weights: one layer, or up to three."""
     layer = np.clip(weights, *DType.I8.limits)
     yield layer
     while (weights := weights - layer).any():
@@ -228,17 +245,36 @@ def known_weights(call: Call, w: Array) -> Constant:
     return Constant(name=call.derived("weights"), value=value, element=WHOLE)
 
 
-def summed(name: str, call: Call, sums: Sequence[Node], totals: Array, point: ZeroPoint) -> Node:
-    """The sums in int32, and ``totals`` of the weights times ``point``."""
-    value = reduce(lambda a, b: fn("iadd", a, b), [fn("int", arg(i)) for i in range(len(sums))])
-    args = list(sums)
-    if point.node is not None or point.less:
-        count = len(args)
-        known = np.rint(totals).astype(np.int32)
-        args.append(Constant(name=call.derived("totals"), value=known))
-        if point.node is not None:
-            scalar = Reshape(name=call.derived("zero_point"), x=point.node, shape=())
-            args.append(scalar)
-        shift = fn("imul", point.expression(count + 1), arg(count))
-        value = fn("iadd", value, shift)
-    return Map(name=name, args=tuple(args), expression=value, out=SUMS)
+@dataclass
+class Terms:
+    """What adds up to the product: the sum of ``products``, that of ``inputs`` (of x alone) times
+    ``less``, and ``totals`` of the weights times what x is lower by."""
+
+    totals: Array
+    less: Array
+    products: list[Node]
+    inputs: list[Node] = field(default_factory=list)
+
+    def summed(self, name: str, call: Call, point: ZeroPoint) -> Node:
+        """The terms added in int32."""
+        args = [*self.products, *self.inputs]
+        value = added(range(len(self.products)))
+        if self.inputs:
+            inputs = added(range(len(self.products), len(args)))
+            value = fn("iadd", value, fn("imul", inputs, arg(len(args))))
+            args.append(Constant(name=call.derived("less"), value=self.less))
+        if point.node is not None or point.less:
+            count = len(args)
+            known = np.rint(self.totals).astype(np.int32)
+            args.append(Constant(name=call.derived("totals"), value=known))
+            if point.node is not None:
+                scalar = Reshape(name=call.derived("zero_point"), x=point.node, shape=())
+                args.append(scalar)
+            shift = fn("imul", point.expression(count + 1), arg(count))
+            value = fn("iadd", value, shift)
+        return Map(name=name, args=tuple(args), expression=value, out=SUMS)
+
+
+def added(indices: Iterable[int]) -> Expr:
+    """The sum of operands that hold integers."""
+    return reduce(lambda a, b: fn("iadd", a, b), [fn("int", arg(i)) for i in indices])

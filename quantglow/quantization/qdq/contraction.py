@@ -10,7 +10,7 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops import Add, Conv, Dequantize, Quantize
+from quantglow.ops import Add, Conv, Dequantize, Mul, Quantize
 from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.convolution import Contraction
 from quantglow.passes.layout import per_axis
@@ -27,6 +27,10 @@ SAME_SCALE = 1e-6
 """Scales that differ by less are the same: products rounded to float32 once or twice."""
 
 
+BARE: dict[str, Any] = {"b": None, "low": -math.inf, "high": math.inf}
+"""Changes that leave the sum alone."""
+
+
 @dataclass(frozen=True)
 class Integers:
     """A float contraction whose operands are integers: weights exact, zero points 0."""
@@ -35,6 +39,8 @@ class Integers:
     x: Node
     weights: Array
     scales: Array
+    is_extra: bool = False
+    """Whether another product has the name of the node, too."""
 
     def step(self) -> Array:
         """The real value of 1 in the int32 sum, by channel."""
@@ -81,7 +87,8 @@ class Integers:
         quantized = QuantizedWeights(
             self.weights, self.scales, None if absent else codes.astype(np.int32)
         )
-        operands = integer_operands(self.node.name, quantized, self.x.type.params)
+        stem = changes["name"] if self.is_extra else self.node.name
+        operands = integer_operands(stem, quantized, self.x.type.params)
         node: Any = self.node
         made: Node = replace(node, x=self.x, **{**operands, **changes})
         return made
@@ -97,6 +104,14 @@ def real_bias(node: Contraction) -> Array | None:
 
 def integers_of(node: Node) -> Integers | None:
     """The node as a contraction of int8 with int8 weights, None if it is none."""
+    found = centred_integers(node)
+    return None if found is None or found[1].any() else found[0]
+
+
+def centred_integers(node: Node) -> tuple[Integers, Array] | None:
+    """The node as a contraction of int8 with int8 weights, and what these are lower by than the
+    model's around their zero points, for each channel; None if it is none.
+    """
     if not isinstance(node, Contraction) or not node.type.dtype.is_float:
         return None
     x = integers_below(node.x)
@@ -104,26 +119,32 @@ def integers_of(node: Node) -> Integers | None:
         return None
     if isinstance(node, Conv) and node.residual is not None:
         return None
-    found = symmetric(node.w.x)
-    return None if found is None else Integers(node, x, *found)
+    found = centred(node.w.x)
+    if found is None:
+        return None
+    weights, less, scales = found
+    return Integers(node, x, weights, scales), less
 
 
-def symmetric(w: Node) -> tuple[Array, Array] | None:
-    """Weights as int8 with zero point 0, and a scale for each channel of the last axis.
+def centred(w: Node) -> tuple[Array, Array, Array] | None:
+    """Weights as int8 of zero point 0; what they are lower by, and a scale, for each channel of the
+    last axis.
 
-    Zero points are subtracted: exact, if all differences are int8.
+    Zero points are subtracted; that is exact where all differences of a channel are int8.  Where
+    they are not (uint8 has such), the codes stay as they are.
     """
     if not isinstance(w, Constant) or w.type.dtype is not DType.I8:
         return None
-    params = w.type.params
+    params, channels = w.type.params, w.type.shape[-1:]
     if params.axis not in (None, w.type.rank - 1):
         return None
-    centred = w.value.astype(np.int32) - np.asarray(params.zero_points, np.int32)
-    lowest, highest = DType.I8.limits
-    if centred.size and not (lowest <= centred.min() and centred.max() <= highest):
-        return None
-    scales = np.asarray(params.scales, np.float32)
-    return centred.astype(np.int8), np.broadcast_to(scales, w.type.shape[-1:]).copy()
+    zero_points = np.broadcast_to(np.asarray(params.zero_points, np.int32), channels)
+    differences = w.value.astype(np.int32) - zero_points
+    axes, (lowest, highest) = tuple(range(w.type.rank - 1)), DType.I8.limits
+    fits = ((lowest <= differences) & (differences <= highest)).all(axis=axes)
+    weights = np.where(fits, differences, w.value).astype(np.int8)
+    scales = np.broadcast_to(np.asarray(params.scales, np.float32), channels).copy()
+    return weights, np.where(fits, 0, -zero_points), scales
 
 
 @rewrite_pass("fuse-contraction")
@@ -165,20 +186,38 @@ def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
 @rewrite_pass("contract-integers")
 def contract_integers(node: Node, uses: Uses) -> Node | None:
     """Conv(Dequantize(x), Dequantize(w), b) -> Conv(x, w, b) that gives float: the exact sum times
-    its scale.  A bias that is not known in steps of the sum is added in float."""
-    found = integers_of(node)
-    if found is None or not isinstance(node, Contraction):
+    its scale.  A bias that is not known in steps of the sum is added in float, as is the sum of x
+    times what the weights are lower by."""
+    pair = centred_integers(node)
+    if pair is None or not isinstance(node, Contraction):
         return None
+    found, less = pair
     bias = found.exact_bias()
-    if bias is not None and (made := found.made(bias)) is not None:
+    if bias is not None and not less.any() and (made := found.made(bias)) is not None:
         return made
-    real = real_bias(node)
+    real = np.zeros(found.scales.shape) if node.b is None else real_bias(node)
     if real is None:
         return None
-    unbounded = {"low": -math.inf, "high": math.inf}
-    name = uses.fresh(f"{node.name}:sum")
-    sums = found.made(np.zeros(found.scales.shape), name=name, b=None, **unbounded)
-    if sums is None:
+    inputs = sum_of_inputs(found, uses) if less.any() else None
+    sums = found.made(np.zeros(found.scales.shape), name=uses.fresh(f"{node.name}:sum"), **BARE)
+    if sums is None or (less.any() and inputs is None):
         return None
-    b = Constant(name=uses.fresh(f"{node.name}:bias"), value=real.astype(np.float32))
+    b: Node = Constant(name=uses.fresh(f"{node.name}:bias"), value=real.astype(np.float32))
+    if inputs is not None:
+        factor = (less * found.scales).astype(np.float32)
+        y = Constant(name=uses.fresh(f"{node.name}:less"), value=factor)
+        product = Mul(name=uses.fresh(f"{node.name}:shift"), x=inputs, y=y)
+        b = Add(name=uses.fresh(f"{node.name}:rest"), x=product, y=b)
     return Add(name=node.name, x=sums, y=b, low=node.low, high=node.high)
+
+
+def sum_of_inputs(found: Integers, uses: Uses) -> Node | None:
+    """What the elements of x in a window add up to, as reals [..., 1].
+
+    None for products of groups: each needs a sum of its own, and float is faster than both.
+    """
+    if getattr(found.node, "group", 1) > 1:
+        return None
+    ones, scales = np.ones_like(found.weights[..., :1]), np.ones(1, np.float32)
+    whole = Integers(found.node, found.x, ones, scales, is_extra=True)
+    return whole.made(np.zeros(1), name=uses.fresh(f"{found.node.name}:inputs"), **BARE)

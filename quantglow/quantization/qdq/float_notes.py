@@ -37,4 +37,7 @@ def reason_of(node: Node) -> str | None:
         return None
     if isinstance(node, MatMul):
         return "one operand not being quantized"
-    return "their weights not being int8 around a zero point with a scale for each output channel"
+    return (
+        "their weights not being int8 with a scale for each output channel, around a zero point "
+        "of int8 where they are in groups"
+    )

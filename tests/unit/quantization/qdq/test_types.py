@@ -71,20 +71,68 @@ def test_weights_whose_differences_from_the_zero_point_are_int8_stay_integers(
     assert_onnxruntimes_integers(model, m)
 
 
-def test_weights_too_far_from_their_zero_point_are_multiplied_in_float() -> None:
+def assert_all_products_are_of_integers(model: onnx.ModelProto) -> None:
+    products = [n for n in qg.import_model(model).nodes if isinstance(n, Contraction)]
+    assert products
+    assert all(n.x.type.dtype is n.w.type.dtype is DType.I8 for n in products)
+
+
+FAR = [90, 0, 255, (0, 128, 200, 255), (128, 128, 90, 128)]
+
+
+@pytest.mark.parametrize("zero_points", FAR)
+@pytest.mark.parametrize("is_biased", [True, False])
+def test_weights_far_from_their_zero_point_are_multiplied_as_integers(
+    zero_points: object, is_biased: bool
+) -> None:
     m = QdqModel()
-    model = m.model(conv_model(m, weights(m, 0, 255, 90, UINT8)))
+    codes = m.tensor(m.codes((4, 6, 3, 3), UINT8))
+    points = np.broadcast_to(np.asarray(zero_points), 4)
+    w = m.dequantize(codes, m.random.uniform(0.002, 0.02, 4), points, UINT8, axis=0)
+    bias = [m.tensor(m.random.standard_normal(4).astype(np.float32))] if is_biased else []
+    x = m.rounded(m.input(1, 6, 5, 5), 0.03, 100)
+    y = m.op("Relu", m.op("Conv", x, w, *bias, pads=[1, 1, 0, 1]))
+    model = m.model(m.rounded(y, 0.1, 20))
+    assert_all_products_are_of_integers(model)
+    assert_onnxruntimes_integers(model, m, 0.1)
+
+
+def test_groups_of_weights_far_from_their_zero_point_are_multiplied_in_float() -> None:
+    m = QdqModel()
+    w = m.dequantize(m.tensor(m.codes((6, 1, 3, 3), UINT8)), 0.01, 90)
+    x = m.rounded(m.input(1, 6, 5, 5), 0.03, 100)
+    model = m.model(m.rounded(m.op("Conv", x, w, group=6), STEP, 128))
     assert product_of(qg.import_model(model)).w.type.dtype is DType.F32
     assert_onnxruntimes_integers(model, m)
 
 
+@pytest.mark.parametrize("kind", ["MatMul", "Gemm", "ConvTranspose"])
+def test_every_product_takes_weights_far_from_their_zero_point(kind: str) -> None:
+    m = QdqModel()
+    shape = (6, 4, 3, 3) if kind == "ConvTranspose" else (6, 4)
+    w = m.dequantize(m.tensor(m.codes(shape, UINT8)), 0.01, 31)
+    x = m.rounded(m.input(*((1, 6, 5, 5) if kind == "ConvTranspose" else (3, 6))), 0.03, 100)
+    model = m.model(m.rounded(m.op(kind, x, w), 0.05, 128))
+    assert_all_products_are_of_integers(model)
+    assert_onnxruntimes_integers(model, m)
+
+
+@pytest.mark.parametrize("backend", ["llvm", "reference"])
+def test_products_of_far_weights_are_those_of_the_interpreter(backend: str) -> None:
+    m = QdqModel()
+    model = m.model(conv_model(m, weights(m, 0, 255, 200, UINT8)))
+    graph, feeds = qg.import_model(model), m.feeds()
+    (found,) = qg.compile(graph, num_threads=1, backend=backend).run(None, feeds)
+    np.testing.assert_array_equal(found, qg.interpret(graph, feeds)[0])
+
+
 def test_the_report_says_which_products_compute_in_float_and_why() -> None:
     m = QdqModel()
-    y = conv_model(m, weights(m, 0, 255, 90, UINT8))
+    y = m.op("MatMul", m.rounded(m.input(3, 8), 0.03, 128), blocked_weights(m))
     (note,) = qg.compile(m.model(y), num_threads=1).report.notes
     assert note.startswith("1 product(s)") and "weights not being int8" in note
     m = QdqModel()
-    y = conv_model(m, weights(m, -127, 127, 0, INT8))
+    y = conv_model(m, weights(m, 0, 255, 90, UINT8))
     assert qg.compile(m.model(y), num_threads=1).report.notes == ()
 
 
@@ -101,11 +149,15 @@ def test_four_bit_weights_become_int8(kind: int) -> None:
     assert_onnxruntimes_integers(model, m)
 
 
-def test_blocked_weights_are_multiplied_in_float() -> None:
-    m = QdqModel()
+def blocked_weights(m: QdqModel) -> str:
     codes = m.tensor(m.codes((8, 5)))
     scales = m.tensor(m.random.uniform(0.002, 0.02, (2, 5)).astype(np.float32))
-    w = m.op("DequantizeLinear", codes, scales, axis=0, block_size=4)
+    return m.op("DequantizeLinear", codes, scales, axis=0, block_size=4)
+
+
+def test_blocked_weights_are_multiplied_in_float() -> None:
+    m = QdqModel()
+    w = blocked_weights(m)
     x = m.rounded(m.input(3, 8), 0.03, 128)
     model = m.model(m.rounded(m.op("MatMul", x, w), STEP, 128))
     assert product_of(qg.import_model(model)).w.type.dtype is DType.F32
