@@ -92,7 +92,7 @@ def measure(
     return Result(
         network.name,
         contestant.name,
-        sqnr(reference, outputs),
+        sqnr(reference, outputs, network.signal),
         agreement(reference, outputs, network.answers),
         accuracy(outputs, labels, network.answers),
         **json.loads(done.stdout),

@@ -27,12 +27,17 @@ def first_outputs(runtime: Runtime, network: models.Network, images: models.Arra
     )
 
 
-def sqnr(reference: NDArray[Any], outputs: NDArray[Any]) -> float:
-    """10 log10(sum reference^2 / sum (reference - outputs)^2), in dB, over all samples at once."""
+def sqnr(
+    reference: NDArray[Any], outputs: NDArray[Any], part: models.Signal = models.whole
+) -> float:
+    """10 log10(sum reference^2 / sum (reference - outputs)^2), in dB, over all samples at once;
+    ``part`` of each output counts.
+    """
     noise = signal = 0.0
     for wanted, got in zip(reference, outputs, strict=True):
-        noise += float(np.square(wanted.astype(np.float64) - got).sum())
-        signal += float(np.square(wanted.astype(np.float64)).sum())
+        exact = part(wanted.astype(np.float64))
+        noise += float(np.square(exact - part(got.astype(np.float64))).sum())
+        signal += float(np.square(exact).sum())
     return float("inf") if noise == 0 else 10 * float(np.log10(signal / noise))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from benchmarks import networks, ppocr, samples
+from benchmarks import lines, networks, ppocr, samples
 from benchmarks.cache import cached, content_key
 from benchmarks.export_efficientnet_lite0 import efficientnet_lite0
 from benchmarks.export_minilm import minilm
@@ -28,6 +28,8 @@ Array = NDArray[Any]
 Feeds = dict[str, Array]
 Answers = Callable[[NDArray[Any]], NDArray[Any]]
 """Outputs of all samples -> what they say."""
+Signal = Callable[[NDArray[Any]], NDArray[Any]]
+"""The output of one sample -> what of it counts for the SQNR."""
 LIGHT = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
 
 
@@ -35,6 +37,11 @@ def largest(outputs: NDArray[Any]) -> NDArray[np.intp]:
     """The index of the largest output of each sample."""
     found: NDArray[np.intp] = outputs.reshape(len(outputs), -1).argmax(axis=1)
     return found
+
+
+def whole(output: NDArray[Any]) -> NDArray[Any]:
+    """All of an output."""
+    return output
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,7 @@ class Network:
     images: Callable[[int, int], Array]
     labelled: Callable[[], tuple[Array, NDArray[Any]]] | None = None
     answers: Answers = largest
+    signal: Signal = whole
 
     def path(self, batch: int = 1) -> Path:
         """The ONNX file, built where it is missing."""
@@ -151,9 +159,22 @@ def ppocr_networks() -> list[Network]:
     ]
 
 
+def on_more_lines(network: Network) -> list[Network]:
+    """A network of PP-OCR on more lines, and the same with logits for probabilities."""
+    labelled = partial(lines.more_lines, network.name)
+    more = replace(network, name=f"{network.name}_lines", labelled=labelled)
+    source = partial(lines.logits_file, network.source)
+    return [
+        more,
+        replace(more, name=f"{network.name}_logits", source=source, signal=lines.centred),
+    ]
+
+
 @cache
 def registry() -> dict[str, Network]:
-    """Every network by name: the benchmark table, PP-OCR, MiniLM, then onnx's ``light_*``."""
+    """Every network by name: the benchmark table, PP-OCR, MiniLM, PP-OCR on more lines, then onnx's
+    ``light_*``.
+    """
     photo = (3, samples.CROP, samples.CROP)
     table = [
         repository_network("mnist", "mnist_cnn.onnx", "image", (1, 28, 28)),
@@ -172,6 +193,7 @@ def registry() -> dict[str, Network]:
         table.append(Network(topology.__name__, "input", photo, source, samples.imagenet_photos))
     table += ppocr_networks()
     table.append(Network("minilm", "ids", (samples.TOKENS,), minilm, samples.passages))
+    table += [made for n in table if n.name in lines.COUNTS for made in on_more_lines(n)]
     table += [light_network(file) for file in sorted(LIGHT.glob("*.onnx"))]
     return {network.name: network for network in table}
 

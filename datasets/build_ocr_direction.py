@@ -2,13 +2,16 @@
 
 Writes ppocr_cls.onnx and ocr_direction.npz.  A line is drawn upright (label 0) or turned by 180
 degrees (label 1) and brought to the classifier's input as RapidOCR does it, short of the
-normalisation; README.md says how to finish.  Needs ``pip install pillow scipy matplotlib onnx
-onnxruntime``; the fonts are those that matplotlib ships.
+normalisation; README.md says how to finish.  ``--output FILE.npz --count N --seed S`` renders other
+lines only.  Needs ``pip install pillow scipy matplotlib onnx onnxruntime``; the fonts are those
+that matplotlib ships.
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import matplotlib
@@ -118,7 +121,21 @@ def accuracy(path: Path, data: dict[str, np.ndarray]) -> float:
     return float(np.mean(scores.argmax(axis=1) == data["labels"]))
 
 
+def more(description: str | None, render: Callable[[int, int], dict[str, np.ndarray]]) -> bool:
+    """Write lines of another seed where the command line asks for them; whether it did."""
+    parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
+    parser.add_argument("--output", type=Path, help="only write --count lines of --seed there")
+    parser.add_argument("--count", type=int, default=TEST_COUNT)
+    parser.add_argument("--seed", type=int, default=5)
+    given = parser.parse_args()
+    if given.output:
+        np.savez_compressed(given.output, **render(given.seed, given.count))
+    return given.output is not None
+
+
 def main() -> None:
+    if more(__doc__, render):
+        return
     (HERE / "ppocr_cls.onnx").write_bytes(download_wheel(RAPIDOCR).read(MODEL))
     test, calibration = render(1, TEST_COUNT), render(2, CALIBRATION_COUNT)
     arrays = test | {f"calibration_{name}": array for name, array in calibration.items()}

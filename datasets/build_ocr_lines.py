@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from build_ocr_direction import HEIGHT, HERE, degrade, draw_line, random_text, resize_bilinear
+from build_ocr_direction import HEIGHT, HERE, degrade, draw_line, more, random_text, resize_bilinear
 
 WIDTH = 320
 TEST_COUNT, CALIBRATION_COUNT = 300, 100
@@ -39,6 +39,8 @@ def render(seed: int, count: int) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
+    if more(__doc__, render):
+        return
     calibration = render(4, CALIBRATION_COUNT)
     arrays = render(3, TEST_COUNT) | {f"calibration_{n}": a for n, a in calibration.items()}
     np.savez_compressed(HERE / "ocr_lines.npz", **arrays)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
+import onnxruntime
 import pytest
+from scipy import special
 
-from benchmarks import accuracy, contestants, evaluation, models, ppocr, samples
+from benchmarks import accuracy, contestants, evaluation, lines, models, ppocr, samples
 from benchmarks.accuracy import Result, Settings
 from benchmarks.contestants import CONTESTANTS, Contestant, NotInstalledError, chosen
 
@@ -68,3 +71,25 @@ def test_one_network_is_compared_end_to_end() -> None:
     found = accuracy.compare("mnist", chosen(names), Settings(samples=4, threads=1))
     assert [r.quantizer for r in found] == ["float", *names]
     assert all(r.error is None and r.sqnr_db > 10 and r.accuracy > 0.95 for r in found[1:])
+
+
+def test_only_what_counts_of_an_output_is_noise() -> None:
+    logits, moved = np.array([[3.0, 1.0]]), np.array([[4.0, 2.2]])
+    assert evaluation.sqnr(logits, moved, lines.centred) == pytest.approx(20)
+
+
+def test_a_network_without_its_softmax_gives_its_logits() -> None:
+    network = models.network("ppocr_cls")
+    (image, *_), _ = samples.text_lines_labelled()
+    outputs = [
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(
+            None, {"x": image[None]}
+        )[0]
+        for path in (network.path(), models.network("ppocr_cls_logits").path())
+    ]
+    np.testing.assert_allclose(special.softmax(outputs[1], axis=1), outputs[0], rtol=1e-5)
+
+
+def test_logits_of_another_end_are_refused() -> None:
+    with pytest.raises(ValueError, match="not from Softmax"):
+        lines.without_softmax(onnx.load(models.network("mnist").path()))
