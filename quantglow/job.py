@@ -15,6 +15,7 @@ from quantglow.errors import CalibrationError, OptionError, QuantglowError, Unsu
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.interpreter import Listener, interpret
 from quantglow.models import Decided, DecidedByValues, InputShapes, float_family_of, programs_of
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
@@ -39,6 +40,7 @@ from quantglow.report.verification import MAX_SAMPLES, Verification
 from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.specialisations import Specialisation
+from quantglow.types import Array
 
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
 
@@ -118,7 +120,11 @@ class Job:
         with debug.timed("profile", self.seconds):
             known, samples = profile_in(self.given), Samples(self.given, self.family)
             self.profile = known or profiling.profile(
-                self.family, samples, subset_size=subset_size, progress=progress
+                self.family,
+                samples,
+                subset_size=subset_size,
+                progress=progress,
+                run=samples.run,
             )
         self.case = main_case(self.family, self.profile)
         self.float_graph = self.family.at(self.case.shape_map, self.case.value_map)
@@ -150,6 +156,7 @@ class Job:
                     self.data or (),
                     progress=progress,
                     deadline=self.deadline,
+                    runs=self.samples.taken_runs(self.float_graph) if self.samples else None,
                 )
 
     def _quantized(
@@ -323,6 +330,8 @@ class Samples:
     family: Family
     kept: list[Feeds] = field(default_factory=list)
     spread: Spread[Feeds] | None = None
+    latest: Feeds = field(default_factory=dict)
+    runs: quantization.FloatRuns | None = None
 
     def __iter__(self) -> Iterator[Feeds]:
         for feeds in feeds_of(self.data, self.family.signature):
@@ -333,7 +342,21 @@ class Samples:
             if self.spread is None:
                 self.spread = Spread(self._capacity(own))
             self.spread.add(own)
-            yield feeds
+            self.latest = own
+            yield own
+
+    def run(self, graph: Graph, feeds: Mapping[str, Array], listeners: Sequence[Listener]) -> None:
+        """``interpret`` the latest sample; what comes next finds its values in ``runs``."""
+        self.runs = self.runs or quantization.FloatRuns(graph)
+        if self.runs.graph is graph:
+            self.runs.run(self.latest, listeners)
+        else:
+            interpret(graph, feeds, listeners)
+
+    def taken_runs(self, graph: Graph) -> quantization.FloatRuns | None:
+        """The runs of ``graph``, if it is theirs; who takes them is to let go of them."""
+        runs, self.runs = self.runs, None
+        return runs if runs is not None and runs.graph is graph else None
 
     def _capacity(self, feeds: Feeds) -> int:
         try:

@@ -2,12 +2,14 @@
 
 from quantglow.quantization.convert import quantize, quantize_with_report
 from quantglow.quantization.decisions import Decisions, Quantized, quantize_for_all_shapes
+from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.preparation import Prepared, prepare
 from quantglow.quantization.qdq import float_notes, fuse_quantized
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
 
 __all__ = [
     "Decisions",
+    "FloatRuns",
     "NodeReport",
     "Prepared",
     "QuantizationReport",

@@ -36,22 +36,22 @@ class FloatRuns:
         for known, values in self.kept:
             if known is feeds:
                 return values
-        found: dict[str, Array] = {}
-        interpret(self.graph, feeds, [taken_only(self.graph, _recorder(found))])
-        self.keep(feeds, found)
-        return found
+        return self.run(feeds)
 
     def results(self, feeds: Feeds, nodes: Iterable[Node]) -> list[Array]:
         """The values of some nodes for one sample."""
         values = self.values(feeds)
         return [n.value if isinstance(n, Constant) else values[n.name] for n in nodes]
 
-    def keep(self, feeds: Feeds, values: Values) -> None:
-        """Keep the values of a sample if there is room for them."""
-        nbytes = sum(value.nbytes for value in values.values())
+    def run(self, feeds: Feeds, listeners: Sequence[Listener] = ()) -> Values:
+        """``interpret``; the values are kept for who asks for those of this sample next."""
+        found: dict[str, Array] = {}
+        interpret(self.graph, feeds, [*listeners, taken_only(self.graph, _recorder(found))])
+        nbytes = sum(value.nbytes for value in found.values())
         if self.nbytes + nbytes <= KEPT_NBYTES:
-            self.kept.append((feeds, values))
+            self.kept.append((feeds, found))
             self.nbytes += nbytes
+        return found
 
     def channel_reach(self, samples: Iterable[Feeds]) -> dict[str, Array]:
         """The largest magnitude in each channel (last axis) of every float value."""

@@ -60,15 +60,19 @@ def prepare(
     imported: Graph | None = None,
     progress: bool | str = False,
     deadline: float | None = None,
+    runs: FloatRuns | None = None,
 ) -> Prepared:
     """The best found until all is tried, until ``deadline`` (``time.monotonic``) or Ctrl-C.
 
+    ``runs``: of ``graph``, with the values of samples that ran before.
     Raises ``ProfileMismatchError`` for the profile of another model.
     """
     profile.check(graph)
     if not samples or not (config.equalization or config.calibrate_method == "auto"):
         return Prepared(graph, profile)
-    search = _Search(graph, profile, config, *_split(samples, config.seed), deadline, imported)
+    runs = runs or FloatRuns(graph)
+    parts = _split(samples, config.seed)
+    search = _Search(graph, profile, config, *parts, runs, deadline, imported)
     try:
         for _ in shown(search.steps(), "Choosing ranges and scales", progress):
             if search.late():
@@ -97,13 +101,13 @@ class _Search:
     config: QuantizationConfig
     fitting: list[Feeds]
     held: list[Feeds]
+    runs: FloatRuns
     deadline: float | None = None
     imported: Graph | None = None
 
     def __post_init__(self) -> None:
         self.best = Prepared(self.graph, self.profile)
         self.noise = float("inf")
-        self.runs = FloatRuns(self.graph)
         ends = judged(self.graph)
         self.wanted = [self.runs.results(feeds, ends) for feeds in self.held]
 

@@ -1,0 +1,105 @@
+"""Values of float runs that several stages ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.job import Samples
+from quantglow.profiling import Histogram, profile
+from quantglow.quantization import FloatRuns, float_runs
+from quantglow.quantization.equalization import factors_of, rescaled
+from tests.unit.quantization.quantization_networks import samples_for, small_cnn
+
+Calls = list[object]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """The samples that were run."""
+    found: Calls = []
+
+    def counted(graph: Graph, feeds: Any, listeners: Any = ()) -> object:
+        found.append(feeds)
+        return interpret(graph, feeds, listeners)
+
+    monkeypatch.setattr(float_runs, "interpret", counted)
+    return found
+
+
+def test_a_sample_is_run_once(calls: Calls) -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 3)
+    runs = FloatRuns(graph)
+    runs.channel_reach(data)
+    found = runs.results(data[1], [node for _, node in graph.outputs])
+    np.testing.assert_array_equal(found[0], interpret(graph, data[1])[0])
+    assert len(calls) == 3
+
+
+def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 3)
+    kept = FloatRuns(graph).channel_reach([*data, *data])
+    monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
+    runs = FloatRuns(graph)
+    again = runs.channel_reach([*data, *data])
+    assert all(np.array_equal(kept[name], again[name]) for name in kept)
+    assert len(calls) == 3 + 6
+    assert runs.kept == []
+
+
+def test_histograms_are_those_of_the_rescaled_graph() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 4)
+    runs = FloatRuns(graph)
+    factors = factors_of(graph, runs.channel_reach(data), ("equalize-channels",))
+    seen: dict[str, Histogram] = {}
+
+    def record(node: Any, value: Any) -> None:
+        if node.name in factors:
+            seen[node.name] = seen.get(node.name, Histogram()).merge(Histogram.of(value))
+
+    for feeds in data:
+        interpret(rescaled(graph, factors), feeds, [record])
+    found = runs.histograms(data, factors)
+    assert factors and found.keys() == seen.keys()
+    for name, histogram in found.items():
+        ends = (histogram.minimum, histogram.maximum)
+        assert ends == pytest.approx((seen[name].minimum, seen[name].maximum), rel=1e-4, abs=1e-5)
+        assert histogram.count == seen[name].count
+
+
+def test_factors_that_stay_keep_their_constants() -> None:
+    graph = small_cnn()
+    factors = factors_of(
+        graph, FloatRuns(graph).channel_reach(samples_for(graph, 4)), ("equalize-channels",)
+    )
+    whole = rescaled(graph, factors)
+    fewer = {name: found for name, found in factors.items() if name != "c2"}
+    assert len(fewer) == len(factors) - 1
+    fresh, reused = rescaled(graph, fewer), rescaled(graph, fewer, (whole, factors))
+    for one, other in zip(fresh.nodes, reused.nodes, strict=True):
+        assert one.name == other.name
+        assert not hasattr(one, "w") or np.array_equal(one.w.value, other.w.value)
+    known = {id(node) for node in whole.nodes}
+    assert any(id(node.w) in known for node in reused.nodes if hasattr(node, "w"))
+
+
+def test_the_profiling_run_serves_what_comes_next(calls: Calls) -> None:
+    graph = small_cnn()
+    family = Family.of(graph)
+    samples = Samples(samples_for(graph, 3), family)
+    profile(family, samples, progress=False, run=samples.run)
+    runs = samples.taken_runs(family.fitting(samples.latest))
+    assert runs is not None
+    runs.channel_reach(samples.kept)
+    assert len(calls) == 3
+    assert samples.taken_runs(graph) is None
