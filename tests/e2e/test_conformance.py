@@ -8,11 +8,13 @@ import pytest
 
 from benchmarks.conformance import (
     COMPILED_FLOOR,
+    PASSED_FLOOR,
     Outcome,
     cases,
     compiled_share,
     only_passed_by,
     outcome,
+    passed_share,
 )
 
 EVERY = 12
@@ -28,6 +30,10 @@ def outcomes() -> dict[str, list[Outcome]]:
 
 def test_every_case_that_onnxruntime_passes_passes(outcomes: dict[str, list[Outcome]]) -> None:
     assert only_passed_by(outcomes["onnxruntime"], outcomes["quantglow"]) == []
+
+
+def test_the_share_that_passes_does_not_fall(outcomes: dict[str, list[Outcome]]) -> None:
+    assert passed_share(outcomes["quantglow"]) >= PASSED_FLOOR
 
 
 def test_the_share_that_we_compile_does_not_fall(outcomes: dict[str, list[Outcome]]) -> None:
