@@ -27,7 +27,6 @@ from quantglow.errors import UnsupportedOpError
 from quantglow.runtime.build import thread_count
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel
-from quantglow.types import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +55,10 @@ class PreparedModel(BackendRep):
         return dict(zip(names, arrays, strict=False))
 
 
-def cast(array: Any, dtype: np.dtype[Any] | None) -> Array:
-    """The array as another type of float; other arrays stay as they are."""
+def cast(array: Any, dtype: np.dtype[Any] | None) -> Any:
+    """The array as another type of float; other arrays, and sequences, stay as they are."""
+    if isinstance(array, list):
+        return array
     found = np.asarray(array)
     if dtype is None or found.dtype == dtype or "float" not in f"{found.dtype}":
         return found

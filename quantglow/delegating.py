@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
 
+import numpy as np
+from numpy.typing import DTypeLike
+
 from quantglow.backends.onnxruntime.session import NAME, Session
 from quantglow.errors import (
     DelegationError,
@@ -83,6 +86,10 @@ def reasons_of(error: QuantglowError) -> tuple[str, ...]:
     return tuple(error.problems) if isinstance(error, UnsupportedOpError) else (str(error),)
 
 
+WIDTHS: dict[str, DTypeLike] = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
+"""onnxruntime's names of the floats that are float32 where quantglow computes."""
+
+
 @dataclass(frozen=True)
 class WholeExecutable:
     """A whole model in onnxruntime, fed with shapes that nobody has checked yet."""
@@ -91,8 +98,10 @@ class WholeExecutable:
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs.  Raises ``InputError`` for feeds that the model cannot take."""
+        kinds = {i.name: WIDTHS[i.type] for i in self.session.inputs if i.type in WIDTHS}
+        wide = {name: feeds[name].astype(kind) for name, kind in kinds.items() if name in feeds}
         try:
-            return self.session.run(feeds)
+            return self.session.run({**feeds, **wide})
         except DelegationError as error:
             shapes = {name: array.shape for name, array in feeds.items()}
             raise InputError(
