@@ -65,8 +65,13 @@ def axes_of(d: Drawing, x: Value, least: int = 0) -> list[int]:
     """Some axes of x in any order, some counted from the end."""
     count = d.integer(min(least, x.rank), x.rank)
     chosen = [int(a) for a in d.rng.permutation(x.rank)[:count]]
-    return [a - x.rank if d.chance(0.3) else a for a in chosen]
+    return [a - x.rank if counts_from_end(d) and d.chance(0.3) else a for a in chosen]
 
 
 def axis_of(d: Drawing, x: Value) -> int:
-    return d.integer(-x.rank, x.rank - 1)
+    return d.integer(-x.rank if counts_from_end(d) else 0, x.rank - 1)
+
+
+def counts_from_end(d: Drawing) -> bool:
+    """Whether axes may be negative in this opset."""
+    return d.opset >= 11

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.fuzz.drawing import Drawing, Rejected, Value
 from tests.fuzz.draws.family import draws
-from tests.fuzz.draws.operands import axis_of
+from tests.fuzz.draws.operands import axis_of, counts_from_end
 
 
 @draws("Reshape", often=3)
@@ -36,11 +36,13 @@ def transpose(d: Drawing) -> object:
 def rank_change(d: Drawing) -> object:
     x = d.any()
     if d.chance(0.3):
-        return d.node("Flatten", x, axis=d.integer(-x.rank, x.rank))
+        return d.node("Flatten", x, axis=d.integer(-x.rank if counts_from_end(d) else 0, x.rank))
     ones = [i for i, n in enumerate(x.shape) if n == 1]
     if ones and d.chance(0.5):
         return d.node("Squeeze", x, **({"axes": [d.choose(ones)]} if d.chance(0.8) else {}))
-    return d.node("Unsqueeze", x, axes=[d.integer(-x.rank - 1, x.rank)])
+    return d.node(
+        "Unsqueeze", x, axes=[d.integer(-x.rank - 1 if counts_from_end(d) else 0, x.rank)]
+    )
 
 
 @draws("Concat", often=3)
@@ -54,7 +56,9 @@ def concatenation(d: Drawing) -> object:
         return same and rest == x.shape[:axis] + x.shape[axis + 1 :]
 
     parts = [d.pick(joins) for _ in range(d.integer(1, 3))]
-    return d.node("Concat", x, *parts, axis=axis - x.rank if d.chance(0.3) else axis)
+    return d.node(
+        "Concat", x, *parts, axis=axis - x.rank if counts_from_end(d) and d.chance(0.3) else axis
+    )
 
 
 @draws("Split", often=2)
