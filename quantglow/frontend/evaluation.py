@@ -13,7 +13,9 @@ from typing import cast
 
 import onnx
 
-from quantglow.frontend.context import IMPORTERS, Call, Result, Scope
+from quantglow.errors import BackendError
+from quantglow.frontend.context import IMPORTERS, Call, Result, Scope, Unsupported
+from quantglow.frontend.external import delegated
 from quantglow.frontend.folding import check_size, inferred_types
 from quantglow.frontend.values import Known, Value
 from quantglow.graph.graph import topological_order
@@ -43,17 +45,34 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
 def evaluated(
     proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope, bind: Bind
 ) -> dict[str, Value]:
-    """The values of the node's outputs.  Raises ``Unsupported`` where the importer does."""
+    """The values of the node's outputs.
+
+    What the importer refuses is evaluated by onnxruntime, or ``Unsupported`` is raised.
+    """
     check_size(proto, operands, scope.opsets)
     plain = {name: Known(name, cast(Known, value).array) for name, value in operands.items()}
     inner = replace(scope, values=dict[str, Value](plain), problems=[], claimed=set(), shared={})
-    made = IMPORTERS[proto.op_type](Call(proto, inner))
-    results = bind(proto, made if isinstance(made, Sequence) else [made], inner)
-    return {
-        name: Known(name, computed(value)) if isinstance(value, Node) else value
-        for name, value in results.items()
-        if name
-    }
+    try:
+        made = IMPORTERS[proto.op_type](Call(proto, inner))
+        results = bind(proto, made if isinstance(made, Sequence) else [made], inner)
+    except Unsupported as reason:
+        results = handed_over(proto, inner, reason)
+    try:
+        return {
+            name: Known(name, computed(value)) if isinstance(value, Node) else value
+            for name, value in results.items()
+            if name
+        }
+    except BackendError as error:
+        raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from error
+
+
+def handed_over(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dict[str, Value]:
+    """External nodes for what the importer refused.  Raises its reason where they may not be."""
+    results = delegated(proto, scope, str(reason)) if scope.delegate else None
+    if results is None:
+        raise reason
+    return results
 
 
 def computed(node: Node) -> Array:

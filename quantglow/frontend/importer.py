@@ -173,9 +173,9 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     if (layout := quantized.laid_out(proto, operands, scope.opsets)) is not None:
         return {layout.name: layout}
     if kind not in quantized.ON_INTEGERS and foldable(proto, operands, scope.opset):
-        if is_ours(proto, operands, scope.opsets):
-            return evaluated(proto, operands, scope, bind)
         try:
+            if is_ours(proto, operands, scope.opsets):
+                return evaluated(proto, operands, scope, bind)
             return {known.name: known for known in fold(proto, operands, scope.opsets)}
         except Unsupported:
             if kind not in IMPORTERS:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from quantglow import ops
-from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.context import Call, Result, Unsupported, importer
 from quantglow.frontend.operators.integers import clip_at_run_time, integer_fold, integer_unary
 from quantglow.graph.node import Node
 
@@ -166,8 +166,9 @@ def identity(call: Call) -> Node:
 
 
 @importer("Dropout")
-def dropout(call: Call) -> Node:
-    """The identity, as long as it is not training."""
+def dropout(call: Call) -> list[Result]:
+    """The identity, as long as it is not training; its mask keeps everything."""
     if call.has(2) and bool(call.array(2, "training_mode")):
         raise Unsupported("training_mode is set; export the model for inference")
-    return call.node(0)
+    x = call.node(0)
+    return [x, np.ones(x.type.shape, bool if call.opset >= 10 else np.float32)]

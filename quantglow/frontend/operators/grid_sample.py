@@ -4,11 +4,13 @@ AffineGrid, which makes such positions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.operators.formulas import polynomial
 from quantglow.frontend.operators.indexing import INT64, coordinates, dotted, iota, reshaped
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Node
@@ -34,11 +36,17 @@ class Axis:
 
     def position(self) -> Expr:
         """In pixels, brought into the image unless it is padded with zeros."""
+        return self.padded(self.place())
+
+    def place(self) -> Expr:
+        """In pixels."""
         moved = fn("add", self.coordinate, const(1))
         if self.align:
-            place = fn("mul", moved, const((self.size - 1) / 2))
-        else:
-            place = fn("sub", fn("mul", moved, const(self.size / 2)), const(0.5))
+            return fn("mul", moved, const((self.size - 1) / 2))
+        return fn("sub", fn("mul", moved, const(self.size / 2)), const(0.5))
+
+    def padded(self, place: Expr) -> Expr:
+        """A place brought into the image unless it is padded with zeros."""
         if self.padding == "zeros":
             return place
         if self.padding == "reflection":
@@ -69,11 +77,11 @@ class Axis:
 
 @importer("GridSample")
 def grid_sample(call: Call) -> Node:
-    """Of images.  The modes "bilinear" and "linear" are one."""
+    """Of images."""
     if len(call.shape(0)) != 4:
         raise Unsupported(f"{len(call.shape(0)) - 2} spatial axes; 2 are supported")
     mode, padding = call.text("mode", "linear"), call.text("padding_mode", "zeros")
-    if mode not in ("linear", "bilinear", "nearest"):
+    if mode not in CORNERS:
         raise Unsupported(f"interpolation mode {mode!r}")
     x = channels_last(call, call.node(0), call.value_name(0))
     n, h, w, c = x.type.shape
@@ -87,8 +95,8 @@ def grid_sample(call: Call) -> Node:
             dotted([(down.pixel(row), w), (across.pixel(column), 1), (arg(2), h * w)]),
             fn("mul", down.weight(row, row_share), across.weight(column, column_share)),
         )
-        for row, row_share in corners(down, mode)
-        for column, column_share in corners(across, mode)
+        for row, row_share in CORNERS[mode](down)
+        for column, column_share in CORNERS[mode](across)
     ]
     if len(samples) == 1:
         return channels_first(call, weighted(call, call.result, table, args, *samples[0]))
@@ -99,14 +107,60 @@ def grid_sample(call: Call) -> Node:
     return channels_first(call, total)
 
 
-def corners(axis: Axis, mode: str) -> list[tuple[Expr, Expr]]:
-    """The pixels along an axis that a position lies between, and their shares."""
+Corners = Callable[[Axis], list[tuple[Expr, Expr]]]
+"""The pixels along an axis that a position takes its value from, and their shares."""
+
+
+def nearest(axis: Axis) -> list[tuple[Expr, Expr]]:
+    return [(fn("rint", axis.position()), const(1))]
+
+
+def linear(axis: Axis) -> list[tuple[Expr, Expr]]:
     place = axis.position()
-    if mode == "nearest":
-        return [(fn("rint", place), const(1))]
     before = fn("floor", place)
     after = fn("add", before, const(1))
     return [(before, fn("sub", after, place)), (after, fn("sub", place, before))]
+
+
+def cubic(axis: Axis) -> list[tuple[Expr, Expr]]:
+    """Four pixels, each padded by itself: Keys' kernel."""
+    place = axis.place()
+    before = fn("floor", place)
+    t = fn("sub", place, before)
+    back = fn("sub", const(1), t)
+    shares = (
+        outer_share(fn("add", t, const(1))),
+        inner_share(t),
+        inner_share(back),
+        outer_share(fn("add", back, const(1))),
+    )
+    return [
+        (axis.padded(fn("add", before, const(offset))), share)
+        for offset, share in zip((-1, 0, 1, 2), shares, strict=True)
+    ]
+
+
+KEYS = -0.75
+"""``a`` of the cubic kernel, as in ONNX."""
+
+
+def inner_share(d: Expr) -> Expr:
+    """``(a + 2) d^3 - (a + 3) d^2 + 1`` at a distance up to 1"""
+    return polynomial(d, 1, 0, -(KEYS + 3), KEYS + 2)
+
+
+def outer_share(d: Expr) -> Expr:
+    """``a d^3 - 5 a d^2 + 8 a d - 4 a`` at a distance from 1 to 2"""
+    return polynomial(d, -4 * KEYS, 8 * KEYS, -5 * KEYS, KEYS)
+
+
+CORNERS: dict[str, Corners] = {
+    "nearest": nearest,
+    "linear": linear,
+    "bilinear": linear,
+    "cubic": cubic,
+    "bicubic": cubic,
+}
 
 
 def weighted(

@@ -60,3 +60,12 @@ def test_weights_that_a_node_of_constants_makes_are_known_to_those_that_want_wei
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     graph = qg.import_model(model, delegate=False)
     assert "Mul" not in str(graph)
+
+
+def test_the_mask_of_a_dropout_keeps_everything() -> None:
+    model, feeds = single("Dropout", floats(2, 3), opset=13, outputs=2)
+    model.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.BOOL
+    y, mask = qg.compile(qg.import_model(model, delegate=False), num_threads=1).run(None, feeds)
+    np.testing.assert_array_equal(y, feeds["x0"])
+    assert mask.dtype == bool
+    assert mask.all()
