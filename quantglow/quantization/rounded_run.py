@@ -16,7 +16,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax
+from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax, Transpose
 from quantglow.ops.arithmetic import quant_of, rounded_reals
 from quantglow.ops.convolution import Contraction
 from quantglow.profiling.data import Feeds
@@ -32,18 +32,29 @@ NOTHING: Mapping[Node, Array] = MappingProxyType({})
 
 def judged(graph: Graph) -> tuple[Node, ...]:
     """What the graph's outputs are judged by: of a probability the logit, which tells noise where
-    the probability is 0 or 1; of a few numbers the features they are made of, since the noise of a
-    few numbers is mostly chance.
+    the probability is 0 or 1 and the one sample that is least sure would decide; of a few numbers
+    the features they are made of, since the noise of a few numbers is mostly chance.
     """
-    return tuple(_judged(node) for _, node in graph.outputs)
+    return tuple(_judged(node)[0] for _, node in graph.outputs)
 
 
-def _judged(node: Node) -> Node:
+def _judged(node: Node) -> tuple[Node, bool]:
+    """The node, and whether what its rows have in common is ignored, as by a Softmax."""
+    any_shift = False
     while node.operands:
-        few = node.type.size < FEWEST_VALUES and isinstance(node, Contraction | Reshape)
-        if not (few or isinstance(node, Softmax | LogSoftmax | Sigmoid)):
-            return node
-        node = node.operands[0]
+        source = _behind_views(node)
+        if isinstance(source, Softmax | LogSoftmax | Sigmoid):
+            node, any_shift = source.x, not isinstance(source, Sigmoid)
+        elif node.type.size < FEWEST_VALUES and isinstance(node, Contraction | Reshape):
+            node, any_shift = node.operands[0], False
+        else:
+            break
+    return node, any_shift
+
+
+def _behind_views(node: Node) -> Node:
+    while isinstance(node, Reshape | Transpose):
+        node = node.x
     return node
 
 
@@ -58,13 +69,20 @@ def relative_noise(
     """Energy of the error over energy of the signal, of the worst output, over all samples."""
     weights = {} if exact_weights else _rounded_weights(plan)
     noise, signal = np.zeros(len(plan.graph.outputs)), np.full(len(plan.graph.outputs), TINY)
+    any_shift = [_judged(node)[1] for _, node in plan.graph.outputs]
     for feeds, right in zip(samples, wanted, strict=True):
         results = run(plan.graph, feeds, plan, weights)
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
             reference = exact.astype(np.float64)
-            noise[index] += np.square(got - reference).sum()
-            signal[index] += np.square(reference).sum()
+            noise[index] += _energy(got - reference, any_shift[index])
+            signal[index] += _energy(reference, any_shift[index])
     return float((noise / signal).max(initial=0.0))
+
+
+def _energy(values: Array, any_shift: bool) -> float:
+    """Sum of squares, of rows with ``any_shift`` around their mean."""
+    apart = values - values.mean(axis=-1, keepdims=True) if any_shift and values.size else values
+    return float(np.square(apart).sum())
 
 
 def run(

@@ -12,7 +12,7 @@ import quantglow as qg
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, ReduceMean
+from quantglow.ops import Conv, ReduceMean, Reshape, Softmax
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import (
@@ -153,6 +153,27 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_probability_is_judged_by_the_features_of_its_logits() -> None:
     assert [node.name for node in judged(small_cnn())] == ["mean"]
+
+
+def classifier(classes: int) -> Graph:
+    """Conv -> Softmax over the last axis -> a view."""
+    x = image(8, 6)
+    scores = Softmax(name="scores", x=conv("logits", x, classes, kernel=1))
+    return graph_of(Reshape(name="flat", x=scores, shape=(1, 36 * classes)), inputs=(x,))
+
+
+def test_a_probability_behind_a_view_is_judged_by_its_logits() -> None:
+    assert [node.name for node in judged(classifier(5))] == ["logits"]
+
+
+def test_what_a_softmax_ignores_is_no_noise() -> None:
+    graph, data = classifier(5), samples_for(classifier(5), 2)
+    plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
+    wanted = exact_results(graph, data)
+    moved = [[logits + np.float32(100)] for (logits,) in wanted]
+    assert relative_noise(plan, data, moved, True) == pytest.approx(
+        relative_noise(plan, data, wanted, True), rel=1e-3
+    )
 
 
 def test_decisions_hold_for_the_graph_made_again() -> None:
