@@ -227,14 +227,34 @@ def tabulate(function: Callable[[Any], Any], x: ElementType, out: ElementType) -
     """``saturate(rint(function(real) / scale) + zero_point)`` for all codes of x.
 
     Computed in float64.  A function undefined at a code that calibration never produced (the
-    logarithm of a negative number) gives the lowest integer there.
+    logarithm of a negative number) gives the lowest integer there; see ``finite_results`` for one
+    that is infinite at a code.
     """
     lowest, highest = x.dtype.limits
     codes = np.arange(lowest, highest + 1, dtype=np.float64)
     params, given = quant_of(out), quant_of(x)
-    with np.errstate(all="ignore"):
-        reals = np.asarray(function((codes - given.zero_point) * given.scale), np.float64)
-        steps = np.rint(reals / params.scale) + params.zero_point
     low, high = out.dtype.limits
+    reals = (codes - given.zero_point) * given.scale
+    with np.errstate(all="ignore"):
+        ends = [(end - params.zero_point) * params.scale for end in (low, high)]
+        results = finite_results(function, reals, given.scale, *ends)
+        steps = np.rint(results / params.scale) + params.zero_point
     clipped = np.clip(np.nan_to_num(steps, nan=low), low, high)
     return np.asarray(clipped, out.dtype.numpy)
+
+
+def finite_results(
+    function: Callable[[Any], Any], reals: Array, step: float, low: float, high: float
+) -> Array:
+    """``function(reals)``; where that is infinite, its value for what rounds to such a real.
+
+    Calibration refuses infinite results, so what rounded to the pole of 1/x or log(x) lay beside
+    it: half a step at most, a quarter is the middle.  Of both sides that one counts whose value
+    comes nearer to the range from ``low`` to ``high`` of finite results: 1/x of negative numbers
+    must not become the largest positive one at 0.
+    """
+    results = np.asarray(function(reals), np.float64)
+    sides = [np.asarray(function(reals + part * step), np.float64) for part in (0.25, -0.25)]
+    beyond = [np.abs(side - np.clip(side, low, high)) for side in sides]
+    is_below = np.isnan(beyond[0]) | (beyond[1] < beyond[0])
+    return np.where(np.isinf(results), np.where(is_below, sides[1], sides[0]), results)

@@ -8,10 +8,13 @@ import pytest
 from quantglow import ops
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Constant, Input, Node
+from quantglow.ops.arithmetic import quant_of, quantize
 from quantglow.ops.unary import Unary
+from quantglow.profiling import Range
 from quantglow.quantization import float_islands
+from quantglow.quantization.params import activation_element
 from quantglow.quantization.refusals import NO_INT8_FORM
-from quantglow.quantization.rules import rule_of
+from quantglow.quantization.rules import rule_of, tabulate
 from quantglow.types import f32
 from tests.unit.quantization.quantization_networks import (
     constant,
@@ -146,11 +149,6 @@ def test_every_operator_has_a_rule_or_a_reason() -> None:
     "op", [c for c in OPS.values() if issubclass(c, Unary)], ids=lambda c: c.__name__
 )
 def test_tables_hold_the_exact_function_at_every_code(op: type[Unary]) -> None:
-    from quantglow.ops.arithmetic import quant_of, quantize
-    from quantglow.profiling import Range
-    from quantglow.quantization.params import activation_element
-    from quantglow.quantization.rules import tabulate
-
     node = op(name="n", x=image(), **UNARY.get(op.__name__, {}))
     x, element = (activation_element(Range(low, 3.0)) for low in (0.0, -1.0))
     given = quant_of(x)
@@ -159,6 +157,18 @@ def test_tables_hold_the_exact_function_at_every_code(op: type[Unary]) -> None:
     reals = node.reference(((codes - given.zero_point) * given.scale).astype(np.float64))
     near = quantize(np.nan_to_num(reals, posinf=1e30, neginf=-1e30), element)
     assert np.abs(table.astype(int) - near).max() <= 1
+
+
+def test_a_table_stays_on_the_side_of_the_finite_results_at_a_pole() -> None:
+    """0 stands for small numbers of the sign that calibration saw, not for an infinite result."""
+    x = image()
+    reciprocal, log = ops.Reciprocal(name="n", x=x).function, ops.Log(name="n", x=x).function
+    above, below = activation_element(Range(0.0, 4.0)), activation_element(Range(-4.0, 0.0))
+    assert tabulate(reciprocal, above, activation_element(Range(0.0, 5.0)))[0] == 127
+    assert tabulate(reciprocal, below, activation_element(Range(-5.0, 0.0)))[-1] == -128
+    wide = activation_element(Range(-9.0, 2.0))
+    found = tabulate(log, above, wide)[0]
+    assert found == quantize(np.log(quant_of(above).scale / 4), wide)
 
 
 def test_a_relu_on_a_never_negative_tensor_vanishes() -> None:
