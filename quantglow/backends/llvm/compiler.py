@@ -6,9 +6,11 @@ network.  So it is imported where something has to be compiled, not at the top o
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 import llvmlite.binding as llvm
 
@@ -50,26 +52,67 @@ def machine(target: Target) -> llvm.TargetMachine:
     return made
 
 
-_machine = cache(machine)
-_lock = threading.Lock()
-"""Modules of one context, and generators, are for one thread at a time."""
+class _Generators(threading.local):
+    """Code generators are for one thread at a time, as modules of one context are."""
+
+    def __init__(self) -> None:
+        self.of = cache(machine)
+
+
+_generators = _Generators()
 
 
 def compiled(target: Target, text: str) -> bytes:
-    """Object code of a module.  Raises ``BackendError`` with the text when LLVM refuses it."""
+    """Object code of a module.  Raises ``BackendError`` with the text when LLVM refuses it.
+
+    Several threads may compile at once.
+    """
     debug.log(3, text)
-    with _lock:
-        generator = _machine(target)
-        try:
-            module = llvm.parse_assembly(text)
-            module.verify()
-        except RuntimeError as error:
-            raise BackendError(f"LLVM refused a generated kernel: {error}\n{text}") from error
-        module.triple = target.triple
-        module.data_layout = str(generator.target_data)
-        if debug.level() >= 4:
-            debug.log(4, generator.emit_assembly(module))
+    generator = _generators.of(target)
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.verify()
+    except RuntimeError as error:
+        raise BackendError(f"LLVM refused a generated kernel: {error}\n{text}") from error
+    module.triple = target.triple
+    module.data_layout = str(generator.target_data)
+    if debug.level() >= 4:
+        debug.log(4, generator.emit_assembly(module))
+    return object_of(generator, module)
+
+
+def object_of(generator: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
+    """What ``generator.emit_object(module)`` gives, with other threads at work meanwhile."""
+    emit = unlocked_emit()
+    if emit is None:
         return bytes(generator.emit_object(module))
+    library = llvm.ffi.lib
+    with llvm.ffi.OutputString() as error:
+        buffer = emit(generator, module, 1, error)
+        if not buffer:
+            raise BackendError(f"LLVM cannot generate code: {error}")
+    try:
+        start, size = library.LLVMPY_GetBufferStart(buffer), library.LLVMPY_GetBufferSize(buffer)
+        return ctypes.string_at(start, size)
+    finally:
+        library.LLVMPY_DisposeMemoryBuffer(buffer)
+
+
+@cache
+def unlocked_emit() -> Any:
+    """LLVM's code generation without llvmlite's lock, which lets one thread at a time into LLVM;
+    None where this llvmlite has it elsewhere.
+
+    LLVM needs no lock where each thread has a context and a generator of its own.
+    """
+    try:
+        locked = llvm.ffi.lib.LLVMPY_TargetMachineEmitToMemory
+        found = ctypes.CDLL(llvm.ffi.lib._name).LLVMPY_TargetMachineEmitToMemory
+        found.argtypes, found.restype = locked.argtypes, locked.restype
+    except (AttributeError, OSError) as error:
+        debug.log(1, f"kernels are compiled one after the other: {error}")
+        return None
+    return found
 
 
 _engines: list[llvm.ExecutionEngine] = []

@@ -7,8 +7,10 @@ kernels of any model share one, in this process and (``cache``) in later ones.
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 
 import llvmlite
@@ -36,17 +38,24 @@ class KernelLibrary:
 
     def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
         """Addresses of the function ``entry`` of each module text, compiling what is new."""
-        texts = list(texts)
-        symbols = [self.symbol(text, entry) for text in texts]
-        with self._lock:
-            new = {s: t for s, t in zip(symbols, texts, strict=True) if s not in self._addresses}
-            objects = {
-                symbol: self.object_code(symbol, text.replace(f"@{entry}(", f"@{symbol}("))
-                for symbol, text in new.items()
-            }
+        symbols = self._load(texts, entry)
+        return [self._addresses[symbol] for symbol in symbols]
+
+    def _load(self, texts: Iterable[str], entry: str) -> list[str]:
+        """The symbols of texts, loaded.  Texts are made while threads compile those before."""
+        symbols: list[str] = []
+        coming: dict[str, Future[bytes]] = {}
+        with self._lock, ThreadPoolExecutor(processors(), "quantglow-compile") as pool:
+            for text in texts:
+                symbol = self.symbol(text, entry)
+                symbols.append(symbol)
+                if symbol not in self._addresses and symbol not in coming:
+                    module = text.replace(f"@{entry}(", f"@{symbol}(")
+                    coming[symbol] = pool.submit(self.object_code, symbol, module)
+            objects = {symbol: future.result() for symbol, future in coming.items()}
             if objects:
                 self._addresses.update(self._loaded(objects))
-        return [self._addresses[symbol] for symbol in symbols]
+        return symbols
 
     def load_program(self, name: str | None, calls: Sequence[KernelCall]) -> list[int]:
         """Addresses of the kernels of a program.
@@ -56,11 +65,10 @@ class KernelLibrary:
         found = None if name is None else self._known(name)
         if found is not None and len(found) == len(calls):
             return found
-        texts = [call.ir for call in calls]
+        symbols = self._load((call.ir for call in calls), KERNEL)
         if name is not None:
-            symbols = (self.symbol(text, KERNEL) for text in texts)
             self.cache.put(name, "\n".join(symbols).encode())
-        return self.load(texts)
+        return [self._addresses[symbol] for symbol in symbols]
 
     def _known(self, name: str) -> list[int] | None:
         """Addresses of the kernels that a program had before; None if one of them is missing."""
@@ -112,6 +120,13 @@ class KernelLibrary:
         from quantglow.backends.llvm.compiler import linked_by_llvm
 
         return linked_by_llvm(self.target, objects)
+
+
+def processors() -> int:
+    """How many threads this process may keep busy."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 @cache

@@ -1,0 +1,61 @@
+"""Kernels may be compiled by several threads at once."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import llvmlite.binding as llvm
+import pytest
+
+from quantglow.backends.llvm.cache import ObjectCache
+from quantglow.backends.llvm.compiler import compiled, machine, object_of, unlocked_emit
+from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.library import KernelLibrary
+from quantglow.errors import BackendError
+
+
+def text(number: int) -> str:
+    """A kernel that writes a number, in a loop."""
+    return f"""define void @kernel(ptr %args, i64 %begin, i64 %end) {{
+entry:
+  %p = load ptr, ptr %args
+  br label %body
+body:
+  %i = phi i64 [ %begin, %entry ], [ %next, %body ]
+  %at = getelementptr i64, ptr %p, i64 %i
+  store i64 {number}, ptr %at
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %body, label %done
+done:
+  ret void
+}}
+"""
+
+
+def test_threads_give_the_code_that_one_gives() -> None:
+    target, texts = resolve("native"), [text(i % 7) for i in range(60)]
+    expected = [compiled(target, t) for t in texts]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda t: compiled(target, t), texts)) == expected
+
+
+def test_code_generation_needs_no_lock_of_llvmlite() -> None:
+    assert unlocked_emit() is not None
+    target = resolve("native")
+    generator, module = machine(target), llvm.parse_assembly(text(3))
+    module.triple, module.data_layout = target.triple, str(generator.target_data)
+    assert object_of(generator, module) == generator.emit_object(module)
+
+
+def test_equal_texts_are_compiled_once_and_in_order() -> None:
+    library = KernelLibrary(resolve("native"), ObjectCache(None))
+    first, second, again = library.load(text(i) for i in (1, 2, 1))
+    assert first == again != second
+
+
+def test_a_kernel_that_llvm_refuses_is_shown_and_the_others_work() -> None:
+    library = KernelLibrary(resolve("native"), ObjectCache(None))
+    with pytest.raises(BackendError, match="refused"):
+        library.load([text(1), "define void @kernel() {", text(2)])
+    assert len(library.load([text(1), text(2)])) == 2
