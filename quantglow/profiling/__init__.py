@@ -10,7 +10,15 @@ Range(low=-1.0, high=2.0)
 
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
-from quantglow.profiling.ranges import RANGE_METHODS, Range, choose_range
+from quantglow.profiling.ranges import RANGE_METHODS, Range, choose_range, squared_error
 from quantglow.profiling.recording import profile
 
-__all__ = ["RANGE_METHODS", "Histogram", "Profile", "Range", "choose_range", "profile"]
+__all__ = [
+    "RANGE_METHODS",
+    "Histogram",
+    "Profile",
+    "Range",
+    "choose_range",
+    "profile",
+    "squared_error",
+]

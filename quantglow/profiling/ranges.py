@@ -55,6 +55,20 @@ def choose_range(
     return Range(max(min(chosen.low, 0.0), low), min(max(chosen.high, 0.0), high))
 
 
+def squared_error(histogram: Histogram, seen: Range) -> float:
+    """The expected mean of ``(rounded x - x)**2`` over all values, clipped to ``seen``.
+
+    ``step**2 / 12`` for a value inside, the squared distance for one outside, nothing for zeros.
+    """
+    start, exponent, counts = _without_zeros(histogram, mirrored=False)
+    x = np.ldexp(np.arange(start, start + len(counts)) + 0.5, exponent)
+    below, below_count = _tail_error(x, counts, np.array([seen.low]))
+    above, above_count = _tail_error(-x[::-1], counts[::-1], np.array([-seen.high]))
+    inside = counts.sum() - below_count - above_count
+    errors = inside * (seen.width / (LEVELS - 1)) ** 2 / 12 + below + above
+    return float(errors[0]) / max(histogram.count, 1)
+
+
 def minmax(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
     """All values."""
     return Range(histogram.minimum, histogram.maximum)

@@ -21,7 +21,7 @@ def to_json(decisions: Decisions) -> dict[str, Any]:
         "quantize_output": decisions.quantize_output,
         "symmetric": decisions.symmetric,
         "per_channel": decisions.per_channel,
-        "factors": {n: [float(f).hex() for f in fs] for n, fs in decisions.factors.items()},
+        "factors": {n: _factors(fs) for n, fs in decisions.factors.items()},
     }
 
 
@@ -43,8 +43,21 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
     )
 
 
+def _factors(factors: Array) -> list[Any]:
+    """A number for each channel, or rows of a matrix."""
+    if factors.ndim > 1:
+        return [_factors(row) for row in factors]
+    return [float(factor).hex() for factor in factors]
+
+
 def _factors_from(data: Any) -> Array:
-    """A factor for each channel."""
+    """What ``_factors`` gave: positive factors, or an invertible matrix."""
+    if data and isinstance(data[0], list):
+        matrix = np.array([[float.fromhex(f) for f in row] for row in data], np.float32)
+        square = matrix.shape == (len(data), len(data)) and np.isfinite(matrix).all()
+        if not square or np.linalg.matrix_rank(matrix) < len(matrix):
+            raise ValueError(f"a matrix of factors is {matrix.shape}, or has no inverse")
+        return matrix
     found = np.array([float.fromhex(factor) for factor in data], np.float32)
     if not (np.isfinite(found).all() and (found > 0).all()):
         raise ValueError(f"factors are {data[:8]}")

@@ -6,6 +6,7 @@ technique           where                                                    sou
 equalize-channels   between convolutions: through Relu, Clip, depthwise      DFQ, 2019
                     convolutions, additions, pooling
 smooth-activations  between a LayerNormalization and the products behind it  SmoothQuant, 2022
+mix-channels        between convolutions without activation: ``channel_mixing``  QuaRot, 2024
 =================== ======================================================== ======================
 
 Cross-layer equalization (Nagel et al., 2019, arXiv:1906.04721, section 4.1) and SmoothQuant (Xiao
@@ -37,7 +38,8 @@ from quantglow.quantization.channel_groups import bounded, channel_groups, high_
 from quantglow.types import Array
 
 Factors = Mapping[str, Array]
-"""Value name -> the factor of each channel: the old value is the new one times it."""
+"""Value name -> the factor of each channel [C], or the matrix [C, C] of ``channel_mixing``: the old
+value is that times the new one."""
 
 MARGIN = 1.25
 """How far beyond its calibrated reach a channel under a Clip may go before it is cut."""
@@ -164,13 +166,25 @@ def _rescaled(node: Any, moved: Any, factors: Factors) -> Node:
     read = factors.get(node.x.name)
     if out is None and read is None:
         return node if moved is node else moved  # type: ignore[no-any-return]
-    w = node.w.value if read is None else node.w.value * _by_row(read, node)
-    if out is not None:
-        w = w / out
-    changes = {"w": _valued(node.w, w)}
+    w = node.w.value if read is None else _read_through(node, read)
+    changes = {"w": _valued(node.w, w if out is None else divided(w, out))}
     if node.b is not None and out is not None:
-        changes["b"] = _valued(node.b, node.b.value / out)
+        changes["b"] = _valued(node.b, divided(node.b.value, out))
     return replace(moved, **changes)  # type: ignore[no-any-return]
+
+
+def _read_through(node: Any, factors: Array) -> Array:
+    """Weights for the new values, of which the old are ``factors`` times."""
+    if factors.ndim == 1:
+        return np.asarray(node.w.value * _by_row(factors, node))
+    return np.asarray(factors.astype(np.float64).T @ node.w.value)
+
+
+def divided(values: Array, factors: Array) -> Array:
+    """``values`` [..., C] over the factors."""
+    if factors.ndim == 1:
+        return np.asarray(values / factors)
+    return np.asarray(values @ np.linalg.inv(factors.astype(np.float64)).T)
 
 
 def _by_row(factors: Array, node: Conv | Gemm) -> Array:

@@ -14,6 +14,7 @@ from quantglow.interpreter.choices import taken_only
 from quantglow.profiling import Histogram
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.channel_groups import bounded, high_of
+from quantglow.quantization.equalization import divided
 from quantglow.types import Array
 
 KEPT_NBYTES = 2**28
@@ -66,7 +67,7 @@ class FloatRuns:
     def histograms(
         self, samples: Sequence[Feeds], factors: Mapping[str, Array]
     ) -> dict[str, Histogram]:
-        """Of the values that have factors, each channel divided by its own."""
+        """Of the values that have factors, divided by these."""
         found: dict[str, Histogram] = {}
         highs = {n.name: high_of(n) for n in self.graph.nodes if n.name in factors and bounded(n)}
         for feeds in samples:
@@ -74,7 +75,7 @@ class FloatRuns:
             for name, by_channel in factors.items():
                 if name not in values:
                     continue
-                value = values[name] / by_channel
+                value = divided(values[name], by_channel)
                 if name in highs:  # The bound stays where it is.
                     np.minimum(value, highs[name], out=value)
                 seen = Histogram.of(value)

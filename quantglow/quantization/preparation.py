@@ -22,6 +22,7 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.channel_groups import channel_groups
+from quantglow.quantization.channel_mixing import mixtures_of
 from quantglow.quantization.equalization import Factors, factors_of, rescaled
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.plan import make_plan
@@ -134,6 +135,9 @@ class _Search:
             if self.chooses_ranges:
                 self._offer(self._with_ranges(equal))
                 yield
+        if "mix-channels" in self.config.equalization:
+            self._offer_mixed()
+            yield
         for stretch in self._stretches():
             self._offer(self._plain_in(stretch))
             yield
@@ -159,6 +163,13 @@ class _Search:
         reach = self.runs.channel_reach(self.fitting)
         scarce = scarce_values(self.graph, self.profile)
         return self._rescaled(factors_of(self.graph, reach, self.config.equalization, scarce))
+
+    def _offer_mixed(self) -> None:
+        """The best so far, with the channels of linear streams mixed."""
+        mixtures = mixtures_of(self.runs, self.fitting)
+        if mixtures:
+            mixed = self._rescaled({**self.best.factors, **mixtures})
+            self._offer(self._with_ranges(mixed) if self.chooses_ranges else mixed)
 
     def _rescaled(self, factors: Factors) -> Prepared:
         """The graph with these factors, and the histograms of what they change."""
