@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from quantglow.backends.llvm.builder import Value
-from quantglow.backends.llvm.kernels.convolution import Channels, ConvKernel
+from quantglow.backends.llvm.kernels.convolution import ConvKernel
+from quantglow.backends.llvm.kernels.convolution_loops import Channels
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, DotProduct, PairProduct, pairs_fit
 from quantglow.backends.llvm.kernels.geometry import Runs
 from quantglow.backends.llvm.kernels.packing import panel_channels, panel_steps

@@ -13,7 +13,8 @@ from functools import cached_property
 import numpy as np
 
 from quantglow.backends.llvm.builder import Value, vector
-from quantglow.backends.llvm.kernels.convolution import ConvKernel, Place
+from quantglow.backends.llvm.kernels.convolution import ConvKernel
+from quantglow.backends.llvm.kernels.convolution_loops import Place
 from quantglow.backends.llvm.kernels.epilogue import channel_order
 from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.tiling import Tile, all_cycles, choose_shared_tile, choose_tile

@@ -17,7 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from quantglow.backends.llvm.builder import Value
-from quantglow.backends.llvm.kernels.convolution import ConvKernel, Place
+from quantglow.backends.llvm.kernels.convolution import ConvKernel
+from quantglow.backends.llvm.kernels.convolution_loops import Place
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.packing import panel_steps
 from quantglow.backends.llvm.kernels.tiling import Tile

@@ -39,6 +39,8 @@ from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 from quantglow.types import Array, DType
 
+MANY_GROUPS = 24
+"""So many groups of rows are shared evenly as they are; of fewer the channels are cut in two."""
 LARGEST_TAPS = 81
 """Larger windows would unroll to too much code; they run as grouped convolutions."""
 
@@ -96,11 +98,13 @@ class _Depthwise:
 
     def call(self) -> KernelCall:
         groups = -(-self.y.height // self.rows.outputs)
+        several = sum(chunk.count for chunk in self.chunks) > 1
+        parts = 2 if several and self.y.count * groups < MANY_GROUPS else 1
         outputs = self.y.count * self.y.height * self.y.width * self.y.channels
         return KernelCall(
-            code=partial(self.text, groups),
+            code=partial(self.text, groups, parts),
             pointers=(self.step.inputs[0], self.step.output, *self.constants()),
-            items=self.y.count * groups,
+            items=self.y.count * groups * parts,
             work=float(outputs * len(self.row_taps) * len(self.column_taps)),
             label=f"depthwise {self.rows.outputs}x{self.blocks.columns}",
         )
@@ -132,17 +136,19 @@ class _Depthwise:
 
     # -- loops
 
-    def text(self, groups: int) -> str:
+    def text(self, groups: int, parts: int) -> str:
+        """Each group of rows is ``parts`` items, of some of the channels each."""
         b, run = self.b, 0
         x, y, w, bias, scale = b.kernel(5)
         with b.loop("%begin", "%end") as item:
-            image, group = b.divide(item, groups)
+            rows, part = b.divide(item, parts)
+            image, group = b.divide(rows, groups)
             top = self._top(group)
             row_step = self.conv.strides[0] * self.x.row_pitch
             x_row = b.at(x, b.add(b.mul(image, self.x.batch_pitch), b.mul(top, row_step)))
             y_row = b.at(y, b.add(b.mul(image, self.y.batch_pitch), b.mul(top, self.y.row_pitch)))
             for chunk in self.chunks:
-                with b.loop(0, chunk.count) as index:
+                with b.loop(*self._share(chunk, part, parts)) as index:
                     number = b.add(index, run)
                     channel = b.add(b.mul(index, chunk.width), chunk.first)
                     per_channel = b.mul(number, self.vectors * self.target.vector_nbytes)
@@ -156,6 +162,13 @@ class _Depthwise:
                     self.all_columns(chunk, place)
                 run += chunk.count
         return b.finish()
+
+    def _share(self, chunk: Chunk, part: Value, parts: int) -> tuple[Value | int, Value | int]:
+        """The runs of a chunk that belong to a part: the first half, or the others."""
+        if parts == 1:
+            return 0, chunk.count
+        half = chunk.count // 2
+        return self.b.mul(part, half), self.b.add(self.b.mul(part, chunk.count - half), half)
 
     def _top(self, group: Value) -> Value:
         """The first output row of a group; the last group overlaps the one before."""

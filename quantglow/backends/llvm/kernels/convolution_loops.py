@@ -1,0 +1,324 @@
+"""Convolution as loops over tiles of output pixels and panels of output channels.
+
+What is the same for all forms: the constants, packed by panels, and the loops that find a tile's
+place.  ``body`` computes one tile.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, DotProduct, dot_product
+from quantglow.backends.llvm.kernels.epilogue import Epilogue
+from quantglow.backends.llvm.kernels.geometry import Geometry
+from quantglow.backends.llvm.kernels.packing import (
+    Panels,
+    pack_vectors,
+    pack_weights,
+    panel_channels,
+)
+from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile
+from quantglow.backends.llvm.kernels.weight_sums import channel_sums
+from quantglow.backends.llvm.target import Target
+from quantglow.graph.node import Constant
+from quantglow.instr.program import Compute
+from quantglow.ops import Conv
+from quantglow.types import Array
+
+FEWEST_PANELS = 6
+"""With fewer panels threads could not share them evenly."""
+MANY_ROUNDS = 64
+"""So many rounds of the outer loop are shared evenly as they are; of fewer each is cut in two."""
+
+
+@dataclass
+class ConvLoops:
+    """Generator of the loops of one convolution kernel."""
+
+    step: Compute
+    conv: Conv
+    target: Target
+    b: Builder = field(default_factory=Builder)
+
+    def __post_init__(self) -> None:
+        x, w = self.step.inputs[:2]
+        residual = self.step.inputs[3] if self.conv.residual is not None else None
+        self.geometry = Geometry.of(self.conv, x, self.step.output, residual)
+        self.dot: DotProduct = dot_product(self.target, x.type.dtype)
+        self.epilogue = Epilogue(self.conv, self.target)
+        self.epilogue.check()
+        self.channels = w.shape[3] // self.conv.group
+
+    @cached_property
+    def tile(self) -> Tile:
+        y = self.geometry.y
+        return choose_tile(
+            y.height,
+            y.width,
+            -(-self.channels // self.dot.lanes),
+            self.geometry.runs.total_steps,
+            self.dot.cost,
+        )
+
+    @cached_property
+    def panels(self) -> Panels:
+        return Panels(self.channels, self.dot.lanes, self.tile.vectors)
+
+    @property
+    def vector_steps_nbytes(self) -> int:
+        """Packed weight bytes of all steps of one vector."""
+        return self.geometry.runs.total_steps * self.dot.weight_nbytes
+
+    # -- the call
+
+    def call(self) -> KernelCall:
+        y = self.geometry.y
+        pixels = y.count * y.height * y.width
+        steps = self.geometry.runs.total_steps * self.channels * self.conv.group
+        views = (self.step.inputs[0], self.step.output)
+        residual = self.step.inputs[3:4]
+        return KernelCall(
+            code=self.text,
+            pointers=(*views, *self.constants(), *residual),
+            items=self._turns[0] * self.parts,
+            work=float(pixels * steps * STEP_NBYTES),
+            label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
+        )
+
+    def constants(self) -> tuple[Array, ...]:
+        """Packed weights, bias and (for integer sums) multipliers."""
+        w, b = self.conv.w, self.conv.b
+        assert isinstance(w, Constant) and isinstance(b, Constant)
+        channels = self.channel_lanes()
+        weights = self.packed_weights(w.value, channels)
+        bias = pack_vectors(self._folded_bias(w.value, b.value), channels)
+        if not self.epilogue.scaled:
+            return weights, bias
+        return weights, bias, pack_vectors(self.epilogue.multipliers(), channels)
+
+    def channel_lanes(self) -> list[Array]:
+        """For each panel: int [vectors, lanes], the channel of each lane, -1 for none."""
+        return panel_channels(self.panels, self.conv.group, self.epilogue.joined)
+
+    def packed_weights(self, w: Array, channels: list[Array]) -> Array:
+        """Weights in the order the kernel reads them."""
+        return pack_weights(w, self.geometry.runs, channels, self.dot)
+
+    def _folded_bias(self, w: Array, b: Array) -> Array:
+        """The bias that also takes back the input zero point: ``b - zp * sum(w)``."""
+        if not self.epilogue.scaled:
+            return b
+        sums = channel_sums(w)
+        folded = b.astype(np.int64) - self.conv.x.type.params.zero_point * sums
+        return np.asarray(folded, np.int32)
+
+    # -- loops
+
+    @cached_property
+    def row_tiles(self) -> int:
+        return -(-self.geometry.y.height // self.tile.rows)
+
+    @cached_property
+    def column_tiles(self) -> int:
+        return -(-self.geometry.y.width // self.tile.columns)
+
+    @property
+    def pixel_tiles(self) -> int:
+        return self.geometry.y.count * self.row_tiles * self.column_tiles
+
+    @property
+    def all_panels(self) -> int:
+        return self.conv.group * self.panels.count
+
+    @property
+    def packed_nbytes(self) -> int:
+        """Bytes of all packed weights."""
+        return self.vector_steps_nbytes * self.conv.group * sum(self.panels.widths())
+
+    @property
+    def panels_outer(self) -> bool:
+        """Whether panels are the outer loop (and what threads share): where weights outweigh the
+        image, they are better read once."""
+        if self.pixel_tiles < 4:
+            return self.all_panels > 1
+        pixels = self.geometry.x.count * self.geometry.x.height * self.geometry.x.width
+        image_nbytes = pixels * self.geometry.x.channels * self.geometry.x.itemsize
+        return self.all_panels >= FEWEST_PANELS and self.packed_nbytes > image_nbytes
+
+    @property
+    def _turns(self) -> tuple[int, int]:
+        """Rounds of the outer loop and of the inner one."""
+        turns = self.all_panels, self.pixel_tiles
+        return turns if self.panels_outer else turns[::-1]
+
+    @property
+    def parts(self) -> int:
+        """In how many items the inner loop is cut, so that threads can share few rounds evenly."""
+        outer, inner = self._turns
+        return 2 if outer < MANY_ROUNDS and inner > 1 else 1
+
+    def text(self) -> str:
+        b = self.b
+        pointers = b.kernel(3 + self.epilogue.scaled + 1 + (self.conv.residual is not None))
+        self.x, self.y, self.w, self.bias = pointers[:4]
+        self.scale = pointers[4] if self.epilogue.scaled else ""
+        self.residual = pointers[-1] if self.conv.residual is not None else ""
+        self.enter()
+        with b.loop("%begin", "%end") as item:
+            outer, part = b.divide(item, self.parts)
+            if self.panels_outer:
+                channels = self.locate_channels(outer)
+                with b.loop(*self._inner(part)) as tile:
+                    self.dispatch(self.locate_pixels(tile), channels)
+            else:
+                pixels = self.locate_pixels(outer)
+                with b.loop(*self._inner(part)) as panel:
+                    self.dispatch(pixels, self.locate_channels(panel))
+        self.leave()
+        return b.finish()
+
+    def _inner(self, part: Value) -> tuple[Value | int, Value | int]:
+        """The rounds of the inner loop that belong to an item."""
+        b, inner = self.b, self._turns[1]
+        if self.parts == 1:
+            return 0, inner
+        first, last = b.mul(part, inner), b.mul(b.add(part, 1), inner)
+        return b.divide(first, self.parts)[0], b.divide(last, self.parts)[0]
+
+    def enter(self) -> None:
+        """Code before the loops."""
+
+    def leave(self) -> None:
+        """Code after the loops."""
+
+    def locate_pixels(self, tile: Value) -> _Pixels:
+        """Pointers to the first pixel of a tile."""
+        b, g = self.b, self.geometry
+        rest, column = b.divide(tile, self.column_tiles)
+        image, row = b.divide(rest, self.row_tiles)
+        index = (image, b.mul(row, self.tile.rows), b.mul(column, self.tile.columns))
+        residual = ""
+        if g.residual is not None:
+            residual = b.at(self.residual, self._dot3(index, g.residual.pitches))
+        return _Pixels(
+            b.at(self.x, self._dot3(index, (g.x.batch_pitch, *self._strided()))),
+            b.at(self.y, self._dot3(index, g.y.pitches)),
+            residual,
+            self._sizes(g.y.height, self.tile.rows, row, self.row_tiles),
+            self._sizes(g.y.width, self.tile.columns, column, self.column_tiles),
+        )
+
+    def locate_channels(self, panel: Value) -> Channels:
+        """Offsets of the first channel of a panel."""
+        b, panels = self.b, self.panels
+        group, local = b.divide(panel, panels.count)
+        width = panels.vectors * panels.lanes
+        group_nbytes = sum(panels.widths()) * self.vector_steps_nbytes
+        panel_nbytes = panels.vectors * self.vector_steps_nbytes
+        return Channels(
+            b.mul(group, self.conv.w.type.shape[2] * self.geometry.x.itemsize),
+            b.add(b.mul(group, panels.channels), b.mul(local, width)),
+            b.add(b.mul(group, group_nbytes), b.mul(local, panel_nbytes)),
+            b.add(b.mul(group, panels.padded_channels), b.mul(local, width)),
+            self._panel_kinds(local),
+        )
+
+    def dispatch(self, pixels: _Pixels, channels: Channels) -> None:
+        """Run the body made for the sizes of a tile and a panel."""
+        b, g = self.b, self.geometry
+        residual = pixels.residual
+        if g.residual is not None:
+            residual = b.at(residual, b.mul(channels.first, g.residual.itemsize))
+        place = Place(
+            b.at(pixels.x, channels.x_offset),
+            b.at(pixels.y, b.mul(channels.first, g.y.itemsize)),
+            b.at(self.w, channels.weights),
+            channels.packed_first,
+            residual,
+        )
+        for rows, row_test in pixels.rows:
+            with b.when(row_test):
+                for columns, column_test in pixels.columns:
+                    with b.when(column_test):
+                        for vectors, valid, test in channels.kinds:
+                            with b.when(test):
+                                self.body(rows, columns, vectors, valid, place)
+
+    def _strided(self) -> tuple[int, int]:
+        g = self.geometry
+        return g.strides[0] * g.x.row_pitch, g.strides[1] * g.x.column_pitch
+
+    def _dot3(self, index: tuple[Value, Value, Value], pitches: tuple[int, int, int]) -> Value:
+        b, total = self.b, "0"
+        for i, pitch in zip(index, pitches, strict=True):
+            if i != "0" and pitch:
+                term = b.mul(i, pitch)
+                total = term if total == "0" else b.add(total, term)
+        return total
+
+    def _sizes(self, total: int, size: int, index: Value, count: int) -> list[tuple[int, Value]]:
+        """Tile lengths that occur along one axis, each with the test that it is the turn."""
+        tail = total % size
+        if not tail:
+            return [(size, "true")]
+        if total < size:
+            return [(tail, "true")]
+        last = self.b.compare("eq", "i64", index, str(count - 1))
+        full = self.b.op("xor", "i1", last, "true")
+        return [(size, full), (tail, last)]
+
+    def _panel_kinds(self, local: Value) -> list[tuple[int, int, Value]]:
+        panels = self.panels
+        kinds: list[tuple[int, int, Value]] = []
+        mixed = panels.full and panels.tail_channels
+        is_tail = self.b.compare("eq", "i64", local, str(panels.full)) if mixed else "true"
+        if panels.full:
+            test = self.b.op("xor", "i1", is_tail, "true") if mixed else "true"
+            kinds.append((panels.vectors, panels.vectors * panels.lanes, test))
+        if panels.tail_channels:
+            kinds.append((panels.tail_vectors, panels.tail_channels, is_tail))
+        return kinds
+
+    def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
+        """One tile: ``channels`` of ``vectors`` vectors are stored."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class _Pixels:
+    """A tile of pixels: pointers, and the sizes it may have with their tests."""
+
+    x: Value
+    y: Value
+    residual: Value
+    rows: list[tuple[int, Value]]
+    columns: list[tuple[int, Value]]
+
+
+@dataclass(frozen=True)
+class Channels:
+    """A panel of channels: bytes to its group's input, its first output channel, bytes to its
+    weights, its position among packed constants, and the sizes it may have with their tests."""
+
+    x_offset: Value
+    first: Value
+    weights: Value
+    packed_first: Value
+    kinds: list[tuple[int, int, Value]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tile works: pointers to its input, output, weights and residual, and the position
+    of its first channel among the packed constants."""
+
+    x: Value
+    y: Value
+    w: Value
+    first: Value
+    residual: Value
