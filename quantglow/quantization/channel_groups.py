@@ -32,6 +32,7 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.quantization.plan import UnionFind
+from quantglow.quantization.taps import is_tap
 
 PRODUCERS = (Conv, Gemm, LayerNormalization)
 """Operators whose constants can take the factors of their result."""
@@ -57,8 +58,9 @@ def channel_groups(graph: Graph) -> list[list[Node]]:
 
 def takes_factors(node: Node) -> bool:
     """Whether the node is a producer with constant weights."""
-    return isinstance(node, PRODUCERS) and all(
-        isinstance(operand, Constant) for operand in constants_of(node)
+    return is_tap(node) or (
+        isinstance(node, PRODUCERS)
+        and all(isinstance(operand, Constant) for operand in constants_of(node))
     )
 
 
@@ -72,6 +74,8 @@ def constants_of(node: Node) -> Iterator[Node]:
 
 def _joined(node: Node) -> tuple[Node, ...]:
     """Operands that must have the factors of the node's result."""
+    if is_tap(node):
+        return ()
     if isinstance(node, Conv) and node.residual is not None:
         return (node.residual,)
     if isinstance(node, Add):

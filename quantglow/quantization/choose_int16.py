@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter import evaluate, interpret
 from quantglow.ops.arithmetic import dequantize, quant_of, quantize
@@ -89,23 +88,28 @@ def measured_harms(
         exact: dict[Node, Array] = {}
         interpret(plan.graph, feeds, [exact.__setitem__])
         for root in roots:
-            changed = rounded_run(plan.graph, exact, stored[root], plan.elements[root])
+            changed = rounded_run(plan, exact, stored[root], plan.elements[root])
             harms[root] += sum(relative_error(exact[o], changed.get(o, exact[o])) for o in outputs)
     return harms
 
 
 def rounded_run(
-    graph: Graph, exact: Values, stored: Sequence[Node], element: ElementType
+    plan: Plan, exact: Values, stored: Sequence[Node], element: ElementType
 ) -> dict[Node, Array]:
-    """The values that change if the ``stored`` ones are rounded to ``element``."""
+    """The values that change if the ``stored`` ones are rounded to ``element``; where a float
+    operator gives one, its float readers see it as it is.
+    """
     changed: dict[Node, Array] = {}
-    for node in graph.nodes:
-        if any(o in changed for o in node.operands):
-            operands = {o: changed.get(o, exact[o]) for o in node.operands}
+    copies: dict[Node, Array] = {}
+    for node in plan.graph.nodes:
+        seen = {**changed, **copies} if plan.is_int8(node) else changed
+        if any(o in seen for o in node.operands):
+            operands = {o: seen.get(o, exact[o]) for o in node.operands}
             changed[node] = evaluate(node, operands, {})
         if node in stored:
             codes = quantize(changed.get(node, exact[node]), element)
-            changed[node] = dequantize(codes, quant_of(element))
+            rounded = changed if plan.is_int8(node) else copies
+            rounded[node] = dequantize(codes, quant_of(element))
     return changed
 
 

@@ -5,7 +5,8 @@ technique           where                                                    sou
 =================== ======================================================== ======================
 equalize-channels   between convolutions: through Relu, Clip, depthwise      DFQ, 2019
                     convolutions, additions, pooling
-smooth-activations  between a LayerNormalization and the products behind it  SmoothQuant, 2022
+smooth-activations  between a LayerNormalization and the products behind it,  SmoothQuant, 2022
+                    by a tap where others read it too (see ``taps``)
 mix-channels        between convolutions without activation: ``channel_mixing``  QuaRot, 2024
 =================== ======================================================== ======================
 
@@ -33,8 +34,9 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Conv, Gemm, LayerNormalization
+from quantglow.ops import Conv, Gemm, LayerNormalization, Mul
 from quantglow.quantization.channel_groups import bounded, channel_groups, high_of, takes_factors
+from quantglow.quantization.taps import is_tap, tapped
 from quantglow.types import Array
 
 Factors = Mapping[str, Array]
@@ -67,7 +69,7 @@ def factors_of(
     for group in channel_groups(graph):
         if scarce.issuperset(node.name for node in group):
             continue
-        smooth = any(isinstance(node, LayerNormalization) for node in group)
+        smooth = any(isinstance(node, LayerNormalization) or is_tap(node) for node in group)
         if ("smooth-activations" if smooth else "equalize-channels") in techniques:
             chosen = _factors(graph, group, reach, SMOOTH_ALPHA if smooth else ALPHA)
             found |= {node.name: chosen for node in group}
@@ -119,11 +121,12 @@ def _rows(w: Any, group: int) -> Array:
 
 def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | None = None) -> Graph:
     """The same function with every value of ``factors`` divided by its factors, and all values of
-    its group (at another shape there may be others).
+    its group (at another shape there may be others); taps are made where factors name them.
 
     ``before``: what came of ``graph`` with other factors; the constants of nodes between the same
     factors, found by identity, are taken from there.
     """
+    graph = tapped(graph, factors)
     factors = _by_group(graph, factors)
     if not factors:
         return graph
@@ -145,7 +148,7 @@ def _twin(node: Any, factors: Factors, graph: Graph, others: Factors) -> Node | 
 
 def _like(node: Any, twin: Any) -> Node:
     """The node with the constants of its twin."""
-    names = ("gamma", "beta") if isinstance(node, LayerNormalization) else ("w", "b")
+    names = {LayerNormalization: ("gamma", "beta"), Mul: ("y",)}.get(type(node), ("w", "b"))
     return replace(node, **{name: getattr(twin, name) for name in names})  # type: ignore[no-any-return]
 
 
@@ -166,6 +169,8 @@ def _rescaled(node: Any, moved: Any, factors: Factors) -> Node:
     read = factors.get(node.x.name)
     if out is None and read is None:
         return node if moved is node else moved  # type: ignore[no-any-return]
+    if isinstance(node, Mul):
+        return _tap(node, moved, out, read)
     w = node.w.value if read is None else _read_through(node, read)
     changes = {"w": _valued(node.w, w if out is None else divided(w, out))}
     if node.b is not None and out is not None:
@@ -185,6 +190,11 @@ def divided(values: Array, factors: Array) -> Array:
     if factors.ndim == 1:
         return np.asarray(values / factors)
     return np.asarray(values @ np.linalg.inv(factors.astype(np.float64)).T)
+
+
+def _tap(node: Any, moved: Any, out: Array | None, read: Array | None) -> Node:
+    y = node.y.value * (1 if read is None else read) / (1 if out is None else out)
+    return replace(moved, y=_valued(node.y, y))  # type: ignore[no-any-return]
 
 
 def _by_row(factors: Array, node: Conv | Gemm) -> Array:

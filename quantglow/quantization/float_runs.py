@@ -15,6 +15,7 @@ from quantglow.profiling import Histogram
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.channel_groups import bounded, high_of
 from quantglow.quantization.equalization import divided
+from quantglow.quantization.taps import tapped_name
 from quantglow.types import Array
 
 KEPT_NBYTES = 2**28
@@ -73,9 +74,10 @@ class FloatRuns:
         for feeds in samples:
             values = self.values(feeds)
             for name, by_channel in factors.items():
-                if name not in values:
+                known = name if name in values else tapped_name(name)
+                if known not in values:
                     continue
-                value = divided(values[name], by_channel)
+                value = divided(values[known], by_channel)
                 if name in highs:  # The bound stays where it is.
                     np.minimum(value, highs[name], out=value)
                 seen = Histogram.of(value)

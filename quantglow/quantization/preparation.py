@@ -28,6 +28,7 @@ from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.plan import make_plan
 from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
+from quantglow.quantization.taps import SUFFIX, tapped, with_taps
 from quantglow.quantization.tensor_ranges import scarce_values
 
 HELD_BACK = 8
@@ -108,6 +109,7 @@ class _Search:
 
     def __post_init__(self) -> None:
         self.best = Prepared(self.graph, self.profile)
+        self.tapped = tapped(self.graph)
         self.noise = float("inf")
         ends = judged(self.graph)
         self.wanted = [self.runs.results(feeds, ends) for feeds in self.held]
@@ -160,9 +162,10 @@ class _Search:
     def _equalized(self) -> Prepared:
         if not self.config.equalization:
             return self.best
-        reach = self.runs.channel_reach(self.fitting)
+        reach = with_taps(self.runs.channel_reach(self.fitting))
         scarce = scarce_values(self.graph, self.profile)
-        return self._rescaled(factors_of(self.graph, reach, self.config.equalization, scarce))
+        scarce |= {f"{name}{SUFFIX}" for name in scarce}
+        return self._rescaled(factors_of(self.tapped, reach, self.config.equalization, scarce))
 
     def _offer_mixed(self) -> None:
         """The best so far, with the channels of linear streams mixed."""
@@ -181,9 +184,9 @@ class _Search:
 
     def _stretches(self) -> list[set[str]]:
         """Names of the groups of values, cut into parts of the network."""
-        groups = [{n.name for n in group} for group in channel_groups(self.graph)]
+        groups = [{n.name for n in group} for group in channel_groups(self.tapped)]
         known = set().union(*groups)
-        names = [n.name for n in self.graph.nodes if not isinstance(n, Constant)]
+        names = [n.name for n in self.tapped.nodes if not isinstance(n, Constant)]
         groups += [{name} for name in names if name not in known]
         order = {name: index for index, name in enumerate(names)}
         groups.sort(key=lambda group: min(order[name] for name in group))

@@ -51,6 +51,7 @@ from quantglow.ops import (
 )
 from quantglow.ops.convolution import Contraction
 from quantglow.profiling import Range
+from quantglow.quantization.taps import is_tap
 
 NO_INT8_FORM: dict[type[Node], str] = {
     Div: "a quotient of two tensors has no int8 form",
@@ -100,6 +101,8 @@ def refusal(node: Node) -> str:
         return "it depends on constants only"
     if isinstance(node, Contraction):
         return _contraction_refusal(node)
+    if is_tap(node):
+        return "it scales channels before they are rounded"
     if isinstance(node, PRelu) and not isinstance(node.slope, Constant):
         return "its slope is not constant"
     return ""

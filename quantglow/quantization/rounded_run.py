@@ -7,7 +7,7 @@ accuracy recovery will round them against the data, with far smaller errors.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ from quantglow.ops.convolution import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.params import quantize_weights
 from quantglow.quantization.plan import Plan
+from quantglow.quantization.widths import is_stored
 from quantglow.types import Array
 
 TINY = 1e-30
@@ -90,6 +91,7 @@ def run(
 ) -> list[Array]:
     """The judged values for one sample; ``weights`` stand in for Constants."""
     values: dict[Node, Array] = dict(weights)
+    copies: dict[Node, Array] = {}
     waiting = Counter(graph.use_counts)
     ends = judged(graph)
     waiting.update(ends)
@@ -97,21 +99,23 @@ def run(
         if isinstance(node, Constant):
             values.setdefault(node, node.value)
             continue
-        operands = [values[operand] for operand in node.operands]
+        seen = ChainMap(copies, values) if plan and plan.is_int8(node) else values
+        operands = [seen[operand] for operand in node.operands]
         value = node.evaluate(*operands) if operands else np.asarray(feeds[node.name])
-        values[node] = value if plan is None else _rounded(plan, node, value)
+        values[node] = value
+        if plan is not None:
+            # Float readers see what a float operator gives as it is.
+            (values if plan.is_int8(node) else copies)[node] = _rounded(plan, node, value)
         for operand in node.operands:
             waiting[operand] -= 1
             if not waiting[operand]:
                 del values[operand]
+                copies.pop(operand, None)
     return [values[node] for node in ends]
 
 
 def _rounded(plan: Plan, node: Node, value: Array) -> Array:
-    stored = node in plan.integer_results or (
-        not node.operands and any(plan.is_int8(user) for user in plan.graph.users[node])
-    )
-    element = plan.elements.get(node) if stored else None
+    element = plan.elements.get(node) if is_stored(plan, node) else None
     if element is None:
         return value
     return rounded_reals(value, element)
