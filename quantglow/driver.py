@@ -102,7 +102,7 @@ def quantize_and_compile(
     )
     machine, job = Machine.of(target, num_threads), Job(model, verify=verify)
     cut = job.prepare(input_shapes, calibration_data)
-    job.calibrate(subset_size, progress)
+    job.calibrate(subset_size, progress, seed)
     job.end_searches_after(max_minutes)
     chosen = job.without_slower(config, machine, progress) if measure_speed else config
     whole = whole_model(cut)
@@ -119,7 +119,7 @@ def quantized_under(
     """An optimized float graph quantized on all of the samples and compiled, not checked."""
     job = Job(graph, verify=False)
     job.prepare(None, samples)
-    job.calibrate(len(samples), "auto")
+    job.calibrate(len(samples), "auto", config.seed)
     job.end_searches_after(contract.max_minutes if contract else None)
     return quantized(job, config, contract, machine, whole_model(None), "auto")
 
@@ -326,12 +326,13 @@ def diagnose(
         raise OptionError(f"samples and worst must be at least 1, got {samples} and {worst}")
     job = Job(model, verify=False)
     job.prepare(input_shapes, calibration_data)
-    job.calibrate(subset_size, progress)
+    config = config or QuantizationConfig()
+    job.calibrate(subset_size, progress, config.seed)
     if not job.kept:
         raise CalibrationError(
             "a profile holds no samples to measure on. Remedy: pass the calibration samples."
         )
-    job.quantize(config or QuantizationConfig())
+    job.quantize(config)
     prepared = job.quantized.prepared
     graphs = (prepared.graph, job.quantized.graph, job.quantized.report)
     kept = job.kept[:samples]

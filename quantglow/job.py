@@ -22,7 +22,7 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of, first_of
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization.ladder import UNRAISED, Raised
-from quantglow.quantization.recovery import Memory, Spread, capacity
+from quantglow.quantization.recovery import Memory, Reservoir, capacity
 from quantglow.quantization.scope import matching
 from quantglow.quantization.widths import AUTO, value_names
 from quantglow.report import Report, verification
@@ -115,10 +115,13 @@ class Job:
         except QuantglowError:
             pass
 
-    def calibrate(self, subset_size: int, progress: bool | str) -> None:
-        """Profile, or take the profile given, and choose the shapes."""
+    def calibrate(self, subset_size: int, progress: bool | str, seed: int = 0) -> None:
+        """Profile, or take the profile given, and choose the shapes; ``seed`` draws the samples
+        that are kept where they are too many.
+        """
         with debug.timed("profile", self.seconds):
-            known, samples = profile_in(self.given), Samples(self.given, self.family)
+            known = profile_in(self.given)
+            samples = Samples(self.given, self.family, seed=seed)
             self.profile = known or profiling.profile(
                 self.family,
                 samples,
@@ -329,7 +332,8 @@ class Samples:
     data: Any
     family: Family
     kept: list[Feeds] = field(default_factory=list)
-    spread: Spread[Feeds] | None = None
+    drawn: Reservoir | None = None
+    seed: int = 0
     latest: Feeds = field(default_factory=dict)
     runs: quantization.FloatRuns | None = None
 
@@ -339,9 +343,9 @@ class Samples:
             own = {name: array.copy() for name, array in feeds.items()}
             if len(self.kept) < MAX_SAMPLES:
                 self.kept.append(own)
-            if self.spread is None:
-                self.spread = Spread(self._capacity(own))
-            self.spread.add(own)
+            if self.drawn is None:
+                self.drawn = Reservoir(self._capacity(own), self.seed)
+            self.drawn.add(own)
             self.latest = own
             yield own
 
@@ -370,6 +374,6 @@ class Samples:
         def fits(feeds: Feeds) -> bool:
             return Case.fitting(feeds, self.family.deciding) == case
 
-        spread = list(filter(fits, self.spread.kept if self.spread else ()))
+        drawn = list(filter(fits, self.drawn.kept if self.drawn else ()))
         kept = list(filter(fits, self.kept))
-        return max(kept, spread[:MAX_SAMPLES], key=len), spread or kept
+        return max(kept, drawn[:MAX_SAMPLES], key=len), drawn or kept

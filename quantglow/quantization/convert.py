@@ -18,7 +18,7 @@ from quantglow.quantization.choose_int16 import with_chosen_int16
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.preparation import Prepared, prepare
-from quantglow.quantization.recovery import Memory, Spread, capacity, recover
+from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rules import rule_of
 from quantglow.quantization.widths import AUTO, with_named_int16
@@ -53,17 +53,17 @@ def quantize_with_report(
 ) -> tuple[Graph, QuantizationReport]:
     """``quantize``, and for every operator its precision and why it stayed float."""
     config = config or QuantizationConfig()
-    samples = samples_of(data, graph)
+    samples = samples_of(data, graph, config.seed)
     prepared = prepare(graph, profile, config, samples, imported, progress)
     result, plan = quantize_prepared(prepared, config, imported, samples, progress)
     return result, report_of(plan)
 
 
-def samples_of(data: Any, graph: Graph) -> list[Feeds]:
-    """As many of the samples, at even distances, as memory has room for; none of None."""
+def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
+    """As many of the samples, drawn by ``seed``, as memory has room for; none of None."""
     if data is None:
         return []
-    return Spread[Feeds](capacity(graph)).extend(feeds_of(data, graph.signature)).kept
+    return Reservoir(capacity(graph), seed).extend(feeds_of(data, graph.signature)).kept
 
 
 def quantize_prepared(

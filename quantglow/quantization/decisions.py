@@ -171,7 +171,7 @@ def quantize_for_all_shapes(
     ``raised``: what accuracy control takes out of int8.
     """
     config = config or QuantizationConfig()
-    samples = samples_of(data, graph)
+    samples = samples_of(data, graph, config.seed)
     ready = prepared or prepare(graph, profile, config, samples, progress=progress)
     result, plan = quantize_prepared(ready, config, None, samples, progress, memory, raised)
     decisions = Decisions.of(plan, result, ready, config)

@@ -22,7 +22,7 @@ int32 accumulator cannot overflow; the same data gives the same model.
 """
 
 from quantglow.quantization.recovery.memory import Memory
-from quantglow.quantization.recovery.samples import Spread
+from quantglow.quantization.recovery.samples import Reservoir
 from quantglow.quantization.recovery.walk import TECHNIQUES, capacity, recover
 
-__all__ = ["TECHNIQUES", "Memory", "Spread", "capacity", "recover"]
+__all__ = ["TECHNIQUES", "Memory", "Reservoir", "capacity", "recover"]

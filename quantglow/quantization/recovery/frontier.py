@@ -26,12 +26,16 @@ class Frontier:
 
     What a branch computes in vain is finite here: 0 instead of NaN and Inf.  Nodes may be others
     than those of ``graph``, if they keep the names.
+
+    ``bounds`` clip a value whenever it is read, so that it need not be kept twice where it is also
+    wanted as it was before.
     """
 
     graph: Graph
     samples: list[Feeds]
     values: dict[str, list[Array]] = field(default_factory=dict)
     waiting: Counter[str] = field(default_factory=Counter)
+    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.in_vain = {node.name for node in in_branches(self.graph)}
@@ -40,7 +44,7 @@ class Frontier:
 
     def value(self, node: Node, sample: int) -> Array:
         """The value of a node that was kept."""
-        return node.value if isinstance(node, Constant) else self.values[node.name][sample]
+        return self.stacked(node, slice(sample, sample + 1))
 
     def compute(self, node: Node) -> Iterator[Array]:
         """The value of ``node`` for each sample, from the kept values of its operands."""
@@ -73,7 +77,11 @@ class Frontier:
         if isinstance(node, Constant):
             return node.value
         values = self.values[node.name][part]
-        return values[0] if len(values) == 1 else np.concatenate(values)
+        found = values[0] if len(values) == 1 else np.concatenate(values)
+        if node.name not in self.bounds:
+            return found
+        low, high = self.bounds[node.name]
+        return np.clip(found, np.float32(low), np.float32(high))
 
     def keep(self, node: Node, values: list[Array]) -> None:
         """Store the values of a node, and free those it was the last to read."""

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from bisect import insort
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+import numpy as np
+
+from quantglow.profiling.data import Feeds
 
 Item = TypeVar("Item")
 
@@ -36,3 +42,45 @@ class Spread(Generic[Item]):
         for item in items:
             self.add(item)
         return self
+
+
+@dataclass
+class Reservoir:
+    """At most ``capacity`` of the samples added, as good as drawn at random: those whose contents
+    have the lowest digests.
+
+    So neither the order of the data nor its batches matter, and memory does not grow with them.
+    ``seed`` draws others.
+    """
+
+    capacity: int
+    seed: int = 0
+    _ranked: list[tuple[bytes, int]] = field(default_factory=list)
+    _samples: dict[int, Feeds] = field(default_factory=dict)
+    _seen: int = 0
+
+    @property
+    def kept(self) -> list[Feeds]:
+        """In the order in which they came."""
+        return [self._samples[index] for index in sorted(self._samples)]
+
+    def add(self, feeds: Feeds) -> None:
+        """Keep the sample if it is among the lowest."""
+        insort(self._ranked, (self._digest(feeds), self._seen))
+        self._samples[self._seen] = feeds
+        self._seen += 1
+        if len(self._ranked) > self.capacity:
+            del self._samples[self._ranked.pop()[1]]
+
+    def extend(self, samples: Iterable[Feeds]) -> Reservoir:
+        """Add all samples."""
+        for feeds in samples:
+            self.add(feeds)
+        return self
+
+    def _digest(self, feeds: Feeds) -> bytes:
+        found = hashlib.blake2b(str(self.seed).encode(), digest_size=16)
+        for name, array in sorted(feeds.items()):
+            found.update(f"{name} {array.dtype} {array.shape}".encode())
+            found.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        return found.digest()

@@ -5,7 +5,8 @@ not pile up.  What it should give is the float model's result: where that is cli
 int8 model clips too, there is no error to correct.
 
 Memory: for every sample the values between two layers, float and int8, and the moments of one
-layer.  Samples are left out where all of them would need more than ``MEMORY_NBYTES``.
+layer.  Samples are left out where all of them would need more than ``MEMORY_NBYTES``, so that it
+does not grow with their number.
 """
 
 from __future__ import annotations
@@ -46,8 +47,11 @@ TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
 }
 """In the order in which they are applied to a layer.  ``options.RECOVERIES`` has their names."""
 
-MEMORY_NBYTES = 2**30
-"""For the values of all samples."""
+MEMORY_NBYTES = 2**29
+"""For the values of all samples: some 60 of EfficientNet-Lite0 and ResNet-50; more bring little."""
+
+FEW_SAMPLES, MOST_NBYTES = 8, 2**30
+"""So many samples may take more: with fewer no range is chosen."""
 
 GRAM_NBYTES = 2**24
 """For the second moments of one layer; a layer with larger ones gets its bias corrected only."""
@@ -69,12 +73,12 @@ FEWEST_TO_SPLIT = 4
 
 
 def capacity(graph: Graph) -> int:
-    """How many samples of a float graph fit into ``MEMORY_NBYTES``; at least one."""
+    """How many samples of a float graph memory has room for; at least one."""
     inputs = sum(node.type.nbytes for node in graph.inputs)
-    # The int8 values, and the float result of a layer before its clip.
-    spare = max((node.type.nbytes for node in graph.compute_nodes()), default=0)
-    sample_nbytes = inputs + peak_nbytes(graph) * 5 // 4 + spare
-    return max(1, MEMORY_NBYTES // max(sample_nbytes, 1))
+    # The int8 values are a quarter of the float ones.
+    sample_nbytes = max(inputs + peak_nbytes(graph) * 5 // 4, 1)
+    few = min(FEW_SAMPLES, MOST_NBYTES // sample_nbytes)
+    return max(1, few, MEMORY_NBYTES // sample_nbytes)
 
 
 def recover(
@@ -179,7 +183,7 @@ class _Walk:
         )
         terms = (weights, by_group.astype(np.float32))
         halves = layer.statistics.halves
-        together = max(1, BAND_NBYTES * every // max(4 * rows * group * k // len(wanted), 1))
+        together = _together(node, 4 * rows // every * group * k // len(wanted))
         for half, moments in enumerate(halves):
             of_half = range(half, len(wanted), len(halves))
             for start in range(0, len(of_half), together):
@@ -239,8 +243,15 @@ class _Walk:
         bare: Any = dataclasses.replace(node, **UNBOUNDED)
         results = list(self.floats.compute(bare))
         self.results[node.name] = results
-        low, high = np.float32(node.low), np.float32(node.high)
-        self.floats.keep(node, [np.clip(result, low, high) for result in results])
+        if node.low > -math.inf or node.high < math.inf:
+            self.floats.bounds[node.name] = (node.low, node.high)
+        self.floats.keep(node, results)
+
+
+def _together(node: Any, columns_nbytes: int) -> int:
+    """How many samples to look at at once: their columns, and their input and results in float."""
+    values_nbytes = 4 * (node.x.type.size + node.type.size)
+    return int(max(1, BAND_NBYTES // max(columns_nbytes, values_nbytes, 1)))
 
 
 def _missing(node: Contraction, wanted: Array, now: Array) -> Array:

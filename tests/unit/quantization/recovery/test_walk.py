@@ -15,7 +15,7 @@ from quantglow.ops.convolution import Contraction
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
-from quantglow.quantization.recovery import TECHNIQUES, Memory, Spread, capacity, recover, walk
+from quantglow.quantization.recovery import TECHNIQUES, Memory, capacity, recover, walk
 from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
 from tests.unit.quantization.quantization_networks import (
     constant,
@@ -128,19 +128,22 @@ def test_more_memory_for_each_sample_means_fewer_samples() -> None:
     assert 1 <= capacity(graph) <= walk.MEMORY_NBYTES // peak_nbytes(graph)
 
 
+def test_few_samples_may_take_more_memory_but_not_without_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = small_cnn()
+    monkeypatch.setattr(walk, "MEMORY_NBYTES", 1)
+    assert capacity(graph) == walk.FEW_SAMPLES
+    monkeypatch.setattr(walk, "MOST_NBYTES", 1)
+    assert capacity(graph) == 1
+
+
 def test_a_gemm_is_a_layer() -> None:
     graph = small_cnn()
     data = samples_for(graph, 24, seed=2)
     plain, found = (recovered(graph, d).by_name("fc") for d in (None, data))
     assert isinstance(plain, Gemm) and isinstance(found, Gemm)
     assert (plain.w.evaluate() != found.w.evaluate()).any()
-
-
-def test_spread_keeps_items_at_even_distances() -> None:
-    for count in range(40):
-        kept = Spread[int](5).extend(range(count)).kept
-        gaps = set(np.diff(kept))
-        assert len(kept) <= 5 and len(gaps) <= 1 and kept[:1] == [0][:count]
 
 
 def test_layers_known_from_before_are_taken_over() -> None:
