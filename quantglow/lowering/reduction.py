@@ -23,9 +23,9 @@ from quantglow.ops import (
     Softmax,
     Transpose,
 )
-from quantglow.ops.expression import Expr, arg, call, const
+from quantglow.ops.expression import Expr, arg, call, centred_float, const, quantized
 from quantglow.ops.pooling import Reduce
-from quantglow.types import DType, ElementType
+from quantglow.types import DType, ElementType, QuantParams
 
 FLOAT = ElementType(DType.F32)
 
@@ -80,7 +80,8 @@ def lower_log_softmax(node: LogSoftmax) -> Node:
 def lower_layer_normalization(node: LayerNormalization) -> Node:
     """(x - mean) * (1 / sqrt(var + eps)) * gamma + beta; the root once for each row"""
     length = const(node.type.shape[-1])
-    centred = call("sub", arg(0), call("div", call("rowsum", arg(0)), length))
+    x = arg(0) if node.out is None else dequantized(node.x.type.params)
+    centred = call("sub", x, call("div", call("rowsum", x), length))
     variance = call("div", call("rowsum", call("mul", centred, centred)), length)
     root = call("sqrt", call("add", variance, const(node.epsilon)))
     args: tuple[Node, ...] = (node.x,)
@@ -88,11 +89,19 @@ def lower_layer_normalization(node: LayerNormalization) -> Node:
     for op, parameter in (("mul", node.gamma), ("add", node.beta)):
         if parameter is not None:
             value, args = call(op, value, arg(len(args))), (*args, parameter)
+    if node.out is not None:
+        steps = call("div", value, const(node.type.params.scale))
+        value = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
     return _rows(node, args, value)
 
 
+def dequantized(params: QuantParams) -> Expr:
+    """The reals of the first operand, as ``Dequantize`` gives them."""
+    return call("mul", centred_float(0, params.zero_point), const(params.scale))
+
+
 def _rows(node: Node, args: tuple[Node, ...], value: Expr) -> Rows:
-    return Rows(name=node.name, args=args, expression=value, out=FLOAT)
+    return Rows(name=node.name, args=args, expression=value, out=node.type.element)
 
 
 @lowers(LRN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.graph.node import Node, op
-from quantglow.ops.arithmetic import is_integer, multiplier, saturate
+from quantglow.ops.arithmetic import dequantize, is_integer, multiplier, quantize, saturate
 from quantglow.ops.functions import row_sum
 from quantglow.types import Array, DType, ElementType, TensorType
 
@@ -36,32 +36,42 @@ class BatchNormalization(Node):
 
 @op
 class LayerNormalization(Node):
-    """``(x - mean) / sqrt(var + epsilon) * gamma + beta`` along the last axis; float.
+    """``(x - mean) / sqrt(var + epsilon) * gamma + beta`` along the last axis.
 
-    ``gamma`` and ``beta``, one element for each of the axis, are 1 and 0 where they are absent.
-    Sums have the order of ``row_sum``, so that every target gives the same floats.
+    ``gamma`` and ``beta``, one float for each element of the axis, are 1 and 0 where they are
+    absent.  Sums have the order of ``row_sum``, so that every target gives the same floats.
+
+    Quantized: the float32 steps on the reals of ``x``, rounded once.
     """
 
     x: Node
     gamma: Node | None = None
     beta: Node | None = None
     epsilon: float = 1e-5
+    out: ElementType | None = None
 
     def infer(self) -> TensorType:
-        if not self.x.type.dtype.is_float or self.x.type.rank < 1:
-            raise self.refuse("x must be float and have an axis")
-        shape = self.x.type.shape[-1:]
-        if any(p is not None and p.type.shape != shape for p in (self.gamma, self.beta)):
-            raise self.refuse(f"gamma and beta must have shape {shape}")
-        return self.x.type
+        if self.x.type.rank < 1:
+            raise self.refuse("x must have an axis")
+        if (self.out is None) == is_integer(self.x.type):
+            raise self.refuse("`out` must be given exactly when x is quantized")
+        if self.out is None and not self.x.type.dtype.is_float:
+            raise self.refuse("x must be float or quantized")
+        wanted = TensorType(DType.F32, self.x.type.shape[-1:])
+        if any(p is not None and p.type != wanted for p in (self.gamma, self.beta)):
+            raise self.refuse(f"gamma and beta must be {wanted}")
+        return self.x.type if self.out is None else self.x.type.with_element(self.out)
 
     def reference(self, x: Array, gamma: Array | None, beta: Array | None) -> Array:
+        if self.out is not None:
+            x = dequantize(x, self.x.type.params)
         length = np.float32(x.shape[-1])
         centred = x - row_sum(x) / length
         var = row_sum(centred * centred) / length
         y = centred * (np.float32(1) / np.sqrt(var + np.float32(self.epsilon)))
         y = y if gamma is None else y * gamma
-        return np.asarray(y if beta is None else y + beta)
+        y = np.asarray(y if beta is None else y + beta)
+        return y if self.out is None else quantize(y, self.out)
 
 
 @op

@@ -19,6 +19,7 @@ from quantglow.ops import (
     Clip,
     Concat,
     Conv,
+    LayerNormalization,
     LogSoftmax,
     MatMul,
     PRelu,
@@ -34,7 +35,14 @@ from quantglow.ops.unary import Unary
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
 from quantglow.quantization.params import activation_element
-from quantglow.quantization.refusals import DIVISOR, KEEPS_PARAMS, MOVES, divisors, refusal
+from quantglow.quantization.refusals import (
+    DIVISOR,
+    KEEPS_PARAMS,
+    MOVES,
+    divisors,
+    normalizations,
+    refusal,
+)
 from quantglow.quantization.scope import excluded_nodes
 from quantglow.quantization.tensor_ranges import tensor_ranges
 from quantglow.types import DType, ElementType
@@ -44,6 +52,9 @@ PRODUCTS = (Contraction, MatMul)
 
 LIGHT = (*MOVES, Unary, Binary, PRelu)
 """Operators too cheap to pay for conversions from and to float."""
+
+CHOOSY = (Binary, Reshape, Transpose, LayerNormalization)
+"""Operators that are int8 for the sake of their readers only."""
 
 TAIL = (Unary, Reshape, Transpose, Slice, Concat)
 MASKED = -1e4
@@ -132,6 +143,8 @@ def make_plan(
             reasons.setdefault(node, "finishes the output in float")
     for node in divisors(graph, reasons.keys(), ranges):
         reasons.setdefault(node, DIVISOR)
+    for node in normalizations(graph, reasons.keys()):
+        reasons[node] = "its operand comes in float, and in int8 would be rounded once more"
     for node in _read_as_float(graph, reasons):
         reasons[node] = "all that reads it is float"
     for node in _not_worth_it(graph, reasons):
@@ -176,7 +189,7 @@ def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:
     floats, found = set(reasons), []
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
-        light = isinstance(node, Binary | Reshape | Transpose) and node not in reasons
+        light = isinstance(node, CHOOSY) and node not in reasons
         if light and readers and all(user in floats for user in readers):
             floats.add(node)
             found.append(node)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Set
 import numpy as np
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import (
     LRN,
     Abs,
@@ -49,6 +49,7 @@ from quantglow.ops import (
     Transpose,
     Where,
 )
+from quantglow.ops.binary import Binary
 from quantglow.ops.convolution import Contraction
 from quantglow.profiling import Range
 from quantglow.quantization.taps import is_tap
@@ -58,7 +59,6 @@ NO_INT8_FORM: dict[type[Node], str] = {
     Pow: "a power of two tensors has no int8 form",
     Where: "its two sides have no common int8 range",
     LRN: "its divisor is a power of a sum of squares, which needs float",
-    LayerNormalization: "the mean and the variance of a row need float",
     LogSoftmax: "its result has no natural int8 range",
     BatchNormalization: "it is not folded into a convolution",
     ReduceSum: "sums have no int8 form; the mean has",
@@ -114,6 +114,24 @@ def _contraction_refusal(node: Contraction) -> str:
     if node.b is not None and not isinstance(node.b, Constant):
         return "its bias is not constant"
     return ""
+
+
+def normalizations(graph: Graph, floats: Set[Node]) -> list[Node]:
+    """Those whose operand is there in float for nothing, or whose result only leaves the graph.
+
+    They divide by the deviation of a row, and few very large values make the steps of all coarse.
+    """
+    found: set[Node] = set()
+    for node in graph.compute_nodes():
+        if not isinstance(node, LayerNormalization) or node in floats:
+            continue
+        x = node.x
+        while isinstance(x, Reshape | Transpose):
+            x = x.x
+        free = isinstance(x, (Input, Binary, Contraction, MatMul)) or x in floats or x in found
+        if free or not graph.users[node]:
+            found.add(node)
+    return [node for node in graph.compute_nodes() if node in found]
 
 
 def divisors(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> list[Node]:

@@ -25,6 +25,7 @@ from quantglow.ops import (
     Gather,
     HardSigmoid,
     HardSwish,
+    LayerNormalization,
     LeakyRelu,
     MatMul,
     MaxPool,
@@ -157,6 +158,14 @@ def rounds_once(node: Any, conversion: Conversion) -> Node:
     """Operators with a quantized ``x`` and an ``out`` of their own."""
     made: Node = replace(node, x=conversion.int8(node.x), out=conversion.element(node))
     return made
+
+
+@quant_rule(LayerNormalization)
+def layer_normalization(node: LayerNormalization, conversion: Conversion) -> Node:
+    """Its parameters stay float."""
+    gamma, beta = (None if p is None else conversion.real(p) for p in (node.gamma, node.beta))
+    x, out = conversion.int8(node.x), conversion.element(node)
+    return replace(node, x=x, gamma=gamma, beta=beta, out=out)
 
 
 @quant_rule(Concat, Expand, MaxPool, Pad, ReduceMax, ReduceMin, Reshape, Resize, Slice, Transpose)

@@ -198,6 +198,11 @@ def softmax(d: Drawing) -> tuple[Node, ...]:
     return (Softmax(name=d.name(), x=x, out=out(d)),)
 
 
+def normalization(d: Drawing) -> tuple[Node, ...]:
+    x = d.input((d.number(1, 3), d.number(1, 3), d.pick(*CHANNELS)))
+    return (LayerNormalization(name=d.name(), x=x, out=out(d)),)
+
+
 def resize(d: Drawing) -> tuple[Node, ...]:
     x = d.input(image(d, largest=6))
     sizes = (d.number(1, 11), d.number(1, 11))
@@ -228,6 +233,7 @@ CASES: dict[Case, tuple[DType, ...]] = {
     average_pool: ALL_WIDE,
     reductions: ALL_WIDE,
     softmax: ALL,
+    normalization: ALL_WIDE,
     resize: ALL_WIDE,
     matmul: ALL_WIDE,
 }

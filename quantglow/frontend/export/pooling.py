@@ -153,7 +153,8 @@ def layer_normalization(node: LayerNormalization, w: Writer) -> Value:
     scale = w.constant(ones, f"{node.name}:scale") if node.gamma is None else w.real(node.gamma)
     shift = [] if node.beta is None else [w.real(node.beta)]
     operands = [w.real(node.x, perm), scale, *shift]
-    return Value(w.emit(node.op, operands, node.name, epsilon=node.epsilon), perm)
+    made = w.emit(node.op, operands, f"{node.name}:real", epsilon=node.epsilon)
+    return w.rounded(node, made, perm)
 
 
 @export_rule(LRN)

@@ -118,4 +118,4 @@ def tabulated(f: Node, site: Site) -> Node | None:
 
 def takes_constants(f: Node) -> bool:
     """Whether the int8 form takes float Constants as they are."""
-    return isinstance(f, Binary) or f.op == "PRelu"
+    return isinstance(f, Binary) or f.op in ("PRelu", "LayerNormalization")

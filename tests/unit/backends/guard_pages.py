@@ -28,6 +28,7 @@ from quantglow.ops import (
     AveragePool,
     Concat,
     Conv,
+    LayerNormalization,
     MatMul,
     MaxPool,
     Pad,
@@ -212,6 +213,10 @@ def others(kind: str) -> Iterator[Case]:
         )
         yield f"add {kind} {c}", lambda x=x, z=z: Add(name="y", x=x(), y=z(), out=out)
         yield f"table or sigmoid {kind} {c}", lambda x=x: a_function(x())
+        yield (
+            f"layer normalization {kind} {c}",
+            lambda x=x: LayerNormalization(name="y", x=x(), out=out),
+        )
         if kind != "i16":
             yield f"softmax {kind} {c}", lambda x=x: Softmax(name="y", x=x(), out=out)
         yield f"mean {kind} {c}", lambda x=x: ReduceMean(name="y", x=x(), axes=(1, 2), out=out)

@@ -288,7 +288,7 @@ def lrn(k: Kit) -> Node:
 def layer_normalization(k: Kit) -> Node:
     c = k.x.type.shape[3]
     parameters = {p: k.choice(k.floats(c), None) for p in ("gamma", "beta")}
-    return ops.LayerNormalization(name=k.name(), x=k.x, epsilon=0.1, **parameters)
+    return ops.LayerNormalization(name=k.name(), x=k.x, epsilon=0.1, out=k.out, **parameters)
 
 
 def rows(k: Kit) -> Node:
@@ -402,6 +402,7 @@ BOTH: dict[str, Callable[[Kit], Node]] = {
     "ReduceMax": reduction(ops.ReduceMax),
     "ReduceMin": reduction(ops.ReduceMin),
     "Softmax": softmax,
+    "LayerNormalization": layer_normalization,
     "Concat": concat,
     "Slice": slice_,
     "Pad": pad,

@@ -16,6 +16,7 @@ from quantglow.ops import (
     ConvTranspose,
     Dequantize,
     Gemm,
+    LayerNormalization,
     MatMul,
     Max,
     Min,
@@ -326,6 +327,32 @@ def test_dequantize(kind: ElementType, seed: int) -> None:
     node = Dequantize(name="y", x=tensor(x.shape, kind))
     expected = filled(node, lambda at: scaled(int(x[at]) - zero(kind), scale(kind)))
     np.testing.assert_array_equal(node.evaluate(x), expected)
+
+
+@quick
+@given(outs, outs, st.integers(1, 70), seeds)
+def test_layer_normalization(kind: ElementType, out: ElementType, columns: int, seed: int) -> None:
+    x = drawn(seed, kind, 2, columns)
+    node = LayerNormalization(name="y", x=tensor(x.shape, kind), epsilon=0.5, out=out)
+
+    def total(values: list[float]) -> float:
+        sums = [0.0] * 64
+        for index, value in enumerate(values):
+            sums[index % 64] = single(sums[index % 64] + value)
+        while len(sums) > 1:
+            half = len(sums) // 2
+            sums = [single(a + b) for a, b in zip(sums[:half], sums[half:], strict=True)]
+        return sums[0]
+
+    def value(at: tuple[int, ...]) -> int:
+        reals = [scaled(int(code) - zero(kind), scale(kind)) for code in x[at[0]]]
+        mean = single(total(reals) / columns)
+        centred = [single(real - mean) for real in reals]
+        variance = single(total([single(c * c) for c in centred]) / columns)
+        inverse = single(1 / single(math.sqrt(single(variance + 0.5))))
+        return stored(single(single(centred[at[1]] * inverse) / scale(out)), out)
+
+    np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 
 
 @quick

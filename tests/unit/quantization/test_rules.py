@@ -75,6 +75,12 @@ OTHERS = {
         name="n", x=x, sizes=(9, 9), scales=(1.5, 1.5), mode="linear"
     ),
     "Softmax": lambda x: ops.Softmax(name="n", x=x),
+    "LayerNormalization": lambda x: ops.LayerNormalization(
+        name="n",
+        x=ops.MaxPool(name="m", x=x, kernel=(2, 2)),
+        gamma=constant("gamma", CHANNEL_VALUES),
+        beta=constant("beta", CHANNEL_VALUES[::-1]),
+    ),
     "ConvTranspose": lambda x: ops.ConvTranspose(
         name="n",
         x=x,
