@@ -11,7 +11,7 @@ import argparse
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -75,9 +75,13 @@ def tried(case: Any) -> Support:
 
 
 def imported(case: Any, known: Sequence[str]) -> Graph | None:
-    """The optimized graph, with these and all inputs that must be known as initializers."""
+    """The optimized graph, with these and all inputs that must be known as initializers.
+
+    Of its first result: further ones, the mean of a normalization for instance, are for training.
+    """
     try:
         graph = driver.import_model(with_known(case, known), delegate=False)
+        graph = replace(graph, outputs=graph.outputs[:1])
         return graph if driver.is_quantized(graph) else passes.optimize(graph)
     except UnsupportedOpError as error:
         asked = re.findall(r"'([^' ]*)' is computed at run time", str(error))

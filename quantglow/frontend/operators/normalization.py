@@ -10,7 +10,7 @@ import numpy as np
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Node
-from quantglow.ops.binary import Add, Mul
+from quantglow.ops.binary import Add, Mul, Sub
 from quantglow.ops.expression import arg, const
 from quantglow.ops.expression import call as fn
 from quantglow.ops.normalization import (
@@ -20,10 +20,10 @@ from quantglow.ops.normalization import (
     LogSoftmax,
     Softmax,
 )
-from quantglow.ops.pooling import ReduceSum
+from quantglow.ops.pooling import ReduceMean, ReduceSum
 from quantglow.ops.primitives import Map
 from quantglow.ops.shape import Reshape, Transpose
-from quantglow.ops.unary import Abs, Sqrt
+from quantglow.ops.unary import Abs, Reciprocal, Sqrt
 from quantglow.types import Array, DType, ElementType
 
 
@@ -48,8 +48,8 @@ def batch_normalization(call: Call) -> Node:
 
 
 @importer("LayerNormalization")
-def layer_normalization(call: Call) -> Node:
-    """Over all axes from ``axis`` on, flattened to one."""
+def layer_normalization(call: Call) -> list[Node]:
+    """Over all axes from ``axis`` on, flattened to one; mean and inverse deviation where asked."""
     x = call.node(0)
     rank = x.type.rank
     axis = call.integer("axis", -1)
@@ -67,7 +67,26 @@ def layer_normalization(call: Call) -> Node:
     def normalized(name: str, x: Node) -> Node:
         return LayerNormalization(name=name, x=x, gamma=gamma, beta=beta, epsilon=epsilon)
 
-    return in_rows(call, x, math.prod(row), normalized)
+    y = in_rows(call, x, math.prod(row), normalized)
+    if not any(call.proto.output[1:]):
+        return [y]
+    return [y, *moments(call, x, tuple(range(axis % rank, rank)), epsilon)]
+
+
+def moments(call: Call, x: Node, axes: tuple[int, ...], epsilon: float) -> list[Node]:
+    """``mean`` and ``1 / sqrt(variance + epsilon)`` over some axes, which are kept."""
+
+    def name(position: int, tag: str) -> str:
+        names = call.proto.output[position : position + 1]
+        return call.result_name(position) if any(names) else call.derived(tag)
+
+    mean = ReduceMean(name=name(1, "mean"), x=x, axes=axes)
+    centred = Sub(name=call.derived("centred"), x=x, y=mean)
+    squares = Mul(name=call.derived("squares"), x=centred, y=centred)
+    variance = ReduceMean(name=call.derived("variance"), x=squares, axes=axes)
+    least = call.constant("epsilon", np.array(epsilon, np.float32))
+    root = Sqrt(name=call.derived("root"), x=Add(name=call.derived("sum"), x=variance, y=least))
+    return [mean, Reciprocal(name=name(2, "inverse"), x=root)]
 
 
 def in_rows(call: Call, x: Node, columns: int, operator: Callable[[str, Node], Node]) -> Node:
