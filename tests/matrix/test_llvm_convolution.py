@@ -12,12 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.compiler import machine
+from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.levels import resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
+from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Gemm, Input
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.matrix.drawing import run_backwards
 from tests.matrix.harness import TARGETS, assert_agree, planned
 
 
@@ -174,6 +177,16 @@ def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
 def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = integers(case)
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("target", ["native", *TARGETS])
+@settings(max_examples=12, deadline=None)
+@given(case=st.one_of(cases(), cases(depthwise=True)))
+def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> None:
+    graph, feeds = integers(case)
+    executable = compile_program(*planned(graph), resolve(target))
+    (want,), (got,) = interpret(graph, feeds), run_backwards(executable, feeds)
+    np.testing.assert_array_equal(got, want)
 
 
 @pytest.mark.parametrize("target", ["native", *TARGETS])
