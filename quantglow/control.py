@@ -15,6 +15,7 @@ from quantglow.quantization.ladder import Raised, Step, float_steps, int16_steps
 from quantglow.report.metrics import Sums
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import noise_of_each
+from quantglow.runtime.ahead import kernels_ahead
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import PartlyCompiledModel
@@ -58,7 +59,8 @@ def quantized(
     """The job's model, quantized, compiled and checked, under a contract if there is one."""
     if contract is not None:
         return ControlledJob(job, config, contract, machine, whole).run(progress)
-    job.quantize(config, progress)
+    with kernels_ahead(machine) as load_kernels:
+        job.quantize(config, progress, converted=load_kernels)
     return job.compile(machine)
 
 

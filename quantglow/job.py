@@ -140,13 +140,14 @@ class Job:
         config: QuantizationConfig,
         progress: bool | str = "auto",
         raised: Raised = UNRAISED,
+        converted: quantization.Converted | None = None,
     ) -> None:
         """Quantize, with accuracy recovery if there are samples.  What is decided before that
         (equalization, ranges) is decided once, whatever is ``raised`` out of int8 later.
         """
         self._choose_ranges(config, progress)
         with debug.timed("quantize", self.seconds):
-            self.quantized = self._quantized(config, self.data, progress, raised)
+            self.quantized = self._quantized(config, self.data, progress, raised, converted)
         self.config, self.raised = config, raised
 
     def _choose_ranges(self, config: QuantizationConfig, progress: bool | str) -> None:
@@ -168,10 +169,11 @@ class Job:
         data: Sequence[Feeds] | None,
         progress: bool | str,
         raised: Raised = UNRAISED,
+        converted: quantization.Converted | None = None,
     ) -> quantization.Quantized:
-        graphs = (self.float_graph, self.profile)
+        graphs, known = (self.float_graph, self.profile), (self.prepared, self.memory)
         return quantization.quantize_for_all_shapes(
-            *graphs, config, data, progress, self.prepared, self.memory, raised
+            *graphs, config, data, progress, *known, raised, converted
         )
 
     def _decided(self) -> DecidedByValues:

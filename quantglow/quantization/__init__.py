@@ -1,6 +1,6 @@
 """Quantization: a float graph and its profile to an int8 graph.  See ``plan`` for the decisions."""
 
-from quantglow.quantization.convert import quantize, quantize_with_report
+from quantglow.quantization.convert import Converted, quantize, quantize_with_report
 from quantglow.quantization.decisions import Decisions, Quantized, quantize_for_all_shapes
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.preparation import Prepared, prepare
@@ -8,6 +8,7 @@ from quantglow.quantization.qdq import float_notes, fuse_quantized
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
 
 __all__ = [
+    "Converted",
     "Decisions",
     "FloatRuns",
     "NodeReport",

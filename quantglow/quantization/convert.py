@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,6 +23,10 @@ from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rules import rule_of
 from quantglow.quantization.widths import AUTO, with_named_int16
 from quantglow.types import ElementType
+
+Converted = Callable[[Graph], object]
+"""Is shown the int8 graph before its weights are rounded against samples, which takes long; nothing
+but the values of Constants changes then, and a layer without a bias may get one."""
 
 
 def quantize(
@@ -74,11 +78,12 @@ def quantize_prepared(
     progress: bool | str = "auto",
     memory: Memory | None = None,
     raised: Raised = UNRAISED,
+    converted: Converted | None = None,
 ) -> tuple[Graph, Plan]:
     """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed.
 
     ``memory``: of earlier calls with the same samples, so that no layer is recovered twice;
-    ``raised``: what accuracy control takes out of int8.
+    ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
     """
     graph, profile = prepared.graph, prepared.profile
     plan = make_plan(graph, profile, config, imported, prepared.ranges, raised.to_float)
@@ -88,6 +93,8 @@ def quantize_prepared(
     plan = raised.widened(plan, profile, config)
     result = Converter(plan, config.per_channel).run()
     if samples and config.recovery:
+        if converted is not None:
+            converted(result)
         techniques = config.recovery
         result = recover(graph, result, samples, techniques, config.per_channel, progress, memory)
     if debug.verifying():

@@ -23,6 +23,7 @@ from quantglow.ops.convolution import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range, choose_range
 from quantglow.quantization.convert import (
+    Converted,
     Converter,
     quantize_prepared,
     report_of,
@@ -164,16 +165,18 @@ def quantize_for_all_shapes(
     prepared: Prepared | None = None,
     memory: Memory | None = None,
     raised: Raised = UNRAISED,
+    converted: Converted | None = None,
 ) -> Quantized:
     """``quantize`` at the shapes of ``graph``, with what other shapes take over.
 
     ``prepared``: what ``prepare`` made of ``graph`` before; ``memory``: layers recovered then;
-    ``raised``: what accuracy control takes out of int8.
+    ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
     """
     config = config or QuantizationConfig()
     samples = samples_of(data, graph, config.seed)
     ready = prepared or prepare(graph, profile, config, samples, progress=progress)
-    result, plan = quantize_prepared(ready, config, None, samples, progress, memory, raised)
+    arguments = (samples, progress, memory, raised, converted)
+    result, plan = quantize_prepared(ready, config, None, *arguments)
     decisions = Decisions.of(plan, result, ready, config)
     return Quantized(result, report_of(plan), decisions, ready, plan)
 

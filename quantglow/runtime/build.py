@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quantglow import debug
-from quantglow.backends.llvm.executable import compile_program
+from quantglow.backends.llvm.executable import compile_program, load_kernels
 from quantglow.backends.llvm.levels import resolve, runs_here
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.reference import ReferenceExecutable
@@ -112,12 +112,22 @@ class Machine:
         """Machine code for a graph; a graph that others have a part in is cut into segments."""
         own = ProgramBackend(self.target)
         arguments = (self.name, self.num_threads)
-        if not self.backends and not any(isinstance(node, External) for node in graph.nodes):
+        if self._compiles_whole(graph):
             executable: Executable = own.compile(graph, *arguments)
             return Build(executable, tuple(own.programs), *arguments, own.seconds)
         segments = partition(graph, (*self.backends, own, OnnxRuntimeBackend()))
         executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
         return Build(executable, tuple(own.programs), *arguments, own.seconds, segments)
+
+    def _compiles_whole(self, graph: Graph) -> bool:
+        return not self.backends and not any(isinstance(node, External) for node in graph.nodes)
+
+    def load_kernels(self, graph: Graph) -> None:
+        """Compile the kernels that ``compile`` needs for a graph like this one, with weights of
+        its own; not of a graph that others have a part in.
+        """
+        if self.target is not None and self._compiles_whole(graph):
+            load_kernels(ProgramBackend(self.target).planned(graph)[0].program, self.target)
 
 
 def runnable(target: str) -> Target:
@@ -160,19 +170,26 @@ class ProgramBackend:
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
         """Lower, plan and generate code, for the target that this backend was made for."""
         machine = self.target
-        unsigned = machine is None or machine.unsigned_activations
-        planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
-        if machine is None:
-            self.programs.append(planned)
-            return ReferenceExecutable(planned.program, planned.plan)
-        part, pieces = piece_of(segment, planned.plan.peak_nbytes)
-        if pieces > 1:
-            planned = plan_program(part, unsigned=unsigned, seconds=self.seconds)
+        planned, pieces = self.planned(segment)
         self.programs.append(planned)
+        if machine is None:
+            return ReferenceExecutable(planned.program, planned.plan)
         with debug.timed("generate code", self.seconds):
             made = compile_program(planned.program, planned.plan, machine, num_threads)
         outputs = tuple(node.type for _, node in segment.outputs)
         return made if pieces == 1 else BatchedExecutable(made, pieces, outputs)
+
+    def planned(self, segment: Graph) -> tuple[PlannedProgram, int]:
+        """The program of a graph or of a piece of its batch, and how many pieces there are."""
+        machine = self.target
+        unsigned = machine is None or machine.unsigned_activations
+        planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
+        if machine is None:
+            return planned, 1
+        part, pieces = piece_of(segment, planned.plan.peak_nbytes)
+        if pieces > 1:
+            planned = plan_program(part, unsigned=unsigned, seconds=self.seconds)
+        return planned, pieces
 
 
 def thread_count(num_threads: int | None) -> int:

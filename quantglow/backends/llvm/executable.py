@@ -154,15 +154,26 @@ def compile_program(
     steps: list[Instruction] = []
     calls: list[KernelCall] = []
     with debug.timed("emit"):
-        for step in program.instructions:
-            if isinstance(step, Alloc | Dealloc):
-                continue
-            call = emit(step, target)
-            if call.items:
-                steps.append(step)
-                calls.append(constants.owned(call))
+        for step, call in _calls(program, target):
+            steps.append(step)
+            calls.append(constants.owned(call))
     with debug.timed("compile"):
         kernels = kernel_addresses(target, steps, calls)
         calls = [replace(call, code="") for call in calls]  # they keep their generators
         release_freed()
     return LlvmExecutable(program, plan, target, threads, steps, calls, kernels, constants)
+
+
+def load_kernels(program: Program, target: Target) -> None:
+    """Compile the kernels of a program: ``compile_program`` will find them loaded, also that of a
+    program with other constants.
+    """
+    steps, calls = zip(*_calls(program, target), strict=True)
+    kernel_addresses(target, steps, calls)
+
+
+def _calls(program: Program, target: Target) -> Iterator[tuple[Instruction, KernelCall]]:
+    """The instructions that become kernels with something to do."""
+    for step in program.instructions:
+        if not isinstance(step, Alloc | Dealloc) and (call := emit(step, target)).items:
+            yield step, call

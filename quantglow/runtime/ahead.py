@@ -1,0 +1,29 @@
+"""Kernels compiled while something else is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from quantglow.graph.graph import Graph
+from quantglow.runtime.build import Machine, physical_cores
+
+
+@contextmanager
+def kernels_ahead(machine: Machine) -> Iterator[Callable[[Graph], object]]:
+    """A function that starts to compile the kernels of a graph, and returns at once.
+
+    Weights are no part of a kernel: it is called as soon as the operators and their types are
+    known.  LLVM then has the second core while the first one rounds weights.  What it refuses, it
+    refuses again when the whole graph is compiled, so that nobody asks here how it went.
+    """
+    if physical_cores() < 2:
+        yield _nothing
+        return
+    with ThreadPoolExecutor(1, "quantglow-kernels") as pool:
+        yield lambda graph: pool.submit(machine.load_kernels, graph)
+
+
+def _nothing(graph: Graph) -> None:
+    """With a single core there is nothing to win."""
