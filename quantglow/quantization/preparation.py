@@ -106,6 +106,7 @@ class _Search:
     runs: FloatRuns
     deadline: float | None = None
     imported: Graph | None = None
+    refused: dict[int, Ranges] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.best = Prepared(self.graph, self.profile)
@@ -128,19 +129,23 @@ class _Search:
         self._offer(plain)
         yield
         if self.chooses_ranges:
-            self._offer(self._with_ranges(plain))
+            self._offer_ranges(plain)
             yield
         equal = self._equalized()
         if equal.factors:
             self._offer(equal)
             yield
             if self.chooses_ranges:
-                self._offer(self._with_ranges(equal))
+                self._offer_ranges(equal)
                 yield
         if "mix-channels" in self.config.equalization:
             self._offer_mixed()
             yield
+        refused = self.refused.get(id(self.best), {})
         for stretch in self._stretches():
+            if some := {name: found for name, found in refused.items() if name in stretch}:
+                self._offer(replace(self.best, ranges={**self.best.ranges, **some}))
+                yield
             self._offer(self._plain_in(stretch))
             yield
 
@@ -152,6 +157,13 @@ class _Search:
         noise = relative_noise(plan, self.held, self.wanted, exact)
         if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
+
+    def _offer_ranges(self, candidate: Prepared) -> None:
+        """The candidate with ranges; worse on the whole, they may still be better in a stretch."""
+        ranged = self._with_ranges(candidate)
+        self._offer(ranged)
+        if self.best is candidate:
+            self.refused[id(candidate)] = ranged.ranges
 
     def _with_ranges(self, candidate: Prepared) -> Prepared:
         found = choose_ranges(

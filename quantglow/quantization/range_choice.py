@@ -6,7 +6,8 @@ computed with and without that.  Values that share parameters are judged togethe
 
     |op(rounded x) - op(x)|**2 / |op(x) - mean|**2
 
-over all readers.  For products a constant error of a channel does not count: the bias takes it.
+over all readers, where what is cut off counts more (``COHERENCE``).  For products a constant error
+of a channel does not count: the bias takes it.
 The best range of one half of the samples must be no worse than min-max on the other half.
 
 Products are computed for a part of their rows, so that the choice costs less than a run of the
@@ -56,6 +57,10 @@ ROUNDING_WORK = 32
 
 LIGHT_SAMPLES = 4
 """Samples for the operators that are computed whole."""
+
+COHERENCE = 4.0
+"""What is cut off has one sign and lies together, where the strongest values are: it adds up behind
+the reader, while rounding averages out.  So it counts that many times."""
 
 LEAST_ROWS = 8
 TINY = 1e-30
@@ -122,11 +127,21 @@ class _Trial:
     def best(self) -> dict[Node, int]:
         """The candidate of each group: the best of one half that holds on the other."""
         found = {}
-        for root, (one, other) in self.errors.items():
+        for root in self.errors:
+            one, other = self._weighted(root)
             order = np.argsort(one + other, kind="stable")
             holds = (one <= one[0]) & (other <= other[0])
             found[root] = next(int(k) for k in order if holds[k])
         return found
+
+    def _weighted(self, root: Node) -> Array:
+        """[halves, candidates]: the errors of a group, what is cut off counting ``COHERENCE``
+        times.  Rounding goes with the square of the step, so the rest is what was cut off.
+        """
+        errors = self.errors[root]
+        steps = np.array([quant_of(types[root]).scale for types in self.types])
+        rounding = errors[:, :1] * np.square(steps / steps[0])
+        return np.asarray(errors + (COHERENCE - 1) * np.maximum(errors - rounding, 0.0))
 
     def visit(self, node: Node) -> None:
         """Judge what the node reads; its values are computed."""

@@ -13,21 +13,25 @@ from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv, ReduceMean, Reshape, Softmax
+from quantglow.ops.arithmetic import quant_of
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
-from quantglow.profiling import profile
+from quantglow.profiling import Range, profile
 from quantglow.quantization import (
     Prepared,
     preparation,
     prepare,
     quantize_with_report,
+    range_choice,
     tensor_ranges,
 )
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.equalization import factors_of
 from quantglow.quantization.float_runs import FloatRuns
-from quantglow.quantization.plan import make_plan
-from quantglow.quantization.range_choice import choose_ranges
+from quantglow.quantization.params import activation_element
+from quantglow.quantization.plan import Plan, make_plan
+from quantglow.quantization.range_choice import _Trial, choose_ranges
+from quantglow.quantization.recovery.frontier import Frontier
 from quantglow.quantization.rounded_run import exact_results, judged, relative_noise
 from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
@@ -122,6 +126,30 @@ def test_channels_that_were_seen_too_rarely_are_not_equalized() -> None:
     found = factors_of(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
     assert names[0] not in found
     assert set(names[1:]) <= found.keys()
+
+
+def test_ranges_refused_on_the_whole_are_kept_in_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = {"first": Range(0.0, 1e-3), "middle": Range(0.0, 1e-3)}
+
+    def noise_of(plan: Plan, *arguments: object) -> float:
+        found = {n.name for n, e in plan.elements.items() if quant_of(e).scale < 1e-5}
+        return 10.0 if "first" in found else 0.5 if "middle" in found else 1.0
+
+    monkeypatch.setattr(preparation, "choose_ranges", lambda *arguments: narrow)
+    monkeypatch.setattr(preparation, "relative_noise", noise_of)
+    found = prepared_of(uneven(), QuantizationConfig(equalization=()))
+    assert found.ranges == {"middle": narrow["middle"]}
+
+
+def test_what_is_cut_off_counts_more_than_rounding() -> None:
+    graph, data = small_cnn(), samples_for(small_cnn(), 2)
+    plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
+    root = graph.inputs[0]
+    types = [{root: activation_element(Range(0.0, high))} for high in (1.0, 0.5, 0.5)]
+    errors = {root: np.array([[1.0, 0.25, 0.35], [1.0, 0.2, 0.25]])}
+    weighted = _Trial(plan, types, Frontier(graph, data), {}, errors)._weighted(root)
+    cut_off = 0.1 * range_choice.COHERENCE
+    np.testing.assert_allclose(weighted, [[1, 0.25, 0.25 + cut_off], [1, 0.2, 0.25]], rtol=1e-5)
 
 
 def test_the_same_seed_decides_the_same() -> None:
