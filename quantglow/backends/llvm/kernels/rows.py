@@ -30,8 +30,6 @@ SHORT = 2 * PARTIAL_SUMS
 """Elements of a row whose values stay in registers from pass to pass."""
 KEPT_NBYTES = 128 * 1024
 """What is kept of a row lies on the stack: not more than this."""
-TOGETHER = 2
-"""Rows whose passes alternate: while one waits for its sum, another has work."""
 
 
 @emits(Rows)
@@ -72,6 +70,11 @@ class _Kernel:
     def is_short(self) -> bool:
         return self.length <= SHORT
 
+    @property
+    def together(self) -> int:
+        """Rows whose passes alternate: while one waits for its sum, others have work."""
+        return 3 if self.is_short and self.target.registers == 32 else 2
+
     def text(self, axes: Sequence[Axis]) -> str:
         b = self.b
         pointers = b.kernel(len(self.axis.strides))
@@ -79,10 +82,10 @@ class _Kernel:
         self.reductions = expression.row_functions()
         self.stages = [*(r.args[0] for r in self.reductions), expression]
         self.saves = self.planned()
-        memory = [self.reserved() for _ in range(TOGETHER)]
-        groups = b.op("udiv", "i64", b.op("sub", "i64", "%end", "%begin"), str(TOGETHER))
-        rest = b.add("%begin", b.mul(groups, TOGETHER))
-        for begin, end, count in (("%begin", rest, TOGETHER), (rest, "%end", 1)):
+        memory = [self.reserved() for _ in range(self.together)]
+        groups = b.op("udiv", "i64", b.op("sub", "i64", "%end", "%begin"), str(self.together))
+        rest = b.add("%begin", b.mul(groups, self.together))
+        for begin, end, count in (("%begin", rest, self.together), (rest, "%end", 1)):
             with b.loop(begin, end, count) as item:
                 at = [item_pointers(b, b.add(item, i), axes, pointers) for i in range(count)]
                 self.rows([_Row(self, p, kept) for p, kept in zip(at, memory, strict=False)])
@@ -104,7 +107,7 @@ class _Kernel:
         """For each pass but the last, what is kept of it in memory."""
         row = RowValues(self.b, self.target, 1, (), self.dtypes, strides=self.strides)
         saves = kept_values(self.stages, Invariants(row, self.strides, 1))
-        nbytes = TOGETHER * self.kept_nbytes * sum(map(len, saves))
+        nbytes = self.together * self.kept_nbytes * sum(map(len, saves))
         if self.is_short or nbytes > KEPT_NBYTES:
             return [set() for _ in saves]
         return saves
