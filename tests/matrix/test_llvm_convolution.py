@@ -249,6 +249,37 @@ def test_pixels_that_share_a_vector_equal_the_interpreter(
         assert_agree(graph, feeds, target, threads=1 + channels % 2)
 
 
+@pytest.mark.parametrize("target", ["native", *TARGETS])
+@pytest.mark.parametrize(
+    ("channels", "kernel"), [(3, (3, 3)), (3, (7, 7)), (1, (2, 5)), (5, (4, 1))]
+)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_of_few_channels_equal_the_interpreter(
+    target: str, channels: int, kernel: tuple[int, int], stride: int
+) -> None:
+    """Rows of 9, 21 and 5 bytes, of which the last are gathered."""
+    for width, outputs in ((7, 17), (16, 32), (17, 64), (40, 65)):
+        case = Case(
+            n=2,
+            h=8,
+            w=width,
+            group=1,
+            c_group=channels,
+            o_group=outputs,
+            kernel=kernel,
+            strides=(1, stride),
+            dilations=(1, 1),
+            pads=(kernel[0] // 2, kernel[1] // 2, 0, 1),
+            residual=outputs == 17,
+            float_result=outputs == 64,
+            zero_points=(-128, 9),
+            dtypes=(DType.I8, DType.I8, DType.I8),
+            bounds=(0.0, 6.0),
+            seed=channels + width,
+        )
+        assert_agree(*integers(case), target, threads=1 + width % 2)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @settings(max_examples=40, deadline=None)
 @given(case=cases(wide=True))

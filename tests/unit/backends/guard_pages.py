@@ -149,6 +149,10 @@ def convolutions(kind: str) -> Iterator[Case]:
                     an_input("x", element, 1, 5, 6, c), 66 - c, k, stride=s
                 ),
             )
+    yield (
+        f"conv {kind} three channels (5, 3)",
+        lambda: a_conv(an_input("x", element, 1, 6, 17, 3), 40, (5, 3)),
+    )
     for c in CHANNELS[::3]:
         yield (
             f"conv {kind} {c} channels on padded",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.convolution import ConvKernel
+from quantglow.backends.llvm.kernels.convolution_gathered import GatheredConvKernel
 from quantglow.backends.llvm.kernels.convolution_pairs import PairsConvKernel
 from quantglow.backends.llvm.kernels.convolution_shared import SharedConvKernel
 from quantglow.backends.llvm.kernels.convolution_tiles import TilesConvKernel
@@ -28,6 +29,9 @@ def emit_conv(step: Compute, target: Target) -> KernelCall:
         tiles = TilesConvKernel(step, step.op, target)
         if tiles.pays:
             return tiles.call()
+    gathered = GatheredConvKernel(step, step.op, target)
+    if gathered.pays:
+        return gathered.call()
     shared = SharedConvKernel(step, step.op, target)
     if shared.pays:
         return shared.call()
