@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from quantglow import ops
 from quantglow.errors import TypeRuleError
 from quantglow.graph.graph import Graph
@@ -65,22 +67,31 @@ def _part(node: Node, made: Mapping[Node, Node], shape: Shape, batch: int) -> No
     if changes is None:
         return None
     try:
-        part = replace(node, **_operands(node, made), **changes)
+        part = replace(node, **_operands(node, made, shape), **changes)
     except TypeRuleError:
         return None
     return part if part.type == node.type.with_shape(shape) else None
 
 
-def _operands(node: Node, made: Mapping[Node, Node]) -> dict[str, Any]:
+def _operands(node: Node, made: Mapping[Node, Node], shape: Shape) -> dict[str, Any]:
     """The operands of the part, by field."""
     found: dict[str, Any] = {}
     for name in operand_fields(type(node)):
         value = getattr(node, name)
         if isinstance(value, tuple):
-            found[name] = tuple(made[operand] for operand in value)
+            parts = (made[operand] for operand in value)
+            is_concat = isinstance(node, ops.Concat)
+            found[name] = tuple(_cut(part, shape[0]) if is_concat else part for part in parts)
         elif value is not None:
             found[name] = made[value]
     return found
+
+
+def _cut(operand: Node, batch: int) -> Node:
+    """A part of a Concat that is the same for all samples, for some of them."""
+    if not isinstance(operand, Constant):
+        return operand
+    return replace(operand, value=np.ascontiguousarray(operand.value[:batch]))
 
 
 def _images(node: Node, shape: Shape) -> dict[str, Any] | None:
@@ -117,9 +128,10 @@ def _reduce(node: Reduce, shape: Shape) -> dict[str, Any] | None:
 
 
 def _concat(node: ops.Concat, shape: Shape) -> dict[str, Any] | None:
-    """Constants would be cut, too."""
-    mixed = node.axis == 0 or any(isinstance(part, Constant) for part in node.parts)
-    return None if mixed else {}
+    """Constants must be the same for all samples."""
+    constants = [part.value for part in node.parts if isinstance(part, Constant)]
+    alike = all((value == value[:1]).all() for value in constants)
+    return {} if node.axis and alike else None
 
 
 def _transpose(node: ops.Transpose, shape: Shape) -> dict[str, Any] | None:

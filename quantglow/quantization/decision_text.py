@@ -22,6 +22,7 @@ def to_json(decisions: Decisions) -> dict[str, Any]:
         "symmetric": decisions.symmetric,
         "per_channel": decisions.per_channel,
         "factors": {n: _factors(fs) for n, fs in decisions.factors.items()},
+        "grids": {name: _factors(grid) for name, grid in decisions.grids.items()},
     }
 
 
@@ -40,6 +41,7 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
         symmetric=bool(data["symmetric"]),
         per_channel=bool(data["per_channel"]),
         factors={str(name): _factors_from(fs) for name, fs in data.get("factors", {}).items()},
+        grids={str(name): _grid_from(grid) for name, grid in data.get("grids", {}).items()},
     )
 
 
@@ -61,6 +63,15 @@ def _factors_from(data: Any) -> Array:
     found = np.array([float.fromhex(factor) for factor in data], np.float32)
     if not (np.isfinite(found).all() and (found > 0).all()):
         raise ValueError(f"factors are {data[:8]}")
+    return found
+
+
+def _grid_from(data: Any) -> Array:
+    """Positive steps, and offsets."""
+    steps, offsets = data
+    found = np.array([[float.fromhex(f) for f in row] for row in (steps, offsets)])
+    if not (np.isfinite(found).all() and (found[0] > 0).all()):
+        raise ValueError(f"steps of an input are {steps[:8]}")
     return found
 
 

@@ -30,6 +30,7 @@ from quantglow.quantization.convert import (
     samples_of,
 )
 from quantglow.quantization.equalization import Factors, rescaled
+from quantglow.quantization.input_levels import Grids, aligned
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import Plan
@@ -63,7 +64,8 @@ class LayerWeights:
 @dataclass(frozen=True)
 class Decisions:
     """``reasons``: why operators stay float; ``int8``: those that do not; ``elements``: the int8
-    type of each value that has one; ``weights``: by layer; ``factors``: by rescaled value.
+    type of each value that has one; ``weights``: by layer; ``factors``: by rescaled value;
+    ``grids``: by input.
     """
 
     reasons: Mapping[str, str]
@@ -74,6 +76,7 @@ class Decisions:
     symmetric: bool = False
     per_channel: bool = True
     factors: Factors = field(default_factory=dict)
+    grids: Grids = field(default_factory=dict)
 
     @staticmethod
     def of(plan: Plan, result: Graph, prepared: Prepared, config: QuantizationConfig) -> Decisions:
@@ -98,11 +101,12 @@ class Decisions:
             symmetric=config.symmetric,
             per_channel=config.per_channel,
             factors=prepared.factors,
+            grids=prepared.grids,
         )
 
     def apply(self, graph: Graph) -> Graph:
         """The int8 graph of the optimized float graph of the same model at any shape."""
-        plan = self.plan(rescaled(graph, self.factors))
+        plan = self.plan(rescaled(aligned(graph, self.grids)[0], self.factors))
         return Converter(plan, self.per_channel, self.weights).run()
 
     def plan(self, graph: Graph) -> Plan:

@@ -8,6 +8,7 @@ equalize-channels   between convolutions: through Relu, Clip, depthwise      DFQ
 smooth-activations  between a LayerNormalization and the products behind it,  SmoothQuant, 2022
                     by a tap where others read it too (see ``taps``)
 mix-channels        between convolutions without activation: ``channel_mixing``  QuaRot, 2024
+align-inputs        between an input and convolutions: ``input_levels``
 =================== ======================================================== ======================
 
 Cross-layer equalization (Nagel et al., 2019, arXiv:1906.04721, section 4.1) and SmoothQuant (Xiao
@@ -181,7 +182,7 @@ def _rescaled(node: Any, moved: Any, factors: Factors) -> Node:
 def _read_through(node: Any, factors: Array) -> Array:
     """Weights for the new values, of which the old are ``factors`` times."""
     if factors.ndim == 1:
-        return np.asarray(node.w.value * _by_row(factors, node))
+        return np.asarray(node.w.value * by_row(factors, node))
     return np.asarray(factors.astype(np.float64).T @ node.w.value)
 
 
@@ -197,7 +198,7 @@ def _tap(node: Any, moved: Any, out: Array | None, read: Array | None) -> Node:
     return replace(moved, y=_valued(node.y, y))  # type: ignore[no-any-return]
 
 
-def _by_row(factors: Array, node: Conv | Gemm) -> Array:
+def by_row(factors: Array, node: Conv | Gemm) -> Array:
     """Factors in a shape that multiplies weights [..., C/group, O]."""
     group = node.group if isinstance(node, Conv) else 1
     if group == 1:

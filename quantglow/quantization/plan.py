@@ -2,7 +2,7 @@
 
 1. A node is int8 if its op has a rule, its tensors have ranges, and the user did not exclude it.
 2. The tail stays float: what only moves or finishes the results of the last matrix products.
-3. A divisor stays float: its small values would become 0.
+3. So do the head, what scales and shifts an input, and a divisor: its small values would become 0.
 4. A connected group of int8 nodes that only move or combine elements is not worth its conversions.
 5. Values that must share parameters (through pooling, Concat, Reshape, …) form groups.
 """
@@ -16,17 +16,21 @@ from functools import cached_property
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import (
+    Add,
     Clip,
     Concat,
     Conv,
+    Div,
     LayerNormalization,
     LogSoftmax,
     MatMul,
+    Mul,
     PRelu,
     Relu,
     Reshape,
     Slice,
     Softmax,
+    Sub,
     Transpose,
 )
 from quantglow.ops.binary import Binary
@@ -141,6 +145,8 @@ def make_plan(
     if not config.quantize_output:
         for node in _tail(graph):
             reasons.setdefault(node, "finishes the output in float")
+    for node in _head(graph):
+        reasons.setdefault(node, "prepares an input: in float, it is rounded once")
     for node in divisors(graph, reasons.keys(), ranges):
         reasons.setdefault(node, DIVISOR)
     for node in normalizations(graph, reasons.keys()):
@@ -178,6 +184,19 @@ def _tail(graph: Graph) -> list[Node]:
         if node in leading and (fed or isinstance(node, Softmax | LogSoftmax)):
             tail.add(node)
     return [node for node in graph.nodes if node in tail]
+
+
+def _head(graph: Graph) -> list[Node]:
+    """What scales and shifts an input by Constants, before it is rounded."""
+    inputs, found = set[Node](graph.inputs), list[Node]()
+    for node in graph.compute_nodes():
+        computed = [operand for operand in node.operands if not isinstance(operand, Constant)]
+        if len(computed) == 1 and computed[0] in inputs:
+            if isinstance(node, Transpose | Mul | Add | Sub | Div):
+                inputs.add(node)
+            if isinstance(node, Mul | Add | Sub | Div) and node.type == computed[0].type:
+                found.append(node)
+    return found
 
 
 def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:

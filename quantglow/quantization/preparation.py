@@ -18,13 +18,14 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.options import QuantizationConfig
-from quantglow.profiling import Profile
+from quantglow.profiling import Histogram, Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.channel_mixing import mixtures_of
 from quantglow.quantization.equalization import Factors, factors_of, rescaled
 from quantglow.quantization.float_runs import FloatRuns
+from quantglow.quantization.input_levels import Grids, aligned, grids_of
 from quantglow.quantization.plan import make_plan
 from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
@@ -52,6 +53,7 @@ class Prepared:
     profile: Profile
     ranges: Ranges = field(default_factory=dict)
     factors: Factors = field(default_factory=dict)
+    grids: Grids = field(default_factory=dict)
 
 
 def prepare(
@@ -109,7 +111,7 @@ class _Search:
     refused: dict[int, Ranges] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.best = Prepared(self.graph, self.profile)
+        self.start = self.best = Prepared(self.graph, self.profile)
         self.tapped = tapped(self.graph)
         self.noise = float("inf")
         ends = judged(self.graph)
@@ -125,9 +127,12 @@ class _Search:
 
     def steps(self) -> Iterator[None]:
         """One trial after the other."""
-        plain = self.best
-        self._offer(plain)
+        self._offer(self.best)
         yield
+        if "align-inputs" in self.config.equalization:
+            self._offer_aligned()
+            yield
+        plain = self.best
         if self.chooses_ranges:
             self._offer_ranges(plain)
             yield
@@ -149,13 +154,13 @@ class _Search:
             self._offer(self._plain_in(stretch))
             yield
 
-    def _offer(self, candidate: Prepared) -> None:
+    def _offer(self, candidate: Prepared, worth: float = WORTH) -> None:
         """Take the candidate if its outputs are less noisy on the held-back samples."""
         graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
         plan = make_plan(graph, profile, self.config, self.imported, ranges)
         exact = "round-weights" in self.config.recovery
         noise = relative_noise(plan, self.held, self.wanted, exact)
-        if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
+        if noise < self.noise * (worth if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
 
     def _offer_ranges(self, candidate: Prepared) -> None:
@@ -169,7 +174,7 @@ class _Search:
         found = choose_ranges(
             candidate.graph, candidate.profile, self.config, self.fitting, self.imported
         )
-        return replace(candidate, ranges=found)
+        return replace(candidate, ranges={**found, **self.start.ranges})
 
     def _equalized(self) -> Prepared:
         if not self.config.equalization:
@@ -178,6 +183,23 @@ class _Search:
         scarce = scarce_values(self.graph, self.profile)
         scarce |= {f"{name}{SUFFIX}" for name in scarce}
         return self._rescaled(factors_of(self.tapped, reach, self.config.equalization, scarce))
+
+    def _offer_aligned(self) -> None:
+        """The graph on levels of its inputs; if it is taken, all that follows starts from it."""
+        grids = grids_of(self.graph, [*self.fitting, *self.held])
+        graph, ranges = aligned(self.graph, grids)
+        if not ranges:
+            return
+        known = self.profile.histograms
+        added = {
+            name: Histogram.of(np.array([r.low, r.high], np.float32)) for name, r in ranges.items()
+        }
+        profile = replace(self.profile, histograms={**added, **known})
+        candidate = Prepared(graph, profile, ranges, grids=grids)
+        self._offer(candidate, worth=1.0)  # It is exact: no chance has to be ruled out.
+        if self.best is candidate:
+            self.start, self.graph, self.profile = candidate, graph, profile
+            self.tapped = tapped(graph)
 
     def _offer_mixed(self) -> None:
         """The best so far, with the channels of linear streams mixed."""
@@ -192,7 +214,7 @@ class _Search:
         samples = [*self.fitting, *self.held]
         recorded = self.runs.histograms(samples, factors)
         changed = replace(self.profile, histograms={**self.profile.histograms, **recorded})
-        return Prepared(graph, changed, {}, factors)
+        return replace(self.start, graph=graph, profile=changed, factors=factors)
 
     def _stretches(self) -> list[set[str]]:
         """Names of the groups of values, cut into parts of the network."""
@@ -209,10 +231,11 @@ class _Search:
         """The best so far, with one stretch as the model has it."""
         factors = {n: f for n, f in self.best.factors.items() if n not in names}
         ranges = {n: r for n, r in self.best.ranges.items() if n not in names}
+        ranges |= self.start.ranges
         if len(factors) == len(self.best.factors):
             return replace(self.best, ranges=ranges)
         kept = {n: h for n, h in self.profile.histograms.items() if n in names or n not in factors}
         histograms = {**self.best.profile.histograms, **kept}
         changed = replace(self.profile, histograms=histograms)
         graph = rescaled(self.graph, factors, (self.best.graph, self.best.factors))
-        return Prepared(graph, changed, ranges, factors)
+        return replace(self.start, graph=graph, profile=changed, ranges=ranges, factors=factors)
