@@ -17,8 +17,8 @@ METHODS = ("auto", "minmax", "entropy", "percentile", "mse")
 samples, see ``quantglow.quantization.range_choice``, and without samples as ``minmax``."""
 
 EQUALIZATIONS = ("equalize-channels", "smooth-activations", "mix-channels", "align-inputs")
-"""Rescalings of the float network, see ``quantglow.quantization.equalization``; "auto": all, each
-where it helps."""
+"""Other forms of the same float network, see ``quantglow.quantization.equalization``; "auto": all,
+each where it helps."""
 
 RECOVERIES = ("adapt-weights", "round-weights", "search-scales", "correct-bias")
 """Techniques that bring int8 closer to float, see ``quantglow.quantization.recovery``."""
