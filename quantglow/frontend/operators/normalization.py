@@ -101,8 +101,7 @@ def in_rows(call: Call, x: Node, columns: int, operator: Callable[[str, Node], N
 @importer("InstanceNormalization")
 def instance_normalization(call: Call) -> Node:
     """Rows are the pixels of one channel of one image."""
-    groups = call.shape(0)[1]
-    return grouped(call, groups, tuple(call.array(i, role) for i, role in _CHANNEL_PARAMETERS))
+    return grouped(call, call.shape(0)[1])
 
 
 @importer("GroupNormalization")
@@ -111,25 +110,31 @@ def group_normalization(call: Call) -> Node:
     channels, groups = call.shape(0)[1], call.integer("num_groups", 1)
     if groups < 1 or channels % groups:
         raise Unsupported(f"{channels} channels do not make {groups} groups")
-    return grouped(call, groups, tuple(call.array(i, role) for i, role in _CHANNEL_PARAMETERS))
+    return grouped(call, groups)
 
 
-_CHANNEL_PARAMETERS = ((1, "scale"), (2, "bias"))
-"""Position and role of the operands that have one element for each channel."""
-
-
-def grouped(call: Call, groups: int, parameters: tuple[Array, ...]) -> Node:
+def grouped(call: Call, groups: int) -> Node:
     """x [N, C, …] normalized over C / groups channels and all pixels, times gamma plus beta."""
     x = call.node(0)
     n, c, *pixels = x.type.shape
-    gamma, beta = (p.reshape(c, *(1 for _ in pixels)) for p in parameters)
+    gamma, beta = (
+        of_channels(call, i, tag, (c, *(1 for _ in pixels)))
+        for i, tag in ((1, "gamma"), (2, "beta"))
+    )
     shape = (n * groups, x.type.size // (n * groups))
     rows = Reshape(name=call.derived("rows"), x=x, shape=shape)
     epsilon = call.number("epsilon", 1e-5)
     normalized = LayerNormalization(name=call.derived("normalized"), x=rows, epsilon=epsilon)
     back = Reshape(name=call.derived("shape"), x=normalized, shape=x.type.shape)
-    scaled = Mul(name=call.derived("scaled"), x=back, y=call.constant("gamma", gamma))
-    return Add(name=call.result, x=scaled, y=call.constant("beta", beta))
+    scaled = Mul(name=call.derived("scaled"), x=back, y=gamma)
+    return Add(name=call.result, x=scaled, y=beta)
+
+
+def of_channels(call: Call, position: int, tag: str, shape: tuple[int, ...]) -> Node:
+    """An operand with one element for each channel, known or computed."""
+    if call.is_known(position):
+        return call.constant(tag, call.array(position, tag).reshape(shape))
+    return Reshape(name=call.derived(tag), x=call.node(position), shape=shape)
 
 
 @importer("LRN")

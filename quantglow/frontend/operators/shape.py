@@ -169,3 +169,25 @@ def eye_like(call: Call) -> Array:
     wanted = call.integer("dtype", 0) or onnx_type_of(call.value(0))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(wanted)
     return np.eye(rows, columns, call.integer("k", 0), dtype)
+
+
+@importer("Range")
+def sequence(call: Call) -> Array:
+    """``start + i * delta`` up to ``limit``, which it does not reach."""
+    start, limit, delta = (call.array(i, "bound").reshape(()) for i in range(3))
+    if not delta:
+        raise ValueError("delta is 0")
+    count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
+    if count > MAX_ELEMENTS:
+        raise Unsupported(f"{count} elements")
+    return np.asarray(start + np.arange(count) * delta, start.dtype)
+
+
+@importer("ConstantOfShape")
+def filled(call: Call) -> Array:
+    dims = tuple(int(d) for d in call.array(0, "shape").reshape(-1))
+    if min(dims, default=0) < 0 or math.prod(dims) > MAX_ELEMENTS:
+        raise Unsupported(f"it would have shape {dims}")
+    value = call.attributes.get("value")
+    element = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
+    return np.full(dims, element.reshape(-1)[0])
