@@ -18,8 +18,10 @@ from quantglow.quantization.equalization import divided
 from quantglow.quantization.taps import tapped_name
 from quantglow.types import Array
 
-KEPT_NBYTES = 2**28
-"""Of values that are kept, so that each sample is run once.  Samples beyond it are run again."""
+KEPT_NBYTES, KEPT_SAMPLES = 2**28, 8
+"""Of values that are kept, so that a few samples are run once.  Others are run again: where there
+are many, that hardly counts, and less memory does.
+"""
 
 Values = Mapping[str, Array]
 """By name, of all nodes but Constants and those of branches that were not taken."""
@@ -50,10 +52,14 @@ class FloatRuns:
         found: dict[str, Array] = {}
         interpret(self.graph, feeds, [*listeners, taken_only(self.graph, _recorder(found))])
         nbytes = sum(value.nbytes for value in found.values())
-        if self.nbytes + nbytes <= KEPT_NBYTES:
+        if self.nbytes + nbytes <= KEPT_NBYTES and len(self.kept) < KEPT_SAMPLES:
             self.kept.append((feeds, found))
             self.nbytes += nbytes
         return found
+
+    def forget(self) -> None:
+        """Free the memory: nobody will ask for the values kept."""
+        self.kept, self.nbytes = [], 0
 
     def channel_reach(self, samples: Iterable[Feeds]) -> dict[str, Array]:
         """The largest magnitude in each channel (last axis) of every float value."""

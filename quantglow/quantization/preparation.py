@@ -210,9 +210,9 @@ class _Search:
 
     def _rescaled(self, factors: Factors) -> Prepared:
         """The graph with these factors, and the histograms of what they change."""
+        recorded = self.runs.histograms([*self.fitting, *self.held], factors)
+        self.runs.forget()
         graph = rescaled(self.graph, factors)
-        samples = [*self.fitting, *self.held]
-        recorded = self.runs.histograms(samples, factors)
         changed = replace(self.profile, histograms={**self.profile.histograms, **recorded})
         return replace(self.start, graph=graph, profile=changed, factors=factors)
 
