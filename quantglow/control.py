@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +12,15 @@ from quantglow.errors import CalibrationError
 from quantglow.job import Job, compiled_float
 from quantglow.options import QuantizationConfig
 from quantglow.quantization.accuracy_control import Contract, Search, Trial
-from quantglow.quantization.ladder import Raised, Step, float_steps, int16_steps, ranked
+from quantglow.quantization.ladder import (
+    FLOAT,
+    INT16,
+    Raised,
+    Step,
+    float_steps,
+    int16_steps,
+    ranked,
+)
 from quantglow.report.metrics import Sums
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import noise_of_each
@@ -22,6 +31,9 @@ from quantglow.runtime.delegated import PartlyCompiledModel
 
 RANKING_SAMPLES = 2
 """Calibration batches on which the steps are ranked; each costs a run for each of them."""
+
+SHOWN = 8
+"""Steps that a note names."""
 
 Whole = Callable[[CompiledModel], Any]
 """Makes of what is compiled the model that the user gets."""
@@ -146,8 +158,14 @@ def noted(
 
 
 def shown_steps(steps: Sequence[Step]) -> str:
-    """The steps in words."""
-    return f"steps: {', '.join(map(str, steps))}" if steps else "plain int8 does"
+    """The steps in words, the first by name; the table of layers has the rest."""
+    if not steps:
+        return "plain int8 does"
+    named = ", ".join(map(str, steps[:SHOWN]))
+    counts = Counter(step.precision for step in steps)
+    more = ", …" if len(steps) > SHOWN else ""
+    sums = f"{counts[INT16]} to int16 and {counts[FLOAT]} to float"
+    return f"{len(steps)} step(s), {sums}: {named}{more}"
 
 
 def with_note(report: Any, note: str) -> Any:

@@ -7,6 +7,9 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
+from quantglow.control import shown_steps
+from quantglow.quantization.ladder import INT16, Step
+from quantglow.report import Report
 from quantglow.report.metrics import sqnr_db
 from tests.unit.quantization.quantization_networks import samples_for
 from tests.unit.quantization.test_choose_int16 import network
@@ -61,6 +64,20 @@ def test_a_single_operator_of_float_does_not_make_the_rest_float() -> None:
 
 def is_float(compiled: Any, name: str) -> bool:
     return all(o.type.quant is None for o in compiled.graph.by_name(name).operands)
+
+
+def test_a_graph_is_compared_with_the_interpreter() -> None:
+    report = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
+    assert isinstance(report, Report)
+    assert report.compared_with == "the float interpreter"
+    (note,) = (n for n in report.notes if n.startswith("accuracy control"))
+    assert " to int16 and " in note
+
+
+def test_a_note_names_the_first_steps_only() -> None:
+    steps = [Step(f"value{i}", INT16, 1.0, 1.0) for i in range(20)]
+    assert shown_steps(steps[:1]) == "1 step(s), 1 to int16 and 0 to float: value0 to int16"
+    assert shown_steps(steps).endswith("value7 to int16, …")
 
 
 def test_samples_are_not_changed() -> None:
