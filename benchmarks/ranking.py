@@ -18,6 +18,7 @@ from scipy.stats import spearmanr
 import quantglow as qg
 from benchmarks import models, samples
 from benchmarks.evaluation import sqnr
+from benchmarks.runtimes import shaped
 from quantglow.options import EQUALIZATIONS
 
 CALIBRATION = 20
@@ -58,7 +59,7 @@ def main() -> None:
 def int8_runner(network: models.Network, count: int, techniques: Sequence[str]) -> Run:
     """Feeds to outputs, with these techniques of equalization."""
     feeds = network.feeds(count)
-    graph = qg.import_model(network.path())
+    graph = qg.import_model(shaped(network, 1))
     profile = qg.profile(graph, feeds, progress=False)
     config = qg.QuantizationConfig(equalization=techniques)
     compiled = qg.compile(qg.quantize(graph, profile, config, data=feeds), num_threads=1)

@@ -32,6 +32,9 @@ from quantglow.runtime.delegated import PartlyCompiledModel
 RANKING_SAMPLES = 2
 """Calibration batches on which the steps are ranked; each costs a run for each of them."""
 
+FLOAT_ERROR = 1e-5
+"""A relative error that float32 itself may make: one that is smaller is none."""
+
 SHOWN = 8
 """Steps that a note names."""
 
@@ -144,7 +147,7 @@ class ControlledJob:
             wanted = interpreter.interpret(graph, feeds)
             pairs = zip(totals, wanted, compiled.run(None, feeds), strict=True)
             totals = [t + Sums.of(w, g) for t, w, g in pairs]
-        return -max(10 ** (-t.sqnr_db / 20) for t in totals)
+        return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in totals))
 
 
 def noted(

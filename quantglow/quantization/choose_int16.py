@@ -22,6 +22,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.costs import int16_seconds, total_seconds
 from quantglow.quantization.plan import Plan
+from quantglow.quantization.rounded_run import told_apart
 from quantglow.quantization.widths import (
     group_of,
     int16_refusal,
@@ -80,10 +81,12 @@ def stored_members(plan: Plan, root: Node) -> list[Node]:
 def measured_harms(
     plan: Plan, roots: Sequence[Node], samples: Sequence[Feeds], progress: bool | str
 ) -> dict[Node, float]:
-    """For each group the error of the outputs, over their power, if it alone is int8."""
+    """For each group the error of the outputs (``told_apart``), over their power, if it alone is
+    int8.
+    """
     harms = dict.fromkeys(roots, 0.0)
     stored = {root: stored_members(plan, root) for root in roots}
-    outputs = list(dict.fromkeys(node for _, node in plan.graph.outputs))
+    outputs = list(dict.fromkeys(told_apart(plan.graph)))
     for feeds in shown(samples, "Choosing int16", progress):
         exact: dict[Node, Array] = {}
         interpret(plan.graph, feeds, [exact.__setitem__])

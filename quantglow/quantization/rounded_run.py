@@ -31,6 +31,16 @@ FEWEST_VALUES = 64
 NOTHING: Mapping[Node, Array] = MappingProxyType({})
 
 
+def told_apart(graph: Graph) -> tuple[Node, ...]:
+    """The outputs, of a probability the logit: 0 and 1 look alike whatever happens before them."""
+    return tuple(_logits(node) for _, node in graph.outputs)
+
+
+def _logits(node: Node) -> Node:
+    source = _behind_views(node)
+    return _logits(source.x) if isinstance(source, Softmax | LogSoftmax | Sigmoid) else node
+
+
 def judged(graph: Graph) -> tuple[Node, ...]:
     """What the graph's outputs are judged by: of a probability the logit, which tells noise where
     the probability is 0 or 1 and the one sample that is least sure would decide; of a few numbers

@@ -88,7 +88,7 @@ def diagnose(
 
 
 _MEANINGS = (
-    ("alone dB", "SQNR of the worst output if this layer alone had its error; low: culprit"),
+    ("alone dB", "SQNR of the worst output (before Softmax) by this layer's error alone; low: bad"),
     ("local dB", "SQNR of the layer's integer form on exact operands"),
     ("accumulated dB", "SQNR of the layer's value with the errors of all layers before it"),
     ("limits", "share of the values on the lowest or highest code (0 does not count)"),

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter import evaluate, interpret
+from quantglow.quantization.rounded_run import told_apart
 from quantglow.report.layers import local_values
 from quantglow.report.metrics import Sums
 from quantglow.types import Array
@@ -17,7 +18,8 @@ Feeds = Mapping[str, Array]
 def sensitivities(
     float_graph: Graph, int8_graph: Graph, names: Iterable[str], samples: Sequence[Feeds]
 ) -> dict[str, float]:
-    """For each named layer the SQNR in dB of the worst output, all other layers being exact.
+    """For each named layer the SQNR in dB of the worst output (of a probability, its logit), all
+    other layers being exact.
 
     The layer has the error of its integer form on exact operands.  Layers whose value no longer
     exists by itself are left out.
@@ -54,7 +56,7 @@ def _of_sample(
     exact: dict[Node, Array] = {}
     interpret(float_graph, feeds, [exact.__setitem__])
     by_name = {node.name: value for node, value in exact.items()}
-    outputs = [node for _, node in float_graph.outputs]
+    outputs = told_apart(float_graph)
     for node, value in local_values(int8_graph, by_name):
         if node.name in wanted:
             changed = consequences(float_graph, exact, float_graph.by_name(node.name), value)
