@@ -6,7 +6,7 @@ import numpy as np
 
 from quantglow.graph.node import Node, op
 from quantglow.ops.arithmetic import dequantize, is_integer, multiplier, quantize, saturate
-from quantglow.ops.functions import row_sum
+from quantglow.ops.functions import row_sum, shrinking_power
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -107,6 +107,8 @@ class LRN(Node):
 class Softmax(Node):
     """``exp(x - max) / sum`` along the last axis.
 
+    Floats: in the steps of ``shrinking_power`` and ``row_sum``, which all targets take.
+
     Quantized: ``exp`` is a table of 256 integers with as many bits as keep the sum of a row
     within int32; the sum is exact, the quotient and its rounding are single float32 steps.
     """
@@ -137,8 +139,8 @@ class Softmax(Node):
     def reference(self, x: Array) -> Array:
         if self.out is None:
             with np.errstate(invalid="ignore"):  # rows of -inf only give NaN
-                shifted = np.exp(x - x.max(axis=-1, keepdims=True))
-                return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True, dtype=np.float32))
+                powers = shrinking_power(x - x.max(axis=-1, keepdims=True))
+                return np.asarray(powers * (np.float32(1) / row_sum(powers)))
         values = x.astype(np.int32)
         powers = self.table()[values.max(axis=-1, keepdims=True) - values]
         sums = powers.sum(axis=-1, keepdims=True, dtype=np.int32)
@@ -159,6 +161,4 @@ class LogSoftmax(Node):
 
     def reference(self, x: Array) -> Array:
         shifted = x - x.max(axis=-1, keepdims=True)
-        return np.asarray(
-            shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True, dtype=np.float32))
-        )
+        return np.asarray(shifted - np.log(row_sum(shrinking_power(shifted))))

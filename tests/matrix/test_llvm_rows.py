@@ -86,6 +86,16 @@ def test_normalization_gives_the_same_floats_everywhere(length: int) -> None:
         np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.parametrize("length", LENGTHS)
+def test_softmax_gives_the_same_floats_everywhere(length: int) -> None:
+    x = Input(name="x", tensor=f32(5, length))
+    y, values = Softmax(name="y", x=x), 20 * normal(length, 5, length)
+    values[0, 1::2] = np.finfo(np.float32).min
+    graph = Graph((x,), (("out", y),))
+    for target in TARGETS:
+        np.testing.assert_array_equal(on_llvm(graph, {"x": values}, target)[0], y.evaluate(values))
+
+
 def test_softmax_absorbs_its_mask_and_its_rounding() -> None:
     x, mask = Input(name="x", tensor=f32(2, 3, 40)), Input(name="m", tensor=f32(1, 3, 40))
     shares = Softmax(name="s", x=Add(name="a", x=x, y=mask))

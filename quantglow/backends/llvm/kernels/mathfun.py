@@ -13,20 +13,17 @@ from collections.abc import Sequence
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernels import rounding, vectors
 from quantglow.backends.llvm.target import Target
+from quantglow.ops.functions import EXP2, LEAST_POWER, LOG2_E, ROUNDING
 
 _LN2_HIGH = 355 / 512
 """Few bits, so that its product with an exponent is exact."""
 _LN2_LOW = math.log(2) - _LN2_HIGH
-_MAGIC = 1.5 * 2.0**23
-"""Adding it rounds a float32 of magnitude below 2^22 to an integer in the lowest bits."""
 _MAGIC_BITS = 0x4B400000
 _SQRT_HALF_BITS = 0x3F3504F3
 _SMALLEST_NORMAL = 2.0**-126
 
 _EXP = (0.49999994, 0.16666515, 0.041668456, 0.00836942, 0.0013813142)
 """(exp(r) - 1 - r) / r^2 for |r| <= ln(2)/2; error 4e-9."""
-_EXP2 = (1.0, 0.693147, 0.24022241, 0.05550735, 0.009671619, 0.0013264591)
-"""2^f for |f| <= 1/2, 1 at 0; error 9e-8."""
 _LOG = (0.3333331, -0.25000009, 0.20002167, -0.1666809, 0.14218552, -0.12403085, 0.118935287,
         -0.11694336, 0.067575373)  # fmt: skip
 """(log(1+f) - f + f^2/2) / f^3 for 1+f from sqrt(1/2) to sqrt(2); error 1e-9."""
@@ -60,17 +57,14 @@ def exp(b: Builder, target: Target, lanes: int, x: Value) -> Value:
 
 
 def exp_negative(b: Builder, target: Target, lanes: int, x: Value) -> Value:
-    """``e ** x`` of x <= 0, to an absolute 2e-7: 2^n P(f) with x log2(e) = n + f.
-
-    0 below ``NEGLIGIBLE``: there n is -127, whose power has no bits.  NaN stays NaN.
-    """
+    """``shrinking_power``; where n is -127 its power of two has no bits."""
     del target
     kind = vector(lanes, "float")
-    power, lowest = scaled(b, kind, x, math.log2(math.e)), splat(kind, f32(-127.0))
+    power, lowest = scaled(b, kind, x, LOG2_E), splat(kind, f32(LEAST_POWER))
     power = b.select(kind, b.compare("ogt", kind, lowest, power), lowest, power)
-    shifted = plus(b, kind, power, _MAGIC)
-    rest = b.op("fsub", kind, power, plus(b, kind, shifted, -_MAGIC))
-    value = polynomial(b, kind, rest, _EXP2)
+    shifted = plus(b, kind, power, ROUNDING)
+    rest = b.op("fsub", kind, power, plus(b, kind, shifted, -ROUNDING))
+    value = polynomial(b, kind, rest, EXP2)
     # The shift by 23 that makes it an exponent leaves nothing of the magic number.
     scale = _power_of_two(b, lanes, vectors.bits(b, lanes, shifted))
     return b.op("fmul", kind, value, scale)
@@ -79,8 +73,8 @@ def exp_negative(b: Builder, target: Target, lanes: int, x: Value) -> Value:
 def _exp_mantissa(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
     """1 + r + r^2 P(r) with x = n ln 2 + r, and n in the lowest bits of a float."""
     kind = vector(lanes, "float")
-    shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), _MAGIC)
-    n = plus(b, kind, shifted, -_MAGIC)
+    shifted = plus(b, kind, scaled(b, kind, x, math.log2(math.e)), ROUNDING)
+    n = plus(b, kind, shifted, -ROUNDING)
     r = b.op("fsub", kind, x, scaled(b, kind, n, _LN2_HIGH))
     r = b.op("fsub", kind, r, scaled(b, kind, n, _LN2_LOW))
     square = b.op("fmul", kind, r, r)
