@@ -84,7 +84,7 @@ class ConvLoops:
         residual = self.step.inputs[3:4]
         return KernelCall(
             code=self.text,
-            pointers=(*views, *self.constants(), *residual),
+            pointers=(*views, *self.constants(), *self.counts(), *residual),
             items=self._turns[0] * self.parts,
             work=float(pixels * steps * STEP_NBYTES),
             label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
@@ -100,6 +100,22 @@ class ConvLoops:
         if not self.epilogue.scaled:
             return weights, bias
         return weights, bias, pack_vectors(self.epilogue.multipliers(), channels)
+
+    @property
+    def is_row(self) -> bool:
+        """Whether the image is one row of pixels."""
+        return self.geometry.y.count == self.geometry.y.height == 1
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of tiles of a row is an operand, so that rows of many lengths have the
+        same text."""
+        has_tail = self.column_tiles > 1 and self.geometry.y.width % self.tile.columns > 0
+        return self.is_row and (self.panels_outer or has_tail)
+
+    def counts(self) -> tuple[Array, ...]:
+        """The number of tiles, where it is an operand."""
+        return (np.array([self.column_tiles], np.int64),) if self.is_counted else ()
 
     def channel_lanes(self) -> list[Array]:
         """For each panel: int [vectors, lanes], the channel of each lane, -1 for none."""
@@ -164,10 +180,14 @@ class ConvLoops:
 
     def text(self) -> str:
         b = self.b
-        pointers = b.kernel(3 + self.epilogue.scaled + 1 + (self.conv.residual is not None))
+        has_residual = self.conv.residual is not None
+        pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + has_residual)
         self.x, self.y, self.w, self.bias = pointers[:4]
         self.scale = pointers[4] if self.epilogue.scaled else ""
-        self.residual = pointers[-1] if self.conv.residual is not None else ""
+        self.residual = pointers[-1] if has_residual else ""
+        self.tiles: Value | int = self.pixel_tiles
+        if self.is_counted:
+            self.tiles = b.load("i64", pointers[-1 - has_residual], align=8)
         self.enter()
         with b.loop("%begin", "%end") as item:
             outer, part = b.divide(item, self.parts)
@@ -184,7 +204,7 @@ class ConvLoops:
 
     def _inner(self, part: Value) -> tuple[Value | int, Value | int]:
         """The rounds of the inner loop that belong to an item."""
-        b, inner = self.b, self._turns[1]
+        b, inner = self.b, self.tiles if self.panels_outer else self.all_panels
         if self.parts == 1:
             return 0, inner
         first, last = b.mul(part, inner), b.mul(b.add(part, 1), inner)
@@ -199,8 +219,12 @@ class ConvLoops:
     def locate_pixels(self, tile: Value) -> _Pixels:
         """Pointers to the first pixel of a tile."""
         b, g = self.b, self.geometry
-        rest, column = b.divide(tile, self.column_tiles)
-        image, row = b.divide(rest, self.row_tiles)
+        if self.is_row:
+            image, row, column = "0", "0", tile
+        else:
+            rest, column = b.divide(tile, self.column_tiles)
+            image, row = b.divide(rest, self.row_tiles)
+        columns = self.tiles if self.is_row else self.column_tiles
         index = (image, b.mul(row, self.tile.rows), b.mul(column, self.tile.columns))
         residual = ""
         if g.residual is not None:
@@ -210,7 +234,7 @@ class ConvLoops:
             b.at(self.y, self._dot3(index, g.y.pitches)),
             residual,
             self._sizes(g.y.height, self.tile.rows, row, self.row_tiles),
-            self._sizes(g.y.width, self.tile.columns, column, self.column_tiles),
+            self._sizes(g.y.width, self.tile.columns, column, columns),
         )
 
     def locate_channels(self, panel: Value) -> Channels:
@@ -261,14 +285,16 @@ class ConvLoops:
                 total = term if total == "0" else b.add(total, term)
         return total
 
-    def _sizes(self, total: int, size: int, index: Value, count: int) -> list[tuple[int, Value]]:
+    def _sizes(
+        self, total: int, size: int, index: Value, count: Value | int
+    ) -> list[tuple[int, Value]]:
         """Tile lengths that occur along one axis, each with the test that it is the turn."""
         tail = total % size
         if not tail:
             return [(size, "true")]
         if total < size:
             return [(tail, "true")]
-        last = self.b.compare("eq", "i64", index, str(count - 1))
+        last = self.b.compare("eq", "i64", self.b.add(index, 1), str(count))
         full = self.b.op("xor", "i1", last, "true")
         return [(size, full), (tail, last)]
 
