@@ -6,6 +6,7 @@ from quantglow.backends.llvm.kernel import KernelCall, emit_rules, instruction_r
 from quantglow.backends.llvm.kernels import (  # noqa: F401 - importing fills the tables
     conv,
     copy,
+    fill,
     indexing,
     map,
     matmul,

@@ -1,11 +1,11 @@
-"""``copy`` and ``fill``: wide moves, interleaved channels, and transposes in square tiles."""
+"""``copy``: wide moves, interleaved channels, and transposes in square tiles."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.kernel import KernelCall, instruction_rules
 from quantglow.backends.llvm.kernels.nest import Axis, Nest, collapsed, item_pointers, moved
 from quantglow.backends.llvm.kernels.strided import (
@@ -15,20 +15,15 @@ from quantglow.backends.llvm.kernels.strided import (
     transposed,
 )
 from quantglow.backends.llvm.kernels.vectors import (
-    ELEMENTS,
     Piece,
-    literal,
     narrower,
-    store,
     unmasked,
 )
 from quantglow.backends.llvm.target import Target
-from quantglow.instr.program import Copy, Fill
+from quantglow.instr.program import Copy
 
 UNROLL = 4
 MAX_PLANES = 4
-FILL_ITEMS = 16
-"""Shares into which a fill is cut; every box gives each item its part."""
 
 
 def emit_copy(step: Copy, target: Target) -> KernelCall:
@@ -177,41 +172,4 @@ def _tile(
         b.store(kind, row, b.at(at[0], i * along.strides[0]))
 
 
-def emit_fill(step: Fill, target: Target) -> KernelCall:
-    """``dst[outside interior] = value``"""
-    dtype = step.dst.type.dtype
-    element, itemsize = ELEMENTS[dtype], dtype.nbytes
-    number = literal(element, step.value)
-    b = Builder()
-    (base,) = b.kernel(1)
-    size = 0
-    for box in step.boxes():
-        size += box.type.size
-        axes = collapsed(box.shape, (box,))
-        row = axes[-1]
-        nest = Nest(tuple(axes[:-1]), row, _lanes(target, itemsize, row.size), UNROLL)
-
-        def body(at: Sequence[Value], group: Sequence[Piece], stride: int = row.strides[0]) -> None:
-            for piece in group:
-                kind = vector(piece.lanes, element)
-                value = splat(kind, number)
-                if stride == itemsize:
-                    store(b, element, piece, value, b.at(at[0], piece.start * stride))
-                else:
-                    for lane in range(piece.active):
-                        b.store(element, number, b.at(at[0], (piece.start + lane) * stride))
-
-        first = b.at(base, (box.offset - step.dst.offset) * itemsize)
-        nest.emit(b, target, [first], body, _share(b, nest.items))
-    items = FILL_ITEMS if size else 0
-    return KernelCall(b.finish(), (step.dst,), items, size * itemsize / 8, "fill")
-
-
-def _share(b: Builder, count: int) -> tuple[Value, Value]:
-    """The part of ``count`` loop items that belongs to the work items at hand."""
-    first, last = (b.divide(b.mul(border, count), FILL_ITEMS)[0] for border in ("%begin", "%end"))
-    return first, last
-
-
 instruction_rules[Copy] = emit_copy
-instruction_rules[Fill] = emit_fill
