@@ -18,7 +18,7 @@ from quantglow.quantization.equalization import divided
 from quantglow.quantization.taps import tapped_name
 from quantglow.types import Array
 
-KEPT_NBYTES, KEPT_SAMPLES = 2**28, 8
+KEPT_NBYTES, KEPT_SAMPLES = 2**28, 4
 """Of values that are kept, so that a few samples are run once.  Others are run again: where there
 are many, that hardly counts, and less memory does.
 """

@@ -249,9 +249,11 @@ class _Walk:
 
 
 def _together(node: Any, columns_nbytes: int) -> int:
-    """How many samples to look at at once: their columns, and their input and results in float."""
-    values_nbytes = 4 * (node.x.type.size + node.type.size)
-    return int(max(1, BAND_NBYTES // max(columns_nbytes, values_nbytes, 1)))
+    """How many samples to look at at once: their columns and input in float, and their results as
+    wanted, as they are, and the difference.
+    """
+    values_nbytes = 4 * (node.x.type.size + 3 * node.type.size)
+    return int(max(1, BAND_NBYTES // 2 // max(columns_nbytes + values_nbytes, 1)))
 
 
 def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
