@@ -84,12 +84,14 @@ def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> Table:
 
 
 def layers_table(layers: Sequence[LayerAccuracy]) -> Table:
-    """Every operator, and why it is float."""
+    """Every operator, and why it is float; what each alone does where that is known."""
+    alone = any(layer.sensitivity_db is not None for layer in layers)
     rows = [
         (
             layer.name,
             layer.op,
             layer.precision,
+            *([number(layer.sensitivity_db)] if alone else []),
             number(layer.sqnr_local_db),
             number(layer.sqnr_accumulated_db),
             layer.reason,
@@ -98,7 +100,7 @@ def layers_table(layers: Sequence[LayerAccuracy]) -> Table:
     ]
     counts = Counter(layer.precision for layer in layers)
     title = "Layers: " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-    numbers = ("local dB", "accumulated dB")
+    numbers = (*(("alone dB",) if alone else ()), "local dB", "accumulated dB")
     columns = ("layer", "op", "precision", *numbers, "why float")
     return Table(title, columns, rows, frozenset(numbers))
 

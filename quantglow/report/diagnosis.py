@@ -43,7 +43,7 @@ class Diagnosis(Tabular):
 
     def tables(self) -> Iterator[Table]:
         """Outputs, the worst layers in detail, all layers, the codes of each, words explained."""
-        title = f"Outputs of the int8 graph against the float graph, {self.samples} samples"
+        title = f"Outputs of the int8 graph against the float graph, {self.samples} sample(s)"
         yield outputs_table(title, self.outputs)
         if found := self.worst(self.shown):
             yield from worst_tables(found)

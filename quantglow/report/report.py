@@ -61,7 +61,7 @@ class Report(Tabular):
     def tables(self) -> Iterator[Table]:
         """The report as tables."""
         if self.outputs:
-            title = f"Outputs against {self.compared_with}, {self.samples} samples"
+            title = f"Outputs against {self.compared_with}, {self.samples} sample(s)"
             yield outputs_table(title, self.outputs)
         if found := worst(self.layers):
             yield from worst_tables(found)

@@ -48,16 +48,22 @@ class Table:
 
     def html(self) -> str:
         """A ``<table>``; every text is escaped."""
-        head = "".join(f"<th>{html.escape(c)}</th>" for c in self.columns)
+        head = "".join(
+            f'<th style="text-align:{self._side(c)}">{html.escape(c)}</th>' for c in self.columns
+        )
         body = "".join(f"<tr>{self._html_cells(row)}</tr>" for row in self.rows)
         caption = f"<caption>{html.escape(self.title)}</caption>"
         return f"<table>{caption}<tr>{head}</tr>{body}</table>"
 
+    def _side(self, column: str) -> str:
+        return "right" if column in self.numbers else "left"
+
     def _html_cells(self, row: Sequence[str]) -> str:
         cells = []
         for column, text in zip(self.columns, row, strict=True):
-            side = "right" if column in self.numbers else "left"
-            cells.append(f'<td style="text-align:{side}">{html.escape(text)}</td>')
+            # Spaces count: histograms are drawn with them.
+            style = f"text-align:{self._side(column)};white-space:pre-wrap"
+            cells.append(f'<td style="{style}">{html.escape(text)}</td>')
         return "".join(cells)
 
 

@@ -11,14 +11,18 @@ import pytest
 
 import quantglow as qg
 from quantglow.driver import float_graph_of
-from quantglow.graph.node import Node
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv
+from quantglow.ops import Conv, Mul, Softmax
+from quantglow.quantization.rounded_run import told_apart
 from quantglow.report import CodeUse, LayerAccuracy
 from quantglow.report.accuracy import worst
 from quantglow.report.metrics import sqnr_db
 from quantglow.report.sensitivity import consequences, sensitivities
 from tests.unit.small_network import small_model, small_samples
+
+LARGE = np.float32([50.0])
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +57,19 @@ def test_sensitivity_names_the_spoiled_layer() -> None:
     alone = sensitivities(graph, spoiled, [n.name for n in graph.compute_nodes()], feeds)
     assert min(alone, key=alone.__getitem__) == conv.name
     assert sorted(alone.values())[1] > alone[conv.name] + 10
+
+
+def test_sensitivity_looks_before_a_softmax() -> None:
+    """Where the answer is clear, what a Softmax gives shows no error at all."""
+    graph = float_graph_of(small_model())
+    sure = Mul(name="sure", x=graph.by_name("scores"), y=Constant(name="c", value=LARGE))
+    softmax = Softmax(name="p", x=sure)
+    graph = Graph(graph.inputs, (("p", softmax),), graph.source_hash)
+    int8 = qg.quantize(graph, qg.profile(graph, small_samples()))
+    feeds = [{"x": x} for x in small_samples()]
+    names = [node.name for node in graph.compute_nodes()]
+    assert told_apart(graph) == (sure,)
+    assert 10 < sensitivities(graph, int8, names, feeds)["features"] < 80
 
 
 def test_consequences_are_those_of_running_with_the_value() -> None:
@@ -104,6 +121,18 @@ def test_html_escapes_names(found: qg.Diagnosis) -> None:
     page = replace(found, layers=(nasty,)).html_page()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
+
+
+def test_the_table_of_layers_has_what_each_alone_does(found: qg.Diagnosis) -> None:
+    (table,) = (t for t in found.tables() if t.title.startswith("Layers"))
+    assert table.columns[3] == "alone dB"
+    assert all(row[3] for row in table.rows if row[2] == "int8")
+
+
+def test_html_keeps_the_spaces_of_histograms(found: qg.Diagnosis) -> None:
+    use = CodeUse(-1.0, 1.0, 256, 3, 0.0)
+    page = replace(found, layers=(replace(layer("a", 3.0), codes=use),)).html_page()
+    assert "white-space:pre-wrap" in page
 
 
 def test_html_is_self_contained(found: qg.Diagnosis) -> None:
