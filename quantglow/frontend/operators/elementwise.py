@@ -167,8 +167,11 @@ def identity(call: Call) -> Node:
 
 @importer("Dropout")
 def dropout(call: Call) -> list[Result]:
-    """The identity, as long as it is not training; its mask keeps everything."""
+    """The identity, as long as it is not training; its mask keeps everything.
+
+    Before opset 12 nothing says what the mask is then.
+    """
     if call.has(2) and bool(call.array(2, "training_mode")):
         raise Unsupported("training_mode is set; export the model for inference")
     x = call.node(0)
-    return [x, np.ones(x.type.shape, bool if call.opset >= 10 else np.float32)]
+    return [x, np.ones(x.type.shape, bool)] if call.opset >= 12 else [x]
