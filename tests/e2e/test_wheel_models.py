@@ -79,7 +79,7 @@ def float_vad(silero: str) -> Any:
 @pytest.fixture(scope="module")
 def int8_vad(silero: str) -> Any:
     reference = session(silero)
-    samples = [feeds for rate in CHUNKS for feeds, _ in calls(reference, rate, 1)]
+    samples = [feeds for rate in CHUNKS for feeds, _ in calls(reference, rate, 2)]
     return qg.quantize_and_compile(silero, samples, num_threads=1, progress=False)
 
 
@@ -111,7 +111,8 @@ def test_int8_voice_activity_is_that_of_the_interpreter(int8_vad: Any, rate: int
     for feeds, found in calls(int8_vad, rate, 0.2):
         graph = int8_vad.specialisations.at(feeds).graph
         assert any(node.op == "Conv" and node.type.dtype is DType.I8 for node in graph.nodes)
-        assert float(qg.interpret(graph, feeds)[0][0, 0]) == found
+        # The last operator is a Sigmoid in float.
+        assert found == pytest.approx(float(qg.interpret(graph, feeds)[0][0, 0]), abs=1e-6)
 
 
 def test_a_saved_int8_model_knows_both_rates(int8_vad: Any, tmp_path: Path) -> None:
