@@ -45,5 +45,5 @@ class External(Node):
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         if not _evaluators:
-            raise BackendError(f"nothing computes {self!r}. Remedy: import quantglow.driver.")
+            raise BackendError(f"nothing computes {self!r}. Remedy: import quantglow.runtime.delegation.")
         return _evaluators[0](self, args)
