@@ -20,7 +20,8 @@ import numpy as np
 import onnx
 
 from benchmarks.conformance import cases
-from quantglow import driver, passes
+from quantglow import passes
+from quantglow.driver import models, stages
 from quantglow.errors import QuantglowError, UnsupportedOpError
 from quantglow.frontend.context import IMPORTERS
 from quantglow.graph.graph import Graph
@@ -80,9 +81,9 @@ def imported(case: Any, known: Sequence[str]) -> Graph | None:
     Of its first result: further ones, the mean of a normalization for instance, are for training.
     """
     try:
-        graph = driver.import_model(with_known(case, known), delegate=False)
+        graph = stages.import_model(with_known(case, known), delegate=False)
         graph = replace(graph, outputs=graph.outputs[:1])
-        return graph if driver.is_quantized(graph) else passes.optimize(graph)
+        return graph if models.is_quantized(graph) else passes.optimize(graph)
     except UnsupportedOpError as error:
         asked = re.findall(r"'([^' ]*)' is computed at run time", str(error))
         more = [name for name in asked if name not in known]
@@ -103,7 +104,7 @@ def with_known(case: Any, names: Sequence[str]) -> onnx.ModelProto:
 def has_int8_form(graph: Graph) -> bool:
     """Whether everything the operator became can compute on int8."""
     nodes = graph.compute_nodes()
-    return driver.is_quantized(graph) or (bool(nodes) and not any(map(refusal, nodes)))
+    return models.is_quantized(graph) or (bool(nodes) and not any(map(refusal, nodes)))
 
 
 def joined(op_type: str, forms: Sequence[Support]) -> Support:

@@ -38,16 +38,10 @@ from quantglow.options import IgnoredScope, QuantizationConfig
 from quantglow.version import __version__
 
 if TYPE_CHECKING:
-    from quantglow.driver import (
-        compile,
-        diagnose,
-        import_model,
-        interpret,
-        profile,
-        quantize,
-        quantize_and_compile,
-    )
-    from quantglow.loading import load
+    from quantglow.driver.compilation import compile
+    from quantglow.driver.loading import load
+    from quantglow.driver.main_job import quantize_and_compile
+    from quantglow.driver.stages import diagnose, import_model, interpret, profile, quantize
     from quantglow.profiling import Profile
     from quantglow.report import Diagnosis, Report
     from quantglow.runtime.compiled import CompiledModel
@@ -65,14 +59,14 @@ _PLACES = {
     "PartlyCompiledModel": "quantglow.runtime.delegated",
     "Profile": "quantglow.profiling",
     "Report": "quantglow.report",
-    "compile": "quantglow.driver",
-    "diagnose": "quantglow.driver",
-    "import_model": "quantglow.driver",
-    "interpret": "quantglow.driver",
-    "load": "quantglow.loading",
-    "profile": "quantglow.driver",
-    "quantize": "quantglow.driver",
-    "quantize_and_compile": "quantglow.driver",
+    "compile": "quantglow.driver.compilation",
+    "diagnose": "quantglow.driver.stages",
+    "import_model": "quantglow.driver.stages",
+    "interpret": "quantglow.driver.stages",
+    "load": "quantglow.driver.loading",
+    "profile": "quantglow.driver.stages",
+    "quantize": "quantglow.driver.stages",
+    "quantize_and_compile": "quantglow.driver.main_job",
 }
 """Where the names are that are imported on first use: who only runs a saved model imports neither
 the compiler's front nor what it stands on."""

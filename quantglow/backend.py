@@ -21,8 +21,9 @@ import numpy as np
 import onnx
 from onnx.backend.base import Backend, BackendRep, namedtupledict
 
-from quantglow import driver, frontend
-from quantglow.delegating import delegated_model
+from quantglow import frontend
+from quantglow.driver import compilation
+from quantglow.driver.delegating import delegated_model
 from quantglow.errors import UnsupportedOpError
 from quantglow.runtime.build import thread_count
 from quantglow.runtime.compiled import CompiledModel
@@ -79,7 +80,7 @@ class QuantglowBackend(Backend):
         """Compile a model; what cannot be compiled runs in onnxruntime."""
         outputs = tuple(model.graph.output)
         if not is_wide(model):
-            return PreparedModel(driver.compile(model, **kwargs), outputs)
+            return PreparedModel(compilation.compile(model, **kwargs), outputs)
         source, threads = frontend.open_model(model), thread_count(kwargs.get("num_threads"))
         reason = UnsupportedOpError(["its inputs or outputs are float64"])
         return PreparedModel(delegated_model(source, reason, threads), outputs)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from quantglow import driver
 from quantglow.cli import commands
 from quantglow.cli.recipe import Recipe, images_of, load_recipe
+from quantglow.driver import main_job, stages
 from quantglow.errors import AccuracyDropError, ModelError
 from quantglow.graph.graph import Graph
 from quantglow.profiling import Profile
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     recipe = load_recipe(options.recipe)
     graph, feeds = prepared(recipe)
     machine = Machine.of(num_threads=options.num_threads)
-    compiled = driver.quantized_under(recipe.contract, graph, feeds, recipe.config, machine)
+    compiled = main_job.quantized_under(recipe.contract, graph, feeds, recipe.config, machine)
     profile = compiled.profile
     assert profile is not None
     measured = evaluate(recipe, graph, compiled)
@@ -84,7 +84,7 @@ def prepared(recipe: Recipe) -> tuple[Graph, list[Feeds]]:
     if not recipe.model.is_file():
         hint = f" Remedy: {recipe.obtain}" if recipe.obtain else ""
         raise ModelError(f"the model {str(recipe.model)!r} does not exist.{hint}")
-    graph = driver.float_graph_of(driver.import_model(recipe.model, recipe.input_shapes or None))
+    graph = stages.float_graph_of(stages.import_model(recipe.model, recipe.input_shapes or None))
     images, _ = images_of(recipe.calibration, recipe.steps)
     return graph, feeds_of_images(graph, images)
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from quantglow import driver
 from quantglow.cli.timing import medians
+from quantglow.driver import compilation, main_job, stages
+from quantglow.driver.loading import load
+from quantglow.driver.models import is_quantized
 from quantglow.errors import AccuracyDropError, InputError, OptionError, QuantglowError
 from quantglow.files import replacing
-from quantglow.loading import load
-from quantglow.models import is_quantized
 from quantglow.options import METHODS, PRESETS, QuantizationConfig
 from quantglow.report import Report
 from quantglow.report.call_report import CallReport, profile_calls
@@ -124,7 +124,7 @@ def profile_arguments(parser: argparse.ArgumentParser) -> None:
 def profile(options: argparse.Namespace, console: Console) -> None:
     """Record a profile."""
     check_writable(options.output)
-    found = driver.profile(
+    found = stages.profile(
         options.model,
         options.calibration_data,
         subset_size=options.subset_size,
@@ -162,7 +162,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     if options.output:
         check_writable(options.output)
     try:
-        compiled = driver.quantize_and_compile(
+        compiled = main_job.quantize_and_compile(
             options.model,
             options.calibration_data,
             **quantization_options(options),
@@ -277,15 +277,15 @@ def stage_text(options: argparse.Namespace) -> str:
     if is_saved(options.model):
         graph = saving.load(options.model).graph
     else:
-        graph = driver.import_model(options.model, shapes_of(options))
+        graph = stages.import_model(options.model, shapes_of(options))
         if options.stage == "imported":
             return str(graph)
         if options.calibration_data or not is_quantized(graph):
-            graph = driver.float_graph_of(graph)
+            graph = stages.float_graph_of(graph)
     if options.stage != "optimized" and options.calibration_data:
         config = config_of(options)
-        profile = driver.profile_of(graph, options.calibration_data, options.subset_size)
-        graph = driver.quantize(graph, profile, config)
+        profile = stages.profile_of(graph, options.calibration_data, options.subset_size)
+        graph = stages.quantize(graph, profile, config)
     if options.stage == "int8" and not is_quantized(graph):
         raise OptionError("stage int8 needs --calibration-data FILE")
     if options.stage in ("imported", "optimized", "int8"):
@@ -300,8 +300,8 @@ def report_of(options: argparse.Namespace) -> object:
     if is_saved(options.model):
         return Report.from_json(saving.load(options.model).report)
     if not options.calibration_data:
-        return driver.compile(options.model, input_shapes=shapes_of(options)).report
-    return driver.quantize_and_compile(
+        return compilation.compile(options.model, input_shapes=shapes_of(options)).report
+    return main_job.quantize_and_compile(
         options.model,
         options.calibration_data,
         **quantization_options(options),
@@ -330,7 +330,9 @@ def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:
     if is_saved(options.model):
         return load(options.model, options.target, options.num_threads)
     shapes = shapes_of(options)
-    return driver.compile(options.model, options.target, options.num_threads, input_shapes=shapes)
+    return compilation.compile(
+        options.model, options.target, options.num_threads, input_shapes=shapes
+    )
 
 
 def is_saved(model: str) -> bool:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from quantglow import driver
 from quantglow.cli import commands
+from quantglow.driver import stages
 from quantglow.errors import OptionError, QuantglowError
 from quantglow.files import replacing
 from quantglow.report import Diagnosis
@@ -37,7 +37,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.output:
         commands.check_writable(options.output)
         file_kind(options.output)
-    found = driver.diagnose(
+    found = stages.diagnose(
         options.model,
         options.calibration_data,
         commands.config_of(options),

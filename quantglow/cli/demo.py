@@ -11,7 +11,8 @@ from rich.console import Console
 
 from quantglow.cli.data import EXAMPLES, Example
 from quantglow.cli.timing import medians
-from quantglow.driver import compile, quantize_and_compile
+from quantglow.driver.compilation import compile
+from quantglow.driver.main_job import quantize_and_compile
 from quantglow.frontend.peer_model import peer_model
 from quantglow.profiling.data import Feeds
 from quantglow.report import Report

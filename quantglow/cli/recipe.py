@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
-from quantglow.control import AccuracyContract
+from quantglow.driver.control import AccuracyContract
 from quantglow.errors import CalibrationError, OptionError
 from quantglow.options import QuantizationConfig, choice
 from quantglow.types import Array

@@ -45,5 +45,7 @@ class External(Node):
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         if not _evaluators:
-            raise BackendError(f"nothing computes {self!r}. Remedy: import quantglow.runtime.delegation.")
+            raise BackendError(
+                f"nothing computes {self!r}. Remedy: import quantglow.runtime.delegation."
+            )
         return _evaluators[0](self, args)

@@ -17,9 +17,9 @@ from onnx import inliner
 
 import quantglow as qg
 from quantglow.backends.onnxruntime.session import failures
+from quantglow.driver.models import is_quantized
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.models import is_quantized
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.unary import Relu
 from tests.fuzz.graphs import Case, Feeds

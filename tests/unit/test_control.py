@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.control import shown_steps
+from quantglow.driver.control import shown_steps
 from quantglow.quantization.ladder import INT16, Step
 from quantglow.report import Report
 from quantglow.report.metrics import sqnr_db

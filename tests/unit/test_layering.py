@@ -24,11 +24,6 @@ LAYERS = (
     ("backends",),
     ("runtime",),
     ("report",),
-    ("models",),
-    ("delegating",),
-    ("loading",),
-    ("job",),
-    ("control",),
     ("driver",),
     ("cli", "backend"),
 )

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantglow.driver.samples import Samples
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.job import Samples
 from quantglow.profiling import Histogram, profile
 from quantglow.quantization import FloatRuns, float_runs
 from quantglow.quantization.equalization import factors_of, rescaled

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.driver import float_graph_of
+from quantglow.driver.stages import float_graph_of
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.driver import float_graph_of
+from quantglow.driver.stages import float_graph_of
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report

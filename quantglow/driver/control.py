@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow import debug, interpreter
+from quantglow.driver.job import Job, compiled_float
 from quantglow.errors import CalibrationError
-from quantglow.job import Job, compiled_float
 from quantglow.options import QuantizationConfig
 from quantglow.quantization.accuracy_control import Contract, Search, Trial
 from quantglow.quantization.ladder import (

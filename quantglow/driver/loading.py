@@ -31,8 +31,8 @@ from quantglow.runtime.specialisations import (
 )
 
 if TYPE_CHECKING:
-    from quantglow.delegating import Delegation
-    from quantglow.models import Origin
+    from quantglow.driver.delegating import Delegation
+    from quantglow.driver.models import Origin
 
 
 def load(
@@ -141,14 +141,14 @@ class Reopened:
 
     @cached_property
     def _origin(self) -> Origin:
-        from quantglow.models import Origin
+        from quantglow.driver.models import Origin
 
         return Origin.restored(self.saved)
 
     @cached_property
     def _delegation(self) -> Delegation:
-        from quantglow.delegating import Delegation
-        from quantglow.models import source_of
+        from quantglow.driver.delegating import Delegation
+        from quantglow.driver.models import source_of
 
         return Delegation(source_of(self.saved), self.machine)
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from quantglow.backends.onnxruntime.session import NAME, Session
+from quantglow.driver.models import ready
 from quantglow.errors import (
     DelegationError,
     InputError,
@@ -23,7 +24,6 @@ from quantglow.frontend import Source, Split, split
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
-from quantglow.models import ready
 from quantglow.report import MemoryFigures, Report
 from quantglow.report.delegated import DelegatedNode
 from quantglow.runtime.build import Build, Machine

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow import debug, frontend, profiling, quantization
+from quantglow.driver.models import (
+    Decided,
+    DecidedByValues,
+    InputShapes,
+    float_family_of,
+    programs_of,
+)
+from quantglow.driver.samples import Samples, profile_in
 from quantglow.errors import CalibrationError, OptionError, QuantglowError, UnsupportedOpError
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
-from quantglow.interpreter import Listener, interpret
-from quantglow.models import Decided, DecidedByValues, InputShapes, float_family_of, programs_of
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
-from quantglow.profiling.data import Feeds, feeds_of, first_of
-from quantglow.profiling.storage import is_profile
+from quantglow.profiling.data import Feeds, first_of
 from quantglow.quantization.ladder import UNRAISED, Raised
-from quantglow.quantization.recovery import Memory, Reservoir, capacity
+from quantglow.quantization.recovery import Memory
 from quantglow.quantization.scope import matching
 from quantglow.quantization.widths import AUTO, value_names
 from quantglow.report import Report, verification
@@ -36,11 +40,10 @@ from quantglow.report.speed import (
     time_ratio,
     with_float,
 )
-from quantglow.report.verification import MAX_SAMPLES, Verification
+from quantglow.report.verification import Verification
 from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.specialisations import Specialisation
-from quantglow.types import Array
 
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
 
@@ -316,66 +319,3 @@ def for_another_case(config: QuantizationConfig, graph: Graph) -> QuantizationCo
             if entry in AUTO or matching(entry, names, validate=False)
         ),
     )
-
-
-def profile_in(data: Any) -> Profile | None:
-    """The profile that calibration data is, or names; None for samples."""
-    if isinstance(data, Profile):
-        return data
-    if isinstance(data, str | os.PathLike) and is_profile(data):
-        return Profile.load(data)
-    return None
-
-
-@dataclass
-class Samples:
-    """Calibration data as feeds; some are kept for accuracy recovery, the first for the check."""
-
-    data: Any
-    family: Family
-    kept: list[Feeds] = field(default_factory=list)
-    drawn: Reservoir | None = None
-    seed: int = 0
-    latest: Feeds = field(default_factory=dict)
-    runs: quantization.FloatRuns | None = None
-
-    def __iter__(self) -> Iterator[Feeds]:
-        for feeds in feeds_of(self.data, self.family.signature):
-            # The caller may fill the same array again for the next sample.
-            own = {name: array.copy() for name, array in feeds.items()}
-            if len(self.kept) < MAX_SAMPLES:
-                self.kept.append(own)
-            if self.drawn is None:
-                self.drawn = Reservoir(self._capacity(own), self.seed)
-            self.drawn.add(own)
-            self.latest = own
-            yield own
-
-    def run(self, graph: Graph, feeds: Mapping[str, Array], listeners: Sequence[Listener]) -> None:
-        """``interpret`` the latest sample; what comes next finds its values in ``runs``."""
-        self.runs = self.runs or quantization.FloatRuns(graph)
-        if self.runs.graph is graph:
-            self.runs.run(self.latest, listeners)
-        else:
-            interpret(graph, feeds, listeners)
-
-    def taken_runs(self, graph: Graph) -> quantization.FloatRuns | None:
-        """The runs of ``graph``, if it is theirs; who takes them is to let go of them."""
-        runs, self.runs = self.runs, None
-        return runs if runs is not None and runs.graph is graph else None
-
-    def _capacity(self, feeds: Feeds) -> int:
-        try:
-            return capacity(self.family.fitting(feeds))
-        except QuantglowError:
-            return 1  # The profiler, which comes next, says what is wrong with the shapes.
-
-    def fitting(self, case: Case) -> tuple[list[Feeds], list[Feeds]]:
-        """The samples of a case, for the check and for recovery."""
-
-        def fits(feeds: Feeds) -> bool:
-            return Case.fitting(feeds, self.family.deciding) == case
-
-        drawn = list(filter(fits, self.drawn.kept if self.drawn else ()))
-        kept = list(filter(fits, self.kept))
-        return max(kept, drawn[:MAX_SAMPLES], key=len), drawn or kept

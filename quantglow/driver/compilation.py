@@ -1,0 +1,110 @@
+"""``compile``: a graph or a model, as it is, to a program that runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from quantglow import debug, frontend, quantization
+from quantglow.driver.delegating import Delegation, delegated_model, partly_compiled
+from quantglow.driver.models import (
+    InputShapes,
+    family_of,
+    programs_of,
+    settled,
+)
+from quantglow.errors import (
+    DelegationError,
+    ModelError,
+    UnsupportedOpError,
+)
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.report import MemoryFigures, Report
+from quantglow.report.report import report_of
+from quantglow.runtime.build import Machine
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.protocol import Backend
+from quantglow.runtime.specialisations import Specialisation
+
+ON_USE = "the model leaves dimensions free: it is compiled for each shape on first use"
+
+
+def compile(
+    model: Any,
+    target: str = "native",
+    num_threads: int | None = None,
+    *,
+    input_shapes: InputShapes | None = None,
+    backend: str = "llvm",
+    backends: Sequence[Backend] = (),
+) -> CompiledModel | DelegatedModel:
+    """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
+
+    onnxruntime computes the operators that quantglow does not know.  A model with shapes or types
+    known only at run time it runs whole: that gives a ``DelegatedModel``, with the same methods.
+
+    target        "native", or one of ``quantglow.backends.llvm.levels.LEVELS``
+    num_threads   None: one for each physical core
+    input_shapes  fixes the shapes of inputs that the model leaves free; without it the model
+                  serves all of them, each compiled on first use
+    backend       "llvm", or "reference": the same program in NumPy
+    backends      code generators of your own, see ``Backend``; they are asked first, in order
+    """
+    machine = Machine.of(target, num_threads, backend, backends)
+    if isinstance(model, Graph):
+        return compile_family(family_of(model), machine)
+    source = frontend.open_model(model)
+    try:
+        kept = settled(source, model)
+        return compile_family(family_of(kept, input_shapes), machine, kept)
+    except UnsupportedOpError as error:
+        return compile_parts(source, input_shapes, machine, error)
+    except DelegationError as error:
+        return delegated_model(source, error, machine.num_threads)
+
+
+def compile_parts(
+    source: frontend.Source,
+    input_shapes: InputShapes | None,
+    machine: Machine,
+    error: UnsupportedOpError,
+) -> DelegatedModel:
+    """Compile what comes before the nodes that ``error`` names; onnxruntime runs the rest, or all
+    of it where nothing does.
+    """
+    with suppress(ModelError, DelegationError):
+        if (parts := frontend.split(source, input_shapes)) is not None:
+            head = frontend.Source(parts.head)
+            compiled = compile_family(family_of(head, input_shapes), machine, head)
+            return partly_compiled(source, parts, compiled, error)
+    return delegated_model(source, error, machine.num_threads)
+
+
+def compile_family(
+    family: Family, machine: Machine, source: frontend.Source | None = None
+) -> CompiledModel:
+    """Compile for the shapes that are fixed, or with batch 1; where others are free, nothing yet.
+
+    ``source``: the model, which onnxruntime runs at shapes for which it cannot be compiled.
+    """
+    seconds: dict[str, float] = {}
+    with debug.timed("import", seconds):
+        graph = family.default
+    whole = Delegation(source, machine) if source else None
+    if graph is None:
+        report = Report(machine.name, machine.num_threads, MemoryFigures(), {}, notes=(ON_USE,))
+        return CompiledModel(programs_of(family, None, machine, delegate=whole), report)
+    build = machine.compile(graph)
+    programs = programs_of(family, Specialisation(graph, build), machine, delegate=whole)
+    report = replace(report_of(build, seconds), notes=quantization.float_notes(graph))
+    return CompiledModel(programs, report)
+
+
+def compiled_as_it_is(graph: Graph, machine: Machine) -> CompiledModel:
+    """Compile a graph without optimizing it."""
+    build = machine.compile(graph)
+    return CompiledModel.of(graph, build, report_of(build, {}))

@@ -1,0 +1,142 @@
+"""``quantize_and_compile``: the main job, end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from quantglow.driver.control import AccuracyContract, quantized
+from quantglow.driver.delegating import partly_compiled
+from quantglow.driver.job import Cut, Job
+from quantglow.driver.models import (
+    InputShapes,
+)
+from quantglow.errors import (
+    OptionError,
+)
+from quantglow.graph.graph import Graph
+from quantglow.options import QuantizationConfig, choice
+from quantglow.profiling.data import Feeds
+from quantglow.quantization import accuracy_control
+from quantglow.runtime.build import Machine
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.delegated import PartlyCompiledModel
+
+
+def quantize_and_compile(
+    model: Any,
+    calibration_data: Any,
+    *,
+    preset: str = "mixed",
+    subset_size: int = 300,
+    ignored_scope: Any = None,
+    model_type: str | None = None,
+    max_drop: float | None = None,
+    drop_type: str = "absolute",
+    validation_fn: Callable[..., float] | None = None,
+    max_minutes: float | None = None,
+    calibrate_method: Any = "auto",
+    per_channel: bool = True,
+    nodes_to_exclude: Iterable[str] | None = None,
+    op_types_to_quantize: Iterable[str] | None = None,
+    int16_activations: Any = (),
+    target: str = "native",
+    num_threads: int | None = None,
+    verify: bool = True,
+    progress: bool | str = "auto",
+    seed: int = 0,
+    input_shapes: InputShapes | None = None,
+    measure_speed: bool = False,
+) -> CompiledModel | PartlyCompiledModel:
+    """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
+
+    model             path, bytes or ``onnx.ModelProto``
+    calibration_data  samples (dicts, arrays or tuples; ``subset_size`` are used at most), a
+                      CalibrationDataReader, an ``.npz`` path, a ``Profile`` or its path
+    max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
+    max_minutes       bounds each search (ranges and scales; steps out of int8)
+    verify            compare with onnxruntime on calibration samples, for the report
+    progress          progress bar on stderr; "auto": only on a terminal
+    input_shapes      fixes the shapes that the model leaves free; without it, it serves them all
+    measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
+    target, num_threads  see ``compile``; the other options: see ``QuantizationConfig``
+
+    Raises ``quantglow.errors``; ``model_type`` has no rules yet, so it is refused.  Where shapes
+    are only known at run time, onnxruntime runs the rest (``PartlyCompiledModel``).
+    """
+    refuse_unavailable(model_type=model_type)
+    contract = accuracy_contract(max_drop, drop_type, validation_fn, max_minutes)
+    config = QuantizationConfig(
+        preset=preset,
+        calibrate_method=calibrate_method,
+        per_channel=per_channel,
+        ignored_scope=ignored_scope,
+        nodes_to_exclude=nodes_to_exclude,
+        op_types_to_quantize=op_types_to_quantize,
+        seed=seed,
+        int16_activations=int16_activations,
+    )
+    machine, job = Machine.of(target, num_threads), Job(model, verify=verify)
+    cut = job.prepare(input_shapes, calibration_data)
+    job.calibrate(subset_size, progress, seed)
+    job.end_searches_after(max_minutes)
+    chosen = job.without_slower(config, machine, progress) if measure_speed else config
+    whole = whole_model(cut)
+    return whole(quantized(job, chosen, contract, machine, whole, progress))
+
+
+def quantized_under(
+    contract: AccuracyContract | None,
+    graph: Graph,
+    samples: Sequence[Feeds],
+    config: QuantizationConfig,
+    machine: Machine,
+) -> CompiledModel:
+    """An optimized float graph quantized on all of the samples and compiled, not checked."""
+    job = Job(graph, verify=False)
+    job.prepare(None, samples)
+    job.calibrate(len(samples), "auto", config.seed)
+    job.end_searches_after(contract.max_minutes if contract else None)
+    return quantized(job, config, contract, machine, whole_model(None), "auto")
+
+
+def whole_model(cut: Cut | None) -> Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]:
+    """What makes the user's model of the part that is compiled."""
+    if cut is None:
+        return lambda compiled: compiled
+    return lambda head: partly_compiled(cut.source, cut.parts, head, cut.error)
+
+
+def refuse_unavailable(**options: object) -> None:
+    """Raise ``OptionError`` for options that are part of the interface but do nothing yet."""
+    if given := sorted(name for name, value in options.items() if value is not None):
+        raise OptionError(f"{', '.join(given)}: not available yet. Remedy: leave it at its default")
+
+
+def accuracy_contract(
+    max_drop: float | None,
+    drop_type: str,
+    validation_fn: Callable[..., float] | None,
+    max_minutes: float | None,
+) -> AccuracyContract | None:
+    """The contract the user asked for, None without ``max_drop``.
+
+    max_drop       accuracy that may be lost
+    drop_type      "absolute", or "relative" to the float model's figure
+    validation_fn  a compiled model -> its figure, better when larger
+    max_minutes    ends the search, as Ctrl-C does; the best model found until then is kept
+
+    Until the contract holds, values become int16, then operators float, in the order of
+    ``quantglow.quantization.ladder``.  Without ``validation_fn`` the figure is minus the relative
+    error of the outputs on calibration samples, ``10 ** (-SQNR / 20)``: a drop of 0.1 is 20 dB.
+    """
+    choice("drop_type", drop_type, accuracy_control.DROP_TYPES)
+    if max_drop is not None:
+        return AccuracyContract(max_drop, drop_type, validation_fn, max_minutes)
+    if max_minutes is not None and max_minutes <= 0:
+        raise OptionError(f"max_minutes must be positive, got {max_minutes}")
+    if validation_fn is not None:
+        raise OptionError(
+            "validation_fn belongs to max_drop. Remedy: pass max_drop, what may be lost."
+        )
+    return None

@@ -1,0 +1,133 @@
+"""The stages of the compiler, one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from quantglow import frontend, interpreter, passes, profiling, quantization
+from quantglow.driver.job import Job
+from quantglow.driver.models import (
+    InputShapes,
+    InputValues,
+    float_only,
+    is_quantized,
+)
+from quantglow.driver.samples import profile_in
+from quantglow.errors import (
+    CalibrationError,
+    OptionError,
+)
+from quantglow.graph.graph import Graph
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile
+from quantglow.report import Diagnosis, diagnosis
+from quantglow.report.accuracy import WORST
+from quantglow.types import Array
+
+
+def import_model(
+    model: Any,
+    input_shapes: InputShapes | None = None,
+    *,
+    delegate: bool = True,
+    input_values: InputValues | None = None,
+) -> Graph:
+    """The graph of an ONNX model (path, bytes or ModelProto), see ``frontend``.
+
+    Float; of a model that comes quantized, the int8 graph, see ``quantization.qdq``.
+    ``delegate``: operators that quantglow does not compile become ``External`` nodes, which
+    onnxruntime computes; without it they are an ``UnsupportedOpError``.
+    ``input_values``: elements of small integer inputs that decide shapes or branches; a graph is
+    for one choice of them.  Where they are missed, that is an ``UndecidedError``.
+    """
+    graph = frontend.import_model(model, input_shapes, delegate=delegate, input_values=input_values)
+    return quantization.fuse_quantized(graph) if is_quantized(graph) else graph
+
+
+def profile(
+    model: Any,
+    calibration_data: Any,
+    *,
+    subset_size: int = 300,
+    progress: bool | str = "auto",
+    input_shapes: InputShapes | None = None,
+) -> Profile:
+    """Histograms of every tensor of a model or graph over calibration data.
+
+    Of a model that leaves dimensions free, samples may have different shapes.  Of one whose shapes
+    stop being known somewhere, what comes before is profiled.
+    """
+    job = Job(model, verify=False)
+    job.prepare(input_shapes, calibration_data)
+    return profiling.profile(job.family, job.given, subset_size=subset_size, progress=progress)
+
+
+def quantize(
+    graph: Graph,
+    profile: Profile | str | os.PathLike[str],
+    config: QuantizationConfig | None = None,
+    data: Any = None,
+) -> Graph:
+    """The int8 graph of a float graph, with ranges from its profile.
+
+    ``data``: calibration samples, for accuracy recovery.
+    """
+    known = profile if isinstance(profile, Profile) else Profile.load(profile)
+    return quantization.quantize(float_graph_of(graph), known, config, data=data)
+
+
+def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
+    """Outputs of a graph by the reference interpreter, in the order of its outputs."""
+    return interpreter.interpret(graph, {name: np.asarray(a) for name, a in feeds.items()})
+
+
+def diagnose(
+    model: Any,
+    calibration_data: Any,
+    config: QuantizationConfig | None = None,
+    *,
+    subset_size: int = 300,
+    samples: int = 2,
+    sensitivity: bool = True,
+    worst: int = WORST,
+    progress: bool | str = "auto",
+    input_shapes: InputShapes | None = None,
+) -> Diagnosis:
+    """Where the error of the int8 model or float graph comes from: every figure of every layer.
+
+    samples       calibration batches to measure on
+    sensitivity   also what each layer alone does to the outputs: a run of the rest for each
+    worst         layers shown in detail
+
+    The other arguments are those of ``quantize_and_compile``; nothing is compiled.
+    """
+    if samples < 1 or worst < 1:
+        raise OptionError(f"samples and worst must be at least 1, got {samples} and {worst}")
+    job = Job(model, verify=False)
+    job.prepare(input_shapes, calibration_data)
+    config = config or QuantizationConfig()
+    job.calibrate(subset_size, progress, config.seed)
+    if not job.kept:
+        raise CalibrationError(
+            "a profile holds no samples to measure on. Remedy: pass the calibration samples."
+        )
+    job.quantize(config)
+    prepared = job.quantized.prepared
+    graphs = (prepared.graph, job.quantized.graph, job.quantized.report)
+    kept = job.kept[:samples]
+    return diagnosis.diagnose(*graphs, kept, prepared.profile, sensitivity=sensitivity, shown=worst)
+
+
+def float_graph_of(model: Any, input_shapes: InputShapes | None = None) -> Graph:
+    """The optimized float graph of a model at one shape, or of a graph."""
+    graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
+    return passes.optimize(float_only(graph))
+
+
+def profile_of(graph: Graph, data: Any, subset_size: int = 300) -> Profile:
+    """The profile that ``data`` is or names, or a new one over these samples."""
+    return profile_in(data) or profile(graph, data, subset_size=subset_size)
