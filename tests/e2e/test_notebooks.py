@@ -35,6 +35,8 @@ def test_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch) ->
     nbformat.validate(notebook)
     resources = {"metadata": {"path": str(FOLDER)}}
     client.NotebookClient(notebook, timeout=SECONDS_A_CELL, resources=resources).execute()
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
 
 
 @each

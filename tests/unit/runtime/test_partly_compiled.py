@@ -252,6 +252,7 @@ def test_a_saved_model_of_free_shapes_is_cut_again(tmp_path: Path) -> None:
     loaded = qg.load(tmp_path / "free.qgm", num_threads=1)
     for shape in SIZES:
         outputs_agree(loaded, shape)
+        assert len(loaded.specialisations.at({"x": floats(*shape)}).build.programs) == 1
 
 
 def test_nothing_worth_compiling_runs_whole() -> None:
