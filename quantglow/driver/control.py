@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from quantglow import debug, interpreter
@@ -22,12 +23,14 @@ from quantglow.quantization.ladder import (
     ranked,
 )
 from quantglow.report.metrics import Sums
+from quantglow.report.raised import RaisedLayer
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import noise_of_each
 from quantglow.runtime.ahead import kernels_ahead
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import PartlyCompiledModel
+from quantglow.types import Array
 
 RANKING_SAMPLES = 2
 """Calibration batches on which the steps are ranked; each costs a run for each of them."""
@@ -102,15 +105,14 @@ class ControlledJob:
         contract = self.contract.measured_by(self.minus_relative_error)
         self.job.quantize(self.config, progress)
         exact = compiled_float(self.job.family, self.job.float_graph, self.machine)
-        baseline = contract.metric(self.whole(exact))
+        baseline = contract.figure(self.whole(exact))
         search = Search[Any, Step](contract, baseline, self.ranking, self.trial)
         with debug.timed("accuracy control", self.job.seconds):
             found = search.run(progress)
-            steps = search.steps_of(found)
-            self.quantize(steps)
+            self.quantize(found.steps)
         made = self.job.compile(self.machine)
-        note = noted(search.trials, found, steps, self.contract.max_drop)
-        return replace(made, report=with_note(made.report, note))
+        note = noted(search.trials, found, self.contract.max_drop)
+        return replace(made, report=with_steps(made.report, found.steps, note))
 
     def quantize(self, steps: Sequence[Step]) -> None:
         """The job's model after these steps."""
@@ -120,7 +122,7 @@ class ControlledJob:
         """A model after these steps, not checked."""
         self.quantize(steps)
         made = self.machine.compile(self.job.quantized.graph)
-        report = with_note(report_of(made, {}), shown_steps(steps))
+        report = with_steps(report_of(made, {}), steps, shown_steps(steps))
         return self.whole(self.job.model_of(made, self.machine, report))
 
     def ranking(self) -> list[Step]:
@@ -141,27 +143,26 @@ class ControlledJob:
         in two parts the outputs of the compiled one.
         """
         compiled = model.head if isinstance(model, PartlyCompiledModel) else model
-        graph = self.job.float_graph
-        totals = [Sums()] * len(graph.outputs)
-        for feeds in self.job.kept:
-            wanted = interpreter.interpret(graph, feeds)
+        totals = [Sums()] * len(self.job.float_graph.outputs)
+        for feeds, wanted in zip(self.job.kept, self.wanted, strict=True):
             pairs = zip(totals, wanted, compiled.run(None, feeds), strict=True)
             totals = [t + Sums.of(w, g) for t, w, g in pairs]
         return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in totals))
 
+    @cached_property
+    def wanted(self) -> list[list[Array]]:
+        """The float outputs on each of the kept calibration samples."""
+        return [interpreter.interpret(self.job.float_graph, feeds) for feeds in self.job.kept]
 
-def noted(
-    trials: Sequence[Trial[Any]], found: Trial[Any], steps: Sequence[Step], max_drop: float
-) -> str:
+
+def noted(trials: Sequence[Trial[Step]], found: Trial[Step], max_drop: float) -> str:
     """What the search did."""
-    return (
-        f"accuracy control: drop {found.drop:.4g}, allowed {max_drop:.4g}; {len(trials)} model(s) "
-        f"tried; {shown_steps(steps)}"
-    )
+    drop = f"drop {found.drop:.4g}, allowed {max_drop:.4g}; {len(trials)} model(s) tried"
+    return f"accuracy control: {drop}; {shown_steps(found.steps)}"
 
 
 def shown_steps(steps: Sequence[Step]) -> str:
-    """The steps in words, the first by name; the table of layers has the rest."""
+    """The steps in words, the first by name; the report's table has all."""
     if not steps:
         return "plain int8 does"
     named = ", ".join(map(str, steps[:SHOWN]))
@@ -171,6 +172,7 @@ def shown_steps(steps: Sequence[Step]) -> str:
     return f"{len(steps)} step(s), {sums}: {named}{more}"
 
 
-def with_note(report: Any, note: str) -> Any:
-    """The report with one more note."""
-    return replace(report, notes=(*report.notes, note))
+def with_steps(report: Any, steps: Sequence[Step], note: str) -> Any:
+    """The report with the steps and one more note."""
+    raised = tuple(RaisedLayer(s.name, s.precision, s.harm, s.seconds) for s in steps)
+    return replace(report, notes=(*report.notes, note), raised=raised)

@@ -2,22 +2,30 @@
 
 The steps (a value to int16, an operator to float) come in the order of what they are worth, see
 ``ladder``.  The shortest run of them that satisfies the contract is found by doubling and
-bisection, so that the validation function is called a logarithmic number of times; the best model
-found so far is never lost, neither to a time limit nor to Ctrl-C.
+bisection.  Then those are left out again that it does not need, those worth least first, many at
+once where that holds, else halves of them (Zeller and Hildebrandt: Simplifying and isolating
+failure-inducing input, 2002).  So the validation function is called seldom; the best model found
+so far is never lost, neither to a time limit nor to Ctrl-C.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import numpy as np
 
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.profiling.progress import shown
 
 DROP_TYPES = ("absolute", "relative")
+
+MOST_OMISSIONS = 100
+"""Models made to find out what can be left out: a bound on time that is the same on any machine."""
 
 Model = TypeVar("Model")
 Rise = TypeVar("Rise")
@@ -38,12 +46,31 @@ class Contract(Generic[Model]):
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("max_drop", "max_minutes"):
+            if not isinstance(getattr(self, name), int | float | np.number | None):
+                raise OptionError(f"{name} must be a number, got {getattr(self, name)!r}")
+        if not callable(self.metric):
+            raise OptionError(f"validation_fn must be a function of a model, got {self.metric!r}")
         if not self.max_drop >= 0:
             raise OptionError(f"max_drop must not be negative, got {self.max_drop}")
         if self.drop_type not in DROP_TYPES:
             raise OptionError(f"drop_type must be one of {DROP_TYPES}, got {self.drop_type!r}")
         if self.max_minutes is not None and not self.max_minutes > 0:
             raise OptionError(f"max_minutes must be positive, got {self.max_minutes}")
+
+    def figure(self, model: Model) -> float:
+        """The metric of a model.  Raises ``OptionError`` unless it is a finite number."""
+        found: Any = self.metric(model)
+        try:
+            number = float(found)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise OptionError(
+                f"validation_fn gave {found!r}, which cannot be compared. Remedy: return one "
+                "finite number that is larger for a better model, as an accuracy."
+            )
+        return number
 
     def drop(self, baseline: float, figure: float) -> float:
         """What a model loses against the float model."""
@@ -52,18 +79,23 @@ class Contract(Generic[Model]):
 
 
 @dataclass(frozen=True)
-class Trial(Generic[Model]):
-    """A model after the first ``count`` steps."""
+class Trial(Generic[Rise]):
+    """What the model loses after these steps."""
 
-    model: Model
-    count: int
+    steps: tuple[Rise, ...]
     drop: float
+
+    @property
+    def count(self) -> int:
+        """How many steps there are."""
+        return len(self.steps)
 
 
 @dataclass
 class Search(Generic[Model, Rise]):
     """The search for the fewest steps.  ``build(steps)`` makes a model; ``rank`` gives all steps,
-    best first, and is asked only if plain int8 does not do.
+    best first, and is asked only if plain int8 does not do.  ``closest`` is the model with the
+    least drop as long as none holds.
     """
 
     contract: Contract[Model]
@@ -72,9 +104,10 @@ class Search(Generic[Model, Rise]):
     build: Callable[[Sequence[Rise]], Model]
     deadline: float | None = None
     interrupted: bool = False
-    trials: list[Trial[Model]] = field(default_factory=list)
+    trials: list[Trial[Rise]] = field(default_factory=list)
+    closest: Model | None = None
 
-    def run(self, progress: bool | str = False) -> Trial[Model]:
+    def run(self, progress: bool | str = False) -> Trial[Rise]:
         """The trial that satisfies the contract with the fewest steps, of those tried in time.
 
         Raises ``AccuracyDropError`` with the best model attached when none does.
@@ -88,24 +121,31 @@ class Search(Generic[Model, Rise]):
             if not self.trials:
                 raise
             self.interrupted = True
-        holding = [trial for trial in self.trials if self.holds(trial)]
-        if not holding:
+        if self.found is None:
             raise self.failure()
-        return min(holding, key=lambda t: t.count)
+        return self.found
 
-    def steps_of(self, trial: Trial[Model]) -> Sequence[Rise]:
-        """The steps that a trial took."""
-        return self.ranking[: trial.count] if trial.count else ()
+    @property
+    def found(self) -> Trial[Rise] | None:
+        """The trial with the fewest steps of those that satisfy the contract."""
+        holding = (trial for trial in self.trials if self.holds(trial))
+        return min(holding, key=lambda trial: trial.count, default=None)
 
     @cached_property
     def ranking(self) -> Sequence[Rise]:
         """All steps, best first."""
         return self.rank()
 
-    def _trials(self) -> Iterator[Trial[Model]]:
+    def _trials(self) -> Iterator[Trial[Rise]]:
+        yield from self._shortest_run()
+        if (found := self.found) is not None:
+            yield from self._omissions(found)
+
+    def _shortest_run(self) -> Iterator[Trial[Rise]]:
+        """Doubling, then bisection."""
         below, count = -1, 0
         while True:
-            yield (trial := self.trial(count))
+            yield (trial := self.first(count))
             if self.holds(trial):
                 break
             if self.late() or count >= len(self.ranking):
@@ -113,17 +153,43 @@ class Search(Generic[Model, Rise]):
             below, count = count, min(max(2 * count, 1), len(self.ranking))
         while count - below > 1 and not self.late():
             middle = (below + count) // 2
-            yield (trial := self.trial(middle))
+            yield (trial := self.first(middle))
             below, count = (below, middle) if self.holds(trial) else (middle, count)
 
-    def trial(self, count: int) -> Trial[Model]:
-        """The model after ``count`` steps, measured."""
-        model = self.build(self.ranking[:count] if count else ())
-        drop = self.contract.drop(self.baseline, self.contract.metric(model))
-        self.trials.append(Trial(model, count, drop))
-        return self.trials[-1]
+    def _omissions(self, found: Trial[Rise]) -> Iterator[Trial[Rise]]:
+        """What holds stays left out; of what does not, each half is tried, unless it is one step:
+        that one is needed.
+        """
+        known = {trial.steps: trial for trial in self.trials}
+        most = len(self.trials) + MOST_OMISSIONS
+        waiting = [found.steps[::-1]]
+        while waiting and len(self.trials) < most and not self.late():
+            left_out = waiting.pop()
+            steps = tuple(step for step in found.steps if step not in left_out)
+            if steps not in known:
+                yield known.setdefault(steps, self.trial(steps))
+            if self.holds(known[steps]):
+                found = known[steps]
+            elif len(left_out) > 1:
+                half = len(left_out) // 2
+                waiting += [left_out[half:], left_out[:half]]
 
-    def holds(self, trial: Trial[Model]) -> bool:
+    def first(self, count: int) -> Trial[Rise]:
+        """The model after the first ``count`` steps, measured."""
+        return self.trial(tuple(self.ranking[:count]) if count else ())
+
+    def trial(self, steps: tuple[Rise, ...]) -> Trial[Rise]:
+        """The model after these steps, measured."""
+        model = self.build(steps)
+        trial = Trial(steps, self.contract.drop(self.baseline, self.contract.figure(model)))
+        if self.holds(trial):
+            self.closest = None
+        elif self.found is None and all(trial.drop < other.drop for other in self.trials):
+            self.closest = model
+        self.trials.append(trial)
+        return trial
+
+    def holds(self, trial: Trial[Rise]) -> bool:
         """Whether a trial satisfies the contract."""
         return trial.drop <= self.contract.max_drop
 
@@ -141,5 +207,5 @@ class Search(Generic[Model, Rise]):
             f"int16 and float exceeds max_drop={self.contract.max_drop:.4g} ({reason}). Remedy: "
             "allow a larger drop or more minutes, or calibrate on more samples; the best model is "
             "the error's `best`.",
-            best.model,
+            self.closest,
         )

@@ -18,6 +18,7 @@ from quantglow.report.accuracy import (
     worst_tables,
 )
 from quantglow.report.delegated import DelegatedNode, delegated_nodes, delegated_table
+from quantglow.report.raised import RaisedLayer, raised_table
 from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
@@ -57,6 +58,7 @@ class Report(Tabular):
     notes: tuple[str, ...] = ()
     delegated: tuple[DelegatedNode, ...] = ()
     speeds: tuple[LayerSpeed, ...] = ()
+    raised: tuple[RaisedLayer, ...] = ()
 
     def tables(self) -> Iterator[Table]:
         """The report as tables."""
@@ -67,6 +69,8 @@ class Report(Tabular):
             yield from worst_tables(found)
         if self.layers:
             yield layers_table(self.layers)
+        if self.raised:
+            yield raised_table(self.raised)
         if self.speeds:
             yield speed_table(self.speeds)
         if self.delegated:
@@ -139,4 +143,5 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         notes=tuple(map(str, data["notes"])),
         speeds=tuple(LayerSpeed.from_json(speed) for speed in data.get("speeds", ())),
         delegated=tuple(DelegatedNode.from_json(d) for d in data.get("delegated", ())),
+        raised=tuple(RaisedLayer.from_json(r) for r in data.get("raised", ())),
     )

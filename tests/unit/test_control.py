@@ -74,6 +74,28 @@ def test_a_graph_is_compared_with_the_interpreter() -> None:
     assert " to int16 and " in note
 
 
+def test_the_report_has_each_raised_layer_and_what_it_costs() -> None:
+    compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN)
+    report = compiled.report
+    assert isinstance(report, Report)
+    by_name = {layer.name: layer.precision for layer in report.layers}
+    assert report.raised
+    assert all(by_name[raised.name] in (raised.precision, "float") for raised in report.raised)
+    assert all(raised.error >= 0 and raised.seconds > 0 for raised in report.raised)
+    assert "Raised by accuracy control" in str(report)
+    assert Report.from_json(report.to_json()).raised == report.raised
+
+
+def test_no_layer_is_raised_in_vain() -> None:
+    plain = qg.quantize_and_compile(GRAPH, SAMPLES, **PLAIN)
+    wanted = 10 ** (-(figure(plain) + 3) / 20)
+    strict = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=wanted, **PLAIN)
+    assert isinstance(strict.report, Report)
+    raised = [(n.name, n.precision) for n in strict.report.raised]
+    assert ("thin", "int16") in raised
+    assert len(raised) <= 2
+
+
 def test_a_note_names_the_first_steps_only() -> None:
     steps = [Step(f"value{i}", INT16, 1.0, 1.0) for i in range(20)]
     assert shown_steps(steps[:1]) == "1 step(s), 1 to int16 and 0 to float: value0 to int16"

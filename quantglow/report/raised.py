@@ -1,0 +1,41 @@
+"""What accuracy control took out of int8, and what that costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.report.tables import Table
+
+
+@dataclass(frozen=True)
+class RaisedLayer:
+    """``name`` of a value that became int16 or of an operator that became float.
+
+    ``error``: noise over signal of the outputs that its rounding made by itself, as measured;
+    ``seconds`` that it adds, as estimated for one core (see ``quantization.costs``).
+    """
+
+    name: str
+    precision: str
+    error: float
+    seconds: float
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RaisedLayer:
+        """What ``asdict`` gave."""
+        name, precision = str(data["name"]), str(data["precision"])
+        return RaisedLayer(name, precision, float(data["error"]), float(data["seconds"]))
+
+
+def raised_table(layers: Sequence[RaisedLayer]) -> Table:
+    """A row for each, in the order in which they were worth it."""
+    rows = [(n.name, n.precision, f"{n.error:.2g}", f"{1e6 * n.seconds:.3g}") for n in layers]
+    counts = Counter(n.precision for n in layers)
+    kinds = ", ".join(f"{count} to {precision}" for precision, count in sorted(counts.items()))
+    total = 1e6 * sum(n.seconds for n in layers)
+    numbers = ("error taken away", "adds µs")
+    title = f"Raised by accuracy control: {kinds}; about {total:.3g} µs on one core"
+    return Table(title, ("layer", "to", *numbers), rows, frozenset(numbers))
