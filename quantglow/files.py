@@ -1,12 +1,21 @@
-"""Writing files whole or not at all."""
+"""Writing files whole or not at all, and reading arrays."""
 
 from __future__ import annotations
 
 import os
 import tempfile
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ZIP, NPY = b"PK", b"\x93NUMPY"
+"""How files begin."""
 
 
 @contextmanager
@@ -25,6 +34,22 @@ def replacing(target: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of an ``.npz`` file.  Raises ``OSError``, or ``ValueError`` for what is none."""
+    try:
+        with open(path, "rb") as file:
+            begin = file.read(len(NPY))
+            if begin.startswith(NPY):
+                raise ValueError("it holds one array without a name, as numpy.save writes it")
+            if not begin.startswith(ZIP):
+                raise ValueError("it is no .npz file" if begin else "it is empty")
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as archive:
+                return {name: np.asarray(archive[name]) for name in archive.files}
+    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"it is damaged: {error}") from error
 
 
 def _umask() -> int:

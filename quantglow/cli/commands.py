@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,20 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from quantglow.cli.files import (
+    MODELS,
+    SAVED,
+    arrays_in,
+    check_onnx,
+    check_writable,
+    is_saved,
+    write_arrays,
+)
 from quantglow.cli.timing import medians
 from quantglow.driver import compilation, main_job, stages
 from quantglow.driver.loading import load
 from quantglow.driver.models import is_quantized
-from quantglow.errors import AccuracyDropError, InputError, OptionError, QuantglowError
-from quantglow.files import replacing
+from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.options import METHODS, PRESETS, QuantizationConfig
 from quantglow.report import Report
 from quantglow.report.call_report import CallReport, profile_calls
@@ -29,7 +36,6 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel
 from quantglow.types import Array
 
-SAVED = ".qgm"
 WIDE = 160
 """Columns of wide tables where there is no terminal."""
 
@@ -123,6 +129,7 @@ def profile_arguments(parser: argparse.ArgumentParser) -> None:
 
 def profile(options: argparse.Namespace, console: Console) -> None:
     """Record a profile."""
+    check_onnx(options.model)
     check_writable(options.output)
     found = stages.profile(
         options.model,
@@ -159,8 +166,9 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
 
 def quantize(options: argparse.Namespace, console: Console) -> None:
     """Quantize, compile, check, report and save; the best model too where a contract broke."""
+    check_onnx(options.model)
     if options.output:
-        check_writable(options.output)
+        check_writable(options.output, MODELS)
     try:
         compiled = main_job.quantize_and_compile(
             options.model,
@@ -191,7 +199,7 @@ def compile_arguments(parser: argparse.ArgumentParser) -> None:
 
 def compile(options: argparse.Namespace, console: Console) -> None:
     """Compile a float model and save it."""
-    check_writable(options.output)
+    check_writable(options.output, MODELS)
     compiled = opened(options)
     console.print(compiled.report)
     save(compiled, options.output, console)
@@ -335,10 +343,6 @@ def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:
     )
 
 
-def is_saved(model: str) -> bool:
-    return Path(model).suffix == SAVED
-
-
 def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
     """``{"x": (1, 3, 48, 192)}`` from ``["x:1,3,48,192"]``."""
     shapes = {}
@@ -355,36 +359,6 @@ def save(compiled: CompiledModel | DelegatedModel, output: str | None, console: 
         write = compiled.export_onnx if Path(output).suffix == ".onnx" else compiled.save
         write(output)
         console.print(f"saved {output} ({os.path.getsize(output)} bytes)", highlight=False)
-
-
-def check_writable(output: str) -> None:
-    """Raise ``OptionError`` before the work rather than after it."""
-    folder = Path(output).absolute().parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise OptionError(f"cannot write {output!r}: the folder {folder} is missing or read-only")
-
-
-def arrays_in(path: str) -> dict[str, Array]:
-    """The arrays of an ``.npz`` file.  Raises ``InputError``."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            if not hasattr(archive, "files"):
-                raise ValueError("it holds one array without a name")
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"cannot read inputs {path!r}: {error}. Remedy: write them with numpy.savez(path, "
-            "**feeds), one array for each input."
-        ) from error
-
-
-def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
-    """An ``.npz`` file, written whole or not at all."""
-    try:
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **dict[str, Any](arrays))
-    except OSError as error:
-        raise QuantglowError(f"cannot write {path!r}: {error}") from error
 
 
 def drawn_feeds(compiled: CompiledModel | DelegatedModel) -> dict[str, Array]:

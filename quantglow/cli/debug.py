@@ -9,11 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from quantglow.cli import commands
+from quantglow.cli.files import check_onnx, check_writable
 from quantglow.driver import stages
-from quantglow.errors import OptionError, QuantglowError
+from quantglow.errors import QuantglowError
 from quantglow.files import replacing
 from quantglow.report import Diagnosis
 from quantglow.report.accuracy import WORST
+
+PAGES = (".json", ".html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     """Print the diagnosis, and write it."""
+    check_onnx(options.model)
     if options.output:
-        commands.check_writable(options.output)
-        file_kind(options.output)
+        check_writable(options.output, PAGES)
     found = stages.diagnose(
         options.model,
         options.calibration_data,
@@ -52,17 +55,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
         write(found, options.output)
 
 
-def file_kind(path: str) -> str:
-    """``.json`` or ``.html``.  Raises ``OptionError``."""
-    kind = Path(path).suffix
-    if kind not in (".json", ".html"):
-        raise OptionError(f"output must end in .json or .html, got {path!r}")
-    return kind
-
-
 def write(found: Diagnosis, path: str) -> None:
     """The diagnosis as JSON or as a page of HTML."""
-    if file_kind(path) == ".json":
+    if Path(path).suffix == ".json":
         text = json.dumps(found.to_json(), indent=1, allow_nan=False)
     else:
         text = found.html_page()

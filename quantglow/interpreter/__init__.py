@@ -74,5 +74,9 @@ def check_names(expected: Iterable[str], feeds: Mapping[str, Array]) -> None:
 
 def _remedy(array: Array, kind: TensorType) -> str:
     if array.shape != kind.shape:
-        return ""
+        if array.shape == kind.shape[1:]:
+            return f". Remedy: add the first axis, of size {kind.shape[0]}"
+        if kind.shape and array.shape[1:] == kind.shape[1:]:
+            return f". Remedy: feed {kind.shape[0]} at a time, or import the model at this batch"
+        return ". Remedy: preprocess as for the model"
     return f". Remedy: cast it with .astype(numpy.{kind.dtype.numpy})"

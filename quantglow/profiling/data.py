@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import CalibrationError, InputError
+from quantglow.files import read_arrays
 from quantglow.graph.signature import Dim, Port, Signature
 from quantglow.types import Array
 
@@ -93,12 +93,8 @@ def _samples(data: Any) -> Iterable[Any]:
 
 def _load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
     try:
-        with open(path, "rb") as file:
-            archive = np.load(file, allow_pickle=False)
-            if isinstance(archive, np.ndarray):
-                raise ValueError("it holds one array without a name")
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        return read_arrays(path)
+    except (OSError, ValueError) as error:
         raise CalibrationError(
             f"cannot read calibration data {os.fspath(path)!r}: {error}. "
             "Remedy: write it with numpy.savez, one array for each input."

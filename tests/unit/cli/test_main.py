@@ -22,11 +22,14 @@ from tests.unit.small_network import small_model, small_samples
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """net.onnx, samples.npz, one.npz."""
+    """net.onnx, samples.npz, one.npz; for errors plain.npy, empty.npz, and a folder.npz."""
     made = tmp_path_factory.mktemp("cli")
     onnx.save(small_model(), made / "net.onnx")
     np.savez(made / "samples.npz", x=np.concatenate(small_samples()))
     np.savez(made / "one.npz", x=small_samples()[0])
+    np.save(made / "plain.npy", small_samples()[0])
+    (made / "empty.npz").touch()
+    (made / "folder.npz").mkdir()
     return made
 
 
@@ -52,7 +55,9 @@ def test_quantize_writes_a_model_and_prints_the_report(
 def test_quantize_holds_a_contract(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "quantize net.onnx --calibration-data samples.npz --max-minutes 5 --max-drop"
     assert run(folder, f"{line} 1e-4") == 0
-    assert "features to int16" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "accuracy control: drop" in shown
+    assert "Raised by accuracy control" in shown
 
 
 def test_the_best_model_of_a_broken_contract_is_saved(
@@ -176,6 +181,15 @@ def test_the_inspected_report_is_that_of_the_options(
         ("debug net.onnx --calibration-data samples.npz --samples 0", "OptionError: samples"),
         ("debug net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
         ("bench net.onnx --seconds 0", "OptionError: seconds"),
+        ("run net.onnx --inputs plain.npy", "InputError: cannot read inputs"),
+        ("run net.onnx --inputs empty.npz", "InputError: cannot read inputs"),
+        ("run net.onnx --inputs one.npz --output folder.npz", "OptionError: cannot write"),
+        ("quantize net.onnx --calibration-data plain.npy", "CalibrationError: cannot read"),
+        ("quantize net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
+        ("compile net.onnx --output a.txt", "OptionError: output must end in .qgm or .onnx"),
+        ("quantize net.qgm --calibration-data samples.npz", "OptionError: "),
+        ("profile net.qgm --calibration-data samples.npz --output a.npz", "OptionError: "),
+        ("debug net.qgm --calibration-data samples.npz", "OptionError: "),
     ],
 )
 def test_errors_are_one_message_and_exit_code_1(

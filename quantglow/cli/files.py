@@ -1,0 +1,64 @@
+"""Files that commands read and write."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantglow.errors import InputError, OptionError, QuantglowError
+from quantglow.files import read_arrays, replacing
+from quantglow.types import Array
+
+SAVED = ".qgm"
+MODELS = (SAVED, ".onnx")
+"""How files of models end that commands write."""
+
+
+def is_saved(model: str) -> bool:
+    """Whether it is a model that quantglow saved."""
+    return Path(model).suffix == SAVED
+
+
+def check_onnx(model: str) -> None:
+    """Raise ``OptionError`` for a saved model, where an ONNX file is wanted."""
+    if is_saved(model):
+        raise OptionError(
+            f"{model!r} was quantized or compiled already. Remedy: give the ONNX file that it was "
+            "made of; `quantglow run`, `bench` and `inspect` take saved models."
+        )
+
+
+def check_writable(output: str, endings: tuple[str, ...] = ()) -> None:
+    """Raise ``OptionError`` before the work rather than after it; ``endings``: those allowed."""
+    path = Path(output).absolute()
+    if endings and path.suffix not in endings:
+        raise OptionError(f"output must end in {' or '.join(endings)}, got {output!r}")
+    if path.is_dir():
+        raise OptionError(f"cannot write {output!r}: it is a folder. Remedy: add a file name")
+    folder = path.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise OptionError(f"cannot write {output!r}: the folder {folder} is missing or read-only")
+
+
+def arrays_in(path: str) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file.  Raises ``InputError``."""
+    try:
+        return read_arrays(path)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"cannot read inputs {path!r}: {error}. Remedy: write them with numpy.savez(path, "
+            "**feeds), one array for each input."
+        ) from error
+
+
+def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
+    """An ``.npz`` file, written whole or not at all."""
+    try:
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            np.savez(file, **dict[str, Any](arrays))
+    except OSError as error:
+        raise QuantglowError(f"cannot write {path!r}: {error}") from error
