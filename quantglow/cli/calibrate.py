@@ -5,18 +5,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-import numpy as np
 from rich.console import Console
 
-from quantglow.cli import commands
+from quantglow.cli.answers import READERS, Reader, same
+from quantglow.cli.files import check_writable
 from quantglow.cli.recipe import Recipe, images_of, load_recipe
 from quantglow.driver import main_job, stages
 from quantglow.errors import AccuracyDropError, ModelError
 from quantglow.graph.graph import Graph
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
-from quantglow.report.metrics import Sums, top1_agreement
+from quantglow.report.metrics import Sums
 from quantglow.report.outputs import reference_runner
 from quantglow.report.tables import Table, number
 from quantglow.runtime.build import Machine
@@ -61,13 +62,14 @@ def run(options: argparse.Namespace, console: Console) -> None:
     """Print the table.  Raises ``AccuracyDropError`` if the gate is missed."""
     recipe = load_recipe(options.recipe)
     graph, feeds = prepared(recipe)
+    read = READERS[recipe.answers](recipe.model)
     machine = Machine.of(num_threads=options.num_threads)
     compiled = main_job.quantized_under(recipe.contract, graph, feeds, recipe.config, machine)
     profile = compiled.profile
     assert profile is not None
-    measured = evaluate(recipe, graph, compiled)
+    measured = evaluate(recipe, graph, compiled, read)
     if options.update_profile and recipe.profile:
-        commands.check_writable(str(recipe.profile))
+        check_writable(str(recipe.profile))
         profile.save(recipe.profile)
     figures = (*gate_figures(recipe, measured), *profile_figures(recipe, profile))
     console.print(results_table(recipe, measured, figures).rich())
@@ -98,26 +100,21 @@ def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
     return [{only.name: image[None]} for image in images]
 
 
-def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel) -> Measured:
-    """The compiled model against float on the evaluation data."""
+def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader) -> Measured:
+    """The compiled model against float on the evaluation data; ``read`` gives their answers."""
     images, labels = images_of(recipe.evaluation, recipe.steps)
     feeds = feeds_of_images(graph, images)
     expected, name, _ = reference_runner(recipe.model, graph, feeds)
     sums = [Sums() for _ in graph.outputs]
-    answers: list[tuple[Array, Array]] = []
+    wanted, got = list[Any](), list[Any]()
     for sample in feeds:
         exact, found = expected(sample), compiled.run(None, sample)
         sums = [s + Sums.of(a, b) for s, a, b in zip(sums, exact, found, strict=True)]
-        answers.append((exact[0].reshape(1, -1), found[0].reshape(1, -1)))
-    wanted, got = (np.concatenate(part) for part in zip(*answers, strict=True))
-    accuracies = [None if labels is None else accuracy(a, labels) for a in (wanted, got)]
+        wanted.append(read(exact[0]))
+        got.append(read(found[0]))
+    accuracies = [None if labels is None else same(a, list(labels)) for a in (wanted, got)]
     worst = min(s.sqnr_db for s in sums)
-    return Measured(len(feeds), name, worst, top1_agreement(wanted, got), *accuracies)
-
-
-def accuracy(scores: Array, labels: Array) -> float:
-    """Share of rows whose largest score is the label."""
-    return float(np.mean(scores.argmax(-1) == labels))
+    return Measured(len(feeds), name, worst, same(wanted, got), *accuracies)
 
 
 def gate_figures(recipe: Recipe, measured: Measured) -> Iterator[Figure]:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import os
 import tomllib
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -16,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.cli.answers import READERS
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.driver.control import AccuracyContract
 from quantglow.errors import CalibrationError, OptionError
+from quantglow.files import read_arrays
 from quantglow.options import QuantizationConfig, choice
 from quantglow.types import Array
 
@@ -70,6 +70,7 @@ class Recipe:
     profile: Path | None = None
     input_shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     obtain: str = ""
+    answers: str = "class"
 
 
 def load_recipe(path: str | os.PathLike[str]) -> Recipe:
@@ -87,9 +88,9 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
 def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array, Array | None]:
     """Model inputs, and the labels if the data set has them.  Raises ``CalibrationError``."""
     try:
-        with data.file.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {role: np.asarray(archive[name]) for role, name in data.arrays.items()}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        stored = read_arrays(data.file)
+        arrays = {role: stored[name] for role, name in data.arrays.items()}
+    except (OSError, ValueError, KeyError) as error:
         raise CalibrationError(
             f"cannot read {list(data.arrays.values())} of {str(data.file)!r}: {error}. "
             "Remedy: look at the names with numpy.load(...).files."
@@ -121,7 +122,7 @@ def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
     tables = {name: _table(data, name, "") for name in known}
     _refuse(data, "", known)
     model, sets, profile = tables["model"], tables["data"], tables["profile"]
-    _refuse(model, "model", ("path", "input_shapes", "obtain"))
+    _refuse(model, "model", ("path", "input_shapes", "obtain", "answers"))
     _refuse(sets, "data", ("path", "calibration", "evaluation"))
     _refuse(tables["preprocessing"], "preprocessing", ("steps",))
     _refuse(profile, "profile", ("path",))
@@ -138,6 +139,7 @@ def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
         profile=_inside(file, _text(profile, "path", "profile")) if profile else None,
         input_shapes=_shapes(_table(model, "input_shapes", "model.")),
         obtain=str(model.get("obtain", "")),
+        answers=choice("model.answers", model.get("answers", "class"), READERS),
     )
 
 

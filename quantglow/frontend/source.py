@@ -72,6 +72,11 @@ class Source:
 
     proto: onnx.ModelProto
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What the file says of itself, by key."""
+        return {entry.key: entry.value for entry in self.proto.metadata_props}
+
     def at(self, case: Case) -> Graph:
         """The graph for a case; what cannot be compiled is delegated.
 

@@ -18,6 +18,7 @@ from quantglow.cli.recipe import DataSet, images_of, load_recipe
 from tests.unit.small_network import small_model
 
 CALIBRATION = Path(__file__).resolve().parents[3] / "calibration"
+RECIPES = sorted(CALIBRATION.glob("*.toml"))
 SMALL = ("mnist", "ppocr_cls")
 
 RECIPE = """
@@ -66,7 +67,7 @@ def test_small_recipes_keep_their_gates(name: str) -> None:
     assert main(["calibrate", str(CALIBRATION / f"{name}.toml")]) == 0
 
 
-@pytest.mark.parametrize("path", sorted(CALIBRATION.glob("*.toml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_every_recipe_is_sound_and_has_a_gate(path: Path) -> None:
     recipe = load_recipe(path)
     assert recipe.gate.min_sqnr_db is not None
@@ -149,6 +150,8 @@ def test_a_missing_profile_is_reported(folder: Path, capsys: pytest.CaptureFixtu
         ("{ divide = 128 }", "{ crop = 7 }", "crop must be"),
         ("{ divide = 128 }", '{ zero_right_of = "widths" }', "zero_right_of"),
         ("[gate]", "[options]\npreset = 'best'\n[gate]", "preset must be one of"),
+        ('path = "net.onnx"', 'path = "net.onnx"\nanswers = "words"', "answers must be one of"),
+        ('path = "net.onnx"', 'path = "net.onnx"\nanswers = "text"', "no entry 'character'"),
         ("[gate]", "[options]\npresets = 1\n[gate]", "unknown entries"),
         ("[gate]", "[control]\nmax_minutes = 1\n[gate]", "needs max_drop"),
         ("[gate]", "[control]\nmax_drop = -1\n[gate]", "must not be negative"),

@@ -1,0 +1,59 @@
+"""What the first output of a network says: recipes compare it with labels and with float's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantglow import frontend
+from quantglow.errors import ModelError
+from quantglow.types import Array
+
+Reader = Callable[[Array], Any]
+"""The first output for one sample -> its answer."""
+
+CHARACTERS = "character"
+"""Entry of a model's metadata: the characters of its classes from 1 on, one a line (PaddleOCR)."""
+
+
+def largest(model: Path) -> Reader:
+    """The index of the largest score."""
+    del model
+    return lambda scores: int(np.argmax(scores))
+
+
+def text(model: Path) -> Reader:
+    """The best class of every step [..., steps, classes], repetitions and class 0 left out (CTC).
+
+    Raises ``ModelError`` where the model does not say what its classes stand for.
+    """
+    listed = frontend.open_model(model).metadata.get(CHARACTERS)
+    if listed is None:
+        raise ModelError(
+            f"the model {str(model)!r} has no entry {CHARACTERS!r} in its metadata. Remedy: add "
+            'one, the characters of classes 1, 2, … one a line, or use model.answers = "class".'
+        )
+    characters = ["", *listed.splitlines(), " "]
+
+    def read(scores: Array) -> str:
+        if scores.shape[-1] != len(characters):
+            raise ModelError(
+                f"the model {str(model)!r} has {scores.shape[-1]} classes, but its metadata "
+                f"{len(characters) - 2} characters, to which nothing and the space are added."
+            )
+        classes = scores.reshape(-1, scores.shape[-1]).argmax(-1)
+        fresh = np.diff(classes, prepend=0) != 0
+        return "".join(characters[index] for index in classes[fresh])
+
+    return read
+
+
+READERS: dict[str, Callable[[Path], Reader]] = {"class": largest, "text": text}
+
+
+def same(answers: Sequence[Any], others: Sequence[Any]) -> float:
+    """Share of answers that are equal."""
+    return float(np.mean([one == other for one, other in zip(answers, others, strict=True)]))
