@@ -48,6 +48,7 @@ from quantglow.quantization.refusals import (
     refusal,
 )
 from quantglow.quantization.scope import excluded_nodes
+from quantglow.quantization.sensitive import sensitive
 from quantglow.quantization.tensor_ranges import tensor_ranges
 from quantglow.types import DType, ElementType
 
@@ -147,6 +148,8 @@ def make_plan(
             reasons.setdefault(node, "finishes the output in float")
     for node in _head(graph):
         reasons.setdefault(node, "prepares an input: in float, it is rounded once")
+    for node, reason in sensitive(graph, reasons.keys(), ranges):
+        reasons.setdefault(node, reason)
     for node in divisors(graph, reasons.keys(), ranges):
         reasons.setdefault(node, DIVISOR)
     for node in normalizations(graph, reasons.keys()):

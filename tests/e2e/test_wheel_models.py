@@ -102,8 +102,10 @@ def test_both_rates_are_compiled_without_onnxruntime(float_vad: Any) -> None:
 
 @pytest.mark.parametrize("rate", CHUNKS)
 def test_int8_voice_activity_follows_float(silero: str, int8_vad: Any, rate: int) -> None:
+    """Though each call begins with the state that the call before gave.  Measured: 0.003, 0.004;
+    with gates, states and the power spectrum in int8 0.02 and 0.1."""
     expected = probabilities(session(silero), rate)
-    assert np.abs(probabilities(int8_vad, rate) - expected).mean() < 0.1
+    assert np.abs(probabilities(int8_vad, rate) - expected).mean() < 0.008
 
 
 @pytest.mark.parametrize("rate", CHUNKS)
