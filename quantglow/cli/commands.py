@@ -262,7 +262,9 @@ def kernel_times(
 ) -> CallReport:
     """The time of every kernel.  Raises ``OptionError`` where there are none."""
     if isinstance(compiled, DelegatedModel) or compiled.build.segments:
-        raise OptionError("layers: onnxruntime has a part in this model. Remedy: omit the flag.")
+        raise OptionError(
+            "layers: this model is no single program of quantglow. Remedy: omit the flag."
+        )
     return profile_calls(compiled.build, feeds)
 
 

@@ -209,13 +209,13 @@ class Job:
         def build(kept_float: Sequence[str]) -> Build:
             # Without data: rounding weights with care takes long, and changes no time.
             quantized = self._quantized(excluding(config, kept_float), None, progress)
-            return machine.compile(quantized.graph)
+            return machine.compile(quantized.graph, skip_branches=False)
 
         self._choose_ranges(config, progress)
         with debug.timed("measure speed", self.seconds):
             layers = self._quantized(config, None, progress).report.nodes
             times = (
-                timed_calls(machine.compile(self.float_graph), feeds),
+                timed_calls(machine.compile(self.float_graph, skip_branches=False), feeds),
                 timed_calls(build(()), feeds),
             )
             speeds = layer_speeds([n for n in layers if n.precision != "float"], *times)

@@ -1,8 +1,9 @@
 """What a run computes in vain: branches that a single condition leaves out.
 
 Both branches of an If whose condition is known at run time only are computed, with a Where behind
-them (see ``frontend``).  The one that is not taken may divide by zero or take the root of a
-negative number: its values mean nothing, and nobody should learn from them.
+them (see ``frontend``; compiled models skip large ones, see ``runtime.branches``).  The one that is
+not taken may divide by zero or take the root of a negative number: its values mean nothing, and
+nobody should learn from them.
 """
 
 from __future__ import annotations

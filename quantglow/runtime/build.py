@@ -25,6 +25,7 @@ from quantglow.memory.share import share_in_place
 from quantglow.ops.external import External
 from quantglow.options import choice
 from quantglow.runtime.batches import BatchedExecutable, piece_of
+from quantglow.runtime.branches import branches_apart
 from quantglow.runtime.delegation import OnnxRuntimeBackend
 from quantglow.runtime.partition import Segment, partition
 from quantglow.runtime.protocol import Backend, Executable
@@ -108,25 +109,28 @@ class Machine:
     def name(self) -> str:
         return "reference" if self.target is None else self.target.name
 
-    def compile(self, graph: Graph) -> Build:
-        """Machine code for a graph; a graph that others have a part in is cut into segments."""
+    def compile(self, graph: Graph, *, skip_branches: bool = True) -> Build:
+        """Machine code for a graph; it is cut into segments where others have a part in it, or
+        where a large branch need not run (``skip_branches``)."""
         own = ProgramBackend(self.target)
         arguments = (self.name, self.num_threads)
-        if self._compiles_whole(graph):
+        branches = branches_apart(graph) if skip_branches else []
+        if self._is_ours(graph) and not branches:
             executable: Executable = own.compile(graph, *arguments)
             return Build(executable, tuple(own.programs), *arguments, own.seconds)
-        segments = partition(graph, (*self.backends, own, OnnxRuntimeBackend()))
+        segments = partition(graph, (*self.backends, own, OnnxRuntimeBackend()), branches)
         executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
         return Build(executable, tuple(own.programs), *arguments, own.seconds, segments)
 
-    def _compiles_whole(self, graph: Graph) -> bool:
+    def _is_ours(self, graph: Graph) -> bool:
         return not self.backends and not any(isinstance(node, External) for node in graph.nodes)
 
     def load_kernels(self, graph: Graph) -> None:
         """Compile the kernels that ``compile`` needs for a graph like this one, with weights of
-        its own; not of a graph that others have a part in.
+        its own; not of a graph that is cut.
         """
-        if self.target is not None and self._compiles_whole(graph):
+        whole = self._is_ours(graph) and not branches_apart(graph)
+        if self.target is not None and whole:
             load_kernels(ProgramBackend(self.target).planned(graph)[0].program, self.target)
 
 

@@ -5,6 +5,8 @@ backend on the way to it; the nodes of one level and one backend are a segment. 
 crosses a border goes to a later level, so segments never wait for each other in a circle; and no
 path changes its backend more often than the preferences ask for.  Then nodes move to later levels
 where fewer bytes cross borders so.
+
+What only one branch of a condition needs is in segments of its own, which run if it is taken.
 """
 
 from __future__ import annotations
@@ -12,38 +14,61 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from graphlib import TopologicalSorter
 
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter.choices import Branch
 from quantglow.runtime.protocol import Backend
 
-Key = tuple[int, int]
-"""Level, and position of the backend in the order of preference."""
+Owner = tuple[int, tuple[int, ...]]
+"""Position of the backend in the order of preference, and those of the branches around the node."""
+
+Key = tuple[int, Owner]
+"""Level and owner."""
 
 
 @dataclass(frozen=True)
 class Segment:
     """A part of a graph and who compiles it.  Its inputs and outputs are called as the nodes whose
-    values they are."""
+    values they are.
+
+    It runs where all ``branches`` around it are taken.
+    """
 
     backend: Backend
     graph: Graph
     nodes: tuple[Node, ...]
+    branches: tuple[Branch, ...] = ()
 
 
-def partition(graph: Graph, backends: Sequence[Backend]) -> tuple[Segment, ...]:
-    """Segments in an order in which they can run.  Raises ``BackendError``."""
-    owners = {node: owner(node, backends) for node in graph.compute_nodes()}
-    levels = _Levels(graph, owners)
+def partition(
+    graph: Graph, backends: Sequence[Backend], branches: Sequence[Branch] = ()
+) -> tuple[Segment, ...]:
+    """Segments in an order in which they can run.  Raises ``BackendError``.
+
+    ``branches``: those that are not to run in vain.
+    """
+    owners = {n: (owner(n, backends), around(n, branches)) for n in graph.compute_nodes()}
+    levels = _Levels(graph, owners, branches)
     levels.sink()
     members: dict[Key, list[Node]] = {}
     for node in owners:
         members.setdefault(levels.key(node), []).append(node)
     return tuple(
-        Segment(backends[key[1]], cut_out(graph, members[key]), tuple(members[key]))
-        for key in sorted(members)
+        Segment(
+            backends[position],
+            cut_out(graph, members[level, (position, inside)]),
+            tuple(members[level, (position, inside)]),
+            tuple(branches[i] for i in inside),
+        )
+        for level, (position, inside) in sorted(members)
     )
+
+
+def around(node: Node, branches: Sequence[Branch]) -> tuple[int, ...]:
+    return tuple(i for i, branch in enumerate(branches) if node in branch.nodes)
 
 
 def owner(node: Node, backends: Sequence[Backend]) -> int:
@@ -58,19 +83,27 @@ def owner(node: Node, backends: Sequence[Backend]) -> int:
 @dataclass
 class _Levels:
     graph: Graph
-    owners: Mapping[Node, int]
+    owners: Mapping[Node, Owner]
+    branches: Sequence[Branch] = ()
     levels: dict[Node, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """As early as operands allow."""
-        for node, own in self.owners.items():
-            ready = (self.levels[o] + (self.owners[o] != own) for o in self.sources(node))
+        for node in TopologicalSorter({n: self.awaited(n) for n in self.owners}).static_order():
+            own, awaited = self.owners[node], self.awaited(node)
+            ready = (self.levels[o] + (self.owners[o] != own) for o in awaited)
             self.levels[node] = max(ready, default=0)
         self.sizes = Counter(map(self.key, self.owners))
-        self.outputs = {node for _, node in self.graph.outputs}
+        self.fixed = {node for _, node in self.graph.outputs}
+        self.fixed |= {branch.condition for branch in self.branches}
 
     def sources(self, node: Node) -> list[Node]:
         return [o for o in node.operands if o in self.owners]
+
+    def awaited(self, node: Node) -> list[Node]:
+        """What must be computed before the node, or before it is known whether it runs."""
+        conditions = (self.branches[i].condition for i in self.owners[node][1])
+        return [*self.sources(node), *(c for c in conditions if c in self.owners)]
 
     def key(self, node: Node) -> Key:
         return self.levels[node], self.owners[node]
@@ -88,7 +121,7 @@ class _Levels:
     def latest(self, node: Node) -> int | None:
         """A later level for the node: that of its readers, or one where its backend works too."""
         users, own = self.graph.users[node], self.owners[node]
-        if not users or node in self.outputs:
+        if not users or node in self.fixed:
             return None
         limit = min(self.levels[u] - (self.owners[u] != own) for u in users)
         if limit == self.levels[node]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
 
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
@@ -23,6 +26,12 @@ class CompiledSegment:
 
     def run(self, values: dict[str, Array]) -> None:
         """Add the results to ``values``, by name; arrays go from segment to segment uncopied."""
+        values.update(self.results(values) if self.is_taken(values) else self.unused)
+        for name in self.last_read:
+            del values[name]
+
+    def results(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """What the executable gives.  Raises ``BackendError`` for arrays of other types."""
         graph = self.segment.graph
         results = self.executable.run({node.name: values[node.name] for node in graph.inputs})
         for (name, node), array in zip(graph.outputs, results, strict=True):
@@ -31,9 +40,22 @@ class CompiledSegment:
                     f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
                     f"{name!r}, which is {node.type}. Remedy: correct its compile or run."
                 )
-            values[name] = array
-        for name in self.last_read:
-            del values[name]
+        return {name: array for (name, _), array in zip(graph.outputs, results, strict=True)}
+
+    def is_taken(self, values: Mapping[str, Array]) -> bool:
+        """Whether all branches around the segment are taken."""
+        return all(
+            bool(value_of(branch.condition, values).reshape(())) == branch.taken
+            for branch in self.segment.branches
+        )
+
+    @cached_property
+    def unused(self) -> dict[str, Array]:
+        """In place of the results of a branch that is not taken: nothing depends on them."""
+        return {
+            name: np.zeros(node.type.shape, node.type.dtype.numpy)
+            for name, node in self.segment.graph.outputs
+        }
 
 
 @dataclass(frozen=True)
@@ -51,6 +73,10 @@ class SegmentedExecutable:
         return [result(node, values) for _, node in self.graph.outputs]
 
 
+def value_of(node: Node, values: Mapping[str, Array]) -> Array:
+    return node.value if isinstance(node, Constant) else values[node.name]
+
+
 def result(node: Node, values: Mapping[str, Array]) -> Array:
     """The array of an output; inputs and constants stay those of the caller and the model."""
     if isinstance(node, Constant):
@@ -66,6 +92,9 @@ def compiled_segments(
     last: dict[str, int] = {}
     for position, segment in enumerate(segments):
         names = [node.name for node in segment.graph.inputs]
+        names += [
+            b.condition.name for b in segment.branches if not isinstance(b.condition, Constant)
+        ]
         last.update(dict.fromkeys([*names, *(name for name, _ in segment.graph.outputs)], position))
     return tuple(
         CompiledSegment(

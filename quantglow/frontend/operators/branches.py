@@ -38,8 +38,9 @@ def chosen_or_missed(call: Call, import_body: ImportBody) -> dict[str, Value]:
 
 
 def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
-    """Both branches are computed: they have no effects, and a branch in compiled code would split
-    the program.  Refuses branches of which a part is not compiled, or that differ in type.
+    """A choice between the results of both branches, which have no effects; ``runtime.branches``
+    decides whether the one that is not taken runs.  Refuses branches of which a part is not
+    compiled, or that differ in type.
     """
     condition = call.tensor(0)
     if condition.type.size != 1:
