@@ -3,7 +3,7 @@
 1. What stands between the matrix products of a recurrent cell (LSTM, GRU, RNN).  Its state comes
    back in the next step with all that was rounded; it is a few hundred elements beside products of
    as many squared.
-2. What a square root is taken of: near 0 its 256 steps give 16 roots.
+2. What a square root is taken of: near 0 its 256 steps give 16 roots.  So is the reciprocal of one.
 3. A part of a float value that is much narrower than the whole: the hidden state beside the cell
    state in one tensor.  It is cut out first, then rounded in steps of its own.
 4. A Concat of results, whose parts would share the steps of the widest.
@@ -21,6 +21,7 @@ from quantglow.ops import (
     HardSigmoid,
     MatMul,
     Mul,
+    Reciprocal,
     ReduceMean,
     ReduceSum,
     Reshape,
@@ -57,8 +58,7 @@ def sensitive(
     """Nodes that should be float, each with the reason; ``floats`` are so already."""
     for node in with_feeders(graph, cells(graph), CELL_PARTS):
         yield node, RECURRENT
-    roots = [node for node in graph.compute_nodes() if isinstance(node, Sqrt)]
-    for node in with_feeders(graph, roots, UNDER_ROOTS):
+    for node in with_feeders(graph, roots(graph), UNDER_ROOTS):
         yield node, ROOT
     for node in narrow_parts(graph, floats, ranges):
         yield node, NARROW
@@ -139,6 +139,13 @@ def summed_products(node: Node) -> set[Node]:
     if isinstance(node, Add):
         return summed_products(node.x) | summed_products(node.y)
     return set()
+
+
+def roots(graph: Graph) -> Iterator[Node]:
+    """Square roots, and reciprocals of such."""
+    for node in graph.compute_nodes():
+        if isinstance(node, Sqrt) or (isinstance(node, Reciprocal) and isinstance(node.x, Sqrt)):
+            yield node
 
 
 def narrow_parts(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> Iterator[Node]:

@@ -5,66 +5,35 @@ state carried from call to call) and magika.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 import quantglow as qg
+from benchmarks.voice import CALIBRATION_SECONDS, CHUNKS, calls, model_file, session
 from benchmarks.wheels import wheel_member
 from quantglow.types import DType
 
-CHUNKS = {16000: (512, 64), 8000: (256, 32)}
-"""Sampling rate -> new samples of a call, and old ones before them."""
 
-
-def member(requirement: str, name: str, file: str) -> str:
+def fetched(file: Callable[[], Any], name: str) -> str:
     try:
-        return str(wheel_member(requirement, name, file))
+        return str(file())
     except subprocess.CalledProcessError as error:
-        pytest.skip(f"{requirement} cannot be downloaded: {error}")
+        pytest.skip(f"{name} cannot be downloaded: {error}")
 
 
 @pytest.fixture(scope="module")
 def silero() -> str:
-    wheel = "silero-vad==6.2.3"
-    return member(wheel, "silero_vad/data/silero_vad.onnx", "silero_vad-6.2.3.onnx")
+    return fetched(model_file, "silero-vad")
 
 
 @pytest.fixture(scope="module")
 def magika() -> str:
-    wheel = "magika==1.0.3"
-    return member(wheel, "magika/models/standard_v3_3/model.onnx", "magika-1.0.3.onnx")
-
-
-def session(path: str) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(path, options)
-
-
-def voice(rate: int, seconds: float) -> np.ndarray:
-    """Harmonics of a moving pitch with pauses, over noise: what the network takes for speech."""
-    t = np.arange(int(seconds * rate)) / rate
-    phase = 2 * np.pi * np.cumsum(120 + 40 * np.sin(2 * np.pi * 0.7 * t)) / rate
-    tone = sum(np.sin(k * phase) / k for k in range(1, 12)) * (np.sin(3 * np.pi * t) > 0)
-    noise = np.random.default_rng(rate).standard_normal(len(t))
-    return (0.2 * tone + 0.01 * noise).astype(np.float32)
-
-
-def calls(model: Any, rate: int, seconds: float) -> Iterator[tuple[dict[str, Any], float]]:
-    """Feeds and probability of each call; the state goes from call to call."""
-    new, old = CHUNKS[rate]
-    sound = np.concatenate([np.zeros(old, np.float32), voice(rate, seconds)])
-    state = np.zeros((2, 1, 128), np.float32)
-    for start in range(old, len(sound) - new, new):
-        chunk = sound[None, start - old : start + new]
-        feeds = {"input": chunk, "state": state, "sr": np.array(rate)}
-        probability, state = model.run(None, feeds)
-        yield feeds, float(probability[0, 0])
+    file = "magika/models/standard_v3_3/model.onnx"
+    return fetched(lambda: wheel_member("magika==1.0.3", file, "magika-1.0.3.onnx"), "magika")
 
 
 def probabilities(model: Any, rate: int, seconds: float = 3) -> np.ndarray:
@@ -79,7 +48,7 @@ def float_vad(silero: str) -> Any:
 @pytest.fixture(scope="module")
 def int8_vad(silero: str) -> Any:
     reference = session(silero)
-    samples = [feeds for rate in CHUNKS for feeds, _ in calls(reference, rate, 2)]
+    samples = [feeds for rate in CHUNKS for feeds, _ in calls(reference, rate, CALIBRATION_SECONDS)]
     return qg.quantize_and_compile(silero, samples, num_threads=1, progress=False)
 
 
@@ -145,8 +114,11 @@ def test_float_magika_is_that_of_onnxruntime(magika: str) -> None:
 
 
 def test_int8_magika_names_the_same_types(magika: str) -> None:
+    """Its layer normalizations take roots of variances: 30 dB and more, 2 with these in int8."""
     compiled = qg.quantize_and_compile(magika, files(6), num_threads=1, progress=False)
     reference = session(magika)
-    for tokens in files(3):
+    for tokens in files(9):
         (expected,) = reference.run(None, {"bytes": tokens})
-        assert np.argmax(compiled(tokens)) == np.argmax(expected)
+        found = compiled(tokens)
+        assert np.argmax(found) == np.argmax(expected)
+        assert np.abs(found - expected).max() < 0.05

@@ -18,6 +18,7 @@ from quantglow.ops import (
     Concat,
     Gemm,
     Mul,
+    Reciprocal,
     Relu,
     Reshape,
     Sigmoid,
@@ -128,6 +129,19 @@ def test_a_root_is_taken_in_float_of_float() -> None:
     made, reasons = quantized(graph)
     assert reasons == dict.fromkeys(("a2", "b2", "power", "root"), why.ROOT)
     assert noise_db(graph, made) > 30
+
+
+def test_the_reciprocal_of_a_root_is_float_too() -> None:
+    """x / sqrt(x²), as exporters write it."""
+    x = image()
+    values = conv("values", x, 8)
+    power = Mul(name="power", x=values, y=values)
+    root = Sqrt(name="root", x=Add(name="shifted", x=power, y=constant("offset", 0.01)))
+    scaled = Mul(name="scaled", x=values, y=Reciprocal(name="reciprocal", x=root))
+    graph = graph_of(conv("after", scaled, 4), inputs=(x,))
+    made, reasons = quantized(graph)
+    assert {reasons[name] for name in ("power", "shifted", "root", "reciprocal")} == {why.ROOT}
+    assert noise_db(graph, made) > 20
 
 
 def two_states(small: float) -> Graph:
