@@ -17,6 +17,7 @@ from benchmarks import (
     models,
     operators,
     peak,
+    ratios,
     shapes,
 )
 
@@ -32,6 +33,7 @@ COMMANDS = {
         peak,
         conformance,
         operators,
+        ratios,
         shapes,
     )
 }

@@ -61,11 +61,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all quantizers share; ``memory_nbytes`` bounds each process, 0: no bound."""
+    """What all quantizers share; ``memory_nbytes`` bounds each process, 0: no bound; ``save``: a
+    folder for quantglow's models.
+    """
 
     samples: int
     threads: int
     memory_nbytes: int = 0
+    save: str = ""
 
 
 def measure(
@@ -80,7 +83,7 @@ def measure(
         target = Path(folder) / "outputs.npy"
         command = [sys.executable, "-m", "benchmarks.calibration", contestant.name, network.name]
         command += [str(settings.samples), str(settings.threads), str(target)]
-        command.append(str(settings.memory_nbytes))
+        command += [str(settings.memory_nbytes), *([settings.save] if settings.save else [])]
         root = Path(__file__).resolve().parents[1]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -204,11 +207,16 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--threads", type=positive, default=2)
     command.add_argument("--memory-gb", type=float, default=0, help="bound on each process")
     command.add_argument("--output", type=Path, help="folder for accuracy.json and accuracy.md")
+    command.add_argument("--save", type=Path, help="folder for quantglow's models: see ratios")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the table and write it; 1 if a quantizer that is installed failed."""
-    settings = Settings(options.samples, options.threads, int(options.memory_gb * 1e9))
+    nbytes, folder = int(options.memory_gb * 1e9), ""
+    if options.save is not None:
+        options.save.mkdir(parents=True, exist_ok=True)
+        folder = str(options.save.resolve())
+    settings = Settings(options.samples, options.threads, nbytes, folder)
     chosen = contestants.chosen(options.quantizers)
     output = options.output
     print(table_head())

@@ -1,9 +1,9 @@
 """Quantize one network with one contestant, in a process of its own.
 
-``python -m benchmarks.calibration CONTESTANT NETWORK SAMPLES THREADS OUTPUTS.npy`` prints one line
-of JSON: ``seconds`` of quantization, ``start_nbytes`` resident before it (libraries, model file and
-samples), ``peak_nbytes`` at most until it ended; and writes the first output of every evaluation
-sample.
+``python -m benchmarks.calibration CONTESTANT NETWORK SAMPLES THREADS OUTPUTS.npy NBYTES [FOLDER]``
+prints one line of JSON: ``seconds`` of quantization, ``start_nbytes`` resident before it
+(libraries, model file and samples), ``peak_nbytes`` at most until it ended; and writes the first
+output of every evaluation sample.  ``NBYTES`` bounds memory (0: none), ``FOLDER`` gets the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,14 @@ def limit_memory(nbytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
 
 
-def main(contestant: str, network_name: str, samples: int, threads: int, target: Path) -> None:
+def model_file(folder: Path, network: str, contestant: str) -> Path:
+    """Where a quantized model is saved."""
+    return folder / f"{network}.{contestant.replace(' ', '-')}.qgm"
+
+
+def main(
+    contestant: str, network_name: str, samples: int, threads: int, target: Path, saved: Path | None
+) -> None:
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not get into the reply
     one = contestants.CONTESTANTS[contestant]
@@ -45,16 +52,19 @@ def main(contestant: str, network_name: str, samples: int, threads: int, target:
     runtime = one.quantize(network, feeds, threads)
     seconds = time.perf_counter() - start
     figures = {"seconds": seconds, "start_nbytes": before, "peak_nbytes": status_nbytes("VmHWM")}
+    if saved is not None and runtime.save is not None:
+        runtime.save(saved)
     np.save(target, first_outputs(runtime, network, evaluation(network)[0]))
     print(json.dumps(figures), file=replies, flush=True)
 
 
 if __name__ == "__main__":
-    _, name, model, count, cores, file, limit = sys.argv
+    _, name, model, count, cores, file, limit, *folders = sys.argv
     if int(limit):
         limit_memory(int(limit))
     try:
-        main(name, model, int(count), int(cores), Path(file))
+        path = model_file(Path(folders[0]), model, name) if folders else None
+        main(name, model, int(count), int(cores), Path(file), path)
     except NotInstalledError as error:
         print(error, file=sys.stderr)
         sys.exit(MISSING)

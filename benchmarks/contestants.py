@@ -14,6 +14,7 @@ import quantglow as qg
 from benchmarks import peers
 from benchmarks.models import Feeds, Network
 from benchmarks.runtimes import Runtime, shaped
+from quantglow.options import EQUALIZATIONS
 
 Quantizer = Callable[[Network, list[Feeds], int], Runtime]
 """(network, calibration feeds, threads) -> the quantized network, ready to run."""
@@ -46,7 +47,7 @@ def ours(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> 
     profile = qg.profile(graph, feeds, subset_size=len(feeds), progress=False)
     int8 = qg.quantize(graph, profile, qg.QuantizationConfig(**options), data=feeds)
     compiled = qg.compile(int8, num_threads=threads)
-    return Runtime("quantglow", lambda sample: list(compiled.run(None, sample)))
+    return Runtime("quantglow", lambda sample: list(compiled.run(None, sample)), save=compiled.save)
 
 
 def onnxruntime(network: Network, feeds: list[Feeds], threads: int, method: str) -> Runtime:
@@ -72,12 +73,16 @@ def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> 
         return peers.openvino_compiled("nncf", path, threads)
 
 
+UNALIGNED = tuple(name for name in EQUALIZATIONS if name != "align-inputs")
 _NNCF = ("openvino", "nncf")
 CONTESTANTS = {
     found.name: found
     for found in (
         Contestant("quantglow", ours, peer=False),
         Contestant("quantglow int16", partial(ours, int16_activations="auto"), peer=False),
+        Contestant(
+            "quantglow without align-inputs", partial(ours, equalization=UNALIGNED), peer=False
+        ),
         Contestant("quantglow without recovery", partial(ours, recovery=()), peer=False),
         Contestant("onnxruntime minmax", partial(onnxruntime, method="MinMax")),
         Contestant("onnxruntime percentile", partial(onnxruntime, method="Percentile")),

@@ -21,11 +21,13 @@ class Runtime:
     """A model made ready by one runtime; ``run`` takes feeds and returns the outputs in order.
 
     ``compile_seconds``: of the time to make it ready, what compiling took, where that is known.
+    ``save`` writes the model to a file that ``quantglow.load`` reads; None: it cannot.
     """
 
     name: str
     run: Callable[[Feeds], list[NDArray[Any]]]
     compile_seconds: float = 0.0
+    save: Callable[[Path], object] | None = None
 
 
 Maker = Callable[[Network, int, int, int], Runtime]
