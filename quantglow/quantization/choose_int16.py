@@ -2,13 +2,14 @@
 int16 costs.
 
 Each value alone is rounded to int8 in the float network, on a few calibration samples; the error
-of the outputs is what int16 saves, since its own is 2**16 times less in power.  The errors of
-different values add up, nearly, so the best are taken one by one, by error saved for each second
-added, until ``BUDGET`` of the network's estimated time (see ``costs``) is spent.
+of what the outputs are judged by (see ``rounded_run.judged``) is what int16 saves, since its own is
+2**16 times less in power.  The errors of different values add up, nearly; so those with the largest
+sum are taken that ``BUDGET`` of the network's estimated time (see ``costs``) has room for.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,9 +21,10 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
-from quantglow.quantization.costs import int16_seconds, total_seconds
+from quantglow.quantization.costs import int16_seconds, macs_of, total_seconds
 from quantglow.quantization.plan import Plan
-from quantglow.quantization.rounded_run import told_apart
+from quantglow.quantization.rounded_run import energy
+from quantglow.quantization.rounded_run import judges as judges_of
 from quantglow.quantization.widths import (
     group_of,
     int16_refusal,
@@ -35,11 +37,17 @@ from quantglow.types import Array, ElementType
 BUDGET = 0.05
 """Of the network's time, for all that becomes int16."""
 
-LEAST_SHARE = 0.01
+LEAST_SHARE = 0.002
 """Of the error of all candidates: values with less stay int8, however cheap int16 were."""
 
-SAMPLES = 2
+FEWEST_SAMPLES, MOST_SAMPLES = 2, 8
 """Calibration samples on which errors are measured; each costs half a run for each candidate."""
+
+SHARES = 2000
+"""Of the budget, to which costs are rounded up."""
+
+WORK = 2e11
+"""Multiply-accumulates for which more than the fewest samples are taken."""
 
 Values = Mapping[Node, Array]
 
@@ -57,14 +65,43 @@ def with_chosen_int16(
     for root in candidates(plan):
         cost = int16_seconds(plan, stored_members(plan, root))
         costs.update({root: cost} if cost <= budget else {})
-    harms = measured_harms(plan, list(costs), samples[:: -(-len(samples) // SAMPLES)], progress)
+    harms = measured_harms(plan, list(costs), _some(plan, len(costs), samples), progress)
     least = LEAST_SHARE * sum(harms.values())
+    worth = {root: cost for root, cost in costs.items() if harms[root] > least}
     ranges = ranges_for_int16(plan.graph, profile, config)
-    for root in sorted(costs, key=lambda r: -harms[r] / costs[r]):
+    for root in sorted(most_harmful(worth, harms, budget), key=lambda r: -harms[r]):
         # What was chosen before may forbid it: see ``int16_refusal``.
-        if harms[root] >= least and costs[root] <= budget and not int16_refusal(plan, root):
-            plan, budget = with_int16(plan, ranges, [root]), budget - costs[root]
+        if not int16_refusal(plan, root):
+            plan = with_int16(plan, ranges, [root])
     return plan
+
+
+def most_harmful(
+    costs: Mapping[Node, float], harms: Mapping[Node, float], budget: float
+) -> list[Node]:
+    """Those with the largest sum of harms whose costs do not exceed the budget, by dynamic
+    programming over ``SHARES`` equal parts of it; costs are rounded up to these.
+    """
+    sums = np.zeros(SHARES + 1)
+    taken = {}
+    for root, cost in costs.items():
+        share = math.ceil(SHARES * cost / budget)
+        others = np.pad(sums[: len(sums) - share], (share, 0), constant_values=-np.inf)
+        taken[root] = share, others + harms[root] > sums
+        sums = np.maximum(sums, others + harms[root])
+    found, left = [], SHARES
+    for root, (share, better) in reversed(taken.items()):
+        if better[left]:
+            found.append(root)
+            left -= share
+    return found
+
+
+def _some(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
+    """As many of the samples as there is time for with ``count`` candidates, spread over all."""
+    work = sum(map(macs_of, plan.graph.compute_nodes())) * count / 2
+    wanted = min(max(int(WORK / max(work, 1)), FEWEST_SAMPLES), MOST_SAMPLES)
+    return samples[:: -(-len(samples) // wanted)]
 
 
 def candidates(plan: Plan) -> list[Node]:
@@ -81,19 +118,24 @@ def stored_members(plan: Plan, root: Node) -> list[Node]:
 def measured_harms(
     plan: Plan, roots: Sequence[Node], samples: Sequence[Feeds], progress: bool | str
 ) -> dict[Node, float]:
-    """For each group the error of the outputs (``told_apart``), over their power, if it alone is
-    int8.
+    """For each group the error of what the outputs are judged by, over its power, summed over the
+    outputs, if the group alone is int8.
     """
-    harms = dict.fromkeys(roots, 0.0)
+    judges = list(dict.fromkeys(judges_of(plan.graph)))
     stored = {root: stored_members(plan, root) for root in roots}
-    outputs = list(dict.fromkeys(told_apart(plan.graph)))
+    noise, signal = np.zeros((len(roots), len(judges))), np.zeros(len(judges))
     for feeds in shown(samples, "Choosing int16", progress):
         exact: dict[Node, Array] = {}
         interpret(plan.graph, feeds, [exact.__setitem__])
-        for root in roots:
+        signal += [energy(exact[node].astype(np.float64), shift) for node, shift in judges]
+        for index, root in enumerate(roots):
             changed = rounded_run(plan, exact, stored[root], plan.elements[root])
-            harms[root] += sum(relative_error(exact[o], changed.get(o, exact[o])) for o in outputs)
-    return harms
+            for place, (node, shift) in enumerate(judges):
+                if node in changed:
+                    difference = np.subtract(changed[node], exact[node], dtype=np.float64)
+                    noise[index, place] += energy(difference, shift)
+    relative = np.divide(noise, signal, out=np.zeros_like(noise), where=signal > 0)
+    return dict(zip(roots, relative.sum(axis=1).tolist(), strict=True))
 
 
 def rounded_run(
@@ -114,10 +156,3 @@ def rounded_run(
             rounded = changed if plan.is_int8(node) else copies
             rounded[node] = dequantize(codes, quant_of(element))
     return changed
-
-
-def relative_error(exact: Array, found: Array) -> float:
-    """Power of the difference over the power of ``exact``; 0 where there is none."""
-    difference = np.subtract(found, exact, dtype=np.float64)
-    power = float(np.square(exact, dtype=np.float64).sum())
-    return float(np.square(difference).sum()) / power if power else 0.0

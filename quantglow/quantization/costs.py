@@ -1,7 +1,9 @@
 """What integer operators cost, and what int16 adds, estimated from shapes alone.
 
-Seconds on one core with AVX-512 VNNI, at the rates this package's kernels reach there: the choice
-they lead to depends on the network only, not on the machine that quantizes it.
+Seconds on one core of an Ice Lake Xeon (AVX-512 VNNI), fitted to the times of every kernel call of
+MobileNetV2, EfficientNet-Lite0, ResNet-50, PP-OCR and MNIST, all in int8 and all in int16.  They
+are constants, not measured where they are used: the choice that they lead to depends on the network
+only, not on the machine that quantizes it.
 """
 
 from __future__ import annotations
@@ -9,48 +11,70 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Conv, MatMul
+from quantglow.ops import Conv, LogSoftmax, MatMul, Softmax
 from quantglow.ops.convolution import Contraction
+from quantglow.ops.unary import Unary
 from quantglow.quantization.functions import function_of
 from quantglow.quantization.plan import Plan
+from quantglow.quantization.rules import EXACT_IN_FLOAT
 
-DENSE_MACS = 500e9
-DEPTHWISE_MACS = 170e9
-RESULTS = 60e9
+DENSE_MACS = 230e9
+DEPTHWISE_MACS = 100e9
+RESULTS = 12.5e9
 """Sums finished: bias, multiplier, rounding, bounds, store."""
-MOVED_BYTES = 100e9
+MOVED_BYTES = 40e9
+WEIGHT_BYTES = 15e9
+"""All weights of a network seldom stay in the second-level cache between two runs."""
+FUNCTIONS = (LogSoftmax, Softmax, Unary)
+FLOAT_FUNCTIONS = 1e9
+"""Results of those that float computes.  All rates are per second."""
+
+INT16_DENSE_MACS = 120e9
+INT16_DEPTHWISE_MACS = 85e9
+"""What a product takes longer with an int16 input is its multiply-accumulates over this: a word
+product has half the multiplications of a byte product, and on this processor half the rate."""
 INT16_FUNCTIONS = 4e9
-"""Results of a function of one value that reads or gives int16; in int8 it costs next to nothing,
-being a table in registers.  All rates are per second."""
+INT16_TABLES = 1.6e9
+"""Results of a function of one value that reads int16, computed in float or looked up in a table of
+65,536; or that gives int16.  In int8 it costs next to nothing, being a table in registers."""
 
 FLOAT_TIMES = 4.0
 """Products in float32 take so much longer: an instruction has a quarter of the multiplications."""
 FLOAT_NBYTES = 8
 """Moved for each element of a value more than in int8: 3 that it is wider, 5 for a conversion."""
 
-DEPTHWISE_SHARE = 0.7
-"""Of a depthwise convolution's time that int16 adds; other products take twice their time."""
-
 
 def total_seconds(plan: Plan) -> float:
     """The whole plan with every stored integer in 8 bits."""
-    total = 0.0
-    for node in plan.graph.compute_nodes():
-        itemsize = 1 if plan.is_int8(node) else 4
-        values = [node, *(o for o in node.operands if not isinstance(o, Constant))]
-        total += products_seconds(node) + itemsize * sum(v.type.size for v in values) / MOVED_BYTES
-        total += node.type.size / RESULTS if isinstance(node, Contraction | MatMul) else 0.0
-    return total
+    return sum(_seconds(plan, node) for node in plan.graph.compute_nodes())
+
+
+def _seconds(plan: Plan, node: Node) -> float:
+    itemsize = 1 if plan.is_int8(node) else 4
+    moved = sum(o.type.size for o in node.operands if not isinstance(o, Constant))
+    if isinstance(node, Contraction | MatMul):
+        finished = node.type.size / RESULTS
+        return products_seconds(node) + finished + itemsize * moved / MOVED_BYTES
+    seconds = itemsize * (moved + node.type.size) / MOVED_BYTES
+    if not plan.is_int8(node) and isinstance(node, FUNCTIONS):
+        seconds += node.type.size / FLOAT_FUNCTIONS
+    return seconds
+
+
+def macs_of(node: Node) -> int:
+    """Multiply-accumulates."""
+    if isinstance(node, MatMul):
+        return node.type.size * node.x.type.shape[-1]
+    if not isinstance(node, Contraction):
+        return 0
+    return node.type.size * (node.w.type.size // max(node.w.type.shape[-1], 1))
 
 
 def products_seconds(node: Node) -> float:
-    """The multiply-accumulates of an int8 operator."""
-    if isinstance(node, MatMul):
-        return node.type.size * node.x.type.shape[-1] / DENSE_MACS
-    if not isinstance(node, Contraction):
-        return 0.0
-    macs = node.type.size * (node.w.type.size // max(node.w.type.shape[-1], 1))
-    return macs / (DEPTHWISE_MACS if is_depthwise(node) else DENSE_MACS)
+    """The multiply-accumulates of an int8 operator, and its weights."""
+    weights = node.w.type.size if isinstance(node, Contraction) else 0
+    rate = DEPTHWISE_MACS if is_depthwise(node) else DENSE_MACS
+    return macs_of(node) / rate + weights / WEIGHT_BYTES
 
 
 def is_depthwise(node: Node) -> bool:
@@ -58,19 +82,28 @@ def is_depthwise(node: Node) -> bool:
 
 
 def int16_seconds(plan: Plan, stored: Iterable[Node]) -> float:
-    """What it adds to store the values in 16 bits: a byte of every element written and read,
-    more dot products in their readers, functions that have no small table."""
+    """What it adds to store the values in 16 bits: a byte of every element written and read, more
+    dot products and wider weights in their readers, functions that have no small table."""
     added = 0.0
     for value in stored:
         readers = [r for r in plan.graph.users[value] if plan.is_int8(r)]
-        functions = sum(function_of(node) is not None for node in (value, *readers))
-        added += functions * value.type.size / INT16_FUNCTIONS
         added += value.type.size * (1 + len(readers)) / MOVED_BYTES
-        for reader in readers:
-            if value is reader.operands[0]:
-                share = DEPTHWISE_SHARE if is_depthwise(reader) else 1.0
-                added += share * products_seconds(reader)
+        if function_of(value) is not None:
+            added += value.type.size / INT16_FUNCTIONS
+        added += sum(_reading_seconds(value, reader) for reader in readers)
     return added
+
+
+def _reading_seconds(value: Node, reader: Node) -> float:
+    """What it adds to an operator that it reads int16, beside the bytes of the value."""
+    if function_of(reader) is not None:
+        exact = isinstance(reader, EXACT_IN_FLOAT)
+        return value.type.size / (INT16_FUNCTIONS if exact else INT16_TABLES)
+    if value is not reader.operands[0]:
+        return 0.0
+    weights = reader.w.type.size if isinstance(reader, Contraction) else 0
+    rate = INT16_DEPTHWISE_MACS if is_depthwise(reader) else INT16_DENSE_MACS
+    return macs_of(reader) / rate + weights / WEIGHT_BYTES
 
 
 def float_seconds(plan: Plan, node: Node) -> float:

@@ -16,7 +16,6 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.choose_int16 import (
-    LEAST_SHARE,
     candidates,
     measured_harms,
     stored_members,
@@ -27,6 +26,8 @@ from quantglow.quantization.widths import int16_refusal, is_int16, ranges_for_in
 
 INT16, FLOAT = "int16", "float"
 LEAST_SECONDS = 1e-9
+LEAST_PART = 0.01
+"""Of an operator's error, that makes a value next to it int16 before the operator becomes float."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def ranked(plan: Plan, wide: Sequence[Step], real: Sequence[Step]) -> list[Step]
         node = plan.graph.by_name(step.name)
         if step.precision == FLOAT:
             for root in _groups_at(plan, node):
-                if root in waiting and waiting[root].harm >= LEAST_SHARE * step.harm:
+                if root in waiting and waiting[root].harm >= LEAST_PART * step.harm:
                     order.append(waiting.pop(root))
             order.append(step)
         elif waiting.pop(plan.groups[node], None):

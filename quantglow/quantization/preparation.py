@@ -2,7 +2,8 @@
 
 Every lever is tried and kept only where it lowers the noise of the network's outputs on samples
 that were held back: first for the whole network, then for each stretch of it alone.  The plain
-graph with min-max ranges is the first candidate, so that the result is never worse there.
+graph with min-max ranges is the first candidate, so that the result is never worse there.  Only
+inputs on the grid of their bytes are taken without a trial: their rounding is exact.
 
 Decisions are keyed by value names, so that they hold for the same model at another shape.
 """
@@ -127,11 +128,10 @@ class _Search:
 
     def steps(self) -> Iterator[None]:
         """One trial after the other."""
+        if "align-inputs" in self.config.equalization:
+            self._align()
         self._offer(self.best)
         yield
-        if "align-inputs" in self.config.equalization:
-            self._offer_aligned()
-            yield
         plain = self.best
         if self.chooses_ranges:
             self._offer_ranges(plain)
@@ -154,13 +154,13 @@ class _Search:
             self._offer(self._plain_in(stretch))
             yield
 
-    def _offer(self, candidate: Prepared, worth: float = WORTH) -> None:
+    def _offer(self, candidate: Prepared) -> None:
         """Take the candidate if its outputs are less noisy on the held-back samples."""
         graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
         plan = make_plan(graph, profile, self.config, self.imported, ranges)
         exact = "round-weights" in self.config.recovery
         noise = relative_noise(plan, self.held, self.wanted, exact)
-        if noise < self.noise * (worth if np.isfinite(self.noise) else 1):
+        if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
 
     def _offer_ranges(self, candidate: Prepared) -> None:
@@ -184,8 +184,12 @@ class _Search:
         scarce |= {f"{name}{SUFFIX}" for name in scarce}
         return self._rescaled(factors_of(self.tapped, reach, self.config.equalization, scarce))
 
-    def _offer_aligned(self) -> None:
-        """The graph on levels of its inputs; if it is taken, all that follows starts from it."""
+    def _align(self) -> None:
+        """Take the graph on levels of its inputs; all that follows starts from it.
+
+        Rounding to levels is exact, so nothing is compared: behind the noise of all other values a
+        few samples would not always show it.
+        """
         grids = grids_of(self.graph, [*self.fitting, *self.held])
         graph, ranges = aligned(self.graph, grids)
         if not ranges:
@@ -195,11 +199,8 @@ class _Search:
             name: Histogram.of(np.array([r.low, r.high], np.float32)) for name, r in ranges.items()
         }
         profile = replace(self.profile, histograms={**added, **known})
-        candidate = Prepared(graph, profile, ranges, grids=grids)
-        self._offer(candidate, worth=1.0)  # It is exact: no chance has to be ruled out.
-        if self.best is candidate:
-            self.start, self.graph, self.profile = candidate, graph, profile
-            self.tapped = tapped(graph)
+        self.start = self.best = Prepared(graph, profile, ranges, grids=grids)
+        self.graph, self.profile, self.tapped = graph, profile, tapped(graph)
 
     def _offer_mixed(self) -> None:
         """The best so far, with the channels of linear streams mixed."""

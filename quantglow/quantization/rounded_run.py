@@ -46,11 +46,15 @@ def judged(graph: Graph) -> tuple[Node, ...]:
     the probability is 0 or 1 and the one sample that is least sure would decide; of a few numbers
     the features they are made of, since the noise of a few numbers is mostly chance.
     """
-    return tuple(_judged(node)[0] for _, node in graph.outputs)
+    return tuple(node for node, _ in judges(graph))
+
+
+def judges(graph: Graph) -> tuple[tuple[Node, bool], ...]:
+    """``judged``, and of each whether what its rows have in common is ignored, as by a Softmax."""
+    return tuple(_judged(node) for _, node in graph.outputs)
 
 
 def _judged(node: Node) -> tuple[Node, bool]:
-    """The node, and whether what its rows have in common is ignored, as by a Softmax."""
     any_shift = False
     while node.operands:
         source = _behind_views(node)
@@ -80,18 +84,18 @@ def relative_noise(
     """Energy of the error over energy of the signal, of the worst output, over all samples."""
     weights = {} if exact_weights else _rounded_weights(plan)
     noise, signal = np.zeros(len(plan.graph.outputs)), np.full(len(plan.graph.outputs), TINY)
-    any_shift = [_judged(node)[1] for _, node in plan.graph.outputs]
+    any_shift = [shift for _, shift in judges(plan.graph)]
     for feeds, right in zip(samples, wanted, strict=True):
         results = run(plan.graph, feeds, plan, weights)
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
             reference = exact.astype(np.float64)
-            noise[index] += _energy(got - reference, any_shift[index])
-            signal[index] += _energy(reference, any_shift[index])
+            noise[index] += energy(got - reference, any_shift[index])
+            signal[index] += energy(reference, any_shift[index])
     return float((noise / signal).max(initial=0.0))
 
 
-def _energy(values: Array, any_shift: bool) -> float:
-    """Sum of squares, of rows with ``any_shift`` around their mean."""
+def energy(values: Array, any_shift: bool) -> float:
+    """Sum of squares; of rows with ``any_shift`` around their mean."""
     apart = values - values.mean(axis=-1, keepdims=True) if any_shift and values.size else values
     return float(np.square(apart).sum())
 

@@ -15,9 +15,10 @@ from dataclasses import replace
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import AveragePool, MatMul, ReduceMean, Softmax
+from quantglow.ops import AveragePool, Clip, MatMul, ReduceMean, Relu, Softmax
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
+from quantglow.quantization.functions import function_of
 from quantglow.quantization.params import int16_element
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.scope import known_names, matching
@@ -132,7 +133,21 @@ def is_stored(plan: Plan, value: Node) -> bool:
         return False
     if isinstance(value, Input) or not plan.is_int8(value):
         return any(plan.is_int8(reader) for reader in plan.graph.users[value])
-    return value in plan.integer_results
+    return value in plan.integer_results and not is_skipped(plan, value)
+
+
+def is_skipped(plan: Plan, value: Node) -> bool:
+    """Whether an int8 value lies inside chains of functions, each of which is one table (see
+    ``functions.composed``): it is never rounded.
+    """
+    readers = plan.graph.users[value]
+    if function_of(value) is None or is_int16(plan, value) or not readers:
+        return False
+    if any(output is value for _, output in plan.graph.outputs):
+        return False
+    # A Clip or Relu may pass on what it reads.
+    tables = (r for r in readers if plan.is_int8(r) and not isinstance(r, Clip | Relu))
+    return sum(function_of(r) is not None for r in tables) == len(readers)
 
 
 def reader_refusal(reader: Node, wide: int) -> str:
