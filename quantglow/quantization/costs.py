@@ -29,10 +29,10 @@ FUNCTIONS = (LogSoftmax, Softmax, Unary)
 FLOAT_FUNCTIONS = 1e9
 """Results of those that float computes.  All rates are per second."""
 
-INT16_DENSE_MACS = 120e9
+INT16_DENSE_MACS = 230e9
 INT16_DEPTHWISE_MACS = 85e9
-"""What a product takes longer with an int16 input is its multiply-accumulates over this: a word
-product has half the multiplications of a byte product, and on this processor half the rate."""
+"""What a product takes longer with an int16 input is its multiply-accumulates over this: an
+instruction has half the multiplications of one for bytes."""
 INT16_FUNCTIONS = 4e9
 INT16_TABLES = 1.6e9
 """Results of a function of one value that reads int16, computed in float or looked up in a table of

@@ -14,10 +14,14 @@ X86_TRIPLE = "x86_64-unknown-linux-gnu"
 AMX = "amx-int8"
 """As ``avx512vnni``, with convolutions on tiles."""
 
+WORDS = "+fast-dpwssd"
+"""Without it LLVM takes ``vpdpwssd`` for slow on most processors and makes two instructions of it,
+``vpmaddwd`` and ``vpaddd``, which compete for the same ports."""
+
 _LEVELS = {
-    AMX: ("x86-64-v4", "+avx512vnni,+amx-tile,+amx-int8", 64, Dot.VNNI, True),
-    "avx512vnni": ("x86-64-v4", "+avx512vnni", 64, Dot.VNNI, True),
-    "avxvnni": ("x86-64-v3", "+avxvnni", 32, Dot.VNNI, True),
+    AMX: ("x86-64-v4", f"+avx512vnni,+amx-tile,+amx-int8,{WORDS}", 64, Dot.VNNI, True),
+    "avx512vnni": ("x86-64-v4", f"+avx512vnni,{WORDS}", 64, Dot.VNNI, True),
+    "avxvnni": ("x86-64-v3", f"+avxvnni,{WORDS}", 32, Dot.VNNI, True),
     "avx2": ("x86-64-v3", "", 32, Dot.PAIRS, True),
     "x86-64": ("x86-64", "", 16, Dot.MADD, False),
 }
@@ -70,7 +74,7 @@ def _native() -> Target:
         name=level,
         triple=this.triple,
         cpu=this.cpu,
-        features=this.features,
+        features=f"{this.features},{WORDS}" if dot is Dot.VNNI else this.features,
         vector_nbytes=nbytes,
         dot=dot,
         fma=fma,

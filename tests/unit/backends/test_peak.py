@@ -12,28 +12,30 @@ from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
 from quantglow.types import DType
 
 
-def assembly(level: str, is_float: bool) -> tuple[int, str]:
+def assembly(level: str, dtype: DType) -> tuple[int, str]:
     """Sums in registers, and the code that adds to them."""
     target = resolve(level)
-    kernel = peak.ProductKernel(dot_product(target, DType.F32 if is_float else DType.U8))
+    kernel = peak.ProductKernel(dot_product(target, dtype))
     module = llvm.parse_assembly(kernel.text())
     return kernel.sums, machine(target).emit_assembly(module)
 
 
 @pytest.mark.parametrize(
-    ("level", "is_float", "instruction"),
+    ("level", "dtype", "instruction"),
     [
-        ("avx512vnni", False, "vpdpbusd"),
-        ("avxvnni", False, "vpdpbusd"),
-        ("avx512vnni", True, "vfmadd"),
-        ("avx2", True, "vfmadd"),
-        ("x86-64", True, "mulps"),
+        ("avx512vnni", DType.U8, "vpdpbusd"),
+        ("avxvnni", DType.U8, "vpdpbusd"),
+        ("avx512vnni", DType.I16, "vpdpwssd"),
+        ("avxvnni", DType.I16, "vpdpwssd"),
+        ("avx512vnni", DType.F32, "vfmadd"),
+        ("avx2", DType.F32, "vfmadd"),
+        ("x86-64", DType.F32, "mulps"),
     ],
 )
 def test_every_product_stays_and_no_sum_is_spilled(
-    level: str, is_float: bool, instruction: str
+    level: str, dtype: DType, instruction: str
 ) -> None:
-    sums, text = assembly(level, is_float)
+    sums, text = assembly(level, dtype)
     assert text.count(instruction) == sums
     assert "(%rsp)" not in text
 
