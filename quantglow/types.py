@@ -112,6 +112,16 @@ class QuantParams:
             raise ValueError("a per-axis quantization has no single zero point")
         return self.zero_points[0]
 
+    def check_storage(self, dtype: DType) -> None:
+        """Raise ``ValueError`` if zero points do not fit the integers of the storage type."""
+        if dtype.is_float or not any(self.zero_points):
+            return
+        if dtype is DType.BOOL:
+            raise ValueError("conditions have no zero point")
+        low, high = dtype.limits
+        if min(self.zero_points) < low or max(self.zero_points) > high:
+            raise ValueError(f"zero points of {dtype} must lie in [{low}, {high}]")
+
     def __str__(self) -> str:
         if self.axis is None:
             return f"{shortest(self.scale)!r},{self.zero_point}"
@@ -130,6 +140,10 @@ class ElementType:
     dtype: DType
     quant: QuantParams | None = None
 
+    def __post_init__(self) -> None:
+        if self.quant is not None:
+            self.quant.check_storage(self.dtype)
+
 
 @dataclass(frozen=True)
 class TensorType:
@@ -138,6 +152,10 @@ class TensorType:
     dtype: DType
     shape: tuple[int, ...]
     quant: QuantParams | None = None
+
+    def __post_init__(self) -> None:
+        if self.quant is not None:
+            self.quant.check_storage(self.dtype)
 
     @property
     def element(self) -> ElementType:

@@ -21,6 +21,25 @@ Pads = tuple[int, int, int, int]
 """Top, left, bottom, right."""
 
 
+FACTORS = (DType.I8, DType.U8, DType.I16)
+"""Element types of quantized activations that products take."""
+
+LARGEST_WINDOW = 2**16
+"""Elements along an axis; files ask for more only when they are damaged."""
+
+
+def check_windows(
+    node: Node, kernel: Pair, strides: Pair, dilations: Pair, pads: Pads = (0, 0, 0, 0)
+) -> None:
+    """Raise ``TypeRuleError`` unless every tap of every window lies in the padded input."""
+    if min(*kernel, *strides, *dilations) < 1:
+        raise node.refuse(f"kernel {kernel}, strides {strides}, dilations {dilations} must be > 0")
+    if min(pads) < 0:
+        raise node.refuse(f"pads {pads} must not be negative: what cuts is a Slice")
+    if max(*kernel, *strides, *dilations, *pads) > LARGEST_WINDOW:
+        raise node.refuse(f"windows, steps and pads may be {LARGEST_WINDOW} wide at most")
+
+
 def window_count(
     size: int, kernel: int, stride: int, dilation: int, before: int, after: int
 ) -> int:
@@ -46,6 +65,8 @@ class Contraction(Node):
             raise self.refuse(f"the result would have shape {shape}")
         if is_integer(self.x.type):
             weights = self.w.type
+            if self.x.type.dtype not in FACTORS or weights.dtype is not DType.I8:
+                raise self.refuse("x must be 8-bit or int16, w int8")
             if weights.quant is None or any(weights.quant.zero_points):
                 raise self.refuse("x is quantized, so w must be quantized symmetrically")
             if weights.quant.axis not in (None, weights.rank - 1):
@@ -120,9 +141,10 @@ class Conv(Contraction):
             raise self.refuse("x and w must have 4 dimensions")
         n, h, w, c = self.x.type.shape
         kh, kw, c_group, o = self.w.type.shape
-        if c_group * self.group != c or o % self.group:
+        if self.group < 1 or c_group * self.group != c or o % self.group:
             raise self.refuse(f"{self.group} groups do not fit {c} channels to {o}")
         top, left, bottom, right = self.pads
+        check_windows(self, (kh, kw), self.strides, self.dilations, self.pads)
         oh = window_count(h, kh, self.strides[0], self.dilations[0], top, bottom)
         ow = window_count(w, kw, self.strides[1], self.dilations[1], left, right)
         if min(oh, ow) < 1:
@@ -223,8 +245,9 @@ class ConvTranspose(Contraction):
             raise self.refuse("x and w must have 4 dimensions")
         n, h, w, c = self.x.type.shape
         kh, kw, c_group, o = self.w.type.shape
-        if c_group * self.group != c or o % self.group:
+        if self.group < 1 or c_group * self.group != c or o % self.group:
             raise self.refuse(f"{self.group} groups do not fit {c} channels to {o}")
+        check_windows(self, (kh, kw), self.strides, self.dilations)
         top, left, bottom, right = self.pads
         oh = (h - 1) * self.strides[0] + self.dilations[0] * (kh - 1) + 1 - top - bottom
         ow = (w - 1) * self.strides[1] + self.dilations[1] * (kw - 1) + 1 - left - right

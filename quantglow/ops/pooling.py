@@ -9,11 +9,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from quantglow.graph.node import Node, op
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
-from quantglow.ops.convolution import Pads, Pair
+from quantglow.ops.convolution import Pads, Pair, check_windows
 from quantglow.types import Array, DType, ElementType, TensorType
-
-LARGEST_WINDOW = 2**16
-"""Elements along an axis; files ask for more only when they are damaged."""
 
 
 class Pool(Node):
@@ -29,8 +26,7 @@ class Pool(Node):
     def result_shape(self) -> tuple[int, ...]:
         if self.x.type.rank != 4:
             raise self.refuse("x must have 4 dimensions")
-        if max(self.kernel) > LARGEST_WINDOW or max(self.pads) > LARGEST_WINDOW:
-            raise self.refuse(f"windows and pads may be {LARGEST_WINDOW} wide at most")
+        check_windows(self, self.kernel, self.strides, self.dilations, self.pads)
         n, h, w, c = self.x.type.shape
         sizes = tuple(self.count(axis, size) for axis, size in enumerate((h, w)))
         if min(sizes) < 1:

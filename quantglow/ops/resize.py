@@ -3,6 +3,7 @@ weighted sum of two source rows (columns)."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -44,6 +45,12 @@ class Resize(Node):
             raise self.refuse(f"mode {self.mode!r} is neither nearest nor linear")
         if self.coordinates not in _COORDINATES:
             raise self.refuse(f"unknown coordinate transformation {self.coordinates!r}")
+        if self.rounding not in _ROUNDINGS:
+            raise self.refuse(f"unknown rounding {self.rounding!r}")
+        if min(*self.x.type.shape[1:3], *self.sizes) < 1:
+            raise self.refuse(f"images of {self.x.type.shape[1:3]} cannot become {self.sizes}")
+        if not all(math.isfinite(scale) and np.float32(scale) > 0 for scale in self.scales):
+            raise self.refuse(f"scales {self.scales} must be finite and positive")
         n, _, _, c = self.x.type.shape
         return self.x.type.with_shape((n, *self.sizes, c))
 
