@@ -17,7 +17,9 @@ LISTLESS_IR = 4
 """IR version since which initializers need not be inputs."""
 
 MAX_NBYTES = 2**31 - 1
-"""Protobuf's own limit for one message."""
+"""Protobuf's own limit for one message: of all weights, wherever they are stored."""
+
+TOO_LARGE = "the model and its weights are larger than 2 GiB; split the model"
 
 
 def load_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
@@ -37,7 +39,7 @@ def load_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.
 def read_file(path: Path) -> bytes:
     try:
         if path.stat().st_size > MAX_NBYTES:
-            raise ModelError(f"{path}: larger than 2 GiB; store the weights as external data")
+            raise ModelError(f"{path}: {TOO_LARGE}")
         return path.read_bytes()
     except (OSError, ValueError) as error:
         raise ModelError(f"{path}: cannot be read: {error}") from None
@@ -143,21 +145,23 @@ def refuse_recursion(proto: onnx.ModelProto, origin: str) -> None:
 
 def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> bool:
     """Read weights stored beside the model, inside its folder only; whether there are any."""
-    found = False
+    found, room = False, MAX_NBYTES
     for tensor in all_tensors(proto):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
         what = f"{origin}: external data of tensor {tensor.name!r}"
         if folder is None:
             raise ModelError(f"{what} needs the model's folder; pass the model as a path")
-        tensor.raw_data = read_external(tensor, folder, what)
+        tensor.raw_data = read_external(tensor, folder, what, room)
+        room -= len(tensor.raw_data)
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
         found = True
     return found
 
 
-def read_external(tensor: onnx.TensorProto, folder: Path, what: str) -> bytes:
+def read_external(tensor: onnx.TensorProto, folder: Path, what: str, room: int) -> bytes:
+    """The bytes of a tensor, ``room`` at most: many tensors may name one file, or a sparse one."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     path = safe_path(entries.get("location", ""), folder, what)
     try:
@@ -165,9 +169,12 @@ def read_external(tensor: onnx.TensorProto, folder: Path, what: str) -> bytes:
         available = path.stat().st_size - offset
         if offset < 0 or available < 0 or length > available:
             raise ModelError(f"{what} lies outside the file {path.name!r}; it may be truncated")
+        nbytes = available if length < 0 else length
+        if nbytes > room:
+            raise ModelError(f"{what}: {TOO_LARGE}")
         with path.open("rb") as file:
             file.seek(offset)
-            return file.read(available if length < 0 else length)
+            return file.read(nbytes)
     except (OSError, ValueError) as error:
         raise ModelError(f"{what} cannot be read: {error}") from None
 

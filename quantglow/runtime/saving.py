@@ -205,7 +205,9 @@ def graph_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any], number: int)
 
 
 def check_members(archive: zipfile.ZipFile) -> None:
-    """Raise ``ValueError`` on members that are compressed, encrypted, or there twice."""
+    """Raise ``ValueError`` on members that are compressed, encrypted, there twice, or that share
+    bytes of the file: what is read is no more than what is stored.
+    """
     names = [info.filename for info in archive.infolist()]
     if len(set(names)) != len(names):
         raise ValueError("a member occurs twice")
@@ -213,6 +215,14 @@ def check_members(archive: zipfile.ZipFile) -> None:
         stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
         if not stored or info.flag_bits & 1:
             raise ValueError(f"member {info.filename!r} is compressed or encrypted")
+    if sum(info.file_size for info in archive.infolist()) > nbytes_of(archive):
+        raise ValueError("members overlap")
+
+
+def nbytes_of(archive: zipfile.ZipFile) -> int:
+    """The size of the file."""
+    assert archive.fp is not None, "the archive is open"
+    return archive.fp.seek(0, os.SEEK_END)
 
 
 def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from quantglow.errors import ModelError, QuantglowError, UnsupportedOpError
-from quantglow.frontend import import_model
+from quantglow.frontend import import_model, loading
 from quantglow.frontend.source_hash import source_hash
 from quantglow.interpreter import interpret
 from tests.unit.frontend.onnx_models import Const, floats, ints, model_of, single, weights
@@ -111,6 +112,28 @@ def test_altered_bytes_give_a_sound_graph_or_a_typed_error(data: st.DataObject) 
 def test_external_data_outside_the_folder_is_refused(tmp_path: Path, location: str) -> None:
     path = relocated(saved_with_external_data(tmp_path), location=location)
     with pytest.raises(ModelError, match="leaves the model's folder"):
+        import_model(path)
+
+
+def test_external_data_without_an_end_is_refused_unread(tmp_path: Path) -> None:
+    path = saved_with_external_data(tmp_path)
+    made = onnx.load(path, load_external_data=False)
+    for tensor in made.graph.initializer:
+        del tensor.external_data[1:]  # no offset and no length: the whole file
+    path.write_bytes(made.SerializeToString())
+    os.truncate(tmp_path / "w.bin", 1 << 40)
+    with pytest.raises(ModelError, match="larger than 2 GiB"):
+        import_model(path)
+
+
+def test_tensors_that_share_a_file_are_counted_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = saved_with_external_data(tmp_path)
+    path = relocated(path, offset="0", length="600")
+    os.truncate(tmp_path / "w.bin", 600)
+    monkeypatch.setattr(loading, "MAX_NBYTES", 1000)
+    with pytest.raises(ModelError, match="tensor 'x2'.*larger than 2 GiB"):
         import_model(path)
 
 

@@ -143,6 +143,19 @@ def test_compressed_members_are_refused(saved: Path) -> None:
         saving.load(path)
 
 
+def test_members_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "inner.zip", "w") as inner:
+        inner.writestr("inside", bytes(10_000))
+    info, data = inner.getinfo("inside"), (tmp_path / "inner.zip").read_bytes()
+    path = tmp_path / "bomb.qgm"
+    with zipfile.ZipFile(path, "w") as outer:
+        outer.writestr("outside", data[: 10_000 + info.header_offset + 30 + len("inside")])
+        info.header_offset = 30 + len("outside")
+        outer.filelist.append(info)
+    with pytest.raises(qg.FileFormatError, match="members overlap"):
+        saving.load(path)
+
+
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "constants/99.npy", "extra.txt"])
 def test_unknown_members_are_refused(saved: Path, name: str) -> None:
     def edit(members: dict[str, bytes]) -> None:
