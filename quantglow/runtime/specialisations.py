@@ -11,12 +11,14 @@ first one always stays).  Their kernels and constants are shared.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakSet
 
 from quantglow.errors import (
     DelegationError,
@@ -133,6 +135,14 @@ class FreeShapes:
     _made: Counter[Case] = field(default_factory=Counter)
     _first: Specialisation | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        _alive.add(self)
+
+    def forget_threads(self) -> None:
+        """In a forked child: what other threads were compiling, nobody compiles any more."""
+        self._lock = threading.Lock()
+        self._pending = {}
 
     @property
     def target(self) -> str:
@@ -259,6 +269,17 @@ class FreeShapes:
                 break
             if old != key and self._ready[old] is not self._first:
                 total -= nbytes_of(self._ready.pop(old).build)
+
+
+_alive: WeakSet[FreeShapes] = WeakSet()
+
+
+def _forget_threads() -> None:
+    for programs in list(_alive):
+        programs.forget_threads()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
 
 
 def case_of(found: Specialisation) -> Case:

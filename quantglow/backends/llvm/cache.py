@@ -8,13 +8,15 @@ and object, then the object.  It is written aside and renamed: readers see all o
 Other entries are named by a program, see ``identity``, and list the symbols of its kernels.
 
 The cache only saves time.  What cannot be read is compiled again; what cannot be written is not
-kept, and the debug log says so.
+kept, and the debug log says so.  A hash tells damage, not intent, and entries are run: a folder
+that other users may write to is not used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -49,7 +51,7 @@ class ObjectCache:
 
     def get(self, symbol: str) -> bytes | None:
         """The object that defines ``symbol``, or None where there is no intact one."""
-        if self.folder is None:
+        if self.folder is None or not is_private(self.folder):
             return None
         path = self._path(self.folder, symbol)
         try:
@@ -73,6 +75,8 @@ class ObjectCache:
         entry = sealed(symbol, code)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not is_private(self.folder):
+                return
             self._write(self.folder, self._path(self.folder, symbol), entry)
             self._unchecked_nbytes += len(entry)
             if self._is_pruning_due(self.folder):
@@ -118,7 +122,7 @@ class ObjectCache:
                 file.write(entry)
                 file.close()
                 os.replace(file.name, path)
-            except OSError:
+            except BaseException:
                 Path(file.name).unlink(missing_ok=True)
                 raise
 
@@ -141,8 +145,24 @@ def _dated_sizes(folder: Path) -> Iterator[tuple[float, int, str]]:
     with os.scandir(folder) as scan:
         for entry in scan:
             with suppress(FileNotFoundError):
-                status = entry.stat()
-                yield status.st_mtime, status.st_size, entry.path
+                status = entry.stat(follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    yield status.st_mtime, status.st_size, entry.path
+
+
+def is_private(folder: Path) -> bool:
+    """Whether nobody but this user and the administrator can have written there."""
+    if not hasattr(os, "geteuid"):
+        return True
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    others = stat.S_IWGRP | stat.S_IWOTH
+    if status.st_uid in (0, os.geteuid()) and not status.st_mode & others:
+        return True
+    debug.log(1, f"cache: {folder} is not used: other users may write to it")
+    return False
 
 
 def sealed(symbol: str, code: bytes) -> bytes:

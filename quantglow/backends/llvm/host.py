@@ -15,7 +15,7 @@ from pathlib import Path
 import llvmlite
 
 from quantglow import debug
-from quantglow.backends.llvm.cache import cache_folder
+from quantglow.backends.llvm.cache import cache_folder, is_private
 from quantglow.backends.llvm.target import Host
 from quantglow.files import replacing
 
@@ -29,7 +29,7 @@ def host() -> Host:
     """This processor."""
     folder = cache_folder("hosts")
     key = identity()
-    if folder is None or key is None:
+    if folder is None or key is None or (folder.exists() and not is_private(folder)):
         return _detected()
     path = folder / f"{key}.json"
     found = remembered(path)

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from weakref import WeakSet
 
 import llvmlite
 
@@ -27,6 +28,11 @@ KERNEL = "kernel"
 """The function that a kernel's text defines."""
 
 
+_libraries: WeakSet[KernelLibrary] = WeakSet()
+"""All of this process: a child that is forked while one of them compiles would wait for threads
+that it does not have, so forking waits until they are done."""
+
+
 class KernelLibrary:
     """Compiled kernels of one target, in this process."""
 
@@ -34,12 +40,21 @@ class KernelLibrary:
         self.target = target
         self.cache = cache or user_cache()
         self._addresses: dict[str, int] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        _libraries.add(self)
 
     def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
         """Addresses of the function ``entry`` of each module text, compiling what is new."""
         symbols = self._load(texts, entry)
         return [self._addresses[symbol] for symbol in symbols]
+
+    def hold(self) -> None:
+        """Wait until no thread compiles or loads, and let none begin."""
+        self._lock.acquire()
+
+    def release(self) -> None:
+        """After ``hold``: go on."""
+        self._lock.release()
 
     def _load(self, texts: Iterable[str], entry: str) -> list[str]:
         """The symbols of texts, loaded.  Texts are made while threads compile those before."""
@@ -127,6 +142,24 @@ def processors() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+_held: list[KernelLibrary] = []
+
+
+def _settle() -> None:
+    _held[:] = _libraries
+    for each in _held:
+        each.hold()
+
+
+def _resume() -> None:
+    for each in _held:
+        each.release()
+    _held.clear()
+
+
+os.register_at_fork(before=_settle, after_in_parent=_resume, after_in_child=_resume)
 
 
 @cache

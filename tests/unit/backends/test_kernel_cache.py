@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,12 +19,14 @@ from quantglow.backends.llvm.cache import (
     PRUNE_EVERY_NBYTES,
     TOUCH_AFTER_SECONDS,
     ObjectCache,
+    is_private,
     sealed,
     unsealed,
     user_cache,
 )
 from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.library import KernelLibrary
+from tests.unit.forking import exit_code_of_child
 
 TEXT = """
 define void @kernel(ptr %args, i64 %begin, i64 %end) nounwind {
@@ -222,3 +225,50 @@ def test_the_environment_chooses_the_folder(
     assert user_cache().folder == Path("/somewhere/.cache/quantglow/kernels")
     monkeypatch.setenv(ENVIRONMENT, "")
     assert user_cache().folder is None
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_while_a_thread_compiles_compiles_too() -> None:
+    begun = threading.Event()
+
+    class Slow(KernelLibrary):
+        def compile(self, text: str) -> bytes:
+            begun.set()
+            time.sleep(0.3)
+            return super().compile(text)
+
+    kernels = Slow(resolve("native"), ObjectCache(None))
+    thread = threading.Thread(target=product, args=(kernels,))
+    thread.start()
+    begun.wait()
+    assert exit_code_of_child(lambda: product(kernels) == 42) == 0
+    thread.join()
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
+def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "kernels"
+    ObjectCache(folder).put("a", b"code")
+    folder.chmod(mode)
+    ObjectCache(folder).put("b", b"more")
+    assert ObjectCache(folder).get("a") is None
+    assert not (folder / "b.o").exists()
+
+
+def test_a_folder_of_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ObjectCache(tmp_path).put("a", b"code")
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    assert is_private(tmp_path) == (owner == 0)  # the administrator's folders are
+
+
+def test_pruning_steps_over_folders(tmp_path: Path) -> None:
+    (tmp_path / "a.o").mkdir()
+    cache = ObjectCache(tmp_path, most_nbytes=1500)
+    for index in range(2):
+        cache.put(f"k{index}", bytes(900))
+        os.utime(tmp_path / f"k{index}.o", (9e8 + index,) * 2)
+    cache.prune()
+    assert sorted(path.name for path in tmp_path.glob("*.o")) == ["a.o", "k1.o"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import numpy as np
@@ -17,6 +16,7 @@ from quantglow.lowering import lower
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Constant, Conv, Input
 from quantglow.types import f32
+from tests.unit.forking import exit_code_of_child
 
 
 def network(seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
@@ -79,9 +79,8 @@ def test_a_forked_child_gets_workers_of_its_own() -> None:
     graph, feeds = network()
     executable = compiled(graph, 2)
     expected = executable.run(feeds)[0]
-    child = os.fork()
-    if child == 0:
-        same = all(np.array_equal(executable.run(feeds)[0], expected) for _ in range(20))
-        os._exit(0 if same else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+
+    def is_same() -> bool:
+        return all(np.array_equal(executable.run(feeds)[0], expected) for _ in range(20))
+
+    assert exit_code_of_child(is_same) == 0

@@ -133,7 +133,7 @@ def test_tensors_that_share_a_file_are_counted_each(
     path = relocated(path, offset="0", length="600")
     os.truncate(tmp_path / "w.bin", 600)
     monkeypatch.setattr(loading, "MAX_NBYTES", 1000)
-    with pytest.raises(ModelError, match="tensor 'x2'.*larger than 2 GiB"):
+    with pytest.raises(ModelError, match=r"tensor 'x2'.*larger than 2 GiB"):
         import_model(path)
 
 
@@ -339,5 +339,5 @@ def test_lrn_of_a_scalar_is_refused() -> None:
 
 def test_a_pool_of_immense_windows_is_refused() -> None:
     wide = {"kernel_shape": [1, 2**40], "pads": [0, 2**40 - 1, 0, 2**40 - 1]}
-    with pytest.raises(ModelError, match="windows and pads"):
+    with pytest.raises(ModelError, match="may be 65536 wide"):
         import_model(single("AveragePool", floats(1, 2, 3, 4), **wide)[0])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,6 +20,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.runtime.build import Machine
 from quantglow.runtime.specialisations import FreeShapes
+from tests.unit.forking import exit_code_of_child
 from tests.unit.free_network import SHAPES, free_model, image, sum_model, wide_model
 
 
@@ -206,3 +209,23 @@ def test_graphs_of_other_shapes_share_constants() -> None:
     first = weights((1, 64, 16, 16))
     assert first
     assert first == weights((2, 64, 16, 24))
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_while_a_shape_is_compiled_compiles_it_itself() -> None:
+    source = open_model(free_model())
+    begun, parent = threading.Event(), os.getpid()
+
+    def graph_at(case: Case) -> Graph:
+        if os.getpid() == parent:
+            begun.set()
+            time.sleep(0.3)
+        return source.at(case)
+
+    programs = FreeShapes(source.signature, graph_at, Machine.of(num_threads=1))
+    feeds = {"x": image(SHAPES[0])}
+    thread = threading.Thread(target=programs.at, args=(feeds,))
+    thread.start()
+    begun.wait()
+    assert exit_code_of_child(lambda: programs.at(feeds).graph is not None) == 0
+    thread.join()
