@@ -26,11 +26,17 @@ quick = settings(max_examples=40, deadline=None, suppress_health_check=slow)
 names = st.text(min_size=1)
 float32 = st.floats(width=32, allow_nan=False)
 scales = st.floats(2.0**-126, 2.0**100, width=32)
-params = st.one_of(
-    st.builds(QuantParams.per_tensor, scales, st.integers(-128, 127)),
-    st.lists(scales, min_size=1, max_size=4).map(lambda s: QuantParams.symmetric(s, 3)),
-)
-elements = st.builds(ElementType, st.sampled_from(DType), st.one_of(st.none(), params))
+symmetric = st.lists(scales, min_size=1, max_size=4).map(lambda s: QuantParams.symmetric(s, 3))
+
+
+def elements_of(dtype: DType) -> st.SearchStrategy[ElementType]:
+    has_zero_points = not dtype.is_float and dtype is not DType.BOOL
+    zero_points = st.integers(*dtype.limits) if has_zero_points else st.just(0)
+    per_tensor = st.builds(QuantParams.per_tensor, scales, zero_points)
+    return st.builds(ElementType, st.just(dtype), st.one_of(st.none(), per_tensor, symmetric))
+
+
+elements = st.sampled_from(DType).flatmap(elements_of)
 scalars = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text())
 attributes = st.recursive(
     st.one_of(scalars, elements), lambda inner: st.lists(inner, max_size=3).map(tuple)
