@@ -7,6 +7,12 @@ setup(
     package_dir={"quantglow._data": "datasets"},
     package_data={
         "quantglow": ["py.typed"],
-        "quantglow._data": ["README.md", "mnist_*", "ppocr_cls.onnx", "ocr_direction.npz"],
+        "quantglow._data": [
+            "README.md",
+            "mnist_cnn.onnx",
+            "mnist_test.npz",
+            "ppocr_cls.onnx",
+            "ocr_direction.npz",
+        ],
     },
 )

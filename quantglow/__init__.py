@@ -8,10 +8,10 @@
     outputs = compiled.run(None, {"input": x})
     print(compiled.report)
 
-How a model flows: ``driver`` has the public functions and ``job`` the stages of the main one;
-``models`` opens a model as a family of graphs, one for each shape; ``passes``, ``profiling`` and
-``quantization`` rewrite a graph, ``runtime.build`` makes it run.  What cannot be compiled goes by
-``delegating`` to onnxruntime; ``loading`` reads what was saved.
+How a model flows: ``driver`` has the public functions, and ``driver.job`` the stages of the main
+one; ``driver.models`` opens a model as a family of graphs, one for each shape; ``passes``,
+``profiling`` and ``quantization`` rewrite a graph, ``runtime.build`` makes it run.  What cannot be
+compiled goes by ``driver.delegating`` to onnxruntime; ``driver.loading`` reads what was saved.
 """
 
 from importlib import import_module

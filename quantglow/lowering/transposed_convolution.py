@@ -15,7 +15,7 @@ from quantglow.graph.node import Constant, Node
 from quantglow.lowering.contraction import require_constant, zero_bias
 from quantglow.lowering.rules import lowers, tag
 from quantglow.ops import Concat, Conv, ConvTranspose, Pad, Reshape, Slice, Transpose
-from quantglow.ops.convolution import Pair
+from quantglow.ops.windows import Pair
 from quantglow.types import Array, ElementType, QuantParams
 
 FEW_CHANNELS = 16

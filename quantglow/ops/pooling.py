@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from quantglow.graph.node import Node, op
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
-from quantglow.ops.convolution import Pads, Pair, check_windows
+from quantglow.ops.windows import Pads, Pair, check_windows
 from quantglow.types import Array, DType, ElementType, TensorType
 
 

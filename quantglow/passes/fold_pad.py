@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.convolution import Conv, Pads
+from quantglow.ops.convolution import Conv
 from quantglow.ops.pooling import AveragePool, MaxPool, Pool
 from quantglow.ops.shape import Pad
 from quantglow.ops.unary import Clip, Relu
+from quantglow.ops.windows import Pads
 
 
 @rewrite_pass("fold-pad")

@@ -8,7 +8,8 @@ from quantglow.frontend.context import Call, importer
 from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
 from quantglow.frontend.operators.windows import Windows, auto_padded, pair, shared_out, windows_of
 from quantglow.graph.node import Node
-from quantglow.ops.convolution import Conv, ConvTranspose, Pads, Pair
+from quantglow.ops.convolution import Conv, ConvTranspose
+from quantglow.ops.windows import Pads, Pair
 from quantglow.types import Array
 
 

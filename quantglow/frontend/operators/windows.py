@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantglow.frontend.context import Call, Unsupported
-from quantglow.ops.convolution import Pads, Pair
+from quantglow.ops.windows import Pads, Pair
 
 
 @dataclass(frozen=True)
