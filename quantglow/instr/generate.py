@@ -26,8 +26,8 @@ from quantglow.instr.program import (
     Instruction,
     Program,
     View,
-    dense_strides,
 )
+from quantglow.instr.strides import dense_strides
 from quantglow.ops import Concat, Conv, Expand, Map, Pad, Reshape, Slice, Transpose
 from quantglow.types import TensorType
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.instr.program import dense_strides, reshaped_strides
+from quantglow.instr.strides import dense_strides, reshaped_strides
 from quantglow.ops import Concat, Expand, Pad, Reshape, Slice, Transpose
 
 ALIASES = (Input, Constant, Reshape, Slice, Transpose, Expand)

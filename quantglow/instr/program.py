@@ -7,18 +7,16 @@ in SSA form: memory is explicit, so that sharing and planning are passes over th
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 
-import numpy as np
-
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Node, operand_fields
 from quantglow.graph.printer import shown_attributes
+from quantglow.instr.strides import dense_strides, reshaped_strides
 from quantglow.types import Array, ElementType, TensorType
 
 Spelling = Callable[[TensorType], str]
@@ -135,25 +133,6 @@ class View:
 
     def __str__(self) -> str:
         return self.text(str)
-
-
-def dense_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Row-major strides in elements."""
-    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
-
-
-def reshaped_strides(
-    shape: tuple[int, ...], strides: tuple[int, ...], new: tuple[int, ...]
-) -> tuple[int, ...] | None:
-    """Strides of the same elements under the shape ``new``, or None where there are none."""
-    probe = np.lib.stride_tricks.as_strided(np.empty(0, np.int8), shape, strides, writeable=False)
-    try:
-        # NumPy knows when a reshape needs no copy; bytes stand for elements here.
-        view = probe.view()
-        view.shape = new
-    except AttributeError:
-        return None
-    return tuple(view.strides)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,8 +23,8 @@ from quantglow.instr.program import (
     Instruction,
     Program,
     View,
-    dense_strides,
 )
+from quantglow.instr.strides import dense_strides
 from quantglow.instr.verify import verify_program
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
 

@@ -19,8 +19,8 @@ from quantglow.instr.program import (
     Instruction,
     Program,
     View,
-    dense_strides,
 )
+from quantglow.instr.strides import dense_strides
 from quantglow.instr.verify import may_overlap, verify_program
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Conv, Map
