@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.graph.attributes import ArrayMark, parse_call
 from quantglow.graph.graph import Graph
@@ -147,6 +149,8 @@ def _conforms(value: object, hint: Any) -> bool:
         if inside[-1] is ...:
             return all(_conforms(v, inside[0]) for v in value)
         return len(value) == len(inside) and all(map(_conforms, value, inside))
+    if hint == Array:  # since NumPy 2.5 an alias, which isinstance does not take
+        return isinstance(value, np.ndarray)
     if hint is float:
         return type(value) in (int, float)
     if hint is int:
