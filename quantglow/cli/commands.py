@@ -63,7 +63,9 @@ def calibration_arguments(parser: argparse.ArgumentParser, required: bool) -> No
         metavar="FILE",
         help=".npz with an array for each input (first axis: samples), or a profile",
     )
-    parser.add_argument("--subset-size", type=int, default=300, help="batches used at most")
+    parser.add_argument(
+        "--subset-size", type=int, default=300, help="batches used at most (default: %(default)s)"
+    )
 
 
 def quantization_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +102,7 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="relative error of the outputs that is allowed, on the calibration samples: 0.1 is an "
         "SQNR of 20 dB, 0.01 of 40 dB; values become int16, then operators float, those first that "
-        "harm most for the time it costs, until it holds",
+        "harm most for the time it costs, until it holds; what is not needed returns to int8",
     )
     parser.add_argument(
         "--max-minutes",
@@ -230,7 +232,12 @@ def run(options: argparse.Namespace, console: Console) -> None:
 def bench_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     machine_arguments(parser)
-    parser.add_argument("--seconds", type=float, default=2.0, help="about how long to measure")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=2.0,
+        help="about how long to measure (default: %(default)s)",
+    )
     parser.add_argument(
         "--layers", action="store_true", help="also the time of every kernel beside its limit"
     )
@@ -272,7 +279,7 @@ def inspect_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     calibration_arguments(parser, required=False)
     quantization_arguments(parser)
-    parser.add_argument("--stage", choices=STAGES, default="optimized")
+    parser.add_argument("--stage", choices=STAGES, default="optimized", help="default: %(default)s")
 
 
 def inspect(options: argparse.Namespace, console: Console) -> None:

@@ -23,8 +23,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands.model_argument(parser)
     commands.calibration_arguments(parser, required=True)
     commands.quantization_arguments(parser)
-    parser.add_argument("--samples", type=int, default=2, help="batches to measure on")
-    parser.add_argument("--worst", type=int, default=WORST, help="layers shown in detail")
+    parser.add_argument(
+        "--samples", type=int, default=2, help="batches to measure on (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--worst", type=int, default=WORST, help="layers shown in detail (default: %(default)s)"
+    )
     parser.add_argument(
         "--sensitivity",
         action=argparse.BooleanOptionalAction,

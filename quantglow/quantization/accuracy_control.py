@@ -37,7 +37,7 @@ class Contract(Generic[Model]):
     """How much accuracy may be lost, and how it is measured.
 
     ``metric`` gives a figure that is better when larger.  A ``relative`` drop is a share of the
-    float model's figure.  ``max_minutes`` bounds the search, not a trial under way.
+    float model's figure.  ``max_minutes`` bounds the search, not a trial under way nor the ranking.
     """
 
     max_drop: float
