@@ -36,9 +36,6 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel
 from quantglow.types import Array
 
-WIDE = 160
-"""Columns of wide tables where there is no terminal."""
-
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
 
 
@@ -260,8 +257,7 @@ def bench(options: argparse.Namespace, console: Console) -> None:
     console.print(repr(compiled), highlight=False, markup=False)
     console.print(f"median {spent * 1e3:.3f} ms, {1 / spent:.0f} runs/s", highlight=False)
     if calls:
-        wide = console if console.is_terminal else Console(file=console.file, width=WIDE)
-        wide.print(calls.by_call().rich(), calls.by_kernel().rich())
+        console.print(calls.by_call().rich(), calls.by_kernel().rich())
 
 
 def kernel_times(

@@ -18,6 +18,9 @@ from quantglow.cli import calibrate, commands, debug, demo
 from quantglow.errors import QuantglowError
 from quantglow.version import __version__
 
+WIDE = 160
+"""Columns where there is no terminal: names of layers stay whole."""
+
 
 @dataclass(frozen=True)
 class Command:
@@ -90,7 +93,8 @@ COMMANDS: dict[str, Command] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: that of the process); its exit code."""
     options = parser().parse_args(arguments)
-    console = Console(soft_wrap=False)
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = Console(soft_wrap=False, width=WIDE if piped else None)
     try:
         COMMANDS[options.command].run(options, console)
     except QuantglowError as error:

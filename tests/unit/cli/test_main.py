@@ -116,6 +116,21 @@ def test_debug_prints_and_writes(
     assert "features" in (folder / name).read_text(encoding="utf-8")
 
 
+def test_names_of_layers_stay_whole_where_there_is_no_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "a_layer_of_a_network_with_a_name_of_many_words"
+    model = small_model()
+    for node in model.graph.node:
+        node.output[:] = [name if o == "features" else o for o in node.output]
+        node.input[:] = [name if i == "features" else i for i in node.input]
+    model.graph.output[1].name = name
+    onnx.save(model, folder / "long.onnx")
+    run(folder, "debug long.onnx --calibration-data samples.npz --samples 1 --no-sensitivity")
+    assert name in capsys.readouterr().out
+
+
 def test_bench_prints_a_latency(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "bench net.onnx --seconds 1 --num-threads 1") == 0
     assert "median" in capsys.readouterr().out
