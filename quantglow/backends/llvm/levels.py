@@ -6,7 +6,7 @@ from functools import cache
 
 from quantglow.backends.llvm.amx import tiles_allowed
 from quantglow.backends.llvm.host import host
-from quantglow.backends.llvm.target import Dot, Target
+from quantglow.backends.llvm.target import CORES, Core, Dot, Target
 from quantglow.errors import BackendError
 
 X86_TRIPLE = "x86_64-unknown-linux-gnu"
@@ -80,4 +80,5 @@ def _native() -> Target:
         fma=fma,
         vbmi=nbytes == 64 and "avx512vbmi" in host_features(),
         tiles=level == AMX,
+        core=CORES.get(this.cpu, Core()),
     )

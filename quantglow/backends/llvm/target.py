@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -28,6 +29,56 @@ class Host:
 
 
 @dataclass(frozen=True)
+class Core:
+    """What the choice of register tiles asks of a processor's core, in cycles; by default Zen 5.
+
+    ``issue``        instructions that it begins in a cycle, where that bounds inner loops
+    ``latency``      from one dot product to the next of the same sum, and what waiting costs beyond
+    ``weights``      for a step to read one vector of weights from the caches of the core
+    ``far_weights``  the same from farther away
+    ``crowded``      what a step loses where all registers but one hold something
+    ``finish``       to finish and store one vector of results, where four, two, one are stored
+                     together
+    ``overlap``      of a tile's end that the products of the next tile hide
+    """
+
+    issue: float = math.inf
+    latency: float = 6.0
+    weights: float = 0.01
+    far_weights: float = 0.3
+    crowded: float = 0.0
+    finish: tuple[float, float, float] = (1.0, 1.1, 1.5)
+    overlap: float = 5.0
+
+    def finish_of(self, together: int) -> float:
+        """Cycles for each of so many vectors."""
+        return self.finish[{4: 0, 2: 1, 1: 2}[together]]
+
+
+ICE_LAKE = Core(
+    issue=2.8,
+    latency=9.0,
+    weights=0.4,
+    far_weights=2.0,
+    crowded=1.0,
+    finish=(0.7, 1.5, 1.5),
+    overlap=30.0,
+)
+"""Fitted on a virtual processor, whose core may serve another one at the same time: then five
+instructions in a cycle are for both.  See ``benchmarks/RESULTS.md``."""
+
+CORES = {
+    "cascadelake": ICE_LAKE,
+    "cooperlake": ICE_LAKE,
+    "icelake-client": ICE_LAKE,
+    "icelake-server": ICE_LAKE,
+    "rocketlake": ICE_LAKE,
+    "tigerlake": ICE_LAKE,
+}
+"""By LLVM's name of the processor: AVX-512 VNNI, and at most five instructions in a cycle."""
+
+
+@dataclass(frozen=True)
 class Target:
     """A processor to generate code for."""
 
@@ -41,6 +92,7 @@ class Target:
     vbmi: bool = False
     tiles: bool = False
     unsigned_activations: bool = True
+    core: Core = Core()
 
     @property
     def f32_lanes(self) -> int:

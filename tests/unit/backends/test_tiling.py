@@ -19,8 +19,15 @@ from quantglow.backends.llvm.kernels.tiling import (
     choose_tile,
     fits,
 )
+from quantglow.backends.llvm.levels import LEVELS, resolve
+from quantglow.backends.llvm.target import CORES, ICE_LAKE, Core
 
-COSTS = (StepCost(32), StepCost(16), StepCost(16, 1.0, 0.5, weights=2, operands=3, most_vectors=2))
+COSTS = (
+    StepCost(32),
+    StepCost(32, core=ICE_LAKE),
+    StepCost(16),
+    StepCost(16, 1.0, 0.5, weights=2, operands=3, most_vectors=2),
+)
 sizes = st.integers(1, 40)
 
 
@@ -34,11 +41,18 @@ def test_a_chosen_tile_fits_the_registers(
 
 
 @settings(max_examples=60, deadline=None)
-@given(sizes, sizes, st.integers(2, 20), st.integers(1, 300), st.integers(1, 14))
+@given(
+    sizes,
+    sizes,
+    st.integers(2, 20),
+    st.integers(1, 300),
+    st.integers(1, 14),
+    st.sampled_from(COSTS[:2]),
+)
 def test_no_tile_of_two_vectors_is_cheaper_than_the_chosen_one(
-    height: int, width: int, vectors: int, steps: int, columns: int
+    height: int, width: int, vectors: int, steps: int, columns: int, cost: StepCost
 ) -> None:
-    cost, work = COSTS[0], (height, width, vectors, steps)
+    work = height, width, vectors, steps
     other = Tile(1, min(columns, width), 2)
     assert all_cycles(choose_tile(*work, cost), *work, cost) <= all_cycles(other, *work, cost)
 
@@ -47,6 +61,21 @@ def test_no_tile_of_two_vectors_is_cheaper_than_the_chosen_one(
 def test_short_sums_take_small_tiles(steps: int, most: int) -> None:
     tile = choose_tile(112, 112, 6, steps, COSTS[0])
     assert most / 2 < tile.pixels * tile.vectors <= most
+
+
+@pytest.mark.parametrize(("core", "expected"), [(Core(), Tile(1, 7, 2)), (ICE_LAKE, Tile(1, 6, 4))])
+def test_the_tile_depends_on_the_core(core: Core, expected: Tile) -> None:
+    assert choose_tile(1, 784, 8, 128, StepCost(32, core=core)) == expected
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_levels_are_of_no_particular_core(name: str) -> None:
+    assert resolve(name).core == Core()
+
+
+def test_the_native_target_is_of_this_processor_s_core() -> None:
+    target = resolve("native")
+    assert target.core == CORES.get(target.cpu, Core())
 
 
 @settings(max_examples=60, deadline=None)

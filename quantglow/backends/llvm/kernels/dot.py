@@ -73,7 +73,7 @@ class DotProduct:
             most = 2 if self.target.dot is Dot.PAIRS else 4
             registers = self.target.registers
             return StepCost(registers, 1.0, 0.5, weights=2, operands=3, most_vectors=most)
-        return StepCost(self.target.registers)
+        return StepCost(self.target.registers, core=self.target.core)
 
     def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
         """Four bytes at ``row`` in every lane, ready for ``accumulate``."""
@@ -186,7 +186,7 @@ class WordProduct(DotProduct):
     @cached_property
     def cost(self) -> StepCost:
         if self.target.dot is Dot.VNNI:
-            return StepCost(self.target.registers)
+            return StepCost(self.target.registers, core=self.target.core)
         return StepCost(self.target.registers, 0.75, operands=2, most_vectors=4)
 
     def accumulate(

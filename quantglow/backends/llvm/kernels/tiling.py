@@ -2,9 +2,10 @@
 
 The model counts cycles of the inner loop: dot products, two loads in a cycle, and what one sum
 waits for the next; then the end of a tile, of which the next tile hides a part: so short sums are
-better in small tiles.  Its constants are fitted to all tiles of all convolutions of three networks
-on Zen 5: what it chooses takes 1 % longer than the best choice.  It is a pure function of shapes
-and ``StepCost``.
+better in small tiles.  What differs between processors is in ``Core``, fitted to many tiles of all
+convolutions of three networks: what it chooses takes 1 % longer than the best choice on Zen 5, and
+2 % on Ice Lake, where the constants of Zen 5 would lose 7 %.  It is a pure function of shapes and
+``StepCost``.
 """
 
 from __future__ import annotations
@@ -12,14 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-LATENCY = 6.0
-"""Cycles from one dot product to the next of the same sum, and what waiting costs beyond."""
-EPILOGUE = {4: 1.0, 2: 1.1, 1: 1.5}
-"""Cycles to finish and store one vector of results, by how many are stored together."""
-OVERLAP = 5.0
-"""Cycles of a tile's end that the products of the next tile hide."""
-WEIGHTS, FAR_WEIGHTS = 0.01, 0.3
-"""Cycles for a step to read one vector of weights: from the caches of a core, or farther away."""
+from quantglow.backends.llvm.target import Core
+
 FAR = 8192
 """Vectors of weights (half a megabyte of the widest) that do not stay near beside images."""
 TAIL = 4.0
@@ -43,7 +38,7 @@ class Tile:
 class StepCost:
     """What one step of the inner loop takes: cycles for the dot product of a vector and to prepare
     a pixel's operand; registers there are, those that hold a vector's weights, and those for an
-    operand; the most vectors of a tile."""
+    operand; the most vectors of a tile; the processor's core."""
 
     registers: int
     dot: float = 0.5
@@ -51,14 +46,18 @@ class StepCost:
     weights: int = 1
     operands: int = 1
     most_vectors: int = 8
+    core: Core = Core()
 
 
 def cycles(pixels: int, vectors: int, steps: int, cost: StepCost, weights: float) -> float:
     """Model of one tile; ``weights`` are the cycles to read a vector of them."""
-    products = pixels * (vectors * cost.dot + cost.operand)
-    inner = max(products, (pixels + vectors) / 2, LATENCY) + vectors * weights
-    finish = pixels * sum(size * EPILOGUE[size] for size in groups(vectors))
-    return steps * inner + finish - OVERLAP
+    core, products = cost.core, pixels * (vectors * cost.dot + cost.operand)
+    issued = (pixels * vectors + pixels + vectors + 1) / core.issue
+    inner = max(products, (pixels + vectors) / 2, core.latency, issued) + vectors * weights
+    if held(pixels, vectors, cost) == cost.registers - 1:
+        inner += core.crowded
+    finish = pixels * sum(size * core.finish_of(size) for size in groups(vectors))
+    return steps * inner + finish - core.overlap
 
 
 def groups(vectors: int, most: int = 4) -> list[int]:
@@ -93,7 +92,8 @@ def all_cycles(
     tile: Tile, height: int, width: int, channel_vectors: int, steps: int, cost: StepCost
 ) -> float:
     """Model of an image cut into tiles."""
-    total, weights = 0.0, FAR_WEIGHTS if channel_vectors * steps > FAR else WEIGHTS
+    total, core = 0.0, cost.core
+    weights = core.far_weights if channel_vectors * steps > FAR else core.weights
     for rows, rows_count in spans(height, tile.rows):
         for columns, columns_count in spans(width, tile.columns):
             for vectors, vectors_count in spans(channel_vectors, tile.vectors):
@@ -127,10 +127,12 @@ def shared_sums(pixels: int, vectors: int) -> int:
 
 def shared_cycles(pixels: int, vectors: int, steps: int, cost: StepCost) -> float:
     """Model of one such tile."""
-    inner = max(shared_sums(pixels, vectors) * cost.dot, (pixels + vectors) / 2, LATENCY)
-    inner += vectors * WEIGHTS
-    finish = pixels * sum(size * EPILOGUE[size] for size in groups(vectors - 1))
-    return steps * inner + finish + -(-pixels // 2) * 2 * EPILOGUE[1] - OVERLAP
+    core, sums = cost.core, shared_sums(pixels, vectors)
+    issued = (sums + pixels + pixels // 2 + vectors + 1) / core.issue
+    inner = max(sums * cost.dot, (pixels + vectors) / 2, core.latency, issued)
+    inner += vectors * core.weights
+    finish = pixels * sum(size * core.finish_of(size) for size in groups(vectors - 1))
+    return steps * inner + finish + -(-pixels // 2) * 2 * core.finish_of(1) - core.overlap
 
 
 def shared_fits(pixels: int, vectors: int, cost: StepCost) -> bool:
@@ -157,5 +159,9 @@ def fits(pixels: int, vectors: int, cost: StepCost) -> bool:
     """
     if vectors > 4 and pixels > 1:
         return False
-    held = pixels * vectors + vectors * cost.weights + cost.operands
-    return held < cost.registers
+    return held(pixels, vectors, cost) < cost.registers
+
+
+def held(pixels: int, vectors: int, cost: StepCost) -> int:
+    """Registers that a step needs."""
+    return pixels * vectors + vectors * cost.weights + cost.operands
