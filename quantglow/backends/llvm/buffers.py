@@ -42,11 +42,12 @@ def aligned_bytes(nbytes: int) -> Array:
 
 @dataclass
 class Constants:
-    """Copies of a program's constants with slack after them, each made once; equal ones of other
-    programs are shared.
+    """Copies of a program's constants with slack after them, each made once; ``shared``: with other
+    programs that have equal ones.
     """
 
     allocate: Allocate
+    shared: bool
     _of_buffers: dict[Buffer, Array] = field(default_factory=dict)
     _kept_nbytes: int = 0
 
@@ -56,10 +57,10 @@ class Constants:
         for pointer in call.pointers:
             if isinstance(pointer, View):
                 if pointer.buffer.value is not None and pointer.buffer not in self._of_buffers:
-                    self._of_buffers[pointer.buffer] = _copy(pointer.buffer.value, self.allocate)
+                    self._of_buffers[pointer.buffer] = self._copy(pointer.buffer.value)
                 pointers.append(pointer)
             else:
-                pointers.append(_copy(pointer, self.allocate))
+                pointers.append(self._copy(pointer))
         self._count(call)
         return replace(call, pointers=tuple(pointers))
 
@@ -70,6 +71,16 @@ class Constants:
             release_freed()
             self._kept_nbytes = 0
 
+    def _copy(self, array: Array) -> Array:
+        if not self.shared or array.nbytes < SHARED_NBYTES:
+            return _new_copy(array, self.allocate)
+        octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        key = hashlib.sha256(octets.data).digest()
+        found = _shared.get(key)
+        if found is None:
+            found = _shared.setdefault(key, _new_copy(octets, self.allocate))
+        return found
+
     def address(self, buffer: Buffer) -> int:
         """Where a constant buffer of an owned call lies."""
         return int(self._of_buffers[buffer].ctypes.data)
@@ -79,15 +90,6 @@ _shared: WeakValueDictionary[bytes, Array] = WeakValueDictionary()
 """Copies by content, in the process's own memory: programs of one model at other shapes, and other
 models with the same weights, read the same bytes.
 """
-
-
-def _copy(array: Array, allocate: Allocate) -> Array:
-    if allocate is not aligned_bytes or array.nbytes < SHARED_NBYTES:
-        return _new_copy(array, allocate)
-    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    key = hashlib.sha256(octets.data).digest()
-    found = _shared.get(key)
-    return _shared.setdefault(key, _new_copy(octets, allocate)) if found is None else found
 
 
 def _new_copy(array: Array, allocate: Allocate) -> Array:

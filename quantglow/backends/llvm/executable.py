@@ -14,6 +14,7 @@ from quantglow.backends.llvm.call_times import CallTime, median_call_times
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.library import kernel_addresses
+from quantglow.backends.llvm.pages import HAS_LARGE_PAGES, LargePages
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
 from quantglow.instr.program import Alloc, BufferKind, Dealloc, Instruction, Program, View
@@ -147,10 +148,14 @@ def compile_program(
     plan: MemoryPlan,
     target: Target,
     threads: int = 1,
-    allocate: Allocate = aligned_bytes,
+    allocate: Allocate | None = None,
 ) -> LlvmExecutable:
-    """Emit, compile and load every kernel of a program; ``allocate`` makes arenas and constants."""
-    constants = Constants(allocate)
+    """Emit, compile and load every kernel of a program.
+
+    ``allocate`` makes arenas and constants, by default in the process's own memory, where programs
+    share equal constants.
+    """
+    constants = Constants(allocate or allocator(target), shared=allocate is None)
     steps: list[Instruction] = []
     calls: list[KernelCall] = []
     with debug.timed("emit"):
@@ -162,6 +167,11 @@ def compile_program(
         calls = [replace(call, code="") for call in calls]  # they keep their generators
         release_freed()
     return LlvmExecutable(program, plan, target, threads, steps, calls, kernels, constants)
+
+
+def allocator(target: Target) -> Allocate:
+    """Makes the memory of a program."""
+    return LargePages() if target.core.large_pages and HAS_LARGE_PAGES else aligned_bytes
 
 
 def load_kernels(program: Program, target: Target) -> None:

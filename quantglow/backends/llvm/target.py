@@ -30,7 +30,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Core:
-    """What the choice of register tiles asks of a processor's core, in cycles; by default Zen 5.
+    """What the choice of register tiles asks of a processor's core, in cycles, and whether memory
+    lies in large pages; by default Zen 5.
 
     ``issue``        instructions that it begins in a cycle, where that bounds inner loops
     ``latency``      from one dot product to the next of the same sum, and what waiting costs beyond
@@ -40,6 +41,7 @@ class Core:
     ``finish``       to finish and store one vector of results, where four, two, one are stored
                      together
     ``overlap``      of a tile's end that the products of the next tile hide
+    ``large_pages``  whether arenas and constants are faster in pages of 2 MB
     """
 
     issue: float = math.inf
@@ -49,6 +51,7 @@ class Core:
     crowded: float = 0.0
     finish: tuple[float, float, float] = (1.0, 1.1, 1.5)
     overlap: float = 5.0
+    large_pages: bool = False
 
     def finish_of(self, together: int) -> float:
         """Cycles for each of so many vectors."""
@@ -63,6 +66,7 @@ ICE_LAKE = Core(
     crowded=1.0,
     finish=(0.7, 1.5, 1.5),
     overlap=30.0,
+    large_pages=True,
 )
 """Fitted on a virtual processor, whose core may serve another one at the same time: then five
 instructions in a cycle are for both.  See ``benchmarks/RESULTS.md``."""

@@ -1,0 +1,94 @@
+"""Memory in large pages: the allocator's contract, and where pieces lie."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.backends.llvm.buffers import ALIGNMENT
+from quantglow.backends.llvm.executable import allocator
+from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.pages import (
+    CHUNK_NBYTES,
+    FIRST_NBYTES,
+    HAS_LARGE_PAGES,
+    PAGE_NBYTES,
+    LargePages,
+    mapped_bytes,
+)
+from quantglow.backends.llvm.target import ICE_LAKE, Core
+from quantglow.instr.generate import SLACK_NBYTES
+from quantglow.types import Array
+
+pytestmark = pytest.mark.skipif(not HAS_LARGE_PAGES, reason="the system has no large pages")
+
+sizes = st.integers(0, FIRST_NBYTES) | st.integers(FIRST_NBYTES, 3 * PAGE_NBYTES)
+
+
+def address(array: Array) -> int:
+    return int(array.ctypes.data)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(sizes, min_size=1, max_size=12))
+def test_pieces_are_aligned_have_slack_and_do_not_overlap(asked: list[int]) -> None:
+    allocate = LargePages()
+    pieces = [allocate(nbytes) for nbytes in asked]
+    assert [piece.nbytes for piece in pieces] == [nbytes + SLACK_NBYTES for nbytes in asked]
+    assert all(address(piece) % ALIGNMENT == 0 for piece in pieces)
+    ordered = sorted(pieces, key=address)
+    ends = [address(piece) + piece.nbytes for piece in ordered]
+    assert all(end <= address(after) for end, after in zip(ends, ordered[1:], strict=False))
+
+
+def test_pieces_can_be_written() -> None:
+    allocate = LargePages()
+    pieces = [allocate(FIRST_NBYTES) for _ in range(12)]
+    for index, piece in enumerate(pieces):
+        piece[:] = index
+    assert [int(piece.max()) for piece in pieces] == list(range(12))
+
+
+def test_small_programs_take_small_pages() -> None:
+    allocate = LargePages()
+    allocate(FIRST_NBYTES - SLACK_NBYTES)
+    assert allocate._rest.size == 0
+    allocate(1)
+    assert 0 < CHUNK_NBYTES - allocate._rest.size <= 2 * ALIGNMENT
+
+
+def test_mapped_memory_begins_with_a_page() -> None:
+    assert address(mapped_bytes(5)) % PAGE_NBYTES == 0
+
+
+def test_mapped_memory_lives_as_long_as_its_pieces() -> None:
+    memory = mapped_bytes(PAGE_NBYTES)
+    mapping = weakref.ref(_owner(memory))
+    piece = memory[10:20]
+    del memory
+    gc.collect()
+    assert mapping() is not None
+    piece[:] = 1
+    del piece
+    gc.collect()
+    assert mapping() is None
+
+
+def _owner(array: Array) -> Array:
+    """The array that holds the mapping."""
+    found = array
+    while isinstance(found.base, np.ndarray):
+        found = found.base
+    return found
+
+
+@pytest.mark.parametrize(("core", "large"), [(Core(), False), (ICE_LAKE, True)])
+def test_only_cores_that_gain_by_it_use_large_pages(core: Core, large: bool) -> None:
+    target = replace(resolve("avx512vnni"), core=core)
+    assert isinstance(allocator(target), LargePages) == large
