@@ -6,6 +6,7 @@ import numpy as np
 
 from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
+from quantglow.backends.llvm.target import Target
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
@@ -28,8 +29,11 @@ def planned(graph: Graph):
     return program, plan_memory(program)
 
 
-def on_llvm(graph: Graph, feeds: dict[str, Array], target: str, threads: int = 1) -> list[Array]:
-    return compile_program(*planned(graph), resolve(target), threads).run(feeds)
+def on_llvm(
+    graph: Graph, feeds: dict[str, Array], target: str | Target, threads: int = 1
+) -> list[Array]:
+    machine = resolve(target) if isinstance(target, str) else target
+    return compile_program(*planned(graph), machine, threads).run(feeds)
 
 
 def on_reference(graph: Graph, feeds: dict[str, Array]) -> list[Array]:
@@ -37,7 +41,11 @@ def on_reference(graph: Graph, feeds: dict[str, Array]) -> list[Array]:
 
 
 def assert_agree(
-    graph: Graph, feeds: dict[str, Array], target: str, threads: int = 1, rtol: float = 2e-5
+    graph: Graph,
+    feeds: dict[str, Array],
+    target: str | Target,
+    threads: int = 1,
+    rtol: float = 2e-5,
 ) -> None:
     """Integers equal bit for bit, floats within ``rtol`` of the largest expected value."""
     expected = interpret(graph, feeds)

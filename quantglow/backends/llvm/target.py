@@ -30,8 +30,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Core:
-    """What the choice of register tiles asks of a processor's core, in cycles, and whether memory
-    lies in large pages; by default Zen 5.
+    """What the choice of register tiles asks of a processor's core, in cycles, and how it gets data
+    from far away; by default Zen 5.
 
     ``issue``        instructions that it begins in a cycle, where that bounds inner loops
     ``latency``      from one dot product to the next of the same sum, and what waiting costs beyond
@@ -42,6 +42,7 @@ class Core:
                      together
     ``overlap``      of a tile's end that the products of the next tile hide
     ``large_pages``  whether arenas and constants are faster in pages of 2 MB
+    ``even_prefetch``  whether weights from far away are asked for evenly, not as early as possible
     """
 
     issue: float = math.inf
@@ -52,6 +53,7 @@ class Core:
     finish: tuple[float, float, float] = (1.0, 1.1, 1.5)
     overlap: float = 5.0
     large_pages: bool = False
+    even_prefetch: bool = False
 
     def finish_of(self, together: int) -> float:
         """Cycles for each of so many vectors."""
@@ -67,6 +69,7 @@ ICE_LAKE = Core(
     finish=(0.7, 1.5, 1.5),
     overlap=30.0,
     large_pages=True,
+    even_prefetch=True,
 )
 """Fitted on a virtual processor, whose core may serve another one at the same time: then five
 instructions in a cycle are for both.  See ``benchmarks/RESULTS.md``."""

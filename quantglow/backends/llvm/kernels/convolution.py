@@ -20,6 +20,8 @@ UNROLL = 4
 """Steps in the body of the inner loop."""
 LINE_NBYTES = 64
 """Bytes of a cache line."""
+MOST_SHARES = 8
+"""Among so many tiles at most is the next panel divided."""
 
 
 @dataclass
@@ -36,6 +38,29 @@ class ConvKernel(ConvLoops):
     def streams_weights(self) -> bool:
         """Whether weights come from far away panel by panel, each used by several tiles."""
         return self.panels_outer and self.pixel_tiles > 1
+
+    @property
+    def panel_nbytes(self) -> int:
+        """Bytes of the weights of a full panel."""
+        return self.vector_steps_nbytes * self.tile.vectors
+
+    @property
+    def asks_evenly(self) -> bool:
+        """Whether all tiles of a panel share in asking for the next one, so that it comes as fast
+        as it will be used; else each asks for all of it, and the first one waits."""
+        rolled = self.geometry.runs.steps >= 2 * UNROLL
+        return self.target.core.even_prefetch and self.streams_weights and rolled
+
+    @property
+    def shares(self) -> int:
+        """Among how many tiles the next panel is divided; a power of two, so that rows of many
+        lengths have the same text."""
+        return min(1 << (self.pixel_tiles.bit_length() - 1), MOST_SHARES)
+
+    @property
+    def share_nbytes(self) -> int:
+        """Bytes of the next panel that each step of a tile asks for."""
+        return -(-self.panel_nbytes // (self.geometry.runs.total_steps * self.shares))
 
     def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
         """Sums of a tile, then its epilogue."""
@@ -67,24 +92,36 @@ class ConvKernel(ConvLoops):
         b, runs = self.b, self.geometry.runs
         kind = self.dot.kind
         run_nbytes = runs.steps * vectors * self.dot.weight_nbytes
+        ahead = self.share_of_next_panel(w) if self.asks_evenly else ""
         if runs.inner * runs.outer == 1:
-            return self.run(x, w, offsets, vectors, sums)
+            return self.run(x, w, offsets, vectors, sums, ahead)
         outer = b.begin_loop(runs.outer, [(kind, s) for s in sums]) if runs.outer > 1 else None
         if outer is not None:
             sums = outer.carried
             x = b.at(x, b.mul(outer.index, runs.outer_pitch))
             w = b.at(w, b.mul(outer.index, runs.inner * run_nbytes))
+            ahead = self.after_runs(ahead, outer.index, runs.inner)
         inner = b.begin_loop(runs.inner, [(kind, s) for s in sums])
         row = b.opaque(b.at(x, b.mul(inner.index, runs.inner_pitch)))
         weights = b.opaque(b.at(w, b.mul(inner.index, run_nbytes)))
-        sums = self.run(row, weights, offsets, vectors, inner.carried)
+        ahead = self.after_runs(ahead, inner.index, 1)
+        sums = self.run(row, weights, offsets, vectors, inner.carried, ahead)
         sums = b.end_loop(inner, sums)
         return sums if outer is None else b.end_loop(outer, sums)
 
     def run(
-        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
+        self,
+        x: Value,
+        w: Value,
+        offsets: list[int],
+        vectors: int,
+        sums: list[Value],
+        ahead: Value = "",
     ) -> list[Value]:
-        """Add the steps of one run: a rolled loop of ``UNROLL`` steps, then the rest."""
+        """Add the steps of one run: a rolled loop of ``UNROLL`` steps, then the rest.
+
+        ``ahead``: what to ask for meanwhile.
+        """
         b, steps = self.b, self.geometry.runs.steps
         rounds, rest = divmod(steps, UNROLL)
         step_nbytes = vectors * self.dot.weight_nbytes
@@ -93,7 +130,9 @@ class ConvKernel(ConvLoops):
         loop = b.begin_loop(rounds, [(self.dot.kind, s) for s in sums])
         row = b.opaque(b.at(x, b.mul(loop.index, UNROLL * STEP_NBYTES)))
         weights = b.opaque(b.at(w, b.mul(loop.index, UNROLL * step_nbytes)))
-        sums = self.steps(row, weights, offsets, vectors, loop.carried, UNROLL)
+        if ahead:
+            ahead = b.opaque(b.at(ahead, b.mul(loop.index, UNROLL * self.share_nbytes)))
+        sums = self.steps(row, weights, offsets, vectors, loop.carried, UNROLL, ahead)
         sums = b.end_loop(loop, sums)
         if not rest:
             return sums
@@ -102,7 +141,14 @@ class ConvKernel(ConvLoops):
         return self.steps(x, w, offsets, vectors, sums, rest)
 
     def steps(
-        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value], count: int
+        self,
+        x: Value,
+        w: Value,
+        offsets: list[int],
+        vectors: int,
+        sums: list[Value],
+        count: int,
+        ahead: Value = "",
     ) -> list[Value]:
         """``count`` steps, unrolled."""
         b, dot = self.b, self.dot
@@ -110,7 +156,10 @@ class ConvKernel(ConvLoops):
         for step in range(count):
             base = step * vectors * dot.weight_nbytes
             weights = [dot.weights(b, w, base + n * dot.weight_nbytes) for n in range(vectors)]
-            if self.streams_weights:
+            if ahead:
+                # In every step: where steps differ, LLVM moves loads between them, and spills.
+                self.prefetch(b.at(ahead, step * self.share_nbytes), self.share_nbytes)
+            elif self.streams_weights and not self.asks_evenly:
                 self.prefetch_next_panel(w, base, vectors)
             row = b.at(x, step * STEP_NBYTES)
             if self.windows_overlap:
@@ -132,8 +181,22 @@ class ConvKernel(ConvLoops):
 
     def prefetch_next_panel(self, w: Value, base: int, vectors: int) -> None:
         """Ask for the next panel's weights of the same step while this panel is at work."""
-        ahead = self.vector_steps_nbytes * self.tile.vectors + base
+        ahead = self.panel_nbytes + base
         self.prefetch(self.b.at(w, ahead), vectors * self.dot.weight_nbytes)
+
+    def share_of_next_panel(self, w: Value) -> Value:
+        """Where the part of the next panel begins that this tile asks for; tiles beyond the shares
+        ask for the last one again."""
+        b, runs = self.b, self.geometry.runs
+        turn = b.call("llvm.umin.i64", "i64", ("i64", self.turn), ("i64", str(self.shares - 1)))
+        return self.after_runs(b.at(w, self.panel_nbytes), turn, runs.outer * runs.inner)
+
+    def after_runs(self, ahead: Value, index: Value, count: int) -> Value:
+        """``ahead`` moved by what ``index`` times ``count`` runs ask for."""
+        if not ahead:
+            return ahead
+        nbytes = count * self.geometry.runs.steps * self.share_nbytes
+        return self.b.at(ahead, self.b.mul(index, nbytes))
 
     def prefetch(self, pointer: Value, nbytes: int) -> None:
         """Ask for all lines of a piece of memory."""

@@ -194,6 +194,7 @@ class ConvLoops:
             if self.panels_outer:
                 channels = self.locate_channels(outer)
                 with b.loop(*self._inner(part)) as tile:
+                    self.turn = tile
                     self.dispatch(self.locate_pixels(tile), channels)
             else:
                 pixels = self.locate_pixels(outer)

@@ -1,0 +1,114 @@
+"""Convolutions as they are made for cores of one instruction set: other tiles, other requests."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.backends.llvm.kernels.convolution import ConvKernel
+from quantglow.backends.llvm.levels import resolve, runs_here
+from quantglow.backends.llvm.target import ICE_LAKE, Core, Target
+from quantglow.graph.graph import Graph
+from quantglow.instr.program import Compute
+from quantglow.ops import Conv
+from quantglow.types import DType
+from tests.matrix.harness import assert_agree, planned
+from tests.matrix.test_llvm_convolution import Case, cases, floats, integers
+
+LEVEL = "avx512vnni"
+pytestmark = pytest.mark.skipif(not runs_here(LEVEL), reason=f"this processor has no {LEVEL}")
+
+
+def machine(core: Core = ICE_LAKE) -> Target:
+    return replace(resolve(LEVEL), core=core)
+
+
+@settings(max_examples=40, deadline=None)
+@given(case=st.one_of(cases(), cases(depthwise=True), cases(wide=True)))
+def test_integers_are_those_of_the_interpreter(case: Case) -> None:
+    assert_agree(*integers(case), machine(), threads=1 + case.seed % 2)
+
+
+@settings(max_examples=20, deadline=None)
+@given(case=st.one_of(cases(), cases(depthwise=True)))
+def test_floats_are_close_to_the_interpreter(case: Case) -> None:
+    assert_agree(*floats(case), machine(), threads=1 + case.seed % 2)
+
+
+def heavy(
+    height: int, width: int, channels: int, kernel: tuple[int, int], dilation: int = 1
+) -> Case:
+    """A convolution whose weights outweigh its image."""
+    return Case(
+        n=1,
+        h=height,
+        w=width,
+        group=1,
+        c_group=channels,
+        o_group=390,
+        kernel=kernel,
+        strides=(1, 1),
+        dilations=(dilation, dilation),
+        pads=(dilation * (kernel[0] // 2), dilation * (kernel[1] // 2)) * 2,
+        residual=kernel == (1, 1),
+        float_result=False,
+        zero_points=(-128, 9),
+        dtypes=(DType.I8, DType.I8, DType.I8),
+        bounds=(-math.inf, math.inf),
+        seed=height + width + channels,
+    )
+
+
+def conv_kernel(graph: Graph, core: Core) -> ConvKernel:
+    program, _ = planned(graph)
+    (step,) = (s for s in program.instructions if isinstance(s, Compute) and isinstance(s.op, Conv))
+    assert isinstance(step.op, Conv)
+    return ConvKernel(step, step.op, machine(core))
+
+
+@pytest.mark.parametrize("core", [Core(), ICE_LAKE], ids=["default", "ice-lake"])
+@pytest.mark.parametrize(
+    ("height", "width", "kernel", "dilation"),
+    [
+        (7, 7, (3, 3), 1),
+        (7, 7, (1, 1), 1),
+        (7, 7, (3, 3), 2),
+        (7, 14, (1, 3), 3),
+        (1, 49, (1, 1), 1),
+        (1, 200, (1, 1), 1),
+    ],
+)
+@pytest.mark.parametrize("channels", [36, 64])
+def test_heavy_weights_give_the_same_results(
+    core: Core, height: int, width: int, kernel: tuple[int, int], dilation: int, channels: int
+) -> None:
+    case = heavy(height, width, channels, kernel, dilation)
+    for graph, feeds in (integers(case), floats(case)):
+        assert_agree(graph, feeds, machine(core), threads=1 + channels % 3)
+
+
+@pytest.mark.parametrize(("core", "evenly"), [(Core(), False), (ICE_LAKE, True)])
+def test_weights_from_far_away_are_asked_for_as_the_core_wants(core: Core, evenly: bool) -> None:
+    kernel = conv_kernel(integers(heavy(7, 7, 64, (3, 3)))[0], core)
+    assert kernel.streams_weights
+    assert kernel.asks_evenly == evenly
+    assert "@llvm.prefetch" in kernel.text()
+
+
+def test_shares_cover_the_next_panel() -> None:
+    for width in (4, 30, 49, 300):
+        kernel = conv_kernel(integers(heavy(1, width, 64, (1, 1)))[0], ICE_LAKE)
+        asked = kernel.share_nbytes * kernel.geometry.runs.total_steps * kernel.shares
+        assert kernel.shares <= kernel.pixel_tiles
+        assert kernel.panel_nbytes <= asked
+
+
+def test_rows_of_many_lengths_have_the_same_text() -> None:
+    kernels = [conv_kernel(integers(heavy(1, w, 64, (1, 1)))[0], ICE_LAKE) for w in (60, 90, 120)]
+    assert all(kernel.asks_evenly and kernel.is_counted for kernel in kernels)
+    assert len({kernel.tile for kernel in kernels}) == 1
+    assert len({kernel.text() for kernel in kernels}) == 1
