@@ -69,6 +69,7 @@ def stored(
         places |= roundable(proto, rounded, tensors, constants, is_same)
     for name, tensor in large_tensors(proto).items():
         if name in places:
+            tensor.ClearField("float_data")
             tensor.raw_data = b"" if "graph" in places[name] else codes(tensors[name], places[name])
     return bytes(proto.SerializeToString(deterministic=True)), places
 
@@ -80,6 +81,7 @@ def restored(data: bytes, places: Mapping[str, Place], constants: Sequence[Const
     proto = decoded(data, "the source of the saved model")
     tensors, known = all_float_tensors(proto), {c.name: c for c in constants}
     for name, place in places.items():
+        tensors[name].ClearField("float_data")  # files of older versions have it beside the codes
         tensors[name].raw_data = content(tensors[name], place, known).tobytes()
     return open_model(proto)
 

@@ -156,3 +156,17 @@ def test_what_may_not_be_rounded_is_found_by_halves() -> None:
 
     _, places = stored(model.SerializeToString(), [], is_same)
     assert places.keys() == {"w1", "w3"}
+
+
+def test_weights_in_the_field_of_their_type_come_back(tmp_path: Path) -> None:
+    """As older exporters write them: ``float_data`` instead of raw bytes."""
+    model = large_model()
+    for tensor in model.graph.initializer:
+        values = array_of(tensor).reshape(-1)
+        tensor.ClearField("raw_data")
+        tensor.float_data.extend(values.tolist())
+    samples = [image(shape, seed) for seed in range(2) for shape in SIZES]
+    compiled = qg.quantize_and_compile(model, samples, num_threads=1, progress=False)
+    compiled.save(tmp_path / "m.qgm")
+    loaded, x = qg.load(tmp_path / "m.qgm", num_threads=1), image((3, 8, 4, 4))
+    np.testing.assert_array_equal(loaded(x), compiled(x))
