@@ -167,6 +167,8 @@ def _range_refusal(node: Node, ranges: Mapping[Node, Range]) -> str:
     """Why the ranges of its tensors keep the node float, or an empty string."""
     values = [v for v in (node, *node.operands) if v.type.dtype.is_float]
     for value in values:
+        if value not in ranges and isinstance(value, Constant):
+            return f"its constant {value.name!r} has no finite range"
         if value not in ranges:
             return f"the profile has no range for {value.name!r}"
     if isinstance(node, Binary | Softmax) and any(ranges[v].low <= MASKED for v in values):

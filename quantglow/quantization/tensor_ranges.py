@@ -47,8 +47,9 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
     for node in graph.nodes:
         if not node.type.dtype.is_float:
             continue
-        if isinstance(node, Constant) and node.value.size:
-            found[node] = Range(float(node.value.min()), float(node.value.max()))
+        if isinstance(node, Constant):
+            if node.value.size and np.isfinite(node.value).all():
+                found[node] = Range(float(node.value.min()), float(node.value.max()))
         elif node.name in profile:
             histogram = profile.histograms[node.name]
             arguments = (config.calibrate_method, config.percentile, config.symmetric)

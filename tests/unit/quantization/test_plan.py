@@ -223,3 +223,13 @@ def test_a_value_that_is_only_stored_for_its_second_type_gets_two_names() -> Non
     graph = graph_of(conv("after", joined, 4), conv("beside", x, 4), inputs=(x, other))
     int8, _ = quantized(graph)
     assert {"x:q", "x:q1"} <= {node.name for node in int8.nodes}
+
+
+@pytest.mark.parametrize(("kind", "bound"), [(ops.Min, np.inf), (ops.Max, -np.inf)])
+def test_an_infinite_constant_keeps_its_operator_float(kind: type[Node], bound: float) -> None:
+    x = image()
+    bounds = constant("bounds", [bound] + [0.5] * 7)
+    bounded = kind(name="bounded", x=conv("before", x, 8), y=bounds)  # type: ignore[call-arg]
+    _, report = quantized(graph_of(conv("after", bounded, 4), inputs=(x,)))
+    (kept,) = report.kept_float
+    assert (kept.name, kept.reason) == ("bounded", "its constant 'bounds' has no finite range")
