@@ -61,7 +61,7 @@ from quantglow.ops.expression import (
     if_negative,
     quantized,
 )
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 X = arg(0)
 FLOAT = ElementType(DType.F32)
@@ -189,15 +189,21 @@ def _product(node: Mul) -> tuple[tuple[Node, ...], Expr]:
     step = node.type.params.scale
     if is_integer(x.type) and is_integer(y.type):
         ratio = float(multiplier(x.type.params.scale, y.type.params.scale, divisor=step))
-        centred = [
-            call("isub", arg(i), Expr("i", value=o.type.params.zero_point))
-            for i, o in enumerate((x, y))
-        ]
-        return (x, y), call("mul", call("float", call("imul", *centred)), const(ratio))
+        return (x, y), call("mul", _exact_product(x.type, y.type), const(ratio))
     integer, other = (x, y) if is_integer(x.type) else (y, x)
     params = integer.type.params
     factor = constant_steps(node, other, "factor", params.scale)
     return (integer, factor), call("mul", centred_float(0, params.zero_point), arg(1))
+
+
+def _exact_product(x: TensorType, y: TensorType) -> Expr:
+    """``float((x - zp) * (y - zp))``"""
+    zero_points = (x.params.zero_point, y.params.zero_point)
+    if x.dtype.nbytes == y.dtype.nbytes == 1:
+        # Floats hold such products exactly, and multiply faster.
+        return call("mul", *(centred_float(i, zero) for i, zero in enumerate(zero_points)))
+    centred = [call("isub", arg(i), iconst(zero)) for i, zero in enumerate(zero_points)]
+    return call("float", call("imul", *centred))
 
 
 @lowers(Where)
@@ -239,7 +245,7 @@ def lower_quantize(node: Quantize) -> Node:
     params = node.type.params
     if params.axis is not None:
         return _quantize_per_axis(node, params)
-    steps = call("div", X, const(params.scale))
+    steps = X if params.scale == 1.0 else call("div", X, const(params.scale))
     expression = quantized(steps, *node.out.dtype.limits, params.zero_point)
     return Map(name=node.name, args=(node.x,), expression=expression, out=node.out)
 

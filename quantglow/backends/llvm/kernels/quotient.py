@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
-from quantglow.backends.llvm.kernels.vectors import clip_float, suffix
+from quantglow.backends.llvm.kernels.vectors import clip_float, number_or_less, suffix
 from quantglow.backends.llvm.target import Target
 
 SMALLEST, LARGEST = 2.0**-60, 2.0**60
@@ -35,10 +35,22 @@ def quotient(
 
     Quotients below ``2**-60`` are only about right.
     """
-    kind, c = vector(lanes, "float"), np.float32(divisor)
+    c = np.float32(divisor)
     # The bounds are off by half a unit in the last place: their quotients still round to the limit.
     low, high = (float(np.float32(limit) * c) for limit in limits)
-    inside = clip_float(b, lanes, x, low, high)
+    return _quotient(b, lanes, clip_float(b, lanes, x, low, high), divisor)
+
+
+def quotient_at_most(b: Builder, lanes: int, x: Value, divisor: float, limit: float) -> Value:
+    """``x / divisor``, or what rounds to an integer limit if greater; NaN stays, and so become
+    negative quotients that float32 cannot hold.
+    """
+    high = float(np.float32(limit) * np.float32(divisor))
+    return _quotient(b, lanes, number_or_less(b, lanes, x, high), divisor)
+
+
+def _quotient(b: Builder, lanes: int, inside: Value, divisor: float) -> Value:
+    kind, c = vector(lanes, "float"), np.float32(divisor)
     inverse = splat(kind, f32(float(np.float32(1) / c)))
     first = b.op("fmul", kind, inside, inverse)
     name = f"llvm.fma.{suffix(lanes, 'float')}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernels import mathfun, rounding, trigonometry, vectors
-from quantglow.backends.llvm.kernels.quotient import divides_exactly, quotient
+from quantglow.backends.llvm.kernels.quotient import divides_exactly, quotient, quotient_at_most
 from quantglow.backends.llvm.target import Target
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of
@@ -159,6 +159,16 @@ class Scalars:
             ):
                 return quotient(self.b, self.lanes, self.value(x), float(c), limits)
         return vectors.clip_float(self.b, self.lanes, self.value(steps), *limits)
+
+    def at_most(self, steps: Expr, limit: float) -> Value:
+        """What rounds to ``steps``, or to an integer limit if they are greater; NaN stays, and may
+        stand for what float32 holds no quotient of."""
+        match steps:
+            case Expr(op="div", args=(x, Expr(op="f", value=c))) if divides_exactly(
+                self.target, float(c), (limit, limit)
+            ):
+                return quotient_at_most(self.b, self.lanes, self.value(x), float(c), limit)
+        return vectors.number_or_less(self.b, self.lanes, self.value(steps), limit)
 
     def maximum(self, x: Expr, y: Expr) -> Value:
         return self._propagating("olt", x, y)

@@ -148,17 +148,40 @@ _PACKS = {
 
 def pack_bytes(b: Builder, target: Target, values: Sequence[Value], signed: bool) -> Value:
     """Four int32 vectors, saturated to bytes, as one vector of bytes in order."""
+    words = [pack_words(b, target, values[i], values[i + 1]) for i in (0, 2)]
+    return in_order(b, target, pack_word_bytes(b, target, words, signed))
+
+
+def pack_words(b: Builder, target: Target, x: Value, y: Value) -> Value:
+    """Two int32 vectors, saturated to 16 bits, their 128-bit groups in turn."""
     nbytes = target.vector_nbytes
-    words_name, bytes_name = _PACKS[nbytes]
-    i32, i16, i8 = (vector(nbytes // n, k) for n, k in ((4, "i32"), (2, "i16"), (1, "i8")))
-    words = [b.call(words_name, i16, (i32, values[i]), (i32, values[i + 1])) for i in (0, 2)]
-    name = bytes_name.format("s" if signed else "u")
-    packed = b.call(name, i8, (i16, words[0]), (i16, words[1]))
+    i32, i16 = vector(nbytes // 4, "i32"), vector(nbytes // 2, "i16")
+    return b.call(_PACKS[nbytes][0], i16, (i32, x), (i32, y))
+
+
+def pack_word_bytes(b: Builder, target: Target, words: Sequence[Value], signed: bool) -> Value:
+    """Two vectors of 16-bit words, saturated to bytes, their 128-bit groups in turn."""
+    nbytes = target.vector_nbytes
+    i16, i8 = vector(nbytes // 2, "i16"), vector(nbytes, "i8")
+    name = _PACKS[nbytes][1].format("s" if signed else "u")
+    return b.call(name, i8, *((i16, value) for value in words))
+
+
+def packed_place(lanes: int, index: int) -> int:
+    """Where packs leave element ``index`` of four vectors of int32 ``lanes``: 128-bit group g
+    holds four bytes of each operand's group g."""
+    operand, lane = divmod(index, lanes)
+    group, within = divmod(lane, 4)
+    return 16 * group + 4 * operand + within
+
+
+def in_order(b: Builder, target: Target, packed: Value) -> Value:
+    """The bytes of four packed vectors, one vector after the other."""
+    nbytes = target.vector_nbytes
     if nbytes == 16:
         return packed
-    # Packs work inside 128-bit groups: group g holds four bytes of each operand's group g.
-    groups = nbytes // 16
-    order = [4 * group + operand for operand in range(4) for group in range(groups)]
+    i32, i8 = vector(nbytes // 4, "i32"), vector(nbytes, "i8")
+    order = [packed_place(nbytes // 4, 4 * i) // 4 for i in range(nbytes // 4)]
     mixed = b.cast("bitcast", i8, packed, i32)
     return b.cast("bitcast", i32, b.shuffle(i32, mixed, "poison", order), i8)
 
@@ -200,6 +223,13 @@ def min_constant(b: Builder, kind: str, value: Value, high: float) -> Value:
     """``value`` if less than ``high``, else (and for NaN) ``high``."""
     limit = splat(kind, f32(high))
     return b.select(kind, b.compare("olt", kind, value, limit), value, limit)
+
+
+def number_or_less(b: Builder, lanes: int, value: Value, high: float) -> Value:
+    """``high`` where ``value`` is greater, else ``value``, also if that is NaN."""
+    kind = vector(lanes, "float")
+    limit = splat(kind, f32(high))
+    return b.select(kind, b.compare("ogt", kind, value, limit), limit, value)
 
 
 _ROUNDS = {
