@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import secrets
+import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    KeyError,
+    MemoryError,
+    NotImplementedError,
+    RuntimeError,
+)
+"""What reading a damaged archive raises besides ``OSError`` and ``ValueError``."""
 
 ZIP, NPY = b"PK", b"\x93NUMPY"
 """How files begin."""
@@ -22,15 +34,17 @@ ZIP, NPY = b"PK", b"\x93NUMPY"
 def replacing(target: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file beside ``target`` that becomes it when the block ends well.
 
+    It has the permissions of ``target``, or those of any new file.
     If the block raises, the temporary file vanishes and ``target`` stays as it was.
     """
     path = Path(target)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
-    temporary = Path(name)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    # Not tempfile: its files are for this user only, and to ask for the umask one has to change it.
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:
+        with suppress(FileNotFoundError):
+            temporary.chmod(stat.S_IMODE(path.stat().st_mode))
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -48,11 +62,5 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
             file.seek(0)
             with np.load(file, allow_pickle=False) as archive:
                 return {name: np.asarray(archive[name]) for name in archive.files}
-    except (EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except DAMAGE as error:
         raise ValueError(f"it is damaged: {error}") from error
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -140,6 +140,7 @@ def profile(options: argparse.Namespace, console: Console) -> None:
     console.print(
         f"{options.output}: {len(found.histograms)} tensors over {found.samples} batches",
         highlight=False,
+        markup=False,
     )
 
 
@@ -363,7 +364,8 @@ def save(compiled: CompiledModel | DelegatedModel, output: str | None, console: 
     if output:
         write = compiled.export_onnx if Path(output).suffix == ".onnx" else compiled.save
         write(output)
-        console.print(f"saved {output} ({os.path.getsize(output)} bytes)", highlight=False)
+        saved = f"saved {output} ({os.path.getsize(output)} bytes)"
+        console.print(saved, highlight=False, markup=False)
 
 
 def drawn_feeds(compiled: CompiledModel | DelegatedModel) -> dict[str, Array]:
@@ -376,15 +378,16 @@ def drawn_feeds(compiled: CompiledModel | DelegatedModel) -> dict[str, Array]:
     return feeds
 
 
+def extremes(array: Array) -> tuple[str, str, str]:
+    """Smallest, largest, and where that is; blank where a run gave no elements, or texts."""
+    if not array.size or array.dtype.kind not in "biuf":
+        return "", "", ""
+    return f"{array.min():.6g}", f"{array.max():.6g}", str(int(array.argmax()))
+
+
 def outputs_table(outputs: Mapping[str, Array]) -> Table:
     rows = [
-        (
-            name,
-            f"{array.dtype}{list(array.shape)}",
-            f"{array.min():.6g}",
-            f"{array.max():.6g}",
-            str(int(array.argmax())),
-        )
+        (name, f"{array.dtype}{list(array.shape)}", *extremes(array))
         for name, array in outputs.items()
     ]
     numbers = ("smallest", "largest", "index of largest")

@@ -56,9 +56,10 @@ def arrays_in(path: str) -> dict[str, Array]:
 
 
 def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
-    """An ``.npz`` file, written whole or not at all."""
+    """An ``.npz`` file, written whole or not at all; texts as such, since objects are pickled."""
+    plain = {n: a.astype(np.str_) if a.dtype.hasobject else a for n, a in arrays.items()}
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **dict[str, Any](arrays))
+            np.savez(file, **dict[str, Any](plain))
     except OSError as error:
         raise QuantglowError(f"cannot write {path!r}: {error}") from error

@@ -51,3 +51,17 @@ def test_objects_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.array([None]))
     with pytest.raises(ValueError, match="allow_pickle"):
         read_arrays(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("flip", [0x01, 0x20, 0xFF])
+def test_any_altered_byte_gives_arrays_or_one_kind_of_error(tmp_path: Path, flip: int) -> None:
+    path, causes = tmp_path / "a.npz", set()
+    np.savez_compressed(path, x=np.linspace(0, 1, 99), y=np.arange(3))
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ flip]) + whole[position + 1 :])
+        try:
+            read_arrays(path)
+        except (OSError, ValueError) as error:
+            causes.add(type(error.__cause__).__name__)
+    assert {"BadZipFile", "NotImplementedError", "error"} <= causes

@@ -131,6 +131,32 @@ def test_names_of_layers_stay_whole_where_there_is_no_terminal(
     assert name in capsys.readouterr().out
 
 
+def test_names_of_files_are_no_markup(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(folder, "compile net.onnx --output net[red].qgm")
+    run(folder, "profile net.onnx --calibration-data samples.npz --output net[bold].npz")
+    printed = capsys.readouterr().out.replace("\n", "")
+    assert "net[red].qgm" in printed
+    assert "net[bold].npz" in printed
+
+
+def test_outputs_without_numbers_are_shown_and_saved(tmp_path: Path) -> None:
+    nodes = [
+        onnx.helper.make_node("NonZero", ["x"], ["where"]),
+        onnx.helper.make_node("Identity", ["text"], ["same"]),
+    ]
+    inputs = [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3])]
+    inputs += [onnx.helper.make_tensor_value_info("text", onnx.TensorProto.STRING, [2])]
+    outputs = [onnx.helper.make_tensor_value_info("where", onnx.TensorProto.INT64, [1, None])]
+    outputs += [onnx.helper.make_tensor_value_info("same", onnx.TensorProto.STRING, [2])]
+    graph = onnx.helper.make_graph(nodes, "texts", inputs, outputs)
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets), tmp_path / "texts.onnx")
+    np.savez(tmp_path / "in.npz", x=np.zeros(3, np.float32), text=np.array(["a", "b"]))
+    assert run(tmp_path, "run texts.onnx --inputs in.npz --output out.npz") == 0
+    with np.load(tmp_path / "out.npz", allow_pickle=False) as found:
+        assert (found["where"].shape, found["same"].tolist()) == ((1, 0), ["a", "b"])
+
+
 def test_bench_prints_a_latency(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "bench net.onnx --seconds 1 --num-threads 1") == 0
     assert "median" in capsys.readouterr().out
