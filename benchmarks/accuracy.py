@@ -27,7 +27,7 @@ from benchmarks.worker import MESSAGE_CHARS
 PACKAGES = ("quantglow", "onnxruntime", "openvino", "nncf", "numpy")
 MEGA = 1e6
 SAMPLES = 40
-QUANTIZERS = ("quantglow", "onnxruntime", "nncf")
+QUANTIZERS = ("quantglow*", "onnxruntime*", "nncf*")
 HEADER = (
     "network",
     "quantizer",
@@ -202,7 +202,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         nargs="+",
         default=QUANTIZERS,
         metavar="NAME",
-        help=f"or the first word of several: {', '.join(contestants.CONTESTANTS)}",
+        help=f"or a pattern such as 'nncf*': {', '.join(contestants.CONTESTANTS)}",
     )
     command.add_argument("--threads", type=positive, default=2)
     command.add_argument("--memory-gb", type=float, default=0, help="bound on each process")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -99,10 +100,10 @@ CONTESTANTS = {
 
 
 def chosen(names: Iterable[str]) -> list[Contestant]:
-    """The contestants of these names, or whose name begins so.  Raises ``ValueError``."""
+    """The contestants of these names or shell patterns.  Raises ``ValueError``."""
     found: dict[str, Contestant] = {}
     for name in names:
-        fitting = {n: c for n, c in CONTESTANTS.items() if n == name or n.startswith(f"{name} ")}
+        fitting = {n: CONTESTANTS[n] for n in fnmatch.filter(CONTESTANTS, name)}
         if not fitting:
             raise ValueError(f"no contestant {name!r}; there are {', '.join(CONTESTANTS)}")
         found |= fitting
