@@ -14,8 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from quantglow.workers import each
 
 F32 = np.float32
+
+PART = 1 << 17
+"""Values that are rounded at once: they stay in the second-level cache."""
 
 
 def multiplier(*factors: npt.ArrayLike, divisor: float = 1.0) -> Array:
@@ -62,10 +66,16 @@ def _saturate(steps: Array, zero_point: Any, dtype: DType, low: int, high: int) 
 
 def _clipped_steps(steps: Array, lowest: Any, highest: Any) -> Array:
     """``clip(rint(steps), lowest, highest)`` in float32; NaN becomes ``lowest``."""
-    rounded: Array = np.asarray(np.rint(steps.astype(np.float32, copy=False)))
-    np.fmax(rounded, lowest, out=rounded)
-    np.fmin(rounded, highest, out=rounded)
+    rounded: Array = np.array(steps, np.float32)
+    _clip_steps(rounded, lowest, highest)
     return rounded
+
+
+def _clip_steps(steps: Array, lowest: Any, highest: Any) -> None:
+    """``_clipped_steps`` in their place."""
+    np.rint(steps, out=steps)
+    np.fmax(steps, lowest, out=steps)
+    np.fmin(steps, highest, out=steps)
 
 
 def requantize(
@@ -105,11 +115,18 @@ def rounded_reals(x: Array, element: ElementType) -> Array:
     """``dequantize(quantize(x))`` of a per-tensor type, without the integers in between."""
     params, (low, high) = quant_of(element), element.dtype.limits
     scale, zero_point = F32(params.scale), params.zero_point
-    with np.errstate(over="ignore", invalid="ignore"):
-        steps = x.astype(np.float32, copy=False) / scale
-    rounded = _clipped_steps(steps, F32(low - zero_point), F32(high - zero_point))
-    rounded *= scale
-    return rounded
+    flat = np.ascontiguousarray(x, np.float32).reshape(-1)
+    result = np.empty_like(flat)
+
+    def round_part(start: int) -> None:
+        steps = result[start : start + PART]
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.divide(flat[start : start + PART], scale, out=steps)
+        _clip_steps(steps, F32(low - zero_point), F32(high - zero_point))
+        steps *= scale
+
+    each(round_part, range(0, flat.size, PART))
+    return result.reshape(x.shape)
 
 
 def centred(q: Array, kind: TensorType) -> Array:

@@ -10,10 +10,10 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from quantglow.graph.node import Node, op
 from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
+from quantglow.ops.window_products import Part, conv2d
 from quantglow.ops.windows import Pads, Pair, check_windows, window_count
 from quantglow.types import Array, DType, ElementType, TensorType
 
@@ -141,8 +141,11 @@ class Conv(Contraction):
         padded = values
         if any(self.pads):
             padded = np.pad(values, ((0, 0), (top, bottom), (left, right), (0, 0)))
-        sums = conv2d(padded, weights, self.strides, self.dilations, self.group)
-        return self.finish(sums, b, residual)
+
+        def finish(sums: Array, part: Part) -> Array:
+            return self.finish(sums, b, None if residual is None else residual[part])
+
+        return conv2d(padded, weights, self.strides, self.dilations, self.group, finish)
 
     def residual_steps(self, residual: Array) -> Array:
         assert self.residual is not None
@@ -163,36 +166,22 @@ def exact_operands(kind: TensorType, x: Array, w: Array) -> tuple[Array, Array]:
     """
     if not is_integer(kind):
         return x, w
-    values, weights = centred(x, kind), w.astype(np.float32)
-    sums = np.abs(weights).sum(axis=tuple(range(w.ndim - 1)), dtype=np.float64)
-    largest = max(-int(values.min(initial=0)), int(values.max(initial=0)))
-    if largest * sums.max(initial=0.0) < 2.0**24:
-        return values.astype(np.float32), weights
-    return values.astype(np.float64), w.astype(np.float64)
+    zero_point = kind.params.zero_point
+    ends = (int(x.min(initial=zero_point)), int(x.max(initial=zero_point)))
+    largest = max(abs(end - zero_point) for end in ends)
+    dtype = np.float32 if largest * _largest_sum(w) < 2.0**24 else np.float64
+    values: Array = np.subtract(x, zero_point, dtype=dtype)
+    return values, w.astype(dtype)
 
 
-def conv2d(x: Array, w: Array, strides: Pair, dilations: Pair, group: int) -> Array:
-    """Convolution of padded NHWC ``x`` with HWIO ``w``, in the operands' precision."""
-    kh, kw, c_group, o = w.shape
-    span = (dilations[0] * (kh - 1) + 1, dilations[1] * (kw - 1) + 1)
-    windows = sliding_window_view(x, span, axis=(1, 2))
-    # [N, OH, OW, C, KH, KW]
-    windows = windows[:, :: strides[0], :: strides[1], :, :: dilations[0], :: dilations[1]]
-    n, oh, ow, c = windows.shape[:4]
-    if group == c == o:
-        result = np.zeros((n, oh, ow, c), x.dtype)
-        product = np.empty_like(result)
-        for i, j in np.ndindex(kh, kw):
-            result += np.multiply(windows[..., i, j], w[i, j, 0], out=product)
-        return result
-    result = np.empty((n * oh * ow, o), x.dtype)
-    o_group = o // group
-    for g in range(group):
-        part = windows[..., g * c_group : (g + 1) * c_group, :, :]
-        columns = part.transpose(0, 1, 2, 4, 5, 3).reshape(n * oh * ow, kh * kw * c_group)
-        kernel = w[..., g * o_group : (g + 1) * o_group].reshape(kh * kw * c_group, o_group)
-        np.matmul(columns, kernel, out=result[:, g * o_group : (g + 1) * o_group])
-    return result.reshape(n, oh, ow, o)
+def _largest_sum(w: Array) -> float:
+    """The largest sum of magnitudes of int8 weights [..., O] for one output, or a bound of it."""
+    inputs = w.size // max(w.shape[-1], 1)
+    if 128 * inputs >= 2**24:
+        return float(128 * inputs)
+    magnitudes = np.abs(w.astype(np.float32))
+    sums = np.asarray(magnitudes.sum(axis=tuple(range(w.ndim - 1))))
+    return float(sums.max(initial=0.0))
 
 
 @op
@@ -236,7 +225,11 @@ class ConvTranspose(Contraction):
         before, after = self.equivalent_pads()
         padded = pad_or_crop(spread, before, after)
         flipped = weights[::-1, ::-1]
-        return self.finish(conv2d(padded, flipped, (1, 1), self.dilations, self.group), b, None)
+
+        def finish(sums: Array, part: Part) -> Array:
+            return self.finish(sums, b, None)
+
+        return conv2d(padded, flipped, (1, 1), self.dilations, self.group, finish)
 
     def equivalent_pads(self) -> tuple[Pair, Pair]:
         """(top, left), (bottom, right) pads of the equal Conv on the spread-out x; may be < 0."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -27,6 +28,10 @@ from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
 from quantglow.profiling.progress import shown
 from quantglow.types import Array
+from quantglow.workers import later, side_by_side
+
+MOST_WAITING = 4
+"""Values that are kept to be counted, while a run goes on."""
 
 Runner = Callable[[Graph, Mapping[str, Array], Sequence[Listener]], object]
 """Runs a graph and shows every value to the listeners, as ``interpret`` does."""
@@ -55,9 +60,11 @@ def profile(
     family = Family.of(graph)
     batches = islice(feeds_of(data, family.signature), subset_size)
     for index, feeds in enumerate(_shown(batches, data, progress)):
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), side_by_side():
             fitting = _graph_for(feeds, family, index)
-            run(fitting, feeds, [taken_only(fitting, _recorder(recorded, index))])
+            recorder = _Recorder(recorded, index)
+            run(fitting, feeds, [taken_only(fitting, recorder)])
+            recorder.finish()
         cases[Case.fitting(feeds, family.deciding)] += 1
     if not cases:
         raise CalibrationError(
@@ -77,23 +84,40 @@ def _graph_for(feeds: Feeds, family: Family, index: int) -> Graph:
         ) from error
 
 
-def _recorder(recorded: dict[str, Histogram], sample: int) -> Listener:
-    """A listener that merges each float value into ``recorded`` and refuses NaN and Inf."""
+@dataclass
+class _Recorder:
+    """A listener that merges each float value into ``recorded`` and refuses NaN and Inf.
 
-    def record(node: Node, value: Array) -> None:
+    Values are counted while the next ones are computed.
+    """
+
+    recorded: dict[str, Histogram]
+    sample: int
+    waiting: deque[tuple[Node, Callable[[], Histogram]]] = field(default_factory=deque)
+
+    def __call__(self, node: Node, value: Array) -> None:
         if isinstance(node, Constant) or not node.type.dtype.is_float:
             return
-        seen = Histogram.of(value)
+        self.waiting.append((node, later(Histogram.of, value)))
+        if len(self.waiting) > MOST_WAITING:
+            self._merge_next()
+
+    def finish(self) -> None:
+        """Merge what is still being counted."""
+        while self.waiting:
+            self._merge_next()
+
+    def _merge_next(self) -> None:
+        node, counted = self.waiting.popleft()
+        seen = counted()
         if seen.nans or seen.infinities:
             raise CalibrationError(
-                f"batch {sample} leads to {seen.nans} NaN and {seen.infinities} Inf value(s) in "
-                f"{node.name!r} ({node.op}). Remedy: check the preprocessing (scale, channel "
+                f"batch {self.sample} leads to {seen.nans} NaN and {seen.infinities} Inf value(s) "
+                f"in {node.name!r} ({node.op}). Remedy: check the preprocessing (scale, channel "
                 "order), or the model itself in float."
             )
-        before = recorded.get(node.name)
-        recorded[node.name] = seen if before is None else before.merge(seen)
-
-    return record
+        before = self.recorded.get(node.name)
+        self.recorded[node.name] = seen if before is None else before.merge(seen)
 
 
 def _shown(feeds: Iterable[Feeds], data: Any, progress: bool | str) -> Iterator[Feeds]:

@@ -17,6 +17,7 @@ from quantglow.quantization.channel_groups import bounded, high_of
 from quantglow.quantization.equalization import divided
 from quantglow.quantization.taps import tapped_name
 from quantglow.types import Array
+from quantglow.workers import each
 
 KEPT_NBYTES, KEPT_SAMPLES = 2**28, 4
 """Of values that are kept, so that a few samples are run once.  Others are run again: where there
@@ -65,10 +66,10 @@ class FloatRuns:
         """The largest magnitude in each channel (last axis) of every float value."""
         found: dict[str, Array] = {}
         for feeds in samples:
-            for name, value in self.values(feeds).items():
-                if value.ndim and value.dtype.kind == "f":
-                    now = _reach(value)
-                    found[name] = np.maximum(found[name], now) if name in found else now
+            values = self.values(feeds).items()
+            reals = {name: v for name, v in values if v.ndim and v.dtype.kind == "f"}
+            for name, now in zip(reals, each(_reach, reals.values()), strict=True):
+                found[name] = np.maximum(found[name], now) if name in found else now
         return found
 
     def histograms(
@@ -77,16 +78,19 @@ class FloatRuns:
         """Of the values that have factors, divided by these."""
         found: dict[str, Histogram] = {}
         highs = {n.name: high_of(n) for n in self.graph.nodes if n.name in factors and bounded(n)}
+
+        def counted(entry: tuple[str, Array]) -> Histogram:
+            name, value = entry
+            value = divided(value, factors[name])
+            if name in highs:  # The bound stays where it is.
+                np.minimum(value, highs[name], out=value)
+            return Histogram.of(value)
+
         for feeds in samples:
             values = self.values(feeds)
-            for name, by_channel in factors.items():
-                known = name if name in values else tapped_name(name)
-                if known not in values:
-                    continue
-                value = divided(values[known], by_channel)
-                if name in highs:  # The bound stays where it is.
-                    np.minimum(value, highs[name], out=value)
-                seen = Histogram.of(value)
+            known = {n: n if n in values else tapped_name(n) for n in factors}
+            entries = [(n, values[source]) for n, source in known.items() if source in values]
+            for (name, _), seen in zip(entries, each(counted, entries), strict=True):
                 found[name] = found[name].merge(seen) if name in found else seen
         return found
 

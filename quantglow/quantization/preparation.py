@@ -32,6 +32,7 @@ from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
 from quantglow.quantization.taps import SUFFIX, tapped, with_taps
 from quantglow.quantization.tensor_ranges import scarce_values
+from quantglow.workers import side_by_side
 
 HELD_BACK = 8
 """Samples to decide on, at most; a third of few."""
@@ -79,9 +80,10 @@ def prepare(
     parts = _split(samples, config.seed)
     search = _Search(graph, profile, config, *parts, runs, deadline, imported)
     try:
-        for _ in shown(search.steps(), "Choosing ranges and scales", progress):
-            if search.late():
-                break
+        with side_by_side():
+            for _ in shown(search.steps(), "Choosing ranges and scales", progress):
+                if search.late():
+                    break
     except KeyboardInterrupt:
         pass  # What was found so far is whole.
     return search.best

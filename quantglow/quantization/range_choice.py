@@ -18,7 +18,7 @@ their errors are multiplied by that of all values, which the histogram knows, ov
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -38,6 +38,7 @@ from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.samples import Spread
 from quantglow.quantization.tensor_ranges import scarce_values, tensor_ranges
 from quantglow.types import Array, ElementType
+from quantglow.workers import each
 
 Ranges = Mapping[str, Range]
 """Value name -> the range to quantize."""
@@ -147,7 +148,7 @@ class _Trial:
         """Judge what the node reads; its values are computed."""
         if isinstance(node, Constant):
             return
-        results = list(self.values.compute(node))
+        results = self.values.compute(node)
         if self.plan.is_int8(node):
             for operand in dict.fromkeys(node.operands):
                 if not isinstance(operand, Constant) and operand in self.plan.groups:
@@ -173,16 +174,18 @@ class _Trial:
         count = len(self.values.samples)
         row = group * k * (outputs + ROUNDING_WORK) * len(types) * count
         rows = max(LEAST_ROWS, WORK // row)
-        sums, rounding = _Sums(len(types)), np.zeros(len(types))
-        for sample in range(count):
-            value = self.values.value(x, sample)
-            columns = _some_rows(product, value, rows)
-            sums.add_signal(sample, columns @ weights)
-            for index, element in enumerate(types):
-                error = _rounded(columns, element) - columns
-                sums.add_error(sample, index, error @ weights)
-                rounding[index] += _energy(error, centred=False) / error.size
-        return sums.relative() * self._ratios(x, types, rounding / count)
+
+        def measured(sample: int) -> tuple[_Energies, Array]:
+            columns = _some_rows(product, self.values.value(x, sample), rows)
+            errors = [_rounded(columns, element) - columns for element in types]
+            energies = _Energies.of(columns @ weights, (error @ weights for error in errors))
+            rounding = [_energy(error, centred=False) / error.size for error in errors]
+            return energies, np.array(rounding)
+
+        found = each(measured, range(count))
+        rounding = sum((part for _, part in found), np.zeros(len(types)))
+        sums = _relative([energies for energies, _ in found])
+        return sums * self._ratios(x, types, rounding / count)
 
     def _ratios(self, x: Node, types: list[ElementType], rounding: Array) -> Array:
         """For each candidate the mean square error of all values over that of some."""
@@ -196,17 +199,20 @@ class _Trial:
         self, x: Node, reader: Node, types: list[ElementType], results: list[Array]
     ) -> Array:
         """[2, candidates]: relative errors of the reader's whole results."""
-        sums = _Sums(len(types))
-        for sample in range(min(LIGHT_SAMPLES, len(results))):
+
+        def measured(sample: int) -> _Energies:
             value, wanted = self.values.value(x, sample), results[sample]
-            sums.add_signal(sample, wanted.reshape(1, -1, 1))
-            for index, element in enumerate(types):
+            errors = []
+            for element in types:
                 error = _rounded(value, element) - value
                 if not isinstance(reader, Contraction):
                     got = self._computed(reader, x, value + error, sample)
                     error = got - wanted
-                sums.add_error(sample, index, error.reshape(1, -1, 1), centred=False)
-        return sums.relative()
+                errors.append(_energy(error.reshape(1, -1, 1), centred=False))
+            signal = wanted.reshape(1, -1, 1)
+            return _Energies(_energy(signal, centred=signal.shape[1] > 1), np.array(errors))
+
+        return _relative(each(measured, range(min(LIGHT_SAMPLES, len(results)))))
 
     def _computed(self, reader: Node, x: Node, value: Array, sample: int) -> Array:
         given = (value if o is x else self.values.value(o, sample) for o in reader.operands)
@@ -240,25 +246,31 @@ def _rounded(values: Array, element: ElementType) -> Array:
     return rounded_reals(values, element)
 
 
-class _Sums:
-    """Energies of signal and errors, of even and of odd samples."""
+@dataclass(frozen=True)
+class _Energies:
+    """Of one sample: of the signal, and [candidates] of what each changes."""
 
-    def __init__(self, candidates: int) -> None:
-        self.signal = np.zeros(2)
-        self.errors = np.zeros((2, candidates))
+    signal: float
+    errors: Array
 
-    def add_signal(self, sample: int, values: Array) -> None:
-        """[G, rows, O]; less the mean of each channel where there are several rows."""
-        self.signal[sample % 2] += _energy(values, centred=values.shape[1] > 1)
+    @staticmethod
+    def of(signal: Array, errors: Iterable[Array]) -> _Energies:
+        """Of values [G, rows, O]; less the mean of each channel where there are several rows."""
+        several = signal.shape[1] > 1
+        return _Energies(
+            _energy(signal, several), np.array([_energy(error, several) for error in errors])
+        )
 
-    def add_error(self, sample: int, index: int, values: Array, centred: bool = True) -> None:
-        self.errors[sample % 2, index] += _energy(values, centred and values.shape[1] > 1)
 
-    def relative(self) -> Array:
-        """With a single sample both halves are that."""
-        if not self.signal[1]:
-            self.signal[1], self.errors[1] = self.signal[0], self.errors[0]
-        return np.asarray(self.errors / np.maximum(self.signal, TINY)[:, None])
+def _relative(samples: Sequence[_Energies]) -> Array:
+    """[2, candidates]: of even and of odd samples, over their signal; one sample is both."""
+    signal, errors = np.zeros(2), np.zeros((2, len(samples[0].errors)))
+    for index, sample in enumerate(samples):
+        signal[index % 2] += sample.signal
+        errors[index % 2] += sample.errors
+    if not signal[1]:
+        signal[1], errors[1] = signal[0], errors[0]
+    return np.asarray(errors / np.maximum(signal, TINY)[:, None])
 
 
 def _energy(values: Array, centred: bool) -> float:

@@ -24,6 +24,7 @@ from quantglow.quantization.params import quantize_weights
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.widths import is_stored
 from quantglow.types import Array
+from quantglow.workers import each
 
 TINY = 1e-30
 FEWEST_VALUES = 64
@@ -85,8 +86,8 @@ def relative_noise(
     weights = {} if exact_weights else _rounded_weights(plan)
     noise, signal = np.zeros(len(plan.graph.outputs)), np.full(len(plan.graph.outputs), TINY)
     any_shift = [shift for _, shift in judges(plan.graph)]
-    for feeds, right in zip(samples, wanted, strict=True):
-        results = run(plan.graph, feeds, plan, weights)
+    found = each(lambda feeds: run(plan.graph, feeds, plan, weights), samples)
+    for results, right in zip(found, wanted, strict=True):
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
             reference = exact.astype(np.float64)
             noise[index] += energy(got - reference, any_shift[index])

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "quantglow"
 LAYERS = (
-    ("errors", "version", "files"),
+    ("errors", "version", "files", "workers"),
     ("types", "debug"),
     ("options",),
     ("graph",),

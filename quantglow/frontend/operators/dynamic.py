@@ -23,9 +23,9 @@ from quantglow.frontend.operators.windows import auto_padded, windows_of
 from quantglow.frontend.values import Quantized
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, Gemm, Map, ReduceMax, ReduceMin, Reshape, Slice
-from quantglow.ops.convolution import conv2d
 from quantglow.ops.expression import Expr, arg, const, iconst
 from quantglow.ops.expression import call as fn
+from quantglow.ops.window_products import conv2d
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 EXACT = 2**24

@@ -18,8 +18,9 @@ import numpy as np
 
 from quantglow.quantization.recovery.factors import solutions
 from quantglow.quantization.recovery.layer import Layer
-from quantglow.quantization.recovery.moments import LEAST_VARIANCE
+from quantglow.quantization.recovery.moments import LEAST_VARIANCE, Moments
 from quantglow.types import Array
+from quantglow.workers import each
 
 RIDGES = (1e-3, 1e-2, 1e-1)
 ROWS_FOR_EACH_INPUT = 2
@@ -43,20 +44,25 @@ def adaptable(rows: int, inputs: int) -> bool:
 
 def _movement(layer: Layer) -> Array:
     """dw [G, K, O/G], in units; 0 in channels that keep their weights."""
-    one, other = (
-        _Problem(half.covariance().astype(np.float32), layer.cross(half))
-        for half in layer.statistics.halves
-    )
-    whole = _Problem(layer.statistics.covariance, layer.cross(layer.moments))
+
+    def problem(moments: Moments) -> _Problem:
+        return _Problem(moments.covariance().astype(np.float32), layer.cross(moments))
+
+    def gain(trial: tuple[float, _Problem, _Problem]) -> Array:
+        ridge, one, other = trial
+        return other.error(one.solution(ridge))
+
+    one, other = each(problem, layer.statistics.halves)
+    gains = each(gain, [(r, *pair) for r in RIDGES for pair in ((one, other), (other, one))])
     best, least = np.full(layer.steps.shape, math.inf), np.zeros_like(layer.steps)
-    for ridge in RIDGES:
-        gain = one.error(other.solution(ridge)) + other.error(one.solution(ridge))
-        best = np.where(gain < least, ridge, best)
-        least = np.minimum(gain, least)
+    for ridge, there, back in zip(RIDGES, gains[::2], gains[1::2], strict=True):
+        best = np.where(there + back < least, ridge, best)
+        least = np.minimum(there + back, least)
+    whole = _Problem(layer.statistics.covariance, layer.cross(layer.moments))
+    chosen = [ridge for ridge in RIDGES if (best == ridge).any()]
     moved = np.zeros_like(layer.weights)
-    for ridge in RIDGES:
-        if (best == ridge).any():
-            moved = np.where(best == ridge, whole.solution(ridge), moved)
+    for ridge, solution in zip(chosen, each(whole.solution, chosen), strict=True):
+        moved = np.where(best == ridge, solution, moved)
     return moved
 
 

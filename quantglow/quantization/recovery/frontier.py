@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from quantglow.interpreter.choices import in_branches
 from quantglow.ops.convolution import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.types import Array
+from quantglow.workers import each
 
 TOGETHER_ROWS = 2048
 """Rows of results that a matrix product computes at once, of several samples where each has few:
@@ -46,25 +47,25 @@ class Frontier:
         """The value of a node that was kept."""
         return self.stacked(node, slice(sample, sample + 1))
 
-    def compute(self, node: Node) -> Iterator[Array]:
+    def compute(self, node: Node) -> list[Array]:
         """The value of ``node`` for each sample, from the kept values of its operands."""
         if isinstance(node, Input):
-            yield from (np.asarray(feeds[node.name]) for feeds in self.samples)
-            return
+            return [np.asarray(feeds[node.name]) for feeds in self.samples]
         together = 1
         if isinstance(node, Contraction):
             rows = node.type.size // max(node.type.shape[-1], 1)
             together = max(1, TOGETHER_ROWS // max(rows, 1))
-        for start in range(0, len(self.samples), together):
-            yield from self._computed(node, slice(start, start + together))
+        starts = range(0, len(self.samples), together)
+        parts = each(lambda start: self._computed(node, slice(start, start + together)), starts)
+        return list(chain.from_iterable(parts))
 
-    def _computed(self, node: Node, part: slice) -> Iterator[Array]:
+    def _computed(self, node: Node, part: slice) -> list[Array]:
         """The values for some samples; those of several are stacked along the first axis."""
         count = len(self.samples[part])
         operands = (self.stacked(operand, part) for operand in node.operands)
         with np.errstate(all="ignore"):
             result = self.finite(node, node.evaluate(*operands))
-        yield from [result] if count == 1 else np.split(result, count)
+        return [result] if count == 1 else np.split(result, count)
 
     def finite(self, node: Node, value: Array) -> Array:
         """A value of the node without the NaN and Inf of a branch that is not taken."""

@@ -10,6 +10,10 @@ from quantglow.quantization.params import accumulator_excess, quantize_weights
 from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import Product
 from quantglow.types import Array, DType, QuantParams
+from quantglow.workers import each
+
+MANY_OUTPUTS = 64
+"""Channels that are worth two threads."""
 
 
 @dataclass(frozen=True)
@@ -98,10 +102,17 @@ class Layer:
     def errors(self, integers: Array, steps: Array, slope: Array) -> Errors:
         """Of other integers."""
         found, distance = self.statistics, self.in_units(integers, steps) - self.target
-        product = found.covariance @ distance
-        data = _sums(distance * (product + slope))
-        spare = _sums(found.spare * np.square(distance))
-        return Errors(data, found.trust * _sums(distance * product) + spare)
+
+        def of_outputs(part: slice) -> tuple[Array, Array]:
+            apart = distance[..., part]
+            product = found.covariance @ apart
+            data = _sums(apart * (product + slope[..., part]))
+            spare = _sums(found.spare * np.square(apart))
+            return data, found.trust * _sums(apart * product) + spare
+
+        found_parts = each(of_outputs, halves(distance.shape[-1]))
+        data, expected = (np.concatenate(sums, axis=1) for sums in zip(*found_parts, strict=True))
+        return Errors(data, expected)
 
     def taking(self, integers: Array, steps: Array) -> Layer:
         """The layer with the integers of those channels where they make the smaller error, on
@@ -152,6 +163,13 @@ class Layer:
 def _sums(values: Array) -> Array:
     """Over the inputs, in float64: channels with nearly the same error must not change places."""
     return np.asarray(values.sum(axis=1, dtype=np.float64))
+
+
+def halves(outputs: int) -> list[slice]:
+    """The channels of a group in two parts, if there are many."""
+    if outputs < MANY_OUTPUTS:
+        return [slice(0, outputs)]
+    return [slice(0, outputs // 2), slice(outputs // 2, outputs)]
 
 
 def flat(array: Array) -> Array:

@@ -38,6 +38,7 @@ from quantglow.quantization.recovery.round_weights import round_weights
 from quantglow.quantization.recovery.search_scales import search_scales
 from quantglow.quantization.rules import integer_operands
 from quantglow.types import Array
+from quantglow.workers import each, later, side_by_side
 
 TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
     "adapt-weights": adapt_weights,
@@ -101,9 +102,10 @@ def recover(
     known = memory.known(int8)
     walk = _Walk(graph, int8, list(samples), frozenset(techniques), per_channel, known)
     made: dict[Node, Node] = {}
-    for node in shown(int8.nodes, "Recovering accuracy", progress):
-        moved = node.with_operands(tuple(made[operand] for operand in node.operands))
-        made[node] = walk.visit(moved)
+    with side_by_side():
+        for node in shown(int8.nodes, "Recovering accuracy", progress):
+            moved = node.with_operands(tuple(made[operand] for operand in node.operands))
+            made[node] = walk.visit(moved)
     memory.add(int8, {name: made[int8.by_name(name)] for name in walk.names})
     return int8.with_outputs(made[node] for _, node in int8.outputs)
 
@@ -126,6 +128,7 @@ class _Walk:
         self.floats = Frontier(self.graph, self.samples)
         self.integers = Frontier(self.int8, self.samples)
         self.ahead: Iterator[Node] = iter(self.graph.nodes)
+        self.float_step: Callable[[], None] = self._advance_to_layer
         self.names = {
             node.name
             for node in self.int8.nodes
@@ -140,11 +143,12 @@ class _Walk:
             node = dataclasses.replace(node, **self.known[node.name])
         if node.name in self.names and isinstance(node, Contraction):
             node = self._improved(node)
-        self.integers.keep(node, list(self.integers.compute(node)))
+        self.integers.keep(node, self.integers.compute(node))
         return node
 
     def _improved(self, node: Any) -> Any:
         layer = self._layer(node)
+        self.float_step = later(self._advance_to_layer, None)
         second = layer.moments.second
         for name, technique in TECHNIQUES.items():
             if name in self.techniques and (second or name == "correct-bias"):
@@ -166,10 +170,11 @@ class _Walk:
         scales = np.asarray(node.w.type.params.scales) * x.scale
         steps = product.by_group(np.broadcast_to(scales, bias.shape))
         in_steps = weights / steps.astype(np.float32)
-        layer = Layer(
+        terms = (weights, by_group.astype(np.float32))
+        return Layer(
             product=product,
             x=x,
-            statistics=Statistics(self._moments(product, rows, every)),
+            statistics=self._statistics(node, terms, wanted, every),
             weights=in_steps,
             target=in_steps,
             integers=product.matrix(node.w.value.astype(np.float32)),
@@ -181,25 +186,31 @@ class _Walk:
             per_channel=self.per_channel,
             dtype=node.x.type.dtype,
         )
-        terms = (weights, by_group.astype(np.float32))
-        halves = layer.statistics.halves
+
+    def _statistics(
+        self, node: Any, terms: tuple[Array, Array], wanted: list[Array], every: int
+    ) -> Statistics:
+        """The moments of a layer over all samples, of both halves side by side."""
+        product, samples = Product(node), range(len(wanted))
+        group, k, _ = product.shape
+        rows = sum(result.size for result in wanted) // node.type.shape[-1]
+        enough = group * k * k * 8 <= GRAM_NBYTES and rows >= FEWEST_ROWS_PER_INPUT * k
+        second = self.techniques != {"correct-bias"} and enough
         together = _together(node, 4 * rows // every * group * k // len(wanted))
-        for half, moments in enumerate(halves):
-            of_half = range(half, len(wanted), len(halves))
+
+        def counted(of_half: range) -> Moments:
+            moments = Moments.zeros(product.shape, second)
             for start in range(0, len(of_half), together):
                 part = of_half[start : start + together]
                 chosen = slice(part.start, part.stop, part.step)
                 self._add(moments, node, terms, chosen, wanted[chosen], every)
-        return layer
+            return moments
 
-    def _moments(self, product: Product, rows: int, every: int) -> tuple[Moments, ...]:
-        group, k, _ = product.shape
-        nbytes = group * k * k * 8
-        enough = nbytes <= GRAM_NBYTES and rows >= FEWEST_ROWS_PER_INPUT * k
-        second = self.techniques != {"correct-bias"} and enough
+        halves = tuple(each(counted, [samples[::2], samples[1::2]]))
         split = "adapt-weights" in self.techniques and adaptable(rows // every // 2, k)
-        count = 2 if second and split and len(self.samples) >= FEWEST_TO_SPLIT else 1
-        return tuple(Moments.zeros(product.shape, second) for _ in range(count))
+        if second and split and len(wanted) >= FEWEST_TO_SPLIT:
+            return Statistics(halves)
+        return Statistics((halves[0] + halves[1],))
 
     def _add(
         self,
@@ -230,18 +241,27 @@ class _Walk:
 
     def _float_results(self, name: str) -> list[Array]:
         """The float results of a layer before its clip; the float walk advances to it."""
+        self.float_step()
         while name not in self.results:
             self._advance(next(self.ahead))
         return self.results.pop(name)
+
+    def _advance_to_layer(self, _: None = None) -> None:
+        """The float walk to the next layer: while one is rounded, which keeps one core busy."""
+        known = len(self.results)
+        for node in self.ahead:
+            self._advance(node)
+            if len(self.results) > known:
+                return
 
     def _advance(self, node: Node) -> None:
         if isinstance(node, Constant):
             return
         if node.name not in self.names or not isinstance(node, Contraction):
-            self.floats.keep(node, list(self.floats.compute(node)))
+            self.floats.keep(node, self.floats.compute(node))
             return
         bare: Any = dataclasses.replace(node, **UNBOUNDED)
-        results = list(self.floats.compute(bare))
+        results = self.floats.compute(bare)
         self.results[node.name] = results
         if node.low > -math.inf or node.high < math.inf:
             self.floats.bounds[node.name] = (node.low, node.high)

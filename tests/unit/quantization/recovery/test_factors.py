@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from threadpoolctl import ThreadpoolController
 
-from quantglow.quantization.recovery import factors
-from quantglow.quantization.recovery.factors import lower_factors, solutions
+from quantglow.quantization.recovery.factors import inverse_of_lower, lower_factors, solutions
 
 
-def covariances(groups: int, dtype: type) -> np.ndarray:
-    rows = np.random.default_rng(0).standard_normal((groups, 40, 12))
+def covariances(groups: int, dtype: type, size: int = 12) -> np.ndarray:
+    rows = np.random.default_rng(0).standard_normal((groups, 3 * size + 4, size))
     return (rows.transpose(0, 2, 1) @ rows).astype(dtype)
-
-
-def scipy_threads() -> list[int]:
-    return [b["num_threads"] for b in ThreadpoolController().info() if "scipy" in b["filepath"]]
 
 
 @pytest.mark.parametrize("groups", [1, 3])
@@ -44,10 +38,21 @@ def test_solutions_solve(groups: int) -> None:
     np.testing.assert_allclose(given @ solutions(given, right), right, atol=1e-9)
 
 
-def test_scipy_gets_one_thread_while_it_factors() -> None:
-    lower_factors(covariances(1, np.float32))  # imports it
-    before = scipy_threads()
-    with factors._lapack():
-        inside = scipy_threads()
-    assert inside == [1] * len(before)
-    assert scipy_threads() == before
+@pytest.mark.parametrize("size", [1, 16, 17, 63, 64, 65, 150])
+def test_factors_of_every_size_are_made_and_used_in_blocks(size: int) -> None:
+    given = covariances(1, np.float64, size)
+    right = np.random.default_rng(1).standard_normal((1, size, 3))
+    lower = lower_factors(given)
+    np.testing.assert_allclose(lower, np.linalg.cholesky(given), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(given @ solutions(given, right), right, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1, 16, 17, 40, 64])
+def test_a_lower_triangle_times_its_inverse_is_one(size: int) -> None:
+    lower = np.linalg.cholesky(covariances(1, np.float64, size)[0])
+    np.testing.assert_allclose(lower @ inverse_of_lower(lower), np.eye(size), atol=1e-10)
+
+
+def test_a_covariance_that_is_indefinite_is_refused() -> None:
+    with pytest.raises(np.linalg.LinAlgError):
+        lower_factors(-np.eye(70)[None])

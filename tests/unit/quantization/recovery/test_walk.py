@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
@@ -50,6 +51,15 @@ def test_a_network_comes_closer_to_float_on_unseen_data() -> None:
     graph = small_cnn()
     data = samples_for(graph, 24, seed=2)
     assert sqnr(graph, recovered(graph, data)) > sqnr(graph, recovered(graph, None)) + 2
+
+
+def test_the_number_of_threads_changes_nothing() -> None:
+    graph, found = small_cnn(), []
+    data = samples_for(graph, 24, seed=2)
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append(constants(recovered(graph, data, calibrate_method="auto")))
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize("technique", RECOVERIES)

@@ -1,0 +1,96 @@
+"""Convolutions as matrix products of windows, part by part.
+
+A part's columns, sums and results stay in the second-level cache, and parts are computed side by
+side.  They follow from shapes alone, so that a result does not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from quantglow.ops.windows import Pair
+from quantglow.types import Array
+from quantglow.workers import each
+
+Part = tuple[slice, slice]
+"""Images and rows of a result [N, OH, OW, O]."""
+
+PART_NBYTES, PART_PIXELS = 2**20, 256
+"""What is computed at once should stay in the second-level cache; but a product of few rows reads
+all weights for each of them."""
+
+
+def conv2d(
+    x: Array,
+    w: Array,
+    strides: Pair,
+    dilations: Pair,
+    group: int,
+    finish: Callable[[Array, Part], Array] | None = None,
+) -> Array:
+    """Convolution of padded NHWC ``x`` with HWIO ``w``, in the operands' precision.
+
+    ``finish`` gets the sums of a ``Part`` of the result, which it may overwrite, and gives what
+    stands in their place.
+    """
+    kh, kw, _, o = w.shape
+    span = (dilations[0] * (kh - 1) + 1, dilations[1] * (kw - 1) + 1)
+    windows = sliding_window_view(x, span, axis=(1, 2))
+    # [N, OH, OW, C, KH, KW]
+    windows = windows[:, :: strides[0], :: strides[1], :, :: dilations[0], :: dilations[1]]
+    n, oh, ow, c = windows.shape[:4]
+    depthwise = group == c == o
+    sums_of = _depthwise_sums if depthwise else partial(_sums, group=group)
+    width = 2 * o if depthwise else kh * kw * c + o
+
+    def computed(part: Part) -> Array:
+        sums = sums_of(windows[part], w)
+        return sums if finish is None else finish(sums, part)
+
+    parts = parts_of((n, oh, ow), width * x.itemsize)
+    made = each(computed, parts)
+    if len(parts) == 1:
+        return made[0]
+    result = np.empty((n, oh, ow, o), made[0].dtype)
+    for part, values in zip(parts, made, strict=True):
+        result[part] = values
+    return result
+
+
+def parts_of(shape: tuple[int, int, int], pixel_nbytes: int) -> list[Part]:
+    """Parts of N images of OH rows of OW pixels, each with so many bytes of columns and sums."""
+    n, oh, ow = shape
+    pixels = max(PART_PIXELS, PART_NBYTES // max(pixel_nbytes, 1))
+    images, rows = max(1, pixels // max(oh * ow, 1)), max(1, pixels // max(ow, 1))
+    return [
+        (slice(first, first + images), slice(top, top + rows))
+        for first in range(0, max(n, 1), images)
+        for top in range(0, max(oh, 1), rows)
+    ]
+
+
+def _sums(windows: Array, w: Array, group: int) -> Array:
+    """[N, OH, OW, O] of windows [N, OH, OW, C, KH, KW]."""
+    n, oh, ow = windows.shape[:3]
+    kh, kw, c_group, o = w.shape
+    result = np.empty((n * oh * ow, o), windows.dtype)
+    o_group = o // group
+    for g in range(group):
+        part = windows[..., g * c_group : (g + 1) * c_group, :, :]
+        columns = part.transpose(0, 1, 2, 4, 5, 3).reshape(n * oh * ow, kh * kw * c_group)
+        kernel = w[..., g * o_group : (g + 1) * o_group].reshape(kh * kw * c_group, o_group)
+        np.matmul(columns, kernel, out=result[:, g * o_group : (g + 1) * o_group])
+    return result.reshape(n, oh, ow, o)
+
+
+def _depthwise_sums(windows: Array, w: Array) -> Array:
+    """``_sums`` where each channel is a group."""
+    result = np.zeros(windows.shape[:4], windows.dtype)
+    product = np.empty_like(result)
+    for i, j in np.ndindex(*w.shape[:2]):
+        result += np.multiply(windows[..., i, j], w[i, j, 0], out=product)
+    return result

@@ -1,0 +1,123 @@
+"""Independent work on several threads."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+from threadpoolctl import ThreadpoolController, threadpool_limits
+
+from quantglow import workers
+from quantglow.ops.window_products import conv2d
+from quantglow.workers import each, later, side_by_side
+
+
+@contextmanager
+def blas_threads(count: int) -> Iterator[None]:
+    with threadpool_limits(count, user_api="blas"):
+        yield
+
+
+def threads_of_blas() -> set[int]:
+    return {
+        lib["num_threads"] for lib in ThreadpoolController().info() if lib["user_api"] == "blas"
+    }
+
+
+def thread_of(_: int) -> str:
+    return threading.current_thread().name
+
+
+def test_blas_has_one_thread_inside_and_its_own_again_behind() -> None:
+    with blas_threads(2):
+        with side_by_side(), side_by_side():
+            assert threads_of_blas() == {1}
+        assert threads_of_blas() == {2}
+
+
+def test_two_items_are_worked_on_at_the_same_time() -> None:
+    both = threading.Barrier(2, timeout=30)
+    with blas_threads(2), side_by_side():
+        names = each(lambda item: (both.wait(), thread_of(item))[1], range(2))
+    assert len(set(names)) == 2
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 50])
+def test_results_are_in_the_order_of_the_items(threads: int, count: int) -> None:
+    with blas_threads(threads), side_by_side():
+        assert each(lambda item: item * item, range(count)) == [i * i for i in range(count)]
+
+
+def test_without_side_by_side_or_with_one_thread_the_caller_does_all() -> None:
+    assert set(each(thread_of, range(9))) == {threading.current_thread().name}
+    with blas_threads(1), side_by_side():
+        assert set(each(thread_of, range(9))) == {threading.current_thread().name}
+        assert later(thread_of, 0)() == threading.current_thread().name
+
+
+def test_the_error_is_that_of_the_first_item_that_has_one() -> None:
+    def fail(item: int) -> int:
+        if item > 2:
+            raise ValueError(f"item {item}")
+        return item
+
+    for _ in range(50):
+        with blas_threads(2), side_by_side(), pytest.raises(ValueError, match="item 3"):
+            each(fail, range(20))
+
+
+def test_an_interrupt_ends_the_work() -> None:
+    done: list[int] = []
+
+    def interrupted(item: int) -> None:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        done.append(item)
+
+    with blas_threads(2), side_by_side(), pytest.raises(KeyboardInterrupt):
+        each(interrupted, range(10**6))
+    assert len(done) < 10**6
+
+
+def test_an_item_that_has_items_of_its_own_works_alone() -> None:
+    def nested(item: int) -> bool:
+        here = thread_of(item)
+        return set(each(thread_of, range(5))) == {here}
+
+    with blas_threads(2), side_by_side():
+        assert all(each(nested, range(20)))
+        assert later(nested, 0)()
+
+
+def test_threads_see_the_error_state_of_their_caller() -> None:
+    with blas_threads(2), side_by_side(), np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        each(lambda item: np.float32(item) / np.zeros(3, np.float32), range(40))
+
+
+def test_what_is_computed_later_is_there_when_it_is_asked_for() -> None:
+    with blas_threads(2), side_by_side():
+        waiting = [later(lambda item: item + 1, item) for item in range(20)]
+        assert [result() for result in waiting] == list(range(1, 21))
+        with pytest.raises(ZeroDivisionError):
+            later(lambda item: 1 // item, 0)()
+    assert workers._POOL.get() is None
+
+
+@pytest.mark.parametrize("group", [1, 4, 64])
+def test_a_convolution_in_parts_does_not_depend_on_the_threads(group: int) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((3, 58, 58, 64)).astype(np.float32)
+    w = rng.standard_normal((3, 3, 64 // group, 64)).astype(np.float32)
+    found = []
+    for threads in (1, 2, 3):
+        with blas_threads(threads), side_by_side():
+            found.append(conv2d(x, w, (1, 1), (1, 1), group))
+    assert all(np.array_equal(found[0], other) for other in found[1:])
+    exact = conv2d(x.astype(np.float64), w.astype(np.float64), (1, 1), (1, 1), group)
+    np.testing.assert_allclose(found[0], exact, rtol=0, atol=1e-3)
