@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import numpy as np
 
 from benchmarks import models
 from benchmarks.arguments import add_samples, positive
+from benchmarks.cache import environment_with
 from benchmarks.latency import environment
 from benchmarks.models import Network
 
@@ -72,7 +72,7 @@ def timed(arguments: Sequence[str], cache: Path, profile: Path) -> dict[str, Any
     root = Path(__file__).resolve().parents[1]
     command = [sys.executable, "-m", "benchmarks.one_compile", *arguments, str(time.time())]
     command += [] if profile.exists() else [str(profile)]
-    variables = {**os.environ, "QUANTGLOW_CACHE_DIR": str(cache)}
+    variables = environment_with(cache)
     pipe = subprocess.PIPE
     done = subprocess.run(command, cwd=root, env=variables, check=True, text=True, stdout=pipe)
     found: dict[str, Any] = json.loads(done.stdout)

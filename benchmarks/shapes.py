@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -23,6 +22,7 @@ import numpy as np
 import quantglow as qg
 from benchmarks import models
 from benchmarks.arguments import add_samples, positive
+from benchmarks.cache import environment_with
 from benchmarks.models import Network
 from benchmarks.runtimes import PRECISIONS
 
@@ -73,9 +73,13 @@ def measured(path: Path, cache: Path, threads: int) -> list[str]:
     """The cells of one process.  The first new shape also opens the model: it is not counted."""
     command = [sys.executable, "-m", "benchmarks.shapes", str(path), str(threads)]
     folder = Path(__file__).resolve().parents[1]
-    environment = {**os.environ, "QUANTGLOW_CACHE_DIR": str(cache)}
     done = subprocess.run(
-        command, cwd=folder, env=environment, check=True, text=True, stdout=subprocess.PIPE
+        command,
+        cwd=folder,
+        env=environment_with(cache),
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
     )
     found = json.loads(done.stdout)
     first, again = (found[key][1:] for key in ("first", "again"))
