@@ -1,9 +1,12 @@
 """Read rendered pages with RapidOCR: onnxruntime's sessions against ours, float and int8.
 
-``python -m benchmarks.ocr_pipeline [--pages N] [--output FOLDER]``, in an environment that has
-``rapidocr-onnxruntime==1.4.4``.  Detection, direction classifier and recognition run one after the
-other, each at the shapes that the page asks for: heights and widths of pages, batches and widths
-of lines.  Calibration data are what the float pipeline feeds its networks on other pages.
+``python -m benchmarks.ocr_pipeline [--pages N] [--stages] [--output FOLDER]``, in an environment
+that has ``rapidocr-onnxruntime==1.4.4``.  Detection, direction classifier and recognition run one
+after the other, each at the shapes that the page asks for: heights and widths of pages, batches and
+widths of lines.  Calibration data are what the float pipeline feeds its networks on other pages.
+
+Readers of the same pages are compared in pairs, see ``paired``.  With ``--stages`` these are ours:
+float, int8, and one network at a time in int8; nothing is timed.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,7 @@ import rapidocr_onnxruntime
 from numpy.typing import NDArray
 
 import quantglow as qg
+from benchmarks.paired import Comparison, Reading, comparisons, table
 from benchmarks.samples import load
 
 Image = NDArray[np.uint8]
@@ -34,6 +39,12 @@ STAGES = {
     "rec": ("text_rec", "session"),
 }
 """Where RapidOCR keeps the three networks."""
+
+READERS = {"float": (), "int8": tuple(STAGES)} | {f"{stage} int8": (stage,) for stage in STAGES}
+"""Name -> the stages that are in int8."""
+
+SHOWN_EVERY = 25
+"""Pages between two tables of ``--stages``."""
 
 
 @dataclass(frozen=True)
@@ -127,23 +138,25 @@ def int8_models(count: int) -> dict[str, Any]:
     }
 
 
+def floats() -> dict[str, Any]:
+    """The three networks in float, all dimensions free."""
+    return {stage: qg.compile(str(model_of(stage))) for stage in STAGES}
+
+
+def read_by(engine: Any, sheet: Page) -> list[str]:
+    """The text of each line found."""
+    return [str(line[1]) for line in engine(sheet.image)[0] or []]
+
+
 @dataclass(frozen=True)
 class Score:
-    """How well one set of sessions read the pages."""
+    """How fast one set of sessions read the pages, and what."""
 
     runtime: str
-    characters: int
-    wrong: int
-    lines: int
-    exact: int
+    readings: list[Reading]
     seconds: float
     seconds_again: float
     shapes: dict[str, int]
-
-    @property
-    def accuracy(self) -> float:
-        """Characters less edit distance, over characters."""
-        return 1 - self.wrong / self.characters
 
 
 def score(name: str, replaced: Callable[[str, Any], Any], sheets: list[Page]) -> Score:
@@ -152,58 +165,108 @@ def score(name: str, replaced: Callable[[str, Any], Any], sheets: list[Page]) ->
     spent = []
     for _ in range(2):
         start = time.perf_counter()
-        found = [engine(sheet.image)[0] or [] for sheet in sheets]
+        found = [read_by(engine, sheet) for sheet in sheets]
         spent.append(time.perf_counter() - start)
-    characters = wrong = exact = 0
-    for sheet, lines in zip(sheets, found, strict=True):
-        read = [str(line[1]) for line in lines]
-        expected = "\n".join(sheet.lines)
-        characters += len(expected)
-        wrong += edit_distance(expected, "\n".join(read))
-        exact += sum(line in read for line in sheet.lines)
-    count = sum(len(sheet.lines) for sheet in sheets)
+    readings = [Reading.of(sheet.lines, read) for sheet, read in zip(sheets, found, strict=True)]
     shapes = {stage: len(session.shapes) for stage, session in sessions.items()}
-    return Score(name, characters, wrong, count, exact, *spent, shapes)
+    return Score(name, readings, *spent, shapes)
 
 
-def edit_distance(a: str, b: str) -> int:
-    """Insertions, deletions and replacements between two texts (Wagner and Fischer, 1974)."""
-    before = list(range(len(b) + 1))
-    for i, x in enumerate(a, 1):
-        now = [i]
-        for j, y in enumerate(b, 1):
-            now.append(min(before[j] + 1, now[-1] + 1, before[j - 1] + (x != y)))
-        before = now
-    return before[-1]
-
-
-def scores(count: int, calibration_pages: int) -> Iterator[Score]:
-    """onnxruntime in float, then ours in float and in int8."""
-    sheets = pages(count, seed=0)
-    yield score("onnxruntime float", lambda stage, session: session, sheets)
-    floats = {stage: qg.compile(str(model_of(stage))) for stage in STAGES}
-    yield score("quantglow float", lambda stage, session: floats[stage], sheets)
+def scores(sheets: list[Page], calibration_pages: int) -> Iterator[Score]:
+    """Ours in float and in int8, then onnxruntime in float."""
+    ours = floats()
+    yield score("quantglow float", lambda stage, session: ours[stage], sheets)
     integers = int8_models(calibration_pages)
     yield score("quantglow int8", lambda stage, session: integers[stage], sheets)
+    yield score("onnxruntime float", lambda stage, session: session, sheets)
+
+
+@dataclass
+class Remembering:
+    """A network that computes nothing twice for a page: readers share most of their inputs."""
+
+    runner: Any
+    known: dict[tuple[Any, bytes], list[NDArray[np.float32]]] = field(default_factory=dict)
+
+    def run(self, names: list[str], feeds: Mapping[str, NDArray[np.float32]]) -> Any:
+        (array,) = feeds.values()
+        key = array.shape, array.tobytes()
+        if key not in self.known:
+            self.known[key] = self.runner.run(names, feeds)
+        return [result.copy() for result in self.known[key]]
+
+
+def by_stages(
+    sheets: list[Page], networks: Mapping[str, Mapping[str, Any]]
+) -> Iterator[dict[str, Reading]]:
+    """What each of ``READERS`` reads, page by page; ``networks``: "float" and "int8" -> stages."""
+    kept = {
+        (kind, stage): Remembering(runner)
+        for kind, runners in networks.items()
+        for stage, runner in runners.items()
+    }
+    engines = {}
+    for reader, chosen in READERS.items():
+        kinds = {stage: "int8" if stage in chosen else "float" for stage in STAGES}
+        own = {stage: kept[kind, stage] for stage, kind in kinds.items()}
+        engines[reader], _ = engine_with(lambda stage, session, own=own: own[stage])
+    for sheet in sheets:
+        yield {
+            reader: Reading.of(sheet.lines, read_by(engine, sheet))
+            for reader, engine in engines.items()
+        }
+        for network in kept.values():
+            network.known.clear()
+
+
+def compare_stages(sheets: list[Page], calibration_pages: int) -> list[Comparison]:
+    """Readers with some networks in int8 beside float; prints a table now and then."""
+    networks = {"float": floats(), "int8": int8_models(calibration_pages)}
+    found: dict[str, list[Reading]] = defaultdict(list)
+    for done, readings in enumerate(by_stages(sheets, networks), 1):
+        for reader, reading in readings.items():
+            found[reader].append(reading)
+        if done % SHOWN_EVERY == 0 and done < len(sheets):
+            print(f"{done} of {len(sheets)} pages\n{table(comparisons(found))}\n", flush=True)
+    return comparisons(found)
+
+
+def compare_runtimes(
+    sheets: list[Page], calibration_pages: int
+) -> tuple[list[Score], list[Comparison]]:
+    """Ours and onnxruntime's float, timed; prints the times."""
+    found = []
+    for one in scores(sheets, calibration_pages):
+        found.append(one)
+        print(
+            f"{one.runtime:18} first {one.seconds:6.1f} s  again {one.seconds_again:6.1f} s  "
+            f"shapes {one.shapes}",
+            flush=True,
+        )
+    return found, comparisons({one.runtime: one.readings for one in found})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ocr_pipeline", description=__doc__)
     parser.add_argument("--pages", type=int, default=24)
     parser.add_argument("--calibration-pages", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0, help="draws the pages")
+    parser.add_argument("--stages", action="store_true", help="also one network at a time in int8")
     parser.add_argument("--output", type=Path, help="folder for ocr_pipeline.json")
     options = parser.parse_args()
-    found = []
-    for one in scores(options.pages, options.calibration_pages):
-        found.append(asdict(one) | {"accuracy": one.accuracy})
-        print(
-            f"{one.runtime:18} characters {one.accuracy:7.2%}  lines {one.exact}/{one.lines}  "
-            f"first {one.seconds:6.1f} s  again {one.seconds_again:6.1f} s  shapes {one.shapes}",
-            flush=True,
-        )
+    sheets = pages(options.pages, options.seed)
+    if options.stages:
+        timed, compared = [], compare_stages(sheets, options.calibration_pages)
+    else:
+        timed, compared = compare_runtimes(sheets, options.calibration_pages)
+    print(table(compared))
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
-        (options.output / "ocr_pipeline.json").write_text(json.dumps(found, indent=1) + "\n")
+        kept = {
+            "scores": [asdict(one) for one in timed],
+            "comparisons": [asdict(one) | {"accuracy": one.accuracy} for one in compared],
+        }
+        (options.output / "ocr_pipeline.json").write_text(json.dumps(kept, indent=1) + "\n")
 
 
 if __name__ == "__main__":
