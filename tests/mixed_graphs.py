@@ -52,6 +52,7 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.strategies import activations
 
 SCALES = (0.5, 0.1, 0.037, 0.0078125)
 ZERO_POINTS = (-128, -127, -1, 0, 3, 127)
@@ -136,6 +137,7 @@ def conv(g: Growth, x: Node) -> Node | None:
     kernel = (g.pick(1, 2), g.pick(1, 3))
     pads = (*(g.box(2) for _ in range(2)), 2, g.pick(0, 2))
     fields: dict[str, Any] = {"strides": (g.pick(1, 2), 1), "pads": pads, "group": group}
+    fields |= {"activation": g.draw(st.one_of(st.none(), activations()))}
     fields |= {"dilations": (1, g.pick(1, 2)), "low": g.pick(-np.inf, 0.0), "high": g.pick(1, 6.0)}
     shape = (*kernel, c // group, o)
     if not integer(x):
@@ -163,6 +165,7 @@ def conv_transpose(g: Growth, x: Node) -> Node | None:
     c, stride = x.type.shape[3], g.pick(1, 2)
     fields: dict[str, Any] = {"strides": (stride, 2), "pads": (g.pick(0, 1), 0, 0, g.pick(0, 1))}
     fields |= {"output_padding": (0, g.pick(0, 1))}
+    fields |= {"activation": g.draw(st.one_of(st.none(), activations()))}
     if integer(x):
         return g.make(
             ConvTranspose, x=x, w=g.weights(2, 3, c, 2), out=g.pick(*g.either()), **fields
@@ -175,9 +178,11 @@ def gemm(g: Growth, x: Node) -> Node | None:
         return None
     k = x.type.size // x.type.shape[0]
     flat = g.make(Reshape, x=x, shape=(x.type.shape[0], k))
+    f = g.draw(st.one_of(st.none(), activations()))
     if integer(x):
-        return g.make(Gemm, x=flat, w=g.weights(k, 3), out=g.pick(None, *g.either()))
-    return g.make(Gemm, x=flat, w=g.floats(k, 3), b=g.floats(3), low=0.0)
+        out = g.pick(None, *g.either())
+        return g.make(Gemm, x=flat, w=g.weights(k, 3), activation=f, out=out)
+    return g.make(Gemm, x=flat, w=g.floats(k, 3), b=g.floats(3), activation=f, low=0.0)
 
 
 def matmul(g: Growth, x: Node) -> Node | None:

@@ -17,6 +17,7 @@ from quantglow.ops import (
     Concat,
     Div,
     HardSigmoid,
+    HardSwish,
     LeakyRelu,
     Max,
     Mul,
@@ -27,6 +28,7 @@ from quantglow.ops import (
     Slice,
     Sub,
 )
+from quantglow.ops.activation import Activation
 from tests.builder import Builder
 
 EXTREMES = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-30, -1e30, 3.4e38)
@@ -45,6 +47,25 @@ def tensors(shape: tuple[int, ...], bound: float = 10.0) -> st.SearchStrategy[np
 
 def permutations(rank: int) -> st.SearchStrategy[tuple[int, ...]]:
     return st.permutations(range(rank)).map(tuple)
+
+
+@st.composite
+def activations(draw: st.DrawFn) -> Activation:
+    """Of contractions, each kind with unusual numbers, too."""
+    op, *parameters = draw(
+        st.sampled_from(
+            [
+                ("HardSwish",),
+                ("HardSigmoid", 0.2, 0.5),
+                ("HardSigmoid", -0.7, 0.1),
+                ("HardSigmoid", 0.0, 0.3),
+                ("LeakyRelu", 0.1),
+                ("LeakyRelu", -1.5),
+            ]
+        )
+    )
+    factor = draw(st.sampled_from([1.0, 1.0, 0.37, -1.3, 0.0]))
+    return Activation(op, tuple(parameters), factor, draw(st.sampled_from([0.0, 0.0, 1.0, -0.21])))
 
 
 Step = Callable[[Builder, Node, list[Node]], Node]
@@ -89,6 +110,12 @@ def hard_swish(b: Builder, x: Node, values: list[Node]) -> Node:
     shifted = b.make(Add, x=x, y=b.constant(3.0))
     product = b.make(Mul, x=x, y=b.make(Clip, x=shifted, low=0.0, high=6.0))
     return b.make(Div, x=product, y=b.constant(6.0))
+
+
+def scaled_hard_swish(b: Builder, x: Node, values: list[Node]) -> Node:
+    """A learned scalar factor and offset behind it, as PP-LCNetV3 has them."""
+    activated = b.make(HardSwish, x=b.conv(x, 4, kernel=3))
+    return b.make(Add, x=b.make(Mul, x=activated, y=b.constant(1.3)), y=b.constant(-0.2))
 
 
 def half(b: Builder, x: Node, values: list[Node]) -> Node:
@@ -137,6 +164,9 @@ STEPS: dict[str, Step] = {
     "squeeze-excite": squeeze_excite,
     "squeeze-excite-gemm": squeeze_excite_gemm,
     "hard-swish": hard_swish,
+    "conv-hard-swish": lambda b, x, values: hard_swish(b, b.conv(x, 3, kernel=3), values),
+    "scaled-hard-swish": scaled_hard_swish,
+    "residual-leaky": lambda b, x, values: b.make(LeakyRelu, x=residual(b, x, values), alpha=0.2),
     "half": half,
     "pad": padded,
     "swap": swapped,

@@ -13,7 +13,7 @@ from quantglow.graph.node import Constant, Node
 from quantglow.lowering.rules import lowers, tag
 from quantglow.ops import Conv, ConvTranspose, Expand, Gemm, Map, MatMul, Pad, Reshape
 from quantglow.ops.binary import Add
-from quantglow.ops.expression import arg
+from quantglow.ops.expression import arg, call, clipped
 from quantglow.types import DType, ElementType
 
 
@@ -59,6 +59,7 @@ def lower_gemm(node: Gemm) -> Node:
         x=Reshape(name=tag(node, "image"), x=node.x, shape=(1, 1, rows, k)),
         w=_reshaped_weights(node, node.w, (1, 1, k, columns)),
         b=node.b if node.b is not None else zero_bias(node, columns),
+        activation=node.activation,
         low=node.low,
         high=node.high,
         out=node.out,
@@ -71,7 +72,11 @@ def _gemm_of_activations(node: Gemm) -> Node:
         require_constant(node, node.w)
     product = MatMul(name=tag(node, "product"), x=node.x, y=node.w)
     b = node.b if node.b is not None else zero_bias(node, node.type.shape[1])
-    return Add(name=node.name, x=product, y=b, low=node.low, high=node.high)
+    if node.activation is None:
+        return Add(name=node.name, x=product, y=b, low=node.low, high=node.high)
+    value = node.activation.expression().substitute([call("add", arg(0), arg(1))])
+    bounded = clipped(value, node.low, node.high)
+    return Map(name=node.name, args=(product, b), expression=bounded, out=ElementType(DType.F32))
 
 
 def _reshaped_weights(node: Node, w: Constant, shape: tuple[int, ...]) -> Constant:

@@ -25,9 +25,6 @@ from quantglow.ops import (
     Exp,
     Floor,
     Gelu,
-    HardSigmoid,
-    HardSwish,
-    LeakyRelu,
     Log,
     Map,
     Max,
@@ -50,12 +47,14 @@ from quantglow.ops import (
     Unary,
     Where,
 )
+from quantglow.ops.activation import ACTIVATIONS, expression_of
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
 from quantglow.ops.expression import (
     Expr,
     arg,
     call,
     centred_float,
+    clipped,
     const,
     iconst,
     if_negative,
@@ -65,12 +64,6 @@ from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 X = arg(0)
 FLOAT = ElementType(DType.F32)
-
-
-def clipped(x: Expr, low: float, high: float) -> Expr:
-    if low > -math.inf:
-        x = call("max", x, const(low))
-    return call("min", x, const(high)) if high < math.inf else x
 
 
 def _sigmoid(x: Expr) -> Expr:
@@ -95,12 +88,10 @@ def _negative(x: Expr, otherwise: Expr) -> Expr:
 
 
 _UNARY: dict[type[Unary], Callable[[Any], Expr]] = {
+    **dict.fromkeys(ACTIVATIONS, expression_of),
     Relu: lambda n: call("max", X, const(0)),
-    LeakyRelu: lambda n: _negative(_scaled(X, n.alpha), X),
     Clip: lambda n: clipped(X, n.low, n.high),
     Sigmoid: lambda n: _sigmoid(X),
-    HardSigmoid: lambda n: clipped(call("add", _scaled(X, n.alpha), const(n.beta)), 0, 1),
-    HardSwish: lambda n: call("mul", X, clipped(call("add", _scaled(X, 1 / 6), const(0.5)), 0, 1)),
     Swish: lambda n: call("mul", X, _sigmoid(_scaled(X, n.alpha))),
     Tanh: lambda n: call("tanh", X),
     Erf: lambda n: call("erf", X),

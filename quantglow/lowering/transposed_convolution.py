@@ -39,6 +39,7 @@ def lower_conv_transpose(node: ConvTranspose) -> Node:
         b=_bias(node),
         dilations=node.dilations,
         group=node.group,
+        activation=node.activation,
         low=node.low,
         high=node.high,
         out=node.out,
@@ -157,6 +158,7 @@ def _phase_conv(node: ConvTranspose, w: Constant, x: Node, weights: Array, role:
             name=tag(node, f"{role}-weights"), value=value, element=_repeated(w.element, copies)
         ),
         b=replace(bias, name=tag(node, f"{role}-bias"), value=np.tile(bias.value, copies)),
+        activation=node.activation,
         low=node.low,
         high=node.high,
         out=node.out,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.node import Node, op
+from quantglow.ops.activation import Activation
 from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
 from quantglow.ops.window_products import Part, conv2d
 from quantglow.ops.windows import Pads, Pair, check_windows, window_count
@@ -22,14 +23,29 @@ FACTORS = (DType.I8, DType.U8, DType.I16)
 
 
 class Contraction(Node):
-    """What Conv, ConvTranspose and Gemm share: ``clip(product(x, w) + b + residual)``."""
+    """What Conv, ConvTranspose and Gemm share: ``clip(activation(product(x, w) + b + residual))``.
+
+    Quantized, the sum becomes float32 in output steps; with an ``activation`` in reals, which that
+    turns into output steps; then it is rounded.
+    """
 
     x: Node
     w: Node
     b: Node | None
+    activation: Activation | None
     low: float
     high: float
     out: ElementType | None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the result is the sum: neither an activation nor bounds."""
+        return self.activation is None and self.low == -math.inf and self.high == math.inf
+
+    @property
+    def live(self) -> tuple[float, float]:
+        """The sums outside of which the result is the same on either side."""
+        return (self.low, self.high) if self.activation is None else self.activation.live
 
     def typed(self, shape: tuple[int, ...], channels: int) -> TensorType:
         """The result type, after checking element types and the bias."""
@@ -61,7 +77,7 @@ class Contraction(Node):
             for term in (b, residual):
                 if term is not None:
                     np.add(sums, term, out=sums)
-            return self._clipped(sums)
+            return self.finished(sums)
         # float32 holds sums below 2**24 only; what a bias adds to them may wrap around in int32.
         whole = sums.astype(np.int32 if sums.dtype == np.float32 else np.int64)
         if b is not None:
@@ -71,28 +87,38 @@ class Contraction(Node):
         if residual is not None:
             values += self.residual_steps(residual)
         if self.out is None:
-            return self._clipped(values)
+            return self.finished(values)
+        if self.activation is not None:
+            values = self.activation.evaluate(values, self.type.params.scale)
         return saturate(values, self.out, *integer_bounds(self.out, self.low, self.high))
 
-    def _clipped(self, values: Array) -> Array:
+    def finished(self, values: Array) -> Array:
+        """Activation and bounds of real sums.  May overwrite them."""
+        if self.activation is not None:
+            values = self.activation.evaluate(values)
         if self.low == -math.inf and self.high == math.inf:
             return values
         return np.clip(values, np.float32(self.low), np.float32(self.high), out=values)
 
+    @property
+    def sum_step(self) -> float:
+        """What 1 means in the float32 sum: an output step, or 1 where the sum is in reals."""
+        in_reals = self.out is None or self.activation is not None
+        return 1.0 if in_reals else self.type.params.scale
+
     def accumulator_scale(self) -> Array:
-        """float32 multipliers from the int32 sum to output steps (or to reals, float output)."""
+        """float32 multipliers from the int32 sum to the float32 one, see ``sum_step``."""
         scales = self.w.type.params.scales
-        divisor = 1.0 if self.out is None else self.type.params.scale
-        return multiplier(scales, self.x.type.params.scale, divisor=divisor)
+        return multiplier(scales, self.x.type.params.scale, divisor=self.sum_step)
 
     def residual_steps(self, residual: Array) -> Array:
-        """The residual operand in output steps (or reals)."""
+        """The residual operand in steps of the float32 sum, see ``sum_step``."""
         raise NotImplementedError
 
 
 @op
 class Conv(Contraction):
-    """``clip(conv2d(x, w) + b + residual, low, high)``, rounded once when quantized.
+    """``clip(activation(conv2d(x, w) + b + residual), low, high)``, rounded once if quantized.
 
     x [N, H, W, C]; w [KH, KW, C/group, O]; b [O]; residual has the result's shape.
     A quantized Conv without ``out`` gives float32: the int32 sum times its scale.
@@ -106,6 +132,7 @@ class Conv(Contraction):
     pads: Pads = (0, 0, 0, 0)
     dilations: Pair = (1, 1)
     group: int = 1
+    activation: Activation | None = None
     low: float = -math.inf
     high: float = math.inf
     out: ElementType | None = None
@@ -150,12 +177,8 @@ class Conv(Contraction):
     def residual_steps(self, residual: Array) -> Array:
         assert self.residual is not None
         if not is_integer(self.residual.type):
-            return (
-                residual
-                if self.out is None
-                else multiplier(residual, divisor=self.type.params.scale)
-            )
-        ratio = multiplier(self.residual.type.params.scale, divisor=self.type.params.scale)
+            return residual if self.sum_step == 1 else multiplier(residual, divisor=self.sum_step)
+        ratio = multiplier(self.residual.type.params.scale, divisor=self.sum_step)
         return centred(residual, self.residual.type).astype(np.float32) * ratio
 
 
@@ -186,7 +209,7 @@ def _largest_sum(w: Array) -> float:
 
 @op
 class ConvTranspose(Contraction):
-    """``clip(conv2d_transpose(x, w) + b)``: each x element adds its scaled kernel to the result.
+    """``clip(activation(conv2d_transpose(x, w) + b))``: each x element adds its scaled kernel.
 
     x [N, H, W, C]; w [KH, KW, C/group, O] with O output channels in all.
     """
@@ -199,6 +222,7 @@ class ConvTranspose(Contraction):
     dilations: Pair = (1, 1)
     output_padding: Pair = (0, 0)
     group: int = 1
+    activation: Activation | None = None
     low: float = -math.inf
     high: float = math.inf
     out: ElementType | None = None
@@ -262,11 +286,12 @@ def pad_or_crop(x: Array, before: Pair, after: Pair) -> Array:
 
 @op
 class Gemm(Contraction):
-    """``clip(x @ w + b, low, high)`` for 2-D x [M, K] and w [K, N].  Transposes already folded."""
+    """``clip(activation(x @ w + b), low, high)`` for 2-D x [M, K], w [K, N]; no transposes."""
 
     x: Node
     w: Node
     b: Node | None = None
+    activation: Activation | None = None
     low: float = -math.inf
     high: float = math.inf
     out: ElementType | None = None

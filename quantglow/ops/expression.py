@@ -9,6 +9,7 @@ and a division by zero gives 0.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,13 @@ def call(op: str, *args: Expr) -> Expr:
 def if_negative(condition: Expr, x: Expr, y: Expr) -> Expr:
     """``x`` where the float32 condition is below 0, else ``y``."""
     return call(SELECT, call("lt", condition, const(0)), x, y)
+
+
+def clipped(x: Expr, low: float, high: float) -> Expr:
+    """``min(max(x, low), high)``, without bounds that are infinite."""
+    if low > -math.inf:
+        x = call("max", x, const(low))
+    return call("min", x, const(high)) if high < math.inf else x
 
 
 def quantized(steps: Expr, low: int, high: int, zero_point: int) -> Expr:

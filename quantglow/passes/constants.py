@@ -54,8 +54,7 @@ def absorbs(node: Node, uses: Uses) -> bool:
         return False
     if not isinstance(node.w, Constant) or not isinstance(node.b, Constant | None):
         return False
-    bounded = node.low != -np.inf or node.high != np.inf
-    return not bounded and not (isinstance(node, Conv) and node.residual is not None)
+    return node.is_bare and not (isinstance(node, Conv) and node.residual is not None)
 
 
 def bias_of(node: Contraction) -> Array:

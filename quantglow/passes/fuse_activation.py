@@ -1,24 +1,48 @@
-"""Relu and Clip as bounds of the operator before them.  After fold_batch_norm, never before."""
+"""Relu, Clip and cheap functions into the operator before them.  After fold_batch_norm, never
+before."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.ops.activation import ACTIVATIONS, Activation
 from quantglow.ops.binary import Add, Max, Min, Mul, Sub
 from quantglow.ops.convolution import Contraction
 from quantglow.ops.unary import Clip, Relu
+from quantglow.passes.constants import scalar_of
 from quantglow.passes.merge_clips import bounds_of, narrowed
+from quantglow.passes.simplify_arithmetic import plain
+
+UNBOUNDED = (-math.inf, math.inf)
 
 
 @rewrite_pass("fuse-activation")
 def fuse_activation(node: Node, uses: Uses) -> Node | None:
-    """Clip(Conv(…), low, high) -> Conv(…, low, high), likewise Gemm, Add, Sub, Mul, Max, Min"""
-    if not isinstance(node, Relu | Clip) or not uses.single(node.x):
+    """Clip(Conv(…), low, high) -> Conv(…, low, high), likewise Gemm, Add, Sub, Mul, Max, Min;
+    HardSwish(Conv(…)) * c + d -> Conv(…, activation), likewise Gemm and HardSigmoid, LeakyRelu"""
+    if not node.operands or not uses.single(node.operands[0]):
         return None
-    producer = node.x
+    producer = node.operands[0]
+    if isinstance(node, Relu | Clip):
+        return with_bounds(node, producer)
+    if not isinstance(producer, Contraction):
+        return None
+    try:
+        activation = activated(node, producer)
+    except ValueError:  # numbers beyond float32
+        return None
+    if activation is None or node.type != producer.type:
+        return None
+    changes: dict[str, Any] = {"name": node.name, "activation": activation}
+    return replace(producer, **changes)
+
+
+def with_bounds(node: Relu | Clip, producer: Node) -> Node | None:
+    """The producer with the bounds of ``node``."""
     if not isinstance(producer, Contraction | Add | Sub | Mul | Max | Min):
         return None
     outer = bounds_of(node)
@@ -26,3 +50,16 @@ def fuse_activation(node: Node, uses: Uses) -> Node | None:
     low, high = narrowed((producer.low, producer.high), outer)
     changes: dict[str, Any] = {"name": node.name, "low": low, "high": high}
     return replace(producer, **changes)
+
+
+def activated(node: Node, producer: Contraction) -> Activation | None:
+    """The activation of the producer with ``node`` behind it.  Raises ``ValueError``."""
+    if isinstance(node, ACTIVATIONS):
+        return Activation.of(node) if producer.is_bare else None
+    known, unbounded = producer.activation, (producer.low, producer.high) == UNBOUNDED
+    if known is None or not unbounded or not isinstance(node, Add | Mul) or not plain(node):
+        return None
+    c = scalar_of(node.y)
+    if c is None:
+        return None
+    return known.scaled(c) if isinstance(node, Mul) else known.moved(c)

@@ -46,4 +46,4 @@ def pointwise(node: Gemm, x: Node, uses: Uses) -> Node | None:
         axis = element.quant.axis + 2
         element = replace(element, quant=replace(element.quant, axis=axis))
     w = Constant(name=uses.fresh(derived(node.w.name, ":1x1")), value=value, element=element)
-    return Conv(name=node.name, x=x, w=w, b=node.b, low=node.low, high=node.high, out=node.out)
+    return Conv(name=node.name, x=x, w=w, b=node.b, **node.attributes())

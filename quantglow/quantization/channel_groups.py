@@ -107,13 +107,18 @@ def _keeps_channels(node: Clip | Pad | ReduceMean | Reshape | Transpose) -> bool
 
 
 def _homogeneous(node: Add | Clip | Conv | Gemm | Mul) -> bool:
-    """Whether the bounds of a node commute with a positive factor."""
+    """Whether the bounds and the activation of a node commute with a positive factor."""
+    activation = node.activation if isinstance(node, Conv | Gemm) else None
+    if activation is not None and not activation.homogeneous:
+        return False
     return node.low in (0.0, -math.inf) and node.high == math.inf
 
 
 def bounded(node: Node) -> bool:
     """Whether a producer clips at [0, high]: its factors must leave ``high`` out of reach."""
-    return isinstance(node, Conv | Gemm) and node.low == 0 and 0 < node.high < math.inf
+    if not isinstance(node, Conv | Gemm) or node.activation is not None:
+        return False
+    return node.low == 0 and 0 < node.high < math.inf
 
 
 def high_of(node: Any) -> float:

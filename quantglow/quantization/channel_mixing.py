@@ -90,7 +90,9 @@ def _is_linear(graph: Graph, group: Sequence[Node]) -> bool:
 
 
 def _makes(node: Node) -> bool:
-    if isinstance(node, Conv | Gemm | Add) and (node.low, node.high) != (-math.inf, math.inf):
+    if isinstance(node, Conv | Gemm) and not node.is_bare:
+        return False
+    if isinstance(node, Add) and (node.low, node.high) != (-math.inf, math.inf):
         return False
     return isinstance(node, Add | ReduceMean | AveragePool) or _reads(node)
 

@@ -19,9 +19,11 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Gemm, Input
+from quantglow.ops.activation import Activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.drawing import run_backwards
 from tests.matrix.harness import TARGETS, assert_agree, planned
+from tests.strategies import activations
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Case:
     """Of x, the residual and the result."""
     bounds: tuple[float, float]
     seed: int
+    activation: Activation | None = None
 
 
 @st.composite
@@ -75,6 +78,7 @@ def cases(draw: st.DrawFn, depthwise: bool = False, wide: bool = False) -> Case:
         dtypes=draw(st.tuples(*[dtypes(wide)] * 3)),
         bounds=draw(st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0)])),
         seed=draw(st.integers(0, 2**20)),
+        activation=draw(st.one_of(st.none(), activations())),
     )
 
 
@@ -114,6 +118,7 @@ def integers(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
         w=w,
         b=b,
         residual=inputs[1] if case.residual else None,
+        activation=case.activation,
         out=None if case.float_result else out,
         low=low,
         high=high,
@@ -149,7 +154,17 @@ def floats(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
         inputs.append(Input(name="r", tensor=probe.type))
     low, high = case.bounds
     residual = inputs[1] if case.residual else None
-    conv = Conv(name="y", x=x, w=w, b=b, residual=residual, low=low, high=high, **shape_of(case))
+    conv = Conv(
+        name="y",
+        x=x,
+        w=w,
+        b=b,
+        residual=residual,
+        activation=case.activation,
+        low=low,
+        high=high,
+        **shape_of(case),
+    )
     feeds = {i.name: rng.normal(size=i.type.shape).astype(np.float32) for i in inputs}
     return Graph(tuple(inputs), (("y", conv),)), feeds
 
@@ -214,6 +229,7 @@ def test_large_depthwise_windows_equal_the_interpreter(
             dtypes=(DType.I8, DType.I8, DType.I16 if channels == 33 else DType.I8),
             bounds=(0.0, 6.0) if width == 8 else (-math.inf, math.inf),
             seed=channels + width,
+            activation=Activation("HardSwish") if channels in (17, 48) else None,
         )
         assert_agree(*integers(case), target, threads=1 + channels % 2)
 
@@ -244,6 +260,7 @@ def test_pixels_that_share_a_vector_equal_the_interpreter(
             dtypes=(DType.I8, DType.I8, DType.I16 if channels == 52 else DType.I8),
             bounds=(0.0, 6.0),
             seed=channels + width,
+            activation=Activation("HardSigmoid", (0.2, 0.5)) if channels in (24, 52) else None,
         )
         graph, feeds = (integers if quantized else floats)(case)
         assert_agree(graph, feeds, target, threads=1 + channels % 2)
@@ -319,9 +336,15 @@ def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) ->
     k=st.integers(1, 300),
     columns=st.integers(1, 150),
     kinds=st.tuples(dtypes(True), dtypes(True)),
+    activation=st.one_of(st.none(), activations()),
 )
 def test_integer_gemm_equals_the_interpreter(
-    target: str, rows: int, k: int, columns: int, kinds: tuple[DType, DType]
+    target: str,
+    rows: int,
+    k: int,
+    columns: int,
+    kinds: tuple[DType, DType],
+    activation: Activation | None,
 ) -> None:
     rng = np.random.default_rng(rows * 1000 + k)
     x = tensor("x", (rows, k), element(kinds[0], 0.02, -3))
@@ -331,7 +354,7 @@ def test_integer_gemm_equals_the_interpreter(
         value=rng.integers(-127, 128, (k, columns)).astype(np.int8),
         element=ElementType(DType.I8, QuantParams.symmetric(scales, 1)),
     )
-    y = Gemm(name="y", x=x, w=w, out=element(kinds[1], 0.3, 5))
+    y = Gemm(name="y", x=x, w=w, activation=activation, out=element(kinds[1], 0.3, 5))
     assert_agree(Graph((x,), (("y", y),)), {"x": codes(rng, x.type)}, target)
 
 

@@ -1,6 +1,7 @@
-"""Export of convolutions and matrix products: dequantize, multiply, bound, quantize.
+"""Export of convolutions and matrix products: dequantize, multiply, activate, bound, quantize.
 
-Nothing rounds in between: the residual of a Conv is added to the unrounded sum.
+Nothing rounds in between: the residual of a Conv is added to the unrounded sum, and an activation
+is a float operator of that.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def conv(node: Conv, w: Writer) -> Value:
     if node.residual is not None:
         operands = [sums, w.real(node.residual, IMAGE)]
         sums = w.emit("Add", operands, f"{node.name}:with_residual")
-    return finished(node, sums, IMAGE, w)
+    return finished(node, activated(node, sums, w), IMAGE, w)
 
 
 @export_rule(ConvTranspose)
@@ -63,7 +64,7 @@ def conv_transpose(node: ConvTranspose, w: Writer) -> Value:
     if node.out is not None and node.group > 1:
         # onnxruntime would quantize float weights in front of a QuantizeLinear once more.
         sums = w.opaque(sums, node.name)
-    return finished(node, sums, IMAGE, w)
+    return finished(node, activated(node, sums, w), IMAGE, w)
 
 
 def transposed_weights(node: ConvTranspose, w: Writer) -> str:
@@ -82,7 +83,8 @@ def transposed_weights(node: ConvTranspose, w: Writer) -> str:
 @export_rule(Gemm)
 def gemm(node: Gemm, w: Writer) -> Value:
     inputs = [w.real(node.x), w.real(node.w), *bias(node, w)]
-    return finished(node, w.emit("Gemm", inputs, f"{node.name}:sum"), identity(2), w)
+    sums = w.emit("Gemm", inputs, f"{node.name}:sum")
+    return finished(node, activated(node, sums, w), identity(2), w)
 
 
 @export_rule(MatMul)
@@ -109,6 +111,20 @@ def bias(node: Contraction, w: Writer) -> list[str]:
     ]
     axis = {"axis": 0} if per_channel else {}
     return [w.emit("DequantizeLinear", inputs, f"{node.b.name}:dq", **axis)]
+
+
+def activated(node: Contraction, name: str, w: Writer) -> str:
+    """The activation of the float32 sum: its operator, Mul and Add."""
+    found = node.activation
+    if found is None:
+        return name
+    name = w.emit(found.op, [name], f"{node.name}:activated", **found.attributes())
+    for op, value, neutral in (("Mul", found.factor, 1.0), ("Add", found.offset, 0.0)):
+        if value != neutral:
+            label = "factor" if op == "Mul" else "offset"
+            constant = w.constant(np.array(value, np.float32), f"{node.name}:{label}")
+            name = w.emit(op, [name, constant], f"{node.name}:{label}_applied")
+    return name
 
 
 def finished(node: Any, name: str, perm: Perm, w: Writer) -> Value:

@@ -24,7 +24,11 @@ from quantglow.passes.sink_transpose import sink_transpose
 from quantglow.passes.sink_transpose_below_reshape import sink_transpose_below_reshape
 from quantglow.passes.transpose_to_reshape import transpose_to_reshape
 from quantglow.quantization.qdq.affine import fold_scales
-from quantglow.quantization.qdq.contraction import contract_integers, fuse_contraction
+from quantglow.quantization.qdq.contraction import (
+    contract_integers,
+    fuse_activated_sum,
+    fuse_contraction,
+)
 from quantglow.quantization.qdq.float_notes import float_notes
 from quantglow.quantization.qdq.movement import (
     lower_dequantize,
@@ -59,6 +63,7 @@ QDQ_PASSES: tuple[Pass, ...] = (
     ),
     repeat("move-roundings", merge_roundings, raise_quantize, lower_dequantize),
     fold_scales,
+    fuse_activated_sum,
     fuse_activation,
     repeat(
         "fuse-quantized",

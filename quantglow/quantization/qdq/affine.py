@@ -6,7 +6,6 @@ that the user rounded stay.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -32,8 +31,7 @@ def fold_scales(node: Node, uses: Uses) -> Node | None:
     product, scale, shift = found
     integers = integers_of(product)
     bias = np.zeros(scale.shape) if product.b is None else real_bias(product)
-    bounded = (product.low, product.high) != (-math.inf, math.inf)
-    if integers is None or bias is None or bounded or not uses.single(product):
+    if integers is None or bias is None or not product.is_bare or not uses.single(product):
         return None
     codes = np.where(scale < 0, -1, 1) * integers.weights.astype(np.int32)
     scales = (integers.scales * np.abs(scale)).astype(np.float32)

@@ -11,9 +11,11 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Add, Conv, Dequantize, Mul, Quantize
+from quantglow.ops.activation import ACTIVATIONS, Activation
 from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.convolution import Contraction
 from quantglow.passes.layout import per_axis
+from quantglow.passes.simplify_arithmetic import plain
 from quantglow.quantization.params import QuantizedWeights
 from quantglow.quantization.qdq.movement import computes, integers_below
 from quantglow.quantization.rules import integer_operands
@@ -27,7 +29,7 @@ SAME_SCALE = 1e-6
 """Scales that differ by less are the same: products rounded to float32 once or twice."""
 
 
-BARE: dict[str, Any] = {"b": None, "low": -math.inf, "high": math.inf}
+BARE: dict[str, Any] = {"b": None, "activation": None, "low": -math.inf, "high": math.inf}
 """Changes that leave the sum alone."""
 
 
@@ -102,13 +104,14 @@ def real_bias(node: Contraction) -> Array | None:
     return b.value if isinstance(b, Constant) else None
 
 
-def integers_of(node: Node) -> Integers | None:
-    """The node as a contraction of int8 with int8 weights, None if it is none."""
-    found = centred_integers(node)
+def integers_of(node: Node, residual: bool = False) -> Integers | None:
+    """The node as a contraction of int8 with int8 weights, None if it is none; with a residual of
+    integers only if ``residual``."""
+    found = centred_integers(node, residual)
     return None if found is None or found[1].any() else found[0]
 
 
-def centred_integers(node: Node) -> tuple[Integers, Array] | None:
+def centred_integers(node: Node, residual: bool = False) -> tuple[Integers, Array] | None:
     """The node as a contraction of int8 with int8 weights, and what these are lower by than the
     model's around their zero points, for each channel; None if it is none.
     """
@@ -117,7 +120,7 @@ def centred_integers(node: Node) -> tuple[Integers, Array] | None:
     x = integers_below(node.x)
     if x is None or not computes(x) or not isinstance(node.w, Dequantize):
         return None
-    if isinstance(node, Conv) and node.residual is not None:
+    if isinstance(node, Conv) and node.residual is not None and not residual:
         return None
     found = centred(node.w.x)
     if found is None:
@@ -154,8 +157,12 @@ def fuse_contraction(node: Node, uses: Uses) -> Node | None:
         return None
     if not uses.single(node.x):
         return None
-    found = integers_of(node.x)
+    found = integers_of(node.x, residual=True)
     changes: dict[str, Any] = {"name": node.name, "out": node.out}
+    if isinstance(node.x, Conv) and node.x.residual is not None:
+        changes["residual"] = integers_below(node.x.residual)
+        if not computes(changes["residual"]):
+            return None
     if found is None and isinstance(node.x, Add):
         found, residual = with_residual(node.x, uses)
         changes.update(residual=residual, low=node.x.low, high=node.x.high)
@@ -176,11 +183,26 @@ def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
         residual = integers_below(other)
         if not isinstance(conv, Conv) or not uses.single(conv) or not computes(residual):
             continue
-        bounded = (conv.low, conv.high) != (-math.inf, math.inf)
-        found = None if bounded else integers_of(conv)
+        found = integers_of(conv) if conv.is_bare else None
         if found is not None and conv.type.shape == other.type.shape:
             return found, residual
     return None, None
+
+
+@rewrite_pass("fuse-activated-sum")
+def fuse_activated_sum(node: Node, uses: Uses) -> Node | None:
+    """f(Conv(Dequantize(x), …) + Dequantize(r)) -> Conv(Dequantize(x), …, Dequantize(r), f)"""
+    if not isinstance(node, ACTIVATIONS) or not isinstance(node.x, Add) or not plain(node.x):
+        return None
+    found, residual = with_residual(node.x, uses) if uses.single(node.x) else (None, None)
+    if found is None or residual is None:
+        return None
+    added = node.x.x if node.x.y is found.node else node.x.y
+    try:
+        changes: dict[str, Any] = {"activation": Activation.of(node), "residual": added}
+    except ValueError:  # numbers beyond float32
+        return None
+    return replace(found.node, name=node.name, **changes)
 
 
 @rewrite_pass("contract-integers")
@@ -208,7 +230,24 @@ def contract_integers(node: Node, uses: Uses) -> Node | None:
         y = Constant(name=uses.fresh(f"{node.name}:less"), value=factor)
         product = Mul(name=uses.fresh(f"{node.name}:shift"), x=inputs, y=y)
         b = Add(name=uses.fresh(f"{node.name}:rest"), x=product, y=b)
-    return Add(name=node.name, x=sums, y=b, low=node.low, high=node.high)
+    if node.activation is None:
+        return Add(name=node.name, x=sums, y=b, low=node.low, high=node.high)
+    total = Add(name=uses.fresh(f"{node.name}:total"), x=sums, y=b)
+    return behind(node, total, uses)
+
+
+def behind(node: Contraction, x: Node, uses: Uses) -> Node:
+    """Activation and bounds of a contraction as operators behind ``x``; the last has its name."""
+    f = node.activation
+    assert f is not None
+    value: Node = f.unary(uses.fresh(f"{node.name}:activated"), x)
+    for kind, c in ((Mul, f.factor), (Add, f.offset)):
+        label = kind.__name__.lower()
+        y = Constant(name=uses.fresh(f"{node.name}:{label}-y"), value=np.array(c, np.float32))
+        bounds = (-math.inf, math.inf) if kind is Mul else (node.low, node.high)
+        name = node.name if kind is Add else uses.fresh(f"{node.name}:{label}")
+        value = kind(name=name, x=value, y=y, low=bounds[0], high=bounds[1])
+    return value
 
 
 def sum_of_inputs(found: Integers, uses: Uses) -> Node | None:

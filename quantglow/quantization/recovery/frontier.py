@@ -28,15 +28,15 @@ class Frontier:
     What a branch computes in vain is finite here: 0 instead of NaN and Inf.  Nodes may be others
     than those of ``graph``, if they keep the names.
 
-    ``bounds`` clip a value whenever it is read, so that it need not be kept twice where it is also
-    wanted as it was before.
+    ``unfinished`` are contractions whose sums are kept: activation and bounds come whenever the
+    value is read, so that it need not be kept twice where the sums are wanted, too.
     """
 
     graph: Graph
     samples: list[Feeds]
     values: dict[str, list[Array]] = field(default_factory=dict)
     waiting: Counter[str] = field(default_factory=Counter)
-    bounds: dict[str, tuple[float, float]] = field(default_factory=dict)
+    unfinished: dict[str, Contraction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.in_vain = {node.name for node in in_branches(self.graph)}
@@ -79,10 +79,8 @@ class Frontier:
             return node.value
         values = self.values[node.name][part]
         found = values[0] if len(values) == 1 else np.concatenate(values)
-        if node.name not in self.bounds:
-            return found
-        low, high = self.bounds[node.name]
-        return np.clip(found, np.float32(low), np.float32(high))
+        contraction = self.unfinished.get(node.name)
+        return found if contraction is None else contraction.finished(found.copy())
 
     def keep(self, node: Node, values: list[Array]) -> None:
         """Store the values of a node, and free those it was the last to read."""

@@ -1,8 +1,8 @@
 """The walk through both graphs, layer by layer, over all samples at once.
 
 Each layer is improved for the input that the improved layers before it give, so that errors do
-not pile up.  What it should give is the float model's result: where that is clipped, and the
-int8 model clips too, there is no error to correct.
+not pile up.  What it should give is the float model's sum: where bounds or an activation make the
+same of both models' sums, there is no error to correct.
 
 Memory: for every sample the values between two layers, float and int8, and the moments of one
 layer.  Samples are left out where all of them would need more than ``MEMORY_NBYTES``, so that it
@@ -67,7 +67,7 @@ MOMENTS_WORK = 10**9
 FEWEST_ROWS_PER_INPUT = 0.25
 """With fewer rows for each input the second moments say too little: the bias is corrected only."""
 
-UNBOUNDED: dict[str, Any] = {"low": -math.inf, "high": math.inf}
+BARE: dict[str, Any] = {"activation": None, "low": -math.inf, "high": math.inf}
 
 FEWEST_TO_SPLIT = 4
 """Samples, below which there is nothing to hold back."""
@@ -112,8 +112,8 @@ def recover(
 
 @dataclass
 class _Walk:
-    """Both graphs up to the current layer.  ``results``: float results before their clips, of
-    layers that the int8 walk has not reached yet; ``known``: operands of layers from before.
+    """Both graphs up to the current layer.  ``results``: float sums before activation and bounds,
+    of layers that the int8 walk has not reached yet; ``known``: operands of layers from before.
     """
 
     graph: Graph
@@ -240,7 +240,7 @@ class _Walk:
             moments.add(columns, _missing(node, y, now))
 
     def _float_results(self, name: str) -> list[Array]:
-        """The float results of a layer before its clip; the float walk advances to it."""
+        """The float sums of a layer before activation and bounds; the float walk advances to it."""
         self.float_step()
         while name not in self.results:
             self._advance(next(self.ahead))
@@ -260,11 +260,11 @@ class _Walk:
         if node.name not in self.names or not isinstance(node, Contraction):
             self.floats.keep(node, self.floats.compute(node))
             return
-        bare: Any = dataclasses.replace(node, **UNBOUNDED)
+        bare: Any = dataclasses.replace(node, **BARE)
         results = self.floats.compute(bare)
         self.results[node.name] = results
-        if node.low > -math.inf or node.high < math.inf:
-            self.floats.bounds[node.name] = (node.low, node.high)
+        if not node.is_bare:
+            self.floats.unfinished[node.name] = node
         self.floats.keep(node, results)
 
 
@@ -277,19 +277,20 @@ def _together(node: Any, columns_nbytes: int) -> int:
 
 
 def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
-    """``wanted - now``; 0 where a bound makes them the same."""
+    """``wanted - now``; 0 where bounds or activation make the same of both."""
     missing = wanted - now
-    if node.low != -math.inf or node.high != math.inf:
-        np.copyto(missing, 0, where=_both_clipped(node, wanted, now))
+    if node.live != (-math.inf, math.inf):
+        np.copyto(missing, 0, where=_both_dead(node, wanted, now))
     return missing
 
 
-def _both_clipped(node: Contraction, one: Array, other: Array) -> Array:
-    """Where a bound makes two results the same."""
-    low = np.maximum(one, other) <= np.float32(node.low)
-    if node.high == math.inf:
-        return np.asarray(low)
-    return np.asarray(low | (np.minimum(one, other) >= np.float32(node.high)))
+def _both_dead(node: Contraction, one: Array, other: Array) -> Array:
+    """Where both sums lie on the same side outside of what makes a difference."""
+    low, high = node.live
+    below = np.maximum(one, other) <= np.float32(low)
+    if high == math.inf:
+        return np.asarray(below)
+    return np.asarray(below | (np.minimum(one, other) >= np.float32(high)))
 
 
 def _operands(node: Any, layer: Layer) -> dict[str, Any]:

@@ -85,6 +85,13 @@ class ConvKernel(ConvLoops):
             self.b.at(pointer, self.b.mul(first, 4)), index * self.target.vector_nbytes
         )
 
+    def _multipliers_of(self, first: Value, index: int) -> Value:
+        """The multipliers of one vector of a panel; nothing for float sums."""
+        if not self.scale:
+            return ""
+        pointer = self._vector_of(self.scale, first, index)
+        return self.b.load(self.epilogue.floats, pointer, align=4)
+
     def contract(
         self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
     ) -> list[Value]:
@@ -242,7 +249,7 @@ class ConvKernel(ConvLoops):
             self.epilogue.values(
                 b,
                 sums[i],
-                self._vector_of(self.scale, place.first, first + i) if self.scale else "",
+                self._multipliers_of(place.first, first + i),
                 extras[i],
             )
             for i in range(size)

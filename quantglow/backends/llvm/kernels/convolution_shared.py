@@ -111,7 +111,7 @@ class SharedConvKernel(ConvKernel):
         b, y, lanes, whole = self.b, self.geometry.y, self.dot.lanes, self.vectors - 1
         first, element = whole * lanes, self.epilogue.element
         valid = channels - first
-        scale = self._vector_of(self.scale, place.first, whole) if self.scale else ""
+        scale = self._multipliers_of(place.first, whole)
         extra = self._shared_residual(pixels, valid, place) if place.residual else None
         value = self.epilogue.values(b, total, scale, extra)
         data = self.epilogue.results(b, [value])

@@ -294,7 +294,7 @@ class _Depthwise:
         """Finished sums as 16-bit words."""
         b = self.b
         values = [
-            self.epilogue.scaled_sums(b, s, place.scale[g])
+            self.epilogue.values(b, s, place.scale[g], None)
             for s, g in zip(sums, vectors, strict=True)
         ]
         return [self.epilogue.word_results(b, values[i : i + 2]) for i in range(0, len(values), 2)]

@@ -1,9 +1,9 @@
 """The end of a contraction: sums to results, in registers.
 
-Integer sums become float32, times their channel's multiplier, plus the residual; one rounding;
-zero point; saturation.  Four (two) vectors of sums are packed to one vector of bytes, two to one
-of 16-bit words, by instructions that interleave 128-bit lanes, so weights are packed in the
-channel order that comes out right: see ``channel_order``.
+Integer sums become float32, times their channel's multiplier, plus the residual; an activation in
+float32; one rounding; zero point; saturation.  Four (two) vectors of sums are packed to one vector
+of bytes, two to one of 16-bit words, by instructions that interleave 128-bit lanes, so weights are
+packed in the channel order that comes out right: see ``channel_order``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES
+from quantglow.backends.llvm.kernels.scalars import Scalars
 from quantglow.backends.llvm.kernels.tiling import groups
-from quantglow.backends.llvm.kernels.vectors import ELEMENTS, round_to_int, widen
+from quantglow.backends.llvm.kernels.vectors import ELEMENTS, clip_float, round_to_int, widen
 from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
@@ -107,26 +108,30 @@ class Epilogue:
         bound = float((largest * self.multipliers()).max(initial=0.0))
         if self.op.residual is not None:
             kind = self.op.residual.type
-            bound += largest_code(kind) * kind.params.scale / self.op.type.params.scale
+            bound += largest_code(kind) * kind.params.scale / self.op.sum_step
+        if self.op.activation is not None:
+            bound = self.op.activation.reach(bound, self.op.type.params.scale)
         return not bound < 2.0**30
 
     # -- code
 
-    def values(
-        self, b: Builder, sums: Value, multiplier_pointer: Value, residual: Value | None
-    ) -> Value:
-        """Sums as float32 in output steps (or reals), residual added."""
+    def values(self, b: Builder, sums: Value, scale: Value, residual: Value | None) -> Value:
+        """Sums as float32 in output steps (or reals): times ``scale`` if there is one, plus the
+        residual, through the activation."""
         result = sums
         if self.scaled:
-            scale = b.load(self.floats, multiplier_pointer, align=4)
-            result = self.scaled_sums(b, sums, scale)
+            floats = b.cast("sitofp", self.ints, sums, self.floats)
+            result = b.op("fmul", self.floats, floats, scale)
         if residual is not None:
             result = b.op("fadd", self.floats, result, residual)
-        return result
+        return result if self.op.activation is None else self._activated(b, result)
 
-    def scaled_sums(self, b: Builder, sums: Value, scale: Value) -> Value:
-        """``float32(sums) * scale``"""
-        return b.op("fmul", self.floats, b.cast("sitofp", self.ints, sums, self.floats), scale)
+    def _activated(self, b: Builder, reals: Value) -> Value:
+        """The activation of real sums, in output steps (or reals)."""
+        assert self.op.activation is not None
+        step = 1.0 if self.op.out is None else self.op.type.params.scale
+        scalars = Scalars(b, self.target, self.lanes, [reals], [DType.F32])
+        return scalars.value(self.op.activation.expression(step))
 
     def float_results(self, b: Builder, values: Value) -> Value:
         """Float results within their bounds; NaN stays."""
@@ -166,7 +171,11 @@ class Epilogue:
         return integer_bounds(self.op.out, self.op.low, self.op.high)
 
     def _round(self, b: Builder, values: Value) -> Value:
-        if self.may_overflow:
+        if self.may_overflow and self.op.activation is not None:
+            # Infinite sums may give NaN, which is the lowest integer.
+            limits = (bound - self.zero_point for bound in self.bounds)
+            values = clip_float(b, self.lanes, values, *limits)
+        elif self.may_overflow:
             limit = splat(self.floats, f32(self.bounds[1] - self.zero_point))
             inside = b.compare("olt", self.floats, values, limit)
             values = b.select(self.floats, inside, values, limit)
@@ -235,11 +244,11 @@ class Epilogue:
     # -- residual
 
     def residual_steps(self, b: Builder, data: Value, count: int) -> list[Value]:
-        """``count`` vectors of residual steps from a vector of ``count * lanes`` integers, in
-        ``channel_order``."""
+        """``count`` vectors of residual, in steps of the float32 sum, from a vector of
+        ``count * lanes`` integers, in ``channel_order``."""
         assert self.op.residual is not None
         params = self.op.residual.type.params
-        ratio = float(multiplier(params.scale, divisor=self.op.type.params.scale))
+        ratio = float(multiplier(params.scale, divisor=self.op.sum_step))
         steps = []
         for index in range(count):
             ints = self._spread(b, data, count, index)
