@@ -2,8 +2,10 @@
 
 An entry of ``_FUNCTIONS`` says all there is to know of one: its expression, a few float32
 operations in a fixed order, which NumPy evaluates and backends emit.  The result's step is part of
-the constants, so that rounding to integers costs no operation more.  Functions with exp or log stay
-operators of their own: in int8 a table, they would cost more here than the convolution.
+the constants, so that rounding to integers costs no operation more; and since integer sums are
+multiplied by a scale anyway, they may come in the unit that saves the function a multiplication.
+Functions with exp or log stay operators of their own: in int8 a table, they would cost more here
+than the convolution.
 """
 
 from __future__ import annotations
@@ -24,23 +26,40 @@ from quantglow.types import Array
 
 X = arg(0)
 Interval = tuple[float, float]
+UNIT_ERROR = 1e-12
+TINY, HUGE = 1e-30, 1e30
+"""Units beyond are left at 1: scales divided by them would not be float32."""
 
 
 class Form(NamedTuple):
-    """``kind``: the operator.  ``scaled(k, *parameters)``: the expression of k times the function.
-    ``live(*parameters)``: the arguments outside of which it is constant.
+    """``kind``: the operator.  ``scaled(k, u, *parameters)``: the expression of k times the
+    function of u times ``$0``.  ``unit(k, *parameters)``: the u that saves a multiplication.
+    ``live(*parameters)``: the arguments outside of which the function is constant.
     """
 
     kind: type[Unary]
     scaled: Callable[..., Expr]
+    unit: Callable[..., float]
     live: Callable[..., Interval]
     homogeneous: bool = False
 
 
-def _gate(k: float, alpha: float, beta: float) -> Expr:
-    """``k * clip(alpha * x + beta, 0, 1)``"""
-    line = call("add", call("mul", X, const(k * alpha)), const(k * beta))
-    return clipped(line, min(k, 0.0), max(k, 0.0))
+def _affine(x: Expr, a: float, b: float = 0.0) -> Expr:
+    """``a * x + b``; the a that a unit has made 1 or -1, to float64, costs nothing."""
+    if math.isclose(a, -1.0, rel_tol=UNIT_ERROR):
+        return call("sub", const(b), x)
+    value = x if math.isclose(a, 1.0, rel_tol=UNIT_ERROR) else call("mul", x, const(a))
+    return call("add", value, const(b)) if b else value
+
+
+def _hard_swish(k: float, u: float) -> Expr:
+    """``k x / 6 * (clip(x, -3, 3) + 3)``, x = u * $0"""
+    near = clipped(X, -3 / u, 3 / u)
+    return call("mul", X, _affine(near, u * u * k / 6, u * k / 2))
+
+
+def _hard_sigmoid(k: float, u: float, alpha: float, beta: float) -> Expr:
+    return clipped(_affine(X, u * k * alpha, k * beta), min(k, 0.0), max(k, 0.0))
 
 
 def _ends(alpha: float, beta: float) -> Interval:
@@ -51,20 +70,31 @@ def _ends(alpha: float, beta: float) -> Interval:
     return min(ends), max(ends)
 
 
-def _leaky(k: float, alpha: float) -> Expr:
-    return if_negative(X, call("mul", X, const(k * alpha)), call("mul", X, const(k)))
+def _leaky_relu(k: float, u: float, alpha: float) -> Expr:
+    return if_negative(X, _affine(X, u * k * alpha), _affine(X, u * k))
+
+
+def _inverse(k: float) -> float:
+    return 1 / abs(k) if k else 1.0
 
 
 _FUNCTIONS: dict[str, Form] = {
     form.kind.__name__: form
     for form in (
-        Form(HardSigmoid, _gate, _ends),
+        Form(HardSigmoid, _hard_sigmoid, lambda k, alpha, beta: _inverse(k * alpha), _ends),
         Form(
             HardSwish,
-            lambda k: call("mul", X, _gate(k, 1 / 6, 0.5)),
+            _hard_swish,
+            lambda k: math.sqrt(6 * _inverse(k)),
             lambda: (-3.0, math.inf),
         ),
-        Form(LeakyRelu, _leaky, lambda alpha: (-math.inf, math.inf), homogeneous=True),
+        Form(
+            LeakyRelu,
+            _leaky_relu,
+            lambda k, alpha: _inverse(k),
+            lambda alpha: (-math.inf, math.inf),
+            homogeneous=True,
+        ),
     )
 }
 
@@ -74,7 +104,7 @@ ACTIVATIONS: tuple[type[Unary], ...] = tuple(form.kind for form in _FUNCTIONS.va
 
 def expression_of(node: Unary) -> Expr:
     """The function of ``$0`` that one of ``ACTIVATIONS`` computes."""
-    return _FUNCTIONS[node.op].scaled(1.0, *node.attributes().values())
+    return _FUNCTIONS[node.op].scaled(1.0, 1.0, *node.attributes().values())
 
 
 @dataclass(frozen=True)
@@ -130,14 +160,20 @@ class Activation:
         """It plus ``offset``.  Raises ``ValueError`` where that overflows."""
         return replace(self, offset=self.offset + offset)
 
-    def expression(self, step: float = 1.0) -> Expr:
-        """The function of ``$0``, in steps of that size."""
-        with np.errstate(over="ignore"):  # Constants beyond float32 saturate all results.
-            value = self.form.scaled(self.factor / step, *self.parameters)
-            return call("add", value, const(self.offset / step)) if self.offset else value
+    def unit(self, step: float) -> float:
+        """The real value of 1 in sums that are best for results in steps of that size."""
+        found = self.form.unit(self.factor / step, *self.parameters)
+        return found if TINY < found < HUGE else 1.0
 
-    def evaluate(self, x: Array, step: float = 1.0) -> Array:
-        """The function of a float32 array, in steps of that size."""
+    def expression(self, step: float | None = None) -> Expr:
+        """The function of ``$0``, a real; with ``step`` of sums in ``unit(step)``, in steps."""
+        k, u = (self.factor, 1.0) if step is None else (self.factor / step, self.unit(step))
+        with np.errstate(over="ignore"):  # Constants beyond float32 saturate all results.
+            value = self.form.scaled(k, u, *self.parameters)
+            return _affine(value, 1.0, self.offset / (step or 1.0))
+
+    def evaluate(self, x: Array, step: float | None = None) -> Array:
+        """The function of a float32 array, see ``expression``."""
         with np.errstate(all="ignore"):
             return np.asarray(self.expression(step).evaluate([x]), np.float32)
 
@@ -151,7 +187,8 @@ class Activation:
         return self.form.kind(name=name, **fields)
 
     def reach(self, limit: float, step: float) -> float:
-        """An upper bound of the magnitude in steps, for arguments of at most ``limit``."""
+        """An upper bound of the magnitude in steps, for sums in ``unit(step)`` of at most
+        ``limit``."""
         low, high = _interval(self.expression(step), (-limit, limit))
         return max(-low, high)
 
@@ -174,7 +211,12 @@ def _interval(expr: Expr, x: Interval) -> Interval:
     if expr.op == "mul":
         products = (a * c, a * d, b * c, b * d)
         return min(products), max(products)
-    ends = {"add": (a + c, b + d), "max": (max(a, c), max(b, d)), "min": (min(a, c), min(b, d))}
+    ends = {
+        "sub": (a - d, b - c),
+        "add": (a + c, b + d),
+        "max": (max(a, c), max(b, d)),
+        "min": (min(a, c), min(b, d)),
+    }
     return ends[expr.op]
 
 

@@ -25,8 +25,8 @@ FACTORS = (DType.I8, DType.U8, DType.I16)
 class Contraction(Node):
     """What Conv, ConvTranspose and Gemm share: ``clip(activation(product(x, w) + b + residual))``.
 
-    Quantized, the sum becomes float32 in output steps; with an ``activation`` in reals, which that
-    turns into output steps; then it is rounded.
+    Quantized, the sum becomes float32 in steps of the output; with an ``activation`` in its unit,
+    from which that makes output steps; then it is rounded.
     """
 
     x: Node
@@ -102,9 +102,12 @@ class Contraction(Node):
 
     @property
     def sum_step(self) -> float:
-        """What 1 means in the float32 sum: an output step, or 1 where the sum is in reals."""
-        in_reals = self.out is None or self.activation is not None
-        return 1.0 if in_reals else self.type.params.scale
+        """The real value of 1 in the float32 sum: 1 for float results, else an output step, or what
+        the activation asks for."""
+        if self.out is None:
+            return 1.0
+        step = self.type.params.scale
+        return step if self.activation is None else self.activation.unit(step)
 
     def accumulator_scale(self) -> Array:
         """float32 multipliers from the int32 sum to the float32 one, see ``sum_step``."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,6 +70,12 @@ class Expr:
         """Its sums and maxima of rows, each once, those inside others first."""
         found = dict.fromkeys(e for a in self.args for e in a.row_functions())
         return (*found, self) if self.op in ROW_FUNCTIONS else tuple(found)
+
+    def parts(self) -> Iterator[Expr]:
+        """The expression and all inside it."""
+        yield self
+        for part in self.args:
+            yield from part.parts()
 
     def size(self) -> int:
         """Operations in the tree."""

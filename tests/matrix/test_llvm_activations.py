@@ -95,7 +95,7 @@ def test_extreme_numbers_give_the_same_integers(
     graph, feeds = pointwise(activation, codes, scale, out, channels, low=low, high=high)
     with np.errstate(all="ignore"):
         (want,), (planned,) = interpret(graph, feeds), on_reference(graph, feeds)
-    (got,) = on_llvm(graph, feeds, target)
+        (got,) = on_llvm(graph, feeds, target)
     np.testing.assert_array_equal(got, want)
     np.testing.assert_array_equal(planned, want)
 

@@ -23,8 +23,16 @@ from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
 from quantglow.ops import Conv
+from quantglow.ops.activation import X
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
+from quantglow.ops.expression import Expr
 from quantglow.types import Array, DType, TensorType
+
+RANGE_NBYTES = 64
+"""Vectors for which there is an instruction that limits magnitudes (``vrangeps``)."""
+
+LESSER_MAGNITUDE = 2
+"""Its choice: the operand of the lesser magnitude, with the sign of the first."""
 
 LANE = 4
 """int32 elements of a 128-bit lane."""
@@ -126,12 +134,16 @@ class Epilogue:
             result = b.op("fadd", self.floats, result, residual)
         return result if self.op.activation is None else self._activated(b, result)
 
-    def _activated(self, b: Builder, reals: Value) -> Value:
-        """The activation of real sums, in output steps (or reals)."""
+    def _activated(self, b: Builder, sums: Value) -> Value:
+        """The activation of float32 sums, in output steps (or reals)."""
         assert self.op.activation is not None
-        step = 1.0 if self.op.out is None else self.op.type.params.scale
-        scalars = Scalars(b, self.target, self.lanes, [reals], [DType.F32])
-        return scalars.value(self.op.activation.expression(step))
+        step = None if self.op.out is None else self.op.type.params.scale
+        expression = self.op.activation.expression(step)
+        scalars = Scalars(b, self.target, self.lanes, [sums], [DType.F32])
+        if self.target.vector_nbytes == RANGE_NBYTES and (near := limited_factor(expression)):
+            bound = splat(self.floats, f32(near.args[1].value))
+            scalars.done[near] = nearest_within(b, sums, bound)
+        return scalars.value(expression)
 
     def float_results(self, b: Builder, values: Value) -> Value:
         """Float results within their bounds; NaN stays."""
@@ -265,6 +277,36 @@ class Epilogue:
         kind = vector(count * self.lanes, ELEMENTS[dtype])
         picked = b.shuffle(kind, data, "poison", [int(c) for c in order])
         return widen(b, self.lanes, ELEMENTS[dtype], picked, dtype is not DType.U8)
+
+
+def limited_factor(expr: Expr) -> Expr | None:
+    """``min(max($0, -c), c)`` within a factor of a product with ``$0``.  There it may be c for NaN:
+    the product is NaN anyway."""
+    if expr.op == "mul" and expr.args[0] == X:
+        return next(filter(_is_symmetric, expr.args[1].parts()), None)
+    return next(filter(None, map(limited_factor, expr.args)), None)
+
+
+def _is_symmetric(expr: Expr) -> bool:
+    match expr:
+        case Expr("min", (Expr("max", (x, Expr("f", value=low))), Expr("f", value=high))):
+            return x == X and low == -high
+    return False
+
+
+def nearest_within(b: Builder, values: Value, bound: Value) -> Value:
+    """Sixteen floats limited to ``[-bound, bound]`` by one instruction; NaN becomes a bound."""
+    kind = vector(RANGE_NBYTES // 4, "float")
+    return b.call(
+        "llvm.x86.avx512.mask.range.ps.512",
+        kind,
+        (kind, values),
+        (kind, bound),
+        ("i32", str(LESSER_MAGNITUDE)),
+        (kind, "zeroinitializer"),
+        ("i16", "-1"),
+        ("i32", "4"),
+    )
 
 
 def largest_code(kind: TensorType) -> float:
