@@ -188,9 +188,11 @@ class Activation:
 
     def reach(self, limit: float, step: float) -> float:
         """An upper bound of the magnitude in steps, for sums in ``unit(step)`` of at most
-        ``limit``."""
-        low, high = _interval(self.expression(step), (-limit, limit))
-        return max(-low, high)
+        ``limit``; infinite where float32 might not hold what is computed on the way."""
+        parts = [part for part in self.expression(step).parts() if part.op != "lt"]
+        found = [max(-low, high) for low, high in (_interval(p, (-limit, limit)) for p in parts)]
+        largest = float(np.finfo(np.float32).max)
+        return found[0] if all(magnitude < largest for magnitude in found) else math.inf
 
 
 def _float32(value: float) -> float:

@@ -18,6 +18,7 @@ from quantglow.frontend import import_model
 from quantglow.frontend.context import IMPORTERS
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops.activation import Activation
 from quantglow.ops.expression import arg, call, const
 from quantglow.types import DType, ElementType, QuantParams, f32
 
@@ -73,6 +74,11 @@ class Kit:
     def bounds(self) -> dict[str, float]:
         low, high = self.choice(*BOUNDS)
         return {"low": low, "high": high}
+
+    def activation(self) -> Activation | None:
+        hard = Activation("HardSigmoid", (0.2, 0.5))
+        moved = Activation("HardSwish", (), 1.3, -0.2)
+        return self.choice(None, None, hard, Activation("LeakyRelu", (0.1,)), moved)
 
     def transposed(self, x: Node, perm: tuple[int, ...]) -> Node:
         return ops.Transpose(name=self.name(), x=x, perm=perm)
@@ -135,6 +141,7 @@ def conv(k: Kit) -> Node:
         dilations=(1, k.whole(1, 2)),
         pads=(kh, k.whole(4, 5), k.whole(0, 1), 0),
         out=out,
+        activation=k.activation(),
         **k.bounds(),
     )
     plain = ops.Conv(name=k.name(), **made)
@@ -156,6 +163,7 @@ def conv_transpose(k: Kit) -> Node:
         strides=(2, k.whole(1, 2)),
         pads=(k.whole(0, 1), 0, k.whole(0, 1), 0),
         output_padding=(k.whole(0, 1), 0),
+        activation=k.activation(),
         out=k.choice(k.out, None),
         **k.bounds(),
     )
@@ -164,7 +172,8 @@ def conv_transpose(k: Kit) -> Node:
 def gemm(k: Kit) -> Node:
     x, channels = k.flat(), k.whole(1, 5)
     w, b = k.weights(x.type.shape[1], channels), k.bias(channels)
-    return ops.Gemm(name=k.name(), x=x, w=w, b=b, out=k.choice(k.out, None), **k.bounds())
+    fields = {"activation": k.activation(), "out": k.choice(k.out, None), **k.bounds()}
+    return ops.Gemm(name=k.name(), x=x, w=w, b=b, **fields)
 
 
 def mat_mul(k: Kit) -> Node:

@@ -8,7 +8,23 @@ from typing import Any
 import pytest
 
 from quantglow.graph.node import Node
-from quantglow.ops import Add, Clip, Conv, ConvTranspose, Gemm, Max, Min, Mul, Relu, Sigmoid, Sub
+from quantglow.ops import (
+    Add,
+    Clip,
+    Conv,
+    ConvTranspose,
+    Gemm,
+    HardSigmoid,
+    HardSwish,
+    LeakyRelu,
+    Max,
+    Min,
+    Mul,
+    Relu,
+    Sigmoid,
+    Sub,
+)
+from quantglow.ops.activation import Activation
 from quantglow.passes import fuse_activation, fuse_residual
 from tests.builder import Builder, ops_of, rewritten
 
@@ -32,6 +48,43 @@ def test_an_activation_becomes_bounds(kind: type[Node]) -> None:
     after = rewritten(fuse_activation, b, [y])
     node = after.outputs[0][1]
     assert (node.op, node.name, node.low, node.high) == (kind.__name__, y.name, 0.0, 0.5)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kind", [Conv, ConvTranspose, Gemm])
+def test_a_cheap_function_goes_into_the_contraction(kind: type[Node]) -> None:
+    b = Builder()
+    y = b.make(HardSwish, x=producers(b, kind))
+    scaled = b.make(Add, x=b.make(Mul, x=y, y=b.constant(1.5)), y=b.constant(-0.25))
+    last = b.make(Relu, x=scaled)
+    node: Any = rewritten(fuse_activation, b, [last]).outputs[0][1]
+    assert (node.op, node.name, node.low) == (kind.__name__, last.name, 0.0)
+    assert node.activation == Activation("HardSwish", (), 1.5, -0.25)
+
+
+@pytest.mark.parametrize("kind", [Add, Mul, Max])
+def test_a_cheap_function_behind_other_operators_stays(kind: type[Node]) -> None:
+    b = Builder()
+    y = b.make(HardSwish, x=producers(b, kind))
+    assert ops_of(rewritten(fuse_activation, b, [y])) == [kind.__name__, "HardSwish"]
+
+
+def test_a_cheap_function_behind_bounds_stays() -> None:
+    b = Builder()
+    y = b.make(HardSigmoid, x=b.make(Relu, x=conv(b)))
+    assert ops_of(rewritten(fuse_activation, b, [y])) == ["Conv", "HardSigmoid"]
+
+
+def test_numbers_beyond_float32_stay() -> None:
+    b = Builder()
+    y = b.make(Mul, x=b.make(LeakyRelu, x=conv(b), alpha=2.0), y=b.constant(3e38))
+    z = b.make(Mul, x=y, y=b.constant(3e38))
+    assert ops_of(rewritten(fuse_activation, b, [z])) == ["Conv", "Mul"]
+
+
+def test_factors_for_each_channel_stay() -> None:
+    b = Builder()
+    y = b.make(Mul, x=b.make(HardSwish, x=conv(b)), y=b.drawn(4))
+    assert ops_of(rewritten(fuse_activation, b, [y])) == ["Conv", "Mul"]
 
 
 def test_an_activation_on_a_shared_value_stays() -> None:
