@@ -24,6 +24,7 @@ from quantglow.lowering.rules import (
 )
 from quantglow.lowering.sink_cells import sink_cells
 from quantglow.lowering.unsigned import store_unsigned
+from quantglow.passes.fuse_activation import fuse_float_activation
 
 __all__ = [
     "COMPUTE_PRIMITIVES",
@@ -43,7 +44,8 @@ __all__ = [
 
 def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
     """Primitives only; with ``unsigned``, int8 activations are stored as uint8."""
-    passes: list[Pass] = [store_unsigned] if unsigned else []
+    passes: list[Pass] = [fuse_float_activation]
+    passes += [store_unsigned] if unsigned else []
     passes += [lower_operators, raise_transpose, fuse_maps, sink_cells]
     lowered = run_passes(graph, passes)
     check_lowered(lowered)

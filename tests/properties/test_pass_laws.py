@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,9 +12,12 @@ from quantglow import passes
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.graph.rewrite import Pass, pass_name, run_passes
-from quantglow.ops import Constant, Transpose
+from quantglow.ops import Constant, Conv, HardSwish, Transpose
+from quantglow.ops.activation import ACTIVATIONS
+from quantglow.ops.convolution import Contraction
+from quantglow.passes.fuse_activation import FEWEST_PRODUCTS, fuse_float_activation
 from quantglow.passes.repeat import Repeat
-from tests.builder import assert_same_function
+from tests.builder import Builder, assert_same_function, ops_of
 from tests.strategies import STEPS, networks
 
 EACH: list[Pass] = list(
@@ -83,6 +88,34 @@ def test_names_of_values_survive(graph: Graph) -> None:
         if not isinstance(node, Constant) and node.name not in known and ":" not in node.name
     ]
     assert fresh == []
+
+
+@given(graph=networks(first=("scaled-hard-swish",)))
+@settings(max_examples=40, deadline=None)
+def test_float_sums_take_their_cheap_functions_along(graph: Graph) -> None:
+    fused = fuse_float_activation(passes.optimize(graph))
+    assert_same_function(graph, fused)
+    apart = [node.x for node in fused.compute_nodes() if isinstance(node, ACTIVATIONS)]
+    sums = [x for x in apart if isinstance(x, Contraction) and x.is_bare]
+    assert all(fused.use_counts[x] > 1 for x in sums)
+
+
+@given(
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    channels=st.integers(1, 24),
+    groups=st.integers(1, 3),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_may_be_rounded_fuses_by_its_products(
+    kernel: tuple[int, int], channels: int, groups: int
+) -> None:
+    b = Builder()
+    x = b.input(1, 6, 6, groups * channels)
+    w = b.drawn(*kernel, channels, 2 * groups)
+    y = b.make(HardSwish, x=b.make(Conv, x=x, w=w, group=groups))
+    found = ops_of(passes.optimize(Graph(tuple(b.inputs), (("y", y),))))
+    fused = math.prod(kernel) * channels >= FEWEST_PRODUCTS
+    assert ("HardSwish" in found) != fused
 
 
 @pytest.mark.parametrize("step", EACH, ids=pass_name)

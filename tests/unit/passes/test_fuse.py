@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
-from quantglow.graph.node import Node
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import (
     Add,
     Clip,
@@ -26,7 +28,11 @@ from quantglow.ops import (
 )
 from quantglow.ops.activation import Activation
 from quantglow.passes import fuse_activation, fuse_residual
+from quantglow.passes.fuse_activation import FEWEST_PRODUCTS, fuse_float_activation
+from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.builder import Builder, ops_of, rewritten
+
+STEP = QuantParams.per_tensor(0.5, 0)
 
 
 def conv(b: Builder, /, **fields: Any) -> Node:
@@ -56,7 +62,7 @@ def test_a_cheap_function_goes_into_the_contraction(kind: type[Node]) -> None:
     y = b.make(HardSwish, x=producers(b, kind))
     scaled = b.make(Add, x=b.make(Mul, x=y, y=b.constant(1.5)), y=b.constant(-0.25))
     last = b.make(Relu, x=scaled)
-    node: Any = rewritten(fuse_activation, b, [last]).outputs[0][1]
+    node: Any = rewritten(fuse_float_activation, b, [last]).outputs[0][1]
     assert (node.op, node.name, node.low) == (kind.__name__, last.name, 0.0)
     assert node.activation == Activation("HardSwish", (), 1.5, -0.25)
 
@@ -65,26 +71,63 @@ def test_a_cheap_function_goes_into_the_contraction(kind: type[Node]) -> None:
 def test_a_cheap_function_behind_other_operators_stays(kind: type[Node]) -> None:
     b = Builder()
     y = b.make(HardSwish, x=producers(b, kind))
-    assert ops_of(rewritten(fuse_activation, b, [y])) == [kind.__name__, "HardSwish"]
+    assert ops_of(rewritten(fuse_float_activation, b, [y])) == [kind.__name__, "HardSwish"]
 
 
 def test_a_cheap_function_behind_bounds_stays() -> None:
     b = Builder()
     y = b.make(HardSigmoid, x=b.make(Relu, x=conv(b)))
-    assert ops_of(rewritten(fuse_activation, b, [y])) == ["Conv", "HardSigmoid"]
+    assert ops_of(rewritten(fuse_float_activation, b, [y])) == ["Conv", "HardSigmoid"]
 
 
 def test_numbers_beyond_float32_stay() -> None:
     b = Builder()
     y = b.make(Mul, x=b.make(LeakyRelu, x=conv(b), alpha=2.0), y=b.constant(3e38))
     z = b.make(Mul, x=y, y=b.constant(3e38))
-    assert ops_of(rewritten(fuse_activation, b, [z])) == ["Conv", "Mul"]
+    assert ops_of(rewritten(fuse_float_activation, b, [z])) == ["Conv", "Mul"]
 
 
 def test_factors_for_each_channel_stay() -> None:
     b = Builder()
     y = b.make(Mul, x=b.make(HardSwish, x=conv(b)), y=b.drawn(4))
-    assert ops_of(rewritten(fuse_activation, b, [y])) == ["Conv", "Mul"]
+    assert ops_of(rewritten(fuse_float_activation, b, [y])) == ["Conv", "Mul"]
+
+
+def of_products(b: Builder, kind: str, products: int) -> Node:
+    """A contraction whose results are sums of so many products."""
+    if kind == "Gemm":
+        return b.make(Gemm, x=b.input(2, products), w=b.drawn(products, 4))
+    if kind == "ConvTranspose":
+        x, w = b.input(1, 3, 3, products), b.drawn(2, 2, products, 4)
+        return b.make(ConvTranspose, x=x, w=w, strides=(2, 2))
+    if kind == "depthwise":
+        x, w = b.input(1, 3, products, 4), b.drawn(1, products, 1, 4)
+        return b.make(Conv, x=x, w=w, group=4)
+    groups = 2 if kind == "groups" else 1
+    x, w = b.input(1, 3, 3, groups * products), b.drawn(1, 1, products, 4)
+    return b.make(Conv, x=x, w=w, group=groups)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("kind", ["Gemm", "Conv", "ConvTranspose", "depthwise", "groups"])
+def test_sums_of_few_products_keep_cheap_functions_apart(kind: str, fused: bool) -> None:
+    b = Builder()
+    producer = of_products(b, kind, FEWEST_PRODUCTS - (not fused))
+    y = b.make(LeakyRelu, x=producer, alpha=0.1)
+    graph = rewritten(fuse_activation, b, [y])
+    assert ops_of(graph) == [producer.op] + ["LeakyRelu"] * (not fused)
+    assert ops_of(rewritten(fuse_float_activation, b, [y])) == [producer.op]
+
+
+def test_a_factor_behind_a_rounding_stays() -> None:
+    out = ElementType(DType.I8, STEP)
+    x = Input(name="x", tensor=TensorType(DType.I8, (1, 2, 2, 3), STEP))
+    w = Constant(name="w", value=np.ones((1, 1, 3, 2), np.int8), element=out)
+    swish = Conv(name="conv", x=x, w=w, activation=Activation("HardSwish"), out=out)
+    two = Constant(name="two", value=np.array(4, np.int8), element=out)
+    graph = Graph((x,), (("y", Mul(name="y", x=swish, y=two, out=out)),))
+    for step in (fuse_activation, fuse_float_activation):
+        assert ops_of(step(graph)) == ["Conv", "Mul"]
 
 
 def test_an_activation_on_a_shared_value_stays() -> None:
