@@ -166,11 +166,16 @@ class Activation:
         return found if TINY < found < HUGE else 1.0
 
     def expression(self, step: float | None = None) -> Expr:
-        """The function of ``$0``, a real; with ``step`` of sums in ``unit(step)``, in steps."""
-        k, u = (self.factor, 1.0) if step is None else (self.factor / step, self.unit(step))
+        """The function of ``$0``, a real; with ``step`` of sums in ``unit(step)``, in steps.
+
+        Reals are multiplied and added to as by operators of their own, to the last bit.
+        """
+        form, parameters = self.form, self.parameters
+        if step is None:
+            return _affine(form.scaled(1.0, 1.0, *parameters), self.factor, self.offset)
         with np.errstate(over="ignore"):  # Constants beyond float32 saturate all results.
-            value = self.form.scaled(k, u, *self.parameters)
-            return _affine(value, 1.0, self.offset / (step or 1.0))
+            value = form.scaled(self.factor / step, self.unit(step), *parameters)
+            return _affine(value, 1.0, self.offset / step)
 
     def evaluate(self, x: Array, step: float | None = None) -> Array:
         """The function of a float32 array, see ``expression``."""

@@ -102,7 +102,7 @@ def test_float_sums_take_their_cheap_functions_along(graph: Graph) -> None:
 
 @given(
     kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    channels=st.integers(1, 24),
+    channels=st.integers(1, 60),
     groups=st.integers(1, 3),
 )
 @settings(max_examples=60, deadline=None)

@@ -15,7 +15,7 @@ from quantglow.graph.rewrite import Pass, run_passes
 from quantglow.passes import RECOGNISERS, optimize
 from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from quantglow.passes.eliminate_identity import eliminate_identity
-from quantglow.passes.fuse_activation import fuse_float_activation
+from quantglow.passes.fuse_activation import fuse_activation, fuse_float_activation
 from quantglow.passes.hoist_transpose import hoist_transpose
 from quantglow.passes.merge_reshapes import merge_reshapes
 from quantglow.passes.merge_transposes import merge_transposes
@@ -65,6 +65,7 @@ QDQ_PASSES: tuple[Pass, ...] = (
     fold_scales,
     fuse_activated_sum,
     fuse_float_activation,
+    fuse_activation,
     repeat(
         "fuse-quantized",
         merge_roundings,

@@ -76,7 +76,7 @@ def test_a_cheap_function_behind_other_operators_stays(kind: type[Node]) -> None
 
 def test_a_cheap_function_behind_bounds_stays() -> None:
     b = Builder()
-    y = b.make(HardSigmoid, x=b.make(Relu, x=conv(b)))
+    y = b.make(HardSigmoid, x=conv(b, low=0.0))
     assert ops_of(rewritten(fuse_float_activation, b, [y])) == ["Conv", "HardSigmoid"]
 
 
