@@ -65,6 +65,7 @@ def checked(
     if not proto.HasField("graph"):
         raise ModelError(f"{origin}: holds no graph, so it is no ONNX model; export it again")
     check_versions(proto, origin)
+    check_names(proto, origin)
     refuse_recursion(proto, origin)
     whole = not load_external_data(proto, origin, folder)
     try:
@@ -127,6 +128,15 @@ def opset_of(proto: onnx.ModelProto) -> int:
 def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
     """Version by domain; the standard domain is called ``""``."""
     return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+
+
+def check_names(proto: onnx.ModelProto, origin: str) -> None:
+    """Raise ``ModelError`` for names that are no text: protobuf gives damaged ones as bytes."""
+    nodes = [*proto.graph.node, *(node for f in proto.functions for node in f.node)]
+    attributes = (a.name for node in all_nodes(nodes) for a in node.attribute)
+    for name in (*(tensor.name for tensor in all_tensors(proto)), *attributes):
+        if not isinstance(name, str):
+            raise ModelError(f"{origin}: the name {name!r} is not UTF-8; export the model again")
 
 
 def refuse_recursion(proto: onnx.ModelProto, origin: str) -> None:

@@ -37,7 +37,8 @@ class FillKernel:
         elements = 0
         for box in self.step.boxes():
             elements += box.type.size
-            self.box(box)
+            if box.type.size:  # A frame around nothing has boxes of no height or width.
+                self.box(box)
         items = FILL_ITEMS if elements else 0
         nbytes = elements * self.step.dst.type.dtype.nbytes
         pointers = (self.step.dst, np.array(self.sizes or [0], np.int64))
