@@ -133,8 +133,13 @@ def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
 def check_names(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for names that are no text: protobuf gives damaged ones as bytes."""
     nodes = [*proto.graph.node, *(node for f in proto.functions for node in f.node)]
-    attributes = (a.name for node in all_nodes(nodes) for a in node.attribute)
-    for name in (*(tensor.name for tensor in all_tensors(proto)), *attributes):
+    of_nodes = (
+        name
+        for node in all_nodes(nodes)
+        for name in (*node.input, *node.output, *(a.name for a in node.attribute))
+    )
+    values = (value.name for value in (*proto.graph.input, *proto.graph.output))
+    for name in (*values, *(tensor.name for tensor in all_tensors(proto)), *of_nodes):
         if not isinstance(name, str):
             raise ModelError(f"{origin}: the name {name!r} is not UTF-8; export the model again")
 

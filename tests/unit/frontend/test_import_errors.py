@@ -343,10 +343,12 @@ def test_a_pool_of_immense_windows_is_refused() -> None:
         import_model(single("AveragePool", floats(1, 2, 3, 4), **wide)[0])
 
 
-@pytest.mark.parametrize("of", ["tensor", "attribute"])
+@pytest.mark.parametrize("of", ["input", "tensor", "attribute"])
 def test_names_that_are_no_text_are_refused(of: str) -> None:
     model = single("Gemm", floats(2, 3), weights(3, 4), weights(4), alpha=0.5)[0]
-    name = {"tensor": model.graph.initializer[0].name, "attribute": "alpha"}[of].encode()
+    graph = model.graph
+    names = {"input": graph.input[0].name, "tensor": graph.initializer[0].name}
+    name = names.get(of, "alpha").encode()
     damaged = model.SerializeToString().replace(name, b"\xff" * len(name))
     with pytest.raises(ModelError, match="is not UTF-8"):
         import_model(damaged)
