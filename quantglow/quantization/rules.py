@@ -119,9 +119,9 @@ def integer_operands(name: str, made: QuantizedWeights, x: QuantParams) -> dict[
     b = None
     if made.bias is not None:
         scales = made.scales.astype(np.float64) * x.scale
-        b = _constant(f"{name}:b", made.bias, DType.I32, _per_channel(scales, 0))
+        b = _constant(f"{name}:b:q", made.bias, DType.I32, _per_channel(scales, 0))
     by_channel = _per_channel(made.scales, made.weights.ndim - 1)
-    return {"w": _constant(f"{name}:w", made.weights, DType.I8, by_channel), "b": b}
+    return {"w": _constant(f"{name}:w:q", made.weights, DType.I8, by_channel), "b": b}
 
 
 def _constant(name: str, value: Array, dtype: DType, params: QuantParams) -> Constant:

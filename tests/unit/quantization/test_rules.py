@@ -15,7 +15,7 @@ from quantglow.quantization import float_islands
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.refusals import NO_INT8_FORM
 from quantglow.quantization.rules import rule_of, tabulate
-from quantglow.types import f32
+from quantglow.types import DType, f32
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,
@@ -192,3 +192,13 @@ def test_a_constant_that_only_moves_is_quantized_at_compile_time() -> None:
     joined: Node = result.by_name("n")
     assert isinstance(joined.operands[1], Constant)
     assert sqnr(graph, result) > 28
+
+
+def test_a_float_layer_keeps_the_weights_that_bear_an_int8_layers_name() -> None:
+    x = image(8)
+    w, b = constant("a:w", np.full((1, 1, 8, 8), 0.1)), constant("a:b", np.ones(8))
+    first = ops.Conv(name="a", x=x, w=w, b=b)
+    result, _ = quantized(
+        graph_of(ops.Conv(name="c", x=first, w=w, b=b), inputs=(x,)), ignored_scope=["c"]
+    )
+    assert [result.by_name(n).w.type.dtype for n in "ac"] == [DType.I8, DType.F32]
