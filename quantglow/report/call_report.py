@@ -9,9 +9,9 @@ from typing import Any
 from quantglow.backends.llvm.call_times import CallTime
 from quantglow.backends.llvm.executable import LlvmExecutable
 from quantglow.backends.llvm.peak import Peak, measure_peak
+from quantglow.backends.llvm.pieces import BatchedExecutable
 from quantglow.errors import BackendError
 from quantglow.report.tables import Table
-from quantglow.runtime.batches import BatchedExecutable
 from quantglow.runtime.build import Build
 from quantglow.types import Array
 

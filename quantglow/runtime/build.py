@@ -10,6 +10,7 @@ from pathlib import Path
 from quantglow import debug
 from quantglow.backends.llvm.executable import compile_program, load_kernels
 from quantglow.backends.llvm.levels import resolve, runs_here
+from quantglow.backends.llvm.pieces import BatchedExecutable
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.errors import BackendError, OptionError
@@ -24,7 +25,7 @@ from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.ops.external import External
 from quantglow.options import choice
-from quantglow.runtime.batches import BatchedExecutable, piece_of
+from quantglow.runtime.batches import piece_of
 from quantglow.runtime.branches import branches_apart
 from quantglow.runtime.delegation import OnnxRuntimeBackend
 from quantglow.runtime.partition import Segment, partition
@@ -131,7 +132,8 @@ class Machine:
         """
         whole = self._is_ours(graph) and not branches_apart(graph)
         if self.target is not None and whole:
-            load_kernels(ProgramBackend(self.target).planned(graph)[0].program, self.target)
+            planned, _ = ProgramBackend(self.target).planned(graph, self.num_threads)
+            load_kernels(planned.program, self.target)
 
 
 def runnable(target: str) -> Target:
@@ -174,7 +176,7 @@ class ProgramBackend:
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
         """Lower, plan and generate code, for the target that this backend was made for."""
         machine = self.target
-        planned, pieces = self.planned(segment)
+        planned, pieces = self.planned(segment, num_threads)
         self.programs.append(planned)
         if machine is None:
             return ReferenceExecutable(planned.program, planned.plan)
@@ -183,14 +185,14 @@ class ProgramBackend:
         outputs = tuple(node.type for _, node in segment.outputs)
         return made if pieces == 1 else BatchedExecutable(made, pieces, outputs)
 
-    def planned(self, segment: Graph) -> tuple[PlannedProgram, int]:
+    def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
         """The program of a graph or of a piece of its batch, and how many pieces there are."""
         machine = self.target
         unsigned = machine is None or machine.unsigned_activations
         planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
         if machine is None:
             return planned, 1
-        part, pieces = piece_of(segment, planned.plan.peak_nbytes)
+        part, pieces = piece_of(segment, planned.program, planned.plan, num_threads)
         if pieces > 1:
             planned = plan_program(part, unsigned=unsigned, seconds=self.seconds)
         return planned, pieces

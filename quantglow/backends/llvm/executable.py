@@ -28,7 +28,7 @@ SERIAL_WORK = 20_000.0
 
 
 @dataclass
-class _Context:
+class Context:
     """What one running inference owns: an arena and a table that points into it."""
 
     arena: Array
@@ -48,7 +48,7 @@ class LlvmExecutable:
     calls: list[KernelCall]
     kernels: list[int]
     constants: Constants
-    _idle: list[_Context] = field(default_factory=list)
+    _idle: list[Context] = field(default_factory=list)
 
     def run(
         self, feeds: Mapping[str, Array], outputs: Sequence[Array] | None = None
@@ -75,7 +75,7 @@ class LlvmExecutable:
         for (_, view), array in zip(self.program.outputs, outputs, strict=True):
             external[view.buffer] = array
         context = self._take_context()
-        for position, view in self._external_pointers:
+        for position, view in self.external_pointers:
             address = external[view.buffer].ctypes.data + view.offset_bytes
             context.arguments[position] = address
         yield context.table
@@ -95,15 +95,15 @@ class LlvmExecutable:
                 repeats,
             )
 
-    def _take_context(self) -> _Context:
+    def _take_context(self) -> Context:
         try:
             # Not "if self._idle": another thread may take the last one after the question.
             return self._idle.pop()
         except IndexError:
-            return self._new_context()
+            return self.new_context()
 
     def __post_init__(self) -> None:
-        self._external_pointers = [
+        self.external_pointers = [
             (position, pointer)
             for position, pointer in enumerate(self._pointers())
             if isinstance(pointer, View)
@@ -113,7 +113,7 @@ class LlvmExecutable:
     def _pointers(self) -> list[View | Array]:
         return [pointer for call in self.calls for pointer in call.pointers]
 
-    def _new_context(self) -> _Context:
+    def new_context(self) -> Context:
         arena = self.constants.allocate(self.plan.peak_nbytes)
         arguments = np.array([self._address(p, arena) for p in self._pointers()], np.uint64)
         table = np.zeros((len(self.calls), 4), np.uint64)
@@ -124,7 +124,7 @@ class LlvmExecutable:
             table[row, 2] = call.items
             table[row, 3] = self._chunks(call)
             position += len(call.pointers)
-        return _Context(arena, arguments, table)
+        return Context(arena, arguments, table)
 
     def _chunks(self, call: KernelCall) -> int:
         """In how many chunks threads share a call; small ones stay whole."""

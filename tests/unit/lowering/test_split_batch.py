@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-import quantglow as qg
 from quantglow import ops
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.lowering.split_batch import split_batch
-from quantglow.report.call_report import profile_calls
-from quantglow.runtime import batches
-from quantglow.runtime.batches import BatchedExecutable
-from quantglow.types import Array, f32
+from quantglow.types import f32
 
 BATCH = 6
 RNG = np.random.default_rng(0)
@@ -88,42 +82,3 @@ def test_operators_that_mix_samples_have_no_parts(name: str) -> None:
 
 def test_a_batch_has_no_uneven_parts() -> None:
     assert split_batch(graph_of(APART["conv"]), 4) is None
-
-
-def int8_network() -> tuple[Graph, Array]:
-    """Conv, mean and Gemm on a batch of 6 in int8, and its input."""
-    conv = ops.Conv(name="c", x=X, w=constant(3, 3, 3, 8), low=0.0)
-    mean = ops.ReduceMean(name="m", x=conv, axes=(1, 2), keepdims=False)
-    graph = graph_of(ops.Gemm(name="y", x=mean, w=constant(8, 5)))
-    x = RNG.standard_normal(X.type.shape).astype(np.float32)
-    return qg.quantize(graph, qg.profile(graph, [x])), x
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_a_batch_in_pieces_gives_the_same_integers(
-    threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    graph, x = int8_network()
-    whole = qg.compile(graph, num_threads=threads)
-    third = whole.build.programs[0].plan.peak_nbytes // 3 + 1
-    monkeypatch.setattr(batches, "PIECE_NBYTES", third)
-    cut = qg.compile(graph, num_threads=threads)
-    executable: Any = cut.build.executable
-    assert isinstance(executable, BatchedExecutable)
-    assert executable.pieces == 3
-    np.testing.assert_array_equal(cut(x), whole(x))
-    np.testing.assert_array_equal(cut(x), interpret(graph, {"x": x})[0])
-
-
-def test_pieces_need_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, _ = int8_network()
-    whole = qg.compile(graph, num_threads=1).report.memory.peak_nbytes
-    monkeypatch.setattr(batches, "PIECE_NBYTES", 1)
-    assert qg.compile(graph, num_threads=1).report.memory.peak_nbytes < whole / 3
-
-
-def test_calls_of_the_first_piece_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, x = int8_network()
-    monkeypatch.setattr(batches, "PIECE_NBYTES", 1)
-    cut = qg.compile(graph, num_threads=1)
-    assert len(profile_calls(cut.build, {"x": x}, repeats=1).calls) > 1

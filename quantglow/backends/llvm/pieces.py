@@ -1,0 +1,203 @@
+"""A batch in pieces: a program runs for one piece after the other, and threads share the pieces.
+
+A piece goes through the whole network on one thread, so its values stay in the caches of that core
+and no thread waits for another one between layers.  Where the pieces do not go round, threads share
+every layer of each instead.
+
+``run_pieces`` is a kernel as any other, whose work items are pieces: a call takes a free slot (an
+arena and a table of kernel calls that points into it) and walks the table for each of its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from quantglow.backends.llvm.executable import Context, LlvmExecutable
+from quantglow.backends.llvm.library import addresses
+from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
+from quantglow.types import Array, TensorType
+
+_WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}
+"""What ``run_pieces`` is given, in words.  ``slots``: for each the addresses of its table and of
+the pointers that its calls take; ``calls``: rows of a table; ``moving``: a row for each pointer to
+an input or output: its position, its address in piece 0, bytes to the next piece; ``count``: these
+rows; ``busy``: a bit for each slot in use, on a line of its own."""
+
+_IR = f"""
+declare i64 @llvm.cttz.i64(i64, i1)
+
+define void @run_pieces(ptr %batch, i64 %begin, i64 %end) nounwind {{
+entry:
+  %sp = getelementptr i64, ptr %batch, i64 {_WORDS["slots"]}
+  %slots = load ptr, ptr %sp
+  %cp = getelementptr i64, ptr %batch, i64 {_WORDS["calls"]}
+  %calls = load i64, ptr %cp
+  %mp = getelementptr i64, ptr %batch, i64 {_WORDS["moving"]}
+  %moving = load ptr, ptr %mp
+  %np = getelementptr i64, ptr %batch, i64 {_WORDS["count"]}
+  %count = load i64, ptr %np
+  %busy = getelementptr i64, ptr %batch, i64 {_WORDS["busy"]}
+  br label %attempt
+attempt:
+  %taken = load atomic i64, ptr %busy acquire, align 8
+  %free = xor i64 %taken, -1
+  %slot = call i64 @llvm.cttz.i64(i64 %free, i1 true)
+  %bit = shl i64 1, %slot
+  %marked = or i64 %taken, %bit
+  %swap = cmpxchg ptr %busy, i64 %taken, i64 %marked acq_rel acquire
+  %won = extractvalue {{ i64, i1 }} %swap, 1
+  br i1 %won, label %own, label %attempt
+own:
+  %tp = getelementptr [2 x i64], ptr %slots, i64 %slot
+  %table = load ptr, ptr %tp
+  %ap = getelementptr i8, ptr %tp, i64 8
+  %arguments = load ptr, ptr %ap
+  br label %piece
+piece:
+  %p = phi i64 [ %begin, %own ], [ %p1, %next_piece ]
+  %some_piece = icmp slt i64 %p, %end
+  br i1 %some_piece, label %move, label %done
+move:
+  %m = phi i64 [ 0, %piece ], [ %m1, %store ]
+  %some_move = icmp slt i64 %m, %count
+  br i1 %some_move, label %store, label %call
+store:
+  %e = getelementptr [3 x i64], ptr %moving, i64 %m
+  %position = load i64, ptr %e
+  %bp = getelementptr i8, ptr %e, i64 8
+  %base = load i64, ptr %bp
+  %dp = getelementptr i8, ptr %e, i64 16
+  %stride = load i64, ptr %dp
+  %distance = mul i64 %p, %stride
+  %address = add i64 %base, %distance
+  %pointer = getelementptr i64, ptr %arguments, i64 %position
+  store i64 %address, ptr %pointer
+  %m1 = add i64 %m, 1
+  br label %move
+call:
+  %i = phi i64 [ 0, %move ], [ %i1, %enter ]
+  %some_call = icmp slt i64 %i, %calls
+  br i1 %some_call, label %enter, label %next_piece
+enter:
+  %row = getelementptr [4 x i64], ptr %table, i64 %i
+  %fn = load ptr, ptr %row
+  %gp = getelementptr i8, ptr %row, i64 8
+  %args = load ptr, ptr %gp
+  %ip = getelementptr i8, ptr %row, i64 16
+  %items = load i64, ptr %ip
+  call void %fn(ptr %args, i64 0, i64 %items)
+  %i1 = add i64 %i, 1
+  br label %call
+next_piece:
+  %p1 = add i64 %p, 1
+  br label %piece
+done:
+  %kept = xor i64 %bit, -1
+  %before = atomicrmw and ptr %busy, i64 %kept acq_rel
+  ret void
+}}
+"""
+
+
+def shared_evenly(pieces: int, threads: int) -> bool:
+    """Whether threads that take whole pieces are busy nearly all the time; parts of each layer keep
+    two threads busy for four fifths of it.
+    """
+    turns = -(-pieces // threads)
+    return 5 * pieces >= 4 * turns * threads
+
+
+@cache
+def _run_pieces(target: Target) -> int:
+    """The address of the kernel."""
+    (address,) = addresses(target, [_IR], "run_pieces")
+    return address
+
+
+@dataclass
+class _Batch:
+    """What one running batch owns: slots, and what ``run_pieces`` reads of them."""
+
+    contexts: Sequence[Context]
+    slots: Array
+    moving: Array
+    words: Array
+    table: Array
+
+
+@dataclass(frozen=True, eq=False)
+class BatchedExecutable:
+    """Runs the program of a piece for each piece of a batch.  ``run`` may be called from several
+    threads.
+    """
+
+    piece: LlvmExecutable
+    pieces: int
+    outputs: tuple[TensorType, ...]
+    _idle: list[_Batch] = field(default_factory=list)
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Outputs in the program's order; feeds are known to match the whole batch."""
+        results = [np.empty(kind.shape, kind.dtype.numpy) for kind in self.outputs]
+        if not shared_evenly(self.pieces, self.piece.threads):
+            for index in range(self.pieces):
+                outputs = [self._part(array, index) for array in results]
+                self.piece.run(self.feeds_of(feeds, index), outputs)
+            return results
+        arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        batch = self._take()
+        batch.moving[:] = self._addresses(arrays, results)
+        run_table(self.piece.target, self.piece.threads, batch.table)
+        self._idle.append(batch)
+        return results
+
+    def feeds_of(self, feeds: Mapping[str, Array], index: int) -> dict[str, Array]:
+        """What piece number ``index`` takes."""
+        return {name: self._part(array, index) for name, array in feeds.items()}
+
+    def _part(self, array: Array, index: int) -> Array:
+        """A view of one piece of the batch."""
+        size = len(array) // self.pieces
+        return array[index * size : (index + 1) * size]
+
+    def _addresses(
+        self, feeds: Mapping[str, Array], results: Sequence[Array]
+    ) -> list[tuple[int, int, int]]:
+        """The rows of ``moving``."""
+        program = self.piece.program
+        whole = {view.buffer: feeds[name] for name, view in program.inputs}
+        for (_, view), array in zip(program.outputs, results, strict=True):
+            whole[view.buffer] = array
+        return [
+            (position, array.ctypes.data + view.offset_bytes, array.nbytes // self.pieces)
+            for position, view in self.piece.external_pointers
+            for array in (whole[view.buffer],)
+        ]
+
+    def _take(self) -> _Batch:
+        try:
+            # Not "if self._idle": another thread may take the last one after the question.
+            return self._idle.pop()
+        except IndexError:
+            return self._new()
+
+    def _new(self) -> _Batch:
+        """As many slots as threads can be at work at one time."""
+        machine = self.piece
+        busiest = min(machine.threads, self.pieces, MOST_THREADS)
+        contexts = [machine.new_context() for _ in range(busiest)]
+        slots = np.array([(c.table.ctypes.data, c.arguments.ctypes.data) for c in contexts])
+        moving = np.zeros((len(machine.external_pointers), 3), np.int64)
+        words = np.zeros(2 * _WORDS["busy"], np.int64)
+        words[_WORDS["slots"]] = slots.ctypes.data
+        words[_WORDS["calls"]] = len(machine.calls)
+        words[_WORDS["moving"]] = moving.ctypes.data
+        words[_WORDS["count"]] = len(moving)
+        chunks = SERIAL if machine.threads == 1 else min(self.pieces, MOST_THREADS)
+        row = (_run_pieces(machine.target), words.ctypes.data, self.pieces, chunks)
+        return _Batch(contexts, slots, moving, words, np.array([row], np.uint64))

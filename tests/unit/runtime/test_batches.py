@@ -1,0 +1,168 @@
+"""A batch in pieces: the same integers, less memory, and threads that take pieces."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow import ops
+from quantglow.backends.llvm.executable import compile_program
+from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.pieces import BatchedExecutable, shared_evenly
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
+from quantglow.interpreter import interpret
+from quantglow.lowering.split_batch import split_batch
+from quantglow.report.call_report import profile_calls
+from quantglow.runtime import batches
+from quantglow.runtime.batches import pieces_of
+from quantglow.runtime.build import plan_program
+from quantglow.types import Array, f32
+
+BATCH = 12
+RNG = np.random.default_rng(0)
+
+
+def constant(*shape: int) -> Constant:
+    return Constant(name=f"c{shape}", value=RNG.standard_normal(shape).astype(np.float32))
+
+
+def images(batch: int = BATCH, size: int = 5) -> Graph:
+    """Conv, mean and Gemm; the second output is as large as images, the second input used late."""
+    x = Input(name="x", tensor=f32(batch, size, 4, 3))
+    late = Input(name="late", tensor=f32(batch, 8))
+    conv = ops.Conv(name="c", x=x, w=constant(3, 3, 3, 8), pads=(1, 1, 1, 1), low=0.0)
+    mean = ops.Add(
+        name="s", x=ops.ReduceMean(name="m", x=conv, axes=(1, 2), keepdims=False), y=late
+    )
+    return Graph((x, late), (("y", ops.Gemm(name="y", x=mean, w=constant(8, 5))), ("c", conv)))
+
+
+def feeds_of(graph: Graph, seed: int = 0) -> dict[str, Array]:
+    rng = np.random.default_rng(seed)
+    return {
+        node.name: rng.standard_normal(node.type.shape).astype(np.float32) for node in graph.inputs
+    }
+
+
+def int8_images() -> Graph:
+    graph = images()
+    return qg.quantize(graph, qg.profile(graph, [feeds_of(graph)]))
+
+
+def cut(graph: Graph, pieces: int, threads: int) -> BatchedExecutable:
+    part = split_batch(graph, pieces)
+    assert part is not None
+    made = plan_program(part)
+    piece = compile_program(made.program, made.plan, resolve("native"), threads)
+    return BatchedExecutable(piece, pieces, tuple(node.type for _, node in graph.outputs))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 40])
+@pytest.mark.parametrize("pieces", [2, 3, 4, 12])
+def test_pieces_give_the_same_integers(pieces: int, threads: int) -> None:
+    graph = int8_images()
+    executable = cut(graph, pieces, threads)
+    for seed in range(20):
+        feeds = feeds_of(graph, seed)
+        found = executable.run(feeds)
+        for got, want in zip(found, interpret(graph, feeds), strict=True):
+            np.testing.assert_array_equal(got, want)
+
+
+def test_more_pieces_than_a_word_has_bits() -> None:
+    graph = images(batch=150, size=3)
+    feeds = feeds_of(graph)
+    found = cut(graph, 150, 3).run(feeds)
+    for got, want in zip(found, interpret(graph, feeds), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-5)
+
+
+def test_inputs_need_not_be_contiguous() -> None:
+    graph = int8_images()
+    feeds = {name: np.asfortranarray(array) for name, array in feeds_of(graph).items()}
+    for got, want in zip(cut(graph, 4, 2).run(feeds), interpret(graph, feeds), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_several_callers_do_not_disturb_each_other(threads: int) -> None:
+    graph = int8_images()
+    executable = cut(graph, 6, threads)
+    feeds = [feeds_of(graph, seed) for seed in range(4)]
+    expected = [interpret(graph, own)[0] for own in feeds]
+    wrong: list[int] = []
+
+    def call(index: int) -> None:
+        for _ in range(100):
+            if not np.array_equal(executable.run(feeds[index])[0], expected[index]):
+                wrong.append(index)
+
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_compiled_batch_runs_in_pieces(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = int8_images()
+    feeds = feeds_of(graph)
+    whole = qg.compile(graph, num_threads=1).build.programs[0].plan.peak_nbytes
+    monkeypatch.setattr(batches, "PIECE_NBYTES", whole // 4 + 1)
+    compiled = qg.compile(graph, num_threads=threads)
+    executable: Any = compiled.build.executable
+    assert isinstance(executable, BatchedExecutable)
+    assert executable.pieces == 4
+    for got, want in zip(compiled.run(None, feeds), interpret(graph, feeds), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def test_pieces_need_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = int8_images()
+    whole = qg.compile(graph, num_threads=1).report.memory.peak_nbytes
+    monkeypatch.setattr(batches, "PIECE_NBYTES", 1)
+    assert qg.compile(graph, num_threads=1).report.memory.peak_nbytes < whole / 3
+
+
+def test_calls_of_the_first_piece_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = int8_images()
+    monkeypatch.setattr(batches, "PIECE_NBYTES", 1)
+    compiled = qg.compile(graph, num_threads=1)
+    assert len(profile_calls(compiled.build, feeds_of(graph), repeats=1).calls) > 1
+
+
+def pieces(graph: Graph, threads: int) -> int:
+    planned = plan_program(graph)
+    batch = graph.inputs[0].type.shape[0]
+    return pieces_of(batch, planned.program, planned.plan, threads)
+
+
+def test_one_thread_takes_a_small_batch_whole() -> None:
+    assert pieces(images(), 1) == 1
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(2, 4), (3, 6), (4, 12), (6, 12), (12, 12)])
+def test_threads_get_pieces_of_their_own(threads: int, expected: int) -> None:
+    assert pieces(images(), threads) == expected
+
+
+def test_threads_share_the_layers_where_pieces_do_not_go_round() -> None:
+    assert [pieces(images(batch=3), 2), pieces(images(), 8)] == [1, 1]
+
+
+def test_threads_share_the_layers_where_weights_outweigh_the_rest() -> None:
+    rows = Input(name="x", tensor=f32(BATCH, 64))
+    graph = Graph((rows,), (("y", ops.Gemm(name="y", x=rows, w=constant(64, 640))),))
+    assert pieces(graph, 2) == 1
+
+
+def test_two_threads_are_not_left_with_three_pieces() -> None:
+    found = [shared_evenly(number, 2) for number in (1, 2, 3, 4, 5)]
+    assert found == [False, True, False, True, True]
