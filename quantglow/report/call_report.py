@@ -120,7 +120,7 @@ def timed_part(build: Build, feeds: Mapping[str, Array]) -> tuple[LlvmExecutable
     """
     executable: object = build.executable
     if isinstance(executable, BatchedExecutable):
-        feeds = executable.feeds_of(feeds, 0)
+        feeds = executable.first_of(feeds)
         executable = executable.piece
     if not isinstance(executable, LlvmExecutable):
         raise BackendError(

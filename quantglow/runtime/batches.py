@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quantglow.backends.llvm.pieces import shared_evenly
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import BufferKind, Program
 from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.memory.planner import MemoryPlan
 
-PIECE_NBYTES = 6 * 2**20
-"""Activations of a piece at most, where the batch can be cut.  With 1.25 MB of cache for each core
-MobileNetV2, EfficientNet-Lite0 and ResNet-50 are fastest in int8 by 2 or 4 images, 3 to 6 MB."""
+NEAR_NBYTES = 2**19
+"""Activations that need not be fewer: they stay in a core's own cache, with weights beside them."""
 PIECES_PER_THREAD = 2
 """More pieces even out what other programs disturb."""
 
@@ -28,22 +26,34 @@ def piece_of(graph: Graph, program: Program, plan: MemoryPlan, threads: int) -> 
 
 
 def pieces_of(batch: int, program: Program, plan: MemoryPlan, threads: int) -> int:
-    """As few pieces as stay in the cache; with threads, enough of them for each.
+    """As many pieces as take least from far away; with threads, enough for all of them, or one.
 
-    Each piece reads all weights again: what only threads ask for has to move more than these.
+    Every piece reads all weights again, and the activations of a larger one push each other out of
+    the caches.  So of n samples the least of ``weights / n + n * activations`` is chosen.  Measured
+    with 1.25 MB of cache for each core (``benchmarks/RESULTS.md``), the best n was 2 to 4 for int8
+    MobileNetV2, EfficientNet-Lite0 and ResNet-50, 1 or 2 for float MobileNetV2, 1 for PP-OCR cls.
     """
-    fitting = [n for n in divisors(batch) if plan.peak_nbytes <= PIECE_NBYTES * n] or [batch]
-    if threads == 1:
-        return fitting[0]
     weights = sum(b.nbytes for b in program.buffers if b.kind is BufferKind.CONSTANT)
     moved = sum(b.nbytes for b in program.buffers) - weights
-    shared = [
-        n
-        for n in fitting
-        if shared_evenly(n, threads) and (n == fitting[0] or n * weights <= moved)
-    ]
+
+    def far_nbytes(pieces: int) -> float:
+        return weights * pieces / batch + max(plan.peak_nbytes / pieces, NEAR_NBYTES)
+
+    numbers = divisors(batch)
+    best = min(numbers, key=far_nbytes)
+    if threads == 1:
+        return best
+    worthwhile = [n for n in numbers if n == best or (n > best and n * weights <= moved)]
+    shared = [n for n in worthwhile if shared_evenly(n, threads)]
     enough = [n for n in shared if n >= PIECES_PER_THREAD * threads]
-    return (enough[:1] or shared[-1:] or fitting)[0]
+    return (enough[:1] or shared[-1:] or [1])[0]
+
+
+def shared_evenly(pieces: int, threads: int) -> bool:
+    """Whether threads that take whole pieces are busy for three quarters of the time: as busy as
+    with parts of each layer."""
+    turns = -(-pieces // threads)
+    return 4 * pieces >= 3 * turns * threads
 
 
 def divisors(number: int) -> Sequence[int]:

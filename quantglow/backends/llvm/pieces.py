@@ -1,8 +1,7 @@
 """A batch in pieces: a program runs for one piece after the other, and threads share the pieces.
 
 A piece goes through the whole network on one thread, so its values stay in the caches of that core
-and no thread waits for another one between layers.  Where the pieces do not go round, threads share
-every layer of each instead.
+and no thread waits for another one between layers.
 
 ``run_pieces`` is a kernel as any other, whose work items are pieces: a call takes a free slot (an
 arena and a table of kernel calls that points into it) and walks the table for each of its pieces.
@@ -104,14 +103,6 @@ done:
 """
 
 
-def shared_evenly(pieces: int, threads: int) -> bool:
-    """Whether threads that take whole pieces are busy nearly all the time; parts of each layer keep
-    two threads busy for four fifths of it.
-    """
-    turns = -(-pieces // threads)
-    return 5 * pieces >= 4 * turns * threads
-
-
 @cache
 def _run_pieces(target: Target) -> int:
     """The address of the kernel."""
@@ -144,11 +135,6 @@ class BatchedExecutable:
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds are known to match the whole batch."""
         results = [np.empty(kind.shape, kind.dtype.numpy) for kind in self.outputs]
-        if not shared_evenly(self.pieces, self.piece.threads):
-            for index in range(self.pieces):
-                outputs = [self._part(array, index) for array in results]
-                self.piece.run(self.feeds_of(feeds, index), outputs)
-            return results
         arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
         batch = self._take()
         batch.moving[:] = self._addresses(arrays, results)
@@ -156,14 +142,9 @@ class BatchedExecutable:
         self._idle.append(batch)
         return results
 
-    def feeds_of(self, feeds: Mapping[str, Array], index: int) -> dict[str, Array]:
-        """What piece number ``index`` takes."""
-        return {name: self._part(array, index) for name, array in feeds.items()}
-
-    def _part(self, array: Array, index: int) -> Array:
-        """A view of one piece of the batch."""
-        size = len(array) // self.pieces
-        return array[index * size : (index + 1) * size]
+    def first_of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """What the first piece takes."""
+        return {name: array[: len(array) // self.pieces] for name, array in feeds.items()}
 
     def _addresses(
         self, feeds: Mapping[str, Array], results: Sequence[Array]

@@ -12,14 +12,14 @@ import quantglow as qg
 from quantglow import ops
 from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.pieces import BatchedExecutable, shared_evenly
+from quantglow.backends.llvm.pieces import BatchedExecutable
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
 from quantglow.lowering.split_batch import split_batch
 from quantglow.report.call_report import profile_calls
 from quantglow.runtime import batches
-from quantglow.runtime.batches import pieces_of
+from quantglow.runtime.batches import pieces_of, shared_evenly
 from quantglow.runtime.build import plan_program
 from quantglow.types import Array, f32
 
@@ -114,12 +114,10 @@ def test_several_callers_do_not_disturb_each_other(threads: int) -> None:
 def test_a_compiled_batch_runs_in_pieces(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = int8_images()
     feeds = feeds_of(graph)
-    whole = qg.compile(graph, num_threads=1).build.programs[0].plan.peak_nbytes
-    monkeypatch.setattr(batches, "PIECE_NBYTES", whole // 4 + 1)
+    monkeypatch.setattr(batches, "NEAR_NBYTES", 1)
     compiled = qg.compile(graph, num_threads=threads)
     executable: Any = compiled.build.executable
     assert isinstance(executable, BatchedExecutable)
-    assert executable.pieces == 4
     for got, want in zip(compiled.run(None, feeds), interpret(graph, feeds), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -127,13 +125,13 @@ def test_a_compiled_batch_runs_in_pieces(threads: int, monkeypatch: pytest.Monke
 def test_pieces_need_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = int8_images()
     whole = qg.compile(graph, num_threads=1).report.memory.peak_nbytes
-    monkeypatch.setattr(batches, "PIECE_NBYTES", 1)
+    monkeypatch.setattr(batches, "NEAR_NBYTES", 1)
     assert qg.compile(graph, num_threads=1).report.memory.peak_nbytes < whole / 3
 
 
 def test_calls_of_the_first_piece_can_be_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = int8_images()
-    monkeypatch.setattr(batches, "PIECE_NBYTES", 1)
+    monkeypatch.setattr(batches, "NEAR_NBYTES", 1)
     compiled = qg.compile(graph, num_threads=1)
     assert len(profile_calls(compiled.build, feeds_of(graph), repeats=1).calls) > 1
 
@@ -144,8 +142,25 @@ def pieces(graph: Graph, threads: int) -> int:
     return pieces_of(batch, planned.program, planned.plan, threads)
 
 
-def test_one_thread_takes_a_small_batch_whole() -> None:
+def weighty(inputs: int, outputs: int, batch: int = 64) -> Graph:
+    """Images of 16 x 16 pixels, and a product behind them whose weights are [inputs, outputs]."""
+    x = Input(name="x", tensor=f32(batch, 16, 16, inputs))
+    late = ops.Relu(name="r", x=ops.Sigmoid(name="s", x=x))
+    mean = ops.ReduceMean(name="m", x=late, axes=(1, 2), keepdims=False)
+    y = ops.Gemm(name="y", x=mean, w=constant(inputs, outputs))
+    return Graph((x,), (("y", y),))
+
+
+def test_one_thread_takes_what_fits_the_cache_whole() -> None:
     assert pieces(images(), 1) == 1
+
+
+def test_samples_go_one_by_one_where_weights_are_few() -> None:
+    assert pieces(weighty(1024, 8), 1) == 64
+
+
+def test_samples_share_the_reading_of_many_weights() -> None:
+    assert 1 < pieces(weighty(1024, 8192), 1) < 64
 
 
 @pytest.mark.parametrize(("threads", "expected"), [(2, 4), (3, 6), (4, 12), (6, 12), (12, 12)])
@@ -154,7 +169,7 @@ def test_threads_get_pieces_of_their_own(threads: int, expected: int) -> None:
 
 
 def test_threads_share_the_layers_where_pieces_do_not_go_round() -> None:
-    assert [pieces(images(batch=3), 2), pieces(images(), 8)] == [1, 1]
+    assert [pieces(images(batch=5), 4), pieces(images(), 20)] == [1, 1]
 
 
 def test_threads_share_the_layers_where_weights_outweigh_the_rest() -> None:
@@ -163,6 +178,11 @@ def test_threads_share_the_layers_where_weights_outweigh_the_rest() -> None:
     assert pieces(graph, 2) == 1
 
 
-def test_two_threads_are_not_left_with_three_pieces() -> None:
-    found = [shared_evenly(number, 2) for number in (1, 2, 3, 4, 5)]
-    assert found == [False, True, False, True, True]
+def test_four_threads_are_not_left_with_five_pieces() -> None:
+    assert [shared_evenly(number, 4) for number in (3, 4, 5, 6, 7)] == [
+        True,
+        True,
+        False,
+        True,
+        True,
+    ]
