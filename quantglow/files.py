@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -14,6 +15,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from quantglow.errors import FileFormatError
 
 DAMAGE = (
     zipfile.BadZipFile,
@@ -31,6 +34,16 @@ ZIP, NPY = b"PK", b"\x93NUMPY"
 
 
 @contextmanager
+def writing(target: str | os.PathLike[str]) -> Iterator[Path]:
+    """``replacing`` for a file that the user asked for.  Raises ``FileFormatError``."""
+    try:
+        with replacing(target) as temporary:
+            yield temporary
+    except OSError as error:
+        raise FileFormatError(f"cannot write {os.fspath(target)!r}: {error}") from error
+
+
+@contextmanager
 def replacing(target: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file beside ``target`` that becomes it when the block ends well.
 
@@ -38,6 +51,8 @@ def replacing(target: str | os.PathLike[str]) -> Iterator[Path]:
     If the block raises, the temporary file vanishes and ``target`` stays as it was.
     """
     path = Path(target)
+    if not path.name:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # Not tempfile: its files are for this user only, and to ask for the umask one has to change it.
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
+from quantglow.arguments import choice, flag, integer, number, strings
 from quantglow.errors import OptionError
 
 PRESETS = ("mixed", "performance")
@@ -59,7 +59,7 @@ class IgnoredScope:
             strings(scope.names, "ignored_scope.names"),
             strings(getattr(scope, "patterns", ()), "ignored_scope.patterns"),
             strings(getattr(scope, "types", ()), "ignored_scope.types"),
-            bool(getattr(scope, "validate", True)),
+            flag("ignored_scope.validate", getattr(scope, "validate", True)),
         )
 
 
@@ -99,18 +99,21 @@ class QuantizationConfig:
 
     def __post_init__(self) -> None:
         choice("preset", self.preset, PRESETS)
-        if not 50 < self.percentile <= 100:
-            raise OptionError(f"percentile must be in (50, 100], got {self.percentile}")
-        types = self.op_types_to_quantize
         normal: dict[str, Any] = {
             "calibrate_method": method_name(self.calibrate_method),
+            "percentile": number("percentile", self.percentile),
+            "per_channel": flag("per_channel", self.per_channel),
             "ignored_scope": IgnoredScope.of(self.ignored_scope),
-            "nodes_to_exclude": strings(self.nodes_to_exclude or (), "nodes_to_exclude"),
-            "op_types_to_quantize": types and strings(types, "op_types_to_quantize"),
+            "nodes_to_exclude": strings(self.nodes_to_exclude, "nodes_to_exclude"),
+            "op_types_to_quantize": strings(self.op_types_to_quantize, "op_types_to_quantize"),
+            "quantize_output": flag("quantize_output", self.quantize_output),
             "int16_activations": strings(self.int16_activations, "int16_activations"),
             "recovery": recoveries(self.recovery),
             "equalization": equalizations(self.equalization),
+            "seed": integer("seed", self.seed),
         }
+        if not 50 < normal["percentile"] <= 100:
+            raise OptionError(f"percentile must be in (50, 100], got {normal['percentile']}")
         for name, value in normal.items():
             object.__setattr__(self, name, value)
 
@@ -122,41 +125,22 @@ class QuantizationConfig:
 
 def method_name(method: Any) -> str:
     """``minmax`` from ``"MinMax"``, ``CalibrationMethod.MinMax`` or its integer 0."""
-    if isinstance(method, int) and method in _ONNXRUNTIME_METHODS:
+    if type(method) is int and method in _ONNXRUNTIME_METHODS:
         return _ONNXRUNTIME_METHODS[method]
-    name = str(getattr(method, "name", method)).lower()
-    return choice("calibrate_method", name, METHODS)
+    name = getattr(method, "name", method)
+    return choice("calibrate_method", name.lower() if isinstance(name, str) else name, METHODS)
 
 
 def recoveries(chosen: Any) -> tuple[str, ...]:
     """Names of techniques from "auto", a name, several, or None.  Raises ``OptionError``."""
-    if chosen == "auto":
+    if isinstance(chosen, str) and chosen == "auto":
         return AUTO_RECOVERIES
     return tuple(choice("recovery", name, RECOVERIES) for name in strings(chosen, "recovery"))
 
 
 def equalizations(chosen: Any) -> tuple[str, ...]:
     """As ``recoveries``, of ``EQUALIZATIONS``."""
-    if chosen == "auto":
+    if isinstance(chosen, str) and chosen == "auto":
         return EQUALIZATIONS
     names = strings(chosen, "equalization")
     return tuple(choice("equalization", name, EQUALIZATIONS) for name in names)
-
-
-def choice(option: str, value: Any, allowed: Iterable[str]) -> str:
-    """``value`` if it is one of ``allowed``.  Raises ``OptionError`` with a near miss."""
-    known = list(allowed)
-    if isinstance(value, str) and value in known:
-        return value
-    near = get_close_matches(str(value), known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise OptionError(f"{option} must be one of {known}, got {value!r}{hint}")
-
-
-def strings(values: Any, option: str) -> tuple[str, ...]:
-    """A tuple of strings from one string or several.  Raises ``OptionError``."""
-    found = (values,) if isinstance(values, str) else tuple(values or ())
-    for value in found:
-        if not isinstance(value, str):
-            raise OptionError(f"{option} takes strings, got {value!r}")
-    return found

@@ -11,8 +11,7 @@ from rich.console import Console
 from quantglow.cli import commands
 from quantglow.cli.files import check_onnx, check_writable
 from quantglow.driver import stages
-from quantglow.errors import QuantglowError
-from quantglow.files import replacing
+from quantglow.files import writing
 from quantglow.report import Diagnosis
 from quantglow.report.accuracy import WORST
 
@@ -65,8 +64,5 @@ def write(found: Diagnosis, path: str) -> None:
         text = json.dumps(found.to_json(), indent=1, allow_nan=False)
     else:
         text = found.html_page()
-    try:
-        with replacing(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise QuantglowError(f"cannot write {path!r}: {error}") from error
+    with writing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.errors import InputError, OptionError, QuantglowError
-from quantglow.files import read_arrays, replacing
+from quantglow.errors import InputError, OptionError
+from quantglow.files import read_arrays, writing
 from quantglow.types import Array
 
 SAVED = ".qgm"
@@ -58,8 +58,5 @@ def arrays_in(path: str) -> dict[str, Array]:
 def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
     """An ``.npz`` file, written whole or not at all; texts as such, since objects are pickled."""
     plain = {n: a.astype(np.str_) if a.dtype.hasobject else a for n, a in arrays.items()}
-    try:
-        with replacing(path) as temporary, temporary.open("wb") as file:
-            np.savez(file, **dict[str, Any](plain))
-    except OSError as error:
-        raise QuantglowError(f"cannot write {path!r}: {error}") from error
+    with writing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, **dict[str, Any](plain))

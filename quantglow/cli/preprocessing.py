@@ -14,6 +14,8 @@ import numpy as np
 from quantglow.errors import OptionError
 from quantglow.types import Array
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True)
 class Images:
@@ -30,18 +32,21 @@ class Images:
 
 def divide(images: Images, by: Any) -> Array:
     """``x / by``; a list has one number for each channel."""
-    return _float(images) / _numbers(by, images)
+    divisors = _numbers("divide", by, images)
+    if not divisors.all():
+        raise OptionError(f"divide must not be 0, got {by!r}")
+    return _float(images) / divisors
 
 
 def subtract(images: Images, what: Any) -> Array:
     """``x - what``; a list has one number for each channel."""
-    return _float(images) - _numbers(what, images)
+    return _float(images) - _numbers("subtract", what, images)
 
 
 def crop(images: Images, side: Any) -> Array:
     """Squares of ``side``: the centre, or anywhere and half of them mirrored, drawn by the seed."""
     height, width = images.values.shape[1:3]
-    if not isinstance(side, int) or not 0 < side <= min(height, width):
+    if type(side) is not int or not 0 < side <= min(height, width):
         raise OptionError(f"crop must be from 1 to {min(height, width)}, got {side!r}")
     if images.crops == "centre":
         top, left = (height - side) // 2, (width - side) // 2
@@ -67,7 +72,7 @@ def zero_right_of(images: Images, role: Any) -> Array:
 
 def channels(images: Images, count: Any) -> Array:
     """Grey images as ``count`` equal channels."""
-    if images.values.ndim != 3 or not isinstance(count, int) or not 1 <= count <= 64:
+    if images.values.ndim != 3 or type(count) is not int or not 1 <= count <= 64:
         raise OptionError(f"channels takes grey images and a small number, got {count!r}")
     return np.repeat(images.values[..., None], count, axis=3)
 
@@ -100,10 +105,12 @@ def _float(images: Images) -> Array:
     return images.values.astype(np.float32, copy=False)
 
 
-def _numbers(value: Any, images: Images) -> Array:
+def _numbers(step: str, value: Any, images: Images) -> Array:
     found = value if isinstance(value, list) else [value]
-    if not found or not all(type(n) in (int, float) for n in found):
-        raise OptionError(f"expected a number, or a list of numbers, got {value!r}")
+    if not found or not all(type(n) in (int, float) and abs(n) <= LARGEST for n in found):
+        raise OptionError(f"{step} takes a number, or a list of numbers, got {value!r}")
     if isinstance(value, list) and images.values.shape[-1] != len(value):
-        raise OptionError(f"{len(value)} numbers for {images.values.shape[-1]} channels")
+        raise OptionError(
+            f"{step}: {len(value)} numbers for images of {images.values.shape[-1]} channels"
+        )
     return np.array(value, np.float32)

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.arguments import choice, number, shapes
 from quantglow.cli.answers import READERS
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.driver.control import AccuracyContract
 from quantglow.errors import CalibrationError, OptionError
 from quantglow.files import read_arrays
-from quantglow.options import QuantizationConfig, choice
+from quantglow.options import QuantizationConfig
 from quantglow.types import Array
 
 ROOT_MARKS = (".git", "pyproject.toml")
@@ -137,8 +138,8 @@ def _recipe(file: Path, data: dict[str, Any]) -> Recipe:
         gate=_gate(tables["gate"]),
         contract=_contract(tables["control"]),
         profile=_inside(file, _text(profile, "path", "profile")) if profile else None,
-        input_shapes=_shapes(_table(model, "input_shapes", "model.")),
-        obtain=str(model.get("obtain", "")),
+        input_shapes=shapes("model.input_shapes", model.get("input_shapes")) or {},
+        obtain=_text(model, "obtain", "model") if "obtain" in model else "",
         answers=choice("model.answers", model.get("answers", "class"), READERS),
     )
 
@@ -216,28 +217,13 @@ def _config(table: dict[str, Any]) -> QuantizationConfig:
 
 def _gate(table: dict[str, Any]) -> Gate:
     _refuse(table, "gate", tuple(f.name for f in fields(Gate)))
-    _numbers(table, "gate")
-    return Gate(**table)
+    return Gate(**{name: number(f"gate.{name}", value) for name, value in table.items()})
 
 
 def _contract(table: dict[str, Any]) -> AccuracyContract | None:
     if not table:
         return None
     _refuse(table, "control", ("max_drop", "max_minutes"))
-    _numbers(table, "control")
     if "max_drop" not in table:
         raise OptionError("[control] needs max_drop, the relative error that is allowed")
     return AccuracyContract(**table)
-
-
-def _numbers(table: Mapping[str, Any], where: str) -> None:
-    for name, value in table.items():
-        if type(value) not in (int, float):
-            raise OptionError(f"{where}.{name} must be a number, got {value!r}")
-
-
-def _shapes(table: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    for name, shape in table.items():
-        if not isinstance(shape, list) or not all(type(d) is int and d > 0 for d in shape):
-            raise OptionError(f"model.input_shapes.{name} must list positive sizes, got {shape!r}")
-    return {name: tuple(shape) for name, shape in table.items()}

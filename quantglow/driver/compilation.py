@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from quantglow import debug, frontend, quantization
+from quantglow.arguments import shapes
 from quantglow.driver.delegating import Delegation, delegated_model, partly_compiled
 from quantglow.driver.models import (
     InputShapes,
@@ -55,6 +56,7 @@ def compile(
     backends      code generators of your own, see ``Backend``; they are asked first, in order
     """
     machine = Machine.of(target, num_threads, backend, backends)
+    input_shapes = shapes("input_shapes", input_shapes)
     if isinstance(model, Graph):
         return compile_family(family_of(model), machine)
     source = frontend.open_model(model)

@@ -13,6 +13,7 @@ from quantglow.driver.job import Job, compiled_float
 from quantglow.errors import CalibrationError
 from quantglow.options import QuantizationConfig
 from quantglow.quantization.accuracy_control import Contract, Search, Trial
+from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.ladder import (
     FLOAT,
     INT16,
@@ -58,11 +59,13 @@ class AccuracyContract:
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        self.measured_by(lambda model: 0.0)
+        checked = self.measured_by(lambda model: 0.0)
+        object.__setattr__(self, "max_drop", checked.max_drop)
+        object.__setattr__(self, "max_minutes", checked.max_minutes)
 
     def measured_by(self, figure: Callable[[Any], float]) -> Contract[Any]:
         """The contract on ``validation_fn``, without it on another figure."""
-        metric = self.validation_fn or figure
+        metric = figure if self.validation_fn is None else self.validation_fn
         return Contract(self.max_drop, metric, self.drop_type, self.max_minutes)
 
 
@@ -111,7 +114,7 @@ class ControlledJob:
             found = search.run(progress)
             self.quantize(found.steps)
         made = self.job.compile(self.machine)
-        note = noted(search.trials, found, self.contract.max_drop)
+        note = noted(search, found)
         return replace(made, report=with_steps(made.report, found.steps, note))
 
     def quantize(self, steps: Sequence[Step]) -> None:
@@ -125,17 +128,20 @@ class ControlledJob:
         report = with_steps(report_of(made, {}), steps, shown_steps(steps))
         return self.whole(self.job.model_of(made, self.machine, report))
 
-    def ranking(self) -> list[Step]:
-        """All steps.  What float is worth is measured where all that can be int16 is."""
+    def ranking(self, deadline: Deadline) -> list[Step]:
+        """All steps.  What float is worth is measured where all that can be int16 is.
+
+        Raises ``TimeUp``.
+        """
         samples = self.job.kept[:RANKING_SAMPLES]
         self.quantize(())
         plan = self.job.quantized.plan
-        wide = int16_steps(plan, samples)
+        wide = int16_steps(plan, samples, deadline)
         self.quantize(wide)
         exact = self.job.quantized.prepared.graph
         real = float_steps(plan, {})
         names = [step.name for step in real]
-        harms = noise_of_each(exact, self.job.quantized.graph, names, samples)
+        harms = noise_of_each(exact, self.job.quantized.graph, names, samples, deadline)
         return ranked(plan, wide, float_steps(plan, harms))
 
     def minus_relative_error(self, model: CompiledModel | PartlyCompiledModel) -> float:
@@ -155,10 +161,11 @@ class ControlledJob:
         return [interpreter.interpret(self.job.float_graph, feeds) for feeds in self.job.kept]
 
 
-def noted(trials: Sequence[Trial[Step]], found: Trial[Step], max_drop: float) -> str:
-    """What the search did."""
-    drop = f"drop {found.drop:.4g}, allowed {max_drop:.4g}; {len(trials)} model(s) tried"
-    return f"accuracy control: {drop}; {shown_steps(found.steps)}"
+def noted(search: Search[Any, Step], found: Trial[Step]) -> str:
+    """What the search did, and what ended it early."""
+    drop = f"drop {found.drop:.4g}, allowed {search.contract.max_drop:.4g}"
+    tried = f"{len(search.trials)} model(s) tried" + (search.cut_short and f", {search.cut_short}")
+    return f"accuracy control: {drop}; {tried}; {shown_steps(found.steps)}"
 
 
 def shown_steps(steps: Sequence[Step]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -25,6 +24,7 @@ from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, first_of
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.recovery import Memory
 from quantglow.quantization.scope import matching
@@ -70,7 +70,7 @@ class Job:
     kept: Sequence[Feeds] = ()
     data: Sequence[Feeds] | None = None
     prepared: quantization.Prepared | None = None
-    deadline: float | None = None
+    deadline: Deadline = NEVER
     memory: Memory = field(default_factory=Memory)
     samples: Samples | None = None
     speeds: tuple[LayerSpeed, ...] = ()
@@ -228,8 +228,7 @@ class Job:
 
     def end_searches_after(self, max_minutes: float | None) -> None:
         """From now on searches take this long at most; None: as long as they need."""
-        if max_minutes is not None:
-            self.deadline = time.monotonic() + 60 * max_minutes
+        self.deadline = Deadline.after(max_minutes)
 
     def compile(self, machine: Machine) -> CompiledModel:
         """The quantized model, checked."""

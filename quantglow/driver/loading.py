@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from quantglow.arguments import file_path
 from quantglow.errors import FileFormatError, InputError, ModelError
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
@@ -46,9 +47,9 @@ def load(
     """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
     ``backend`` and ``backends`` are those of ``compile``.  Raises ``FileFormatError`` if the file
-    is truncated or altered.
+    is truncated or altered, ``OptionError`` for arguments that are none.
     """
-    saved = saving.load(path)
+    saved = saving.load(file_path("path", path))
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
     machine = Machine.of(target, num_threads, backend, backends)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
 from quantglow.driver.control import AccuracyContract, quantized
 from quantglow.driver.delegating import partly_compiled
 from quantglow.driver.job import Cut, Job
@@ -15,7 +16,7 @@ from quantglow.errors import (
     OptionError,
 )
 from quantglow.graph.graph import Graph
-from quantglow.options import QuantizationConfig, choice
+from quantglow.options import QuantizationConfig
 from quantglow.profiling.data import Feeds
 from quantglow.quantization import accuracy_control
 from quantglow.runtime.build import Machine
@@ -65,6 +66,7 @@ def quantize_and_compile(
     are only known at run time, onnxruntime runs the rest (``PartlyCompiledModel``).
     """
     refuse_unavailable(model_type=model_type)
+    max_minutes = None if max_minutes is None else positive("max_minutes", max_minutes)
     contract = accuracy_contract(max_drop, drop_type, validation_fn, max_minutes)
     config = QuantizationConfig(
         preset=preset,
@@ -76,7 +78,12 @@ def quantize_and_compile(
         seed=seed,
         int16_activations=int16_activations,
     )
-    machine, job = Machine.of(target, num_threads), Job(model, verify=verify)
+    subset_size = count("subset_size", subset_size)
+    progress, seed = progress_mode("progress", progress), config.seed
+    input_shapes = shapes("input_shapes", input_shapes)
+    measure_speed = flag("measure_speed", measure_speed)
+    machine = Machine.of(target, num_threads)
+    job = Job(model, verify=flag("verify", verify))
     cut = job.prepare(input_shapes, calibration_data)
     job.calibrate(subset_size, progress, seed)
     job.end_searches_after(max_minutes)
@@ -133,8 +140,6 @@ def accuracy_contract(
     choice("drop_type", drop_type, accuracy_control.DROP_TYPES)
     if max_drop is not None:
         return AccuracyContract(max_drop, drop_type, validation_fn, max_minutes)
-    if max_minutes is not None and max_minutes <= 0:
-        raise OptionError(f"max_minutes must be positive, got {max_minutes}")
     if validation_fn is not None:
         raise OptionError(
             "validation_fn belongs to max_drop. Remedy: pass max_drop, what may be lost."

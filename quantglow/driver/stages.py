@@ -6,9 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from quantglow import frontend, interpreter, passes, profiling, quantization
+from quantglow.arguments import brief, count, elements, flag, instance, progress_mode, shapes
 from quantglow.driver.job import Job
 from quantglow.driver.models import (
     InputShapes,
@@ -26,6 +25,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.report import Diagnosis, diagnosis
 from quantglow.report.accuracy import WORST
+from quantglow.runtime.compiled import as_array, check_mapping
 from quantglow.types import Array
 
 
@@ -44,7 +44,12 @@ def import_model(
     ``input_values``: elements of small integer inputs that decide shapes or branches; a graph is
     for one choice of them.  Where they are missed, that is an ``UndecidedError``.
     """
-    graph = frontend.import_model(model, input_shapes, delegate=delegate, input_values=input_values)
+    graph = frontend.import_model(
+        model,
+        shapes("input_shapes", input_shapes),
+        delegate=flag("delegate", delegate),
+        input_values=elements("input_values", input_values),
+    )
     return quantization.fuse_quantized(graph) if is_quantized(graph) else graph
 
 
@@ -61,8 +66,10 @@ def profile(
     Of a model that leaves dimensions free, samples may have different shapes.  Of one whose shapes
     stop being known somewhere, what comes before is profiled.
     """
+    subset_size = count("subset_size", subset_size)
+    progress = progress_mode("progress", progress)
     job = Job(model, verify=False)
-    job.prepare(input_shapes, calibration_data)
+    job.prepare(shapes("input_shapes", input_shapes), calibration_data)
     return profiling.profile(job.family, job.given, subset_size=subset_size, progress=progress)
 
 
@@ -76,13 +83,20 @@ def quantize(
 
     ``data``: calibration samples, for accuracy recovery.
     """
+    if not isinstance(profile, Profile | str | os.PathLike):
+        raise OptionError(
+            f"profile must be a Profile or the path of one, got {brief(profile)}. "
+            "Remedy: record one with quantglow.profile"
+        )
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
-    return quantization.quantize(float_graph_of(graph), known, config, data=data)
+    return quantization.quantize(float_graph_of(graph), known, config_of(config), data=data)
 
 
 def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
     """Outputs of a graph by the reference interpreter, in the order of its outputs."""
-    return interpreter.interpret(graph, {name: np.asarray(a) for name, a in feeds.items()})
+    instance("graph", graph, Graph, "a Graph, as import_model gives it")
+    check_mapping(feeds)
+    return interpreter.interpret(graph, {name: as_array(name, a) for name, a in feeds.items()})
 
 
 def diagnose(
@@ -105,11 +119,14 @@ def diagnose(
 
     The other arguments are those of ``quantize_and_compile``; nothing is compiled.
     """
-    if samples < 1 or worst < 1:
-        raise OptionError(f"samples and worst must be at least 1, got {samples} and {worst}")
+    samples = count("samples", samples)
+    worst = count("worst", worst)
+    subset_size = count("subset_size", subset_size)
+    sensitivity = flag("sensitivity", sensitivity)
+    progress = progress_mode("progress", progress)
+    config = config_of(config)
     job = Job(model, verify=False)
-    job.prepare(input_shapes, calibration_data)
-    config = config or QuantizationConfig()
+    job.prepare(shapes("input_shapes", input_shapes), calibration_data)
     job.calibrate(subset_size, progress, config.seed)
     if not job.kept:
         raise CalibrationError(
@@ -120,6 +137,16 @@ def diagnose(
     graphs = (prepared.graph, job.quantized.graph, job.quantized.report)
     kept = job.kept[:samples]
     return diagnosis.diagnose(*graphs, kept, prepared.profile, sensitivity=sensitivity, shown=worst)
+
+
+def config_of(config: QuantizationConfig | None) -> QuantizationConfig:
+    """The options, or those that are the default.  Raises ``OptionError``."""
+    if config is None:
+        return QuantizationConfig()
+    checked: QuantizationConfig = instance(
+        "config", config, QuantizationConfig, "a QuantizationConfig"
+    )
+    return checked
 
 
 def float_graph_of(model: Any, input_shapes: InputShapes | None = None) -> Graph:

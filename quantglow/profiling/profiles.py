@@ -7,8 +7,10 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
-from quantglow.errors import ProfileMismatchError
+from quantglow.arguments import brief, file_path, instance
+from quantglow.errors import OptionError, ProfileMismatchError
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.profiling import storage
@@ -45,6 +47,7 @@ class Profile:
 
     def merge(self, other: Profile) -> Profile:
         """The profile of both data sets; exact, associative and commutative."""
+        instance("other", other, Profile, "a Profile")
         if other.source_hash != self.source_hash:
             raise self._mismatch(other.source_hash, "the other profile was recorded on")
         names = sorted(self.histograms.keys() | other.histograms.keys())
@@ -80,18 +83,21 @@ class Profile:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write an ``.npz`` file; an existing file is replaced at once or not at all."""
         runs = sorted(self.cases.items())
-        storage.write(path, self.source_hash, self.histograms, self.samples, runs)
+        storage.write(
+            file_path("path", path), self.source_hash, self.histograms, self.samples, runs
+        )
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
         """Read what ``save`` wrote.  Raises ``FileFormatError``."""
-        source_hash, histograms, samples, runs = storage.read(path)
+        source_hash, histograms, samples, runs = storage.read(file_path("path", path))
         return Profile(source_hash, histograms, samples, dict(runs))
 
     @staticmethod
     def merged(profiles: Iterable[Profile]) -> Profile:
-        """All profiles merged.  Raises ``ValueError`` for none."""
-        first, *rest = profiles
-        for profile in rest:
-            first = first.merge(profile)
-        return first
+        """All profiles merged.  Raises ``OptionError`` for none."""
+        if not isinstance(profiles, Iterable) or not (found := list(profiles)):
+            raise OptionError(f"profiles must be one Profile or more, got {brief(profiles)}")
+        for profile in found:
+            instance("profiles", profile, Profile, "Profiles")
+        return reduce(Profile.merge, found)

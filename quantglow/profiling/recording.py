@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.arguments import count
 from quantglow.errors import (
     CalibrationError,
     InputError,
     ModelError,
-    OptionError,
     UnsupportedOpError,
 )
 from quantglow.graph.case import Case
@@ -53,8 +53,7 @@ def profile(
     terminal only.  Raises ``CalibrationError`` for data that does not fit the model, holds NaN or
     Inf, or leads to NaN or Inf in any tensor (named in the message).
     """
-    if subset_size < 1:
-        raise OptionError(f"subset_size must be at least 1, got {subset_size}")
+    subset_size = count("subset_size", subset_size)
     recorded: dict[str, Histogram] = {}
     cases: Counter[Case] = Counter()
     family = Family.of(graph)

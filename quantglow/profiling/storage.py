@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import FileFormatError
-from quantglow.files import replacing
+from quantglow.files import writing
 from quantglow.graph.case import Case
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.types import Array
@@ -55,7 +55,7 @@ def write(
     samples: int,
     runs: Sequence[Run] = (),
 ) -> None:
-    """Write to a temporary file beside ``path``, then rename."""
+    """Write to a temporary file beside ``path``, then rename.  Raises ``FileFormatError``."""
     parts = [h.counts for h in histograms.values()]
     counts = np.concatenate([np.zeros(0, np.int64), *parts]).astype("<i8")
     manifest: dict[str, Any] = {
@@ -68,7 +68,7 @@ def write(
     }
     manifest["sha256"] = _digest(manifest, counts)
     with (
-        replacing(path) as temporary,
+        writing(path) as temporary,
         zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive,
     ):
         archive.writestr("manifest.json", json.dumps(manifest, indent=1))

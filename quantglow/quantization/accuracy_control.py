@@ -11,21 +11,22 @@ so far is never lost, neither to a time limit nor to Ctrl-C.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
+from quantglow.arguments import brief, choice, number, positive
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.profiling.progress import shown
+from quantglow.quantization.deadline import NEVER, Deadline, TimeUp
 
 DROP_TYPES = ("absolute", "relative")
 
 MOST_OMISSIONS = 100
 """Models made to find out what can be left out: a bound on time that is the same on any machine."""
+
+INTERRUPTED, LATE = "interrupted", "the time is up"
 
 Model = TypeVar("Model")
 Rise = TypeVar("Rise")
@@ -37,7 +38,7 @@ class Contract(Generic[Model]):
     """How much accuracy may be lost, and how it is measured.
 
     ``metric`` gives a figure that is better when larger.  A ``relative`` drop is a share of the
-    float model's figure.  ``max_minutes`` bounds the search, not a trial under way nor the ranking.
+    float model's figure.  ``max_minutes`` bounds the search, not a trial under way.
     """
 
     max_drop: float
@@ -46,17 +47,16 @@ class Contract(Generic[Model]):
     max_minutes: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_drop", "max_minutes"):
-            if not isinstance(getattr(self, name), int | float | np.number | None):
-                raise OptionError(f"{name} must be a number, got {getattr(self, name)!r}")
-        if not callable(self.metric):
-            raise OptionError(f"validation_fn must be a function of a model, got {self.metric!r}")
-        if not self.max_drop >= 0:
+        choice("drop_type", self.drop_type, DROP_TYPES)
+        object.__setattr__(self, "max_drop", number("max_drop", self.max_drop))
+        if self.max_drop < 0:
             raise OptionError(f"max_drop must not be negative, got {self.max_drop}")
-        if self.drop_type not in DROP_TYPES:
-            raise OptionError(f"drop_type must be one of {DROP_TYPES}, got {self.drop_type!r}")
-        if self.max_minutes is not None and not self.max_minutes > 0:
-            raise OptionError(f"max_minutes must be positive, got {self.max_minutes}")
+        if self.max_minutes is not None:
+            object.__setattr__(self, "max_minutes", positive("max_minutes", self.max_minutes))
+        if not callable(self.metric):
+            raise OptionError(
+                f"validation_fn must be a function of a model, got {brief(self.metric)}"
+            )
 
     def figure(self, model: Model) -> float:
         """The metric of a model.  Raises ``OptionError`` unless it is a finite number."""
@@ -94,16 +94,16 @@ class Trial(Generic[Rise]):
 @dataclass
 class Search(Generic[Model, Rise]):
     """The search for the fewest steps.  ``build(steps)`` makes a model; ``rank`` gives all steps,
-    best first, and is asked only if plain int8 does not do.  ``closest`` is the model with the
-    least drop as long as none holds.
+    best first, and is asked only if plain int8 does not do; it may raise ``TimeUp``.  ``closest``
+    is the model with the least drop as long as none holds; ``cut_short``: what ended the search.
     """
 
     contract: Contract[Model]
     baseline: float
-    rank: Callable[[], Sequence[Rise]]
+    rank: Callable[[Deadline], Sequence[Rise]]
     build: Callable[[Sequence[Rise]], Model]
-    deadline: float | None = None
-    interrupted: bool = False
+    deadline: Deadline = NEVER
+    cut_short: str = ""
     trials: list[Trial[Rise]] = field(default_factory=list)
     closest: Model | None = None
 
@@ -112,15 +112,16 @@ class Search(Generic[Model, Rise]):
 
         Raises ``AccuracyDropError`` with the best model attached when none does.
         """
-        if self.contract.max_minutes is not None and self.deadline is None:
-            self.deadline = time.monotonic() + 60 * self.contract.max_minutes
+        self.deadline = Deadline.after(self.contract.max_minutes)
         try:
             for _ in shown(self._trials(), "Accuracy control", progress):
                 pass
         except KeyboardInterrupt:
             if not self.trials:
                 raise
-            self.interrupted = True
+            self.cut_short = INTERRUPTED
+        except TimeUp:
+            self.cut_short = LATE
         if self.found is None:
             raise self.failure()
         return self.found
@@ -134,7 +135,7 @@ class Search(Generic[Model, Rise]):
     @cached_property
     def ranking(self) -> Sequence[Rise]:
         """All steps, best first."""
-        return self.rank()
+        return self.rank(self.deadline)
 
     def _trials(self) -> Iterator[Trial[Rise]]:
         yield from self._shortest_run()
@@ -148,10 +149,12 @@ class Search(Generic[Model, Rise]):
             yield (trial := self.first(count))
             if self.holds(trial):
                 break
-            if self.late() or count >= len(self.ranking):
+            self.deadline.check()
+            if count >= len(self.ranking):
                 return
             below, count = count, min(max(2 * count, 1), len(self.ranking))
-        while count - below > 1 and not self.late():
+        while count - below > 1:
+            self.deadline.check()
             middle = (below + count) // 2
             yield (trial := self.first(middle))
             below, count = (below, middle) if self.holds(trial) else (middle, count)
@@ -163,7 +166,8 @@ class Search(Generic[Model, Rise]):
         known = {trial.steps: trial for trial in self.trials}
         most = len(self.trials) + MOST_OMISSIONS
         waiting = [found.steps[::-1]]
-        while waiting and len(self.trials) < most and not self.late():
+        while waiting and len(self.trials) < most:
+            self.deadline.check()
             left_out = waiting.pop()
             steps = tuple(step for step in found.steps if step not in left_out)
             if steps not in known:
@@ -193,15 +197,10 @@ class Search(Generic[Model, Rise]):
         """Whether a trial satisfies the contract."""
         return trial.drop <= self.contract.max_drop
 
-    def late(self) -> bool:
-        """Whether the time is up."""
-        return self.deadline is not None and time.monotonic() >= self.deadline
-
     def failure(self) -> AccuracyDropError:
         """What to raise if no trial satisfies the contract."""
         best = min(self.trials, key=lambda t: t.drop)
-        reason = "interrupted" if self.interrupted else "even with every operator in float"
-        reason = "the time is up" if self.late() and not self.interrupted else reason
+        reason = self.cut_short or "even with every operator in float"
         return AccuracyDropError(
             f"the {self.contract.drop_type} drop of {best.drop:.4g} after {best.count} step(s) to "
             f"int16 and float exceeds max_drop={self.contract.max_drop:.4g} ({reason}). Remedy: "

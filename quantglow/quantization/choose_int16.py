@@ -22,6 +22,7 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.costs import int16_seconds, macs_of, total_seconds
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.rounded_run import energy
 from quantglow.quantization.rounded_run import judges as judges_of
@@ -116,10 +117,14 @@ def stored_members(plan: Plan, root: Node) -> list[Node]:
 
 
 def measured_harms(
-    plan: Plan, roots: Sequence[Node], samples: Sequence[Feeds], progress: bool | str
+    plan: Plan,
+    roots: Sequence[Node],
+    samples: Sequence[Feeds],
+    progress: bool | str,
+    deadline: Deadline = NEVER,
 ) -> dict[Node, float]:
     """For each group the error of what the outputs are judged by, over its power, summed over the
-    outputs, if the group alone is int8.
+    outputs, if the group alone is int8.  Raises ``TimeUp``.
     """
     judges = list(dict.fromkeys(judges_of(plan.graph)))
     stored = {root: stored_members(plan, root) for root in roots}
@@ -129,6 +134,7 @@ def measured_harms(
         interpret(plan.graph, feeds, [exact.__setitem__])
         signal += [energy(exact[node].astype(np.float64), shift) for node, shift in judges]
         for index, root in enumerate(roots):
+            deadline.check()
             changed = rounded_run(plan, exact, stored[root], plan.elements[root])
             for place, (node, shift) in enumerate(judges):
                 if node in changed:

@@ -21,6 +21,7 @@ from quantglow.quantization.choose_int16 import (
     stored_members,
 )
 from quantglow.quantization.costs import float_seconds, int16_seconds
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.widths import int16_refusal, is_int16, ranges_for_int16, with_int16
 
@@ -80,10 +81,10 @@ class Raised:
 UNRAISED = Raised()
 
 
-def int16_steps(plan: Plan, samples: Sequence[Feeds]) -> list[Step]:
-    """A step for each group of int8 values whose rounding harms the outputs."""
+def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER) -> list[Step]:
+    """A step for each group of int8 values whose rounding harms the outputs.  Raises ``TimeUp``."""
     roots = [root for root in candidates(plan) if not is_int16(plan, root)]
-    harms = measured_harms(plan, roots, samples, progress=False)
+    harms = measured_harms(plan, roots, samples, False, deadline)
     stored = {root: stored_members(plan, root) for root in roots}
     return [
         Step(stored[root][0].name, INT16, harm, int16_seconds(plan, stored[root]))

@@ -10,7 +10,6 @@ Decisions are keyed by value names, so that they hold for the same model at anot
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -24,6 +23,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.channel_mixing import mixtures_of
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.equalization import Factors, factors_of, rescaled
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.input_levels import Grids, aligned, grids_of
@@ -65,10 +65,10 @@ def prepare(
     samples: Sequence[Feeds],
     imported: Graph | None = None,
     progress: bool | str = False,
-    deadline: float | None = None,
+    deadline: Deadline = NEVER,
     runs: FloatRuns | None = None,
 ) -> Prepared:
-    """The best found until all is tried, until ``deadline`` (``time.monotonic``) or Ctrl-C.
+    """The best found until all is tried, until ``deadline`` or Ctrl-C.
 
     ``runs``: of ``graph``, with the values of samples that ran before.
     Raises ``ProfileMismatchError`` for the profile of another model.
@@ -78,11 +78,11 @@ def prepare(
         return Prepared(graph, profile)
     runs = runs or FloatRuns(graph)
     parts = _split(samples, config.seed)
-    search = _Search(graph, profile, config, *parts, runs, deadline, imported)
+    search = _Search(graph, profile, config, *parts, runs, imported)
     try:
         with side_by_side():
             for _ in shown(search.steps(), "Choosing ranges and scales", progress):
-                if search.late():
+                if deadline.is_over:
                     break
     except KeyboardInterrupt:
         pass  # What was found so far is whole.
@@ -109,7 +109,6 @@ class _Search:
     fitting: list[Feeds]
     held: list[Feeds]
     runs: FloatRuns
-    deadline: float | None = None
     imported: Graph | None = None
     refused: dict[int, Ranges] = field(default_factory=dict)
 
@@ -124,9 +123,6 @@ class _Search:
     def chooses_ranges(self) -> bool:
         enough = len(self.fitting) + len(self.held) >= FEWEST_SAMPLES
         return self.config.calibrate_method == "auto" and enough
-
-    def late(self) -> bool:
-        return self.deadline is not None and time.monotonic() >= self.deadline
 
     def steps(self) -> Iterator[None]:
         """One trial after the other."""

@@ -38,7 +38,8 @@ def excluded_nodes(
     scope = config.ignored_scope
     found: dict[Node, str] = {}
     for entry in config.nodes_to_exclude or ():
-        _add(found, matching(entry, names), f"nodes_to_exclude {entry!r}")
+        matches = matching(entry, names, option="nodes_to_exclude")
+        _add(found, matches, f"nodes_to_exclude {entry!r}")
     for entry in scope.names:
         _add(found, matching(entry, names, scope.validate), f"ignored_scope {entry!r}")
     for entry in scope.patterns:
@@ -77,20 +78,26 @@ def known_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
     return {alias: node for name, node in found.items() for alias in _aliases(name)} | own
 
 
-def matching(entry: str, names: Mapping[str, Node], validate: bool = True) -> list[Node]:
-    """Nodes whose name is the entry, fits its glob, or starts with its ``re:`` expression."""
+def matching(
+    entry: str, names: Mapping[str, Node], validate: bool = True, option: str = "ignored_scope"
+) -> list[Node]:
+    """Nodes whose name is the entry of ``option``, fits its glob, or starts with its ``re:``
+    expression.
+    """
     if entry.startswith("re:"):
         try:
             expression = re.compile(entry[3:])
         except re.error as error:
-            raise IgnoredScopeError(f"{entry[3:]!r} is not a regular expression: {error}") from None
+            raise IgnoredScopeError(
+                f"{option}: {entry[3:]!r} is not a regular expression: {error}"
+            ) from None
         matches = [node for name, node in names.items() if expression.match(name)]
     elif entry in names:
         matches = [names[entry]]
     else:
         matches = [node for name, node in names.items() if fnmatchcase(name, entry)]
     if not matches and validate:
-        raise _unmatched(f"entry {entry!r}", entry.removeprefix("re:"), names.keys())
+        raise _unmatched(f"{option}: entry {entry!r}", entry.removeprefix("re:"), names.keys())
     return matches
 
 

@@ -52,7 +52,7 @@ def with_named_int16(
     ranges = ranges_for_int16(plan.graph, profile, config)
     names = value_names(plan.graph, imported)
     for entry in config.int16_activations:
-        found = matching(entry, names, validate=False)
+        found = matching(entry, names, validate=False, option="int16_activations")
         if not found:
             raise OptionError(
                 f"int16_activations: {entry!r} matches no value of the optimized graph. Remedy: "

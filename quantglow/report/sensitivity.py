@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter import evaluate, interpret
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.rounded_run import told_apart
 from quantglow.report.layers import local_values
 from quantglow.report.metrics import Sums
@@ -29,22 +30,31 @@ def sensitivities(
 
 
 def noise_of_each(
-    float_graph: Graph, int8_graph: Graph, names: Iterable[str], samples: Sequence[Feeds]
+    float_graph: Graph,
+    int8_graph: Graph,
+    names: Iterable[str],
+    samples: Sequence[Feeds],
+    deadline: Deadline = NEVER,
 ) -> dict[str, float]:
-    """As ``sensitivities``: noise over signal, summed over the outputs."""
-    totals = _totals(float_graph, int8_graph, names, samples)
+    """As ``sensitivities``: noise over signal, summed over the outputs.  Raises ``TimeUp``."""
+    totals = _totals(float_graph, int8_graph, names, samples, deadline)
     return {
         name: sum(s.noise / s.signal for s in sums if s.signal) for name, sums in totals.items()
     }
 
 
 def _totals(
-    float_graph: Graph, int8_graph: Graph, names: Iterable[str], samples: Sequence[Feeds]
+    float_graph: Graph,
+    int8_graph: Graph,
+    names: Iterable[str],
+    samples: Sequence[Feeds],
+    deadline: Deadline = NEVER,
 ) -> dict[str, list[Sums]]:
     wanted = frozenset(names)
     totals: dict[str, list[Sums]] = {}
     for feeds in samples:
         for name, sums in _of_sample(float_graph, int8_graph, wanted, feeds):
+            deadline.check()
             before = totals.get(name, [Sums()] * len(sums))
             totals[name] = [a + b for a, b in zip(before, sums, strict=True)]
     return totals

@@ -6,8 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from quantglow import debug
+from quantglow.arguments import brief, choice, instance, integer
 from quantglow.backends.llvm.executable import compile_program, load_kernels
 from quantglow.backends.llvm.levels import resolve, runs_here
 from quantglow.backends.llvm.pieces import BatchedExecutable
@@ -24,7 +26,6 @@ from quantglow.memory.planner import MemoryPlan, plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.ops.external import External
-from quantglow.options import choice
 from quantglow.runtime.batches import piece_of
 from quantglow.runtime.branches import branches_apart
 from quantglow.runtime.delegation import OnnxRuntimeBackend
@@ -101,10 +102,10 @@ class Machine:
         ``num_threads=None`` takes one thread for each physical core this process may use.
         """
         choice("backend", backend, BACKENDS)
-        threads = thread_count(num_threads)
+        threads, others = thread_count(num_threads), code_generators(backends)
         if backend == "reference":
-            return Machine(None, 1, tuple(backends))
-        return Machine(runnable(target), threads, tuple(backends))
+            return Machine(None, 1, others)
+        return Machine(runnable(target), threads, others)
 
     @property
     def name(self) -> str:
@@ -138,12 +139,25 @@ class Machine:
 
 def runnable(target: str) -> Target:
     """The target called so.  Raises ``BackendError`` if its code would crash on this processor."""
-    machine = resolve(target)
+    machine = resolve(instance("target", target, str, "the name of a target"))
     if not runs_here(machine.name):
         raise BackendError(
             f"target {target!r} does not run on this processor. Remedy: target='native'"
         )
     return machine
+
+
+def code_generators(backends: Any) -> tuple[Backend, ...]:
+    """The user's code generators.  Raises ``OptionError`` for what is none."""
+    if not isinstance(backends, Sequence) or isinstance(backends, str | bytes):
+        raise OptionError(f"backends must be a list of code generators, got {brief(backends)}")
+    for backend in backends:
+        if isinstance(backend, type) or not isinstance(backend, Backend):
+            raise OptionError(
+                f"backends must have name, supports and compile, got {brief(backend)}. "
+                "Remedy: pass objects, see examples/README.md"
+            )
+    return tuple(backends)
 
 
 def compile_graph(
@@ -202,11 +216,7 @@ def thread_count(num_threads: int | None) -> int:
     """``num_threads`` if it is sensible, the physical cores for None.  Raises ``OptionError``."""
     if num_threads is None:
         return physical_cores()
-    if isinstance(num_threads, bool) or not isinstance(num_threads, int):
-        raise OptionError(f"num_threads must be an integer or None, got {num_threads!r}")
-    if not 1 <= num_threads <= MAX_THREADS:
-        raise OptionError(f"num_threads must be from 1 to {MAX_THREADS}, got {num_threads}")
-    return num_threads
+    return integer("num_threads", num_threads, 1, MAX_THREADS)
 
 
 def physical_cores() -> int:

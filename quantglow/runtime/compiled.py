@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from quantglow.arguments import file_path, strings
 from quantglow.errors import InputError
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Dim, Port
-from quantglow.options import strings
 from quantglow.runtime.build import Build
 from quantglow.runtime.saving import save
 from quantglow.runtime.specialisations import OneShape, Specialisation, Specialisations
@@ -123,7 +123,8 @@ class CompiledModel:
 
         A model that leaves dimensions free must have been run or calibrated once.
         """
-        save(path, self.graph, self.report.to_json(), self.specialisations.freedom_of_first())
+        freedom = self.specialisations.freedom_of_first()
+        save(file_path("path", path), self.graph, self.report.to_json(), freedom)
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
         """Write the graph as ONNX; int8 values as QDQ, which onnxruntime runs.
@@ -133,7 +134,7 @@ class CompiledModel:
         # Only here: a process that runs a saved model does not need onnx.
         from quantglow.frontend.export.model import export_onnx
 
-        export_onnx(self.graph, path)
+        export_onnx(self.graph, file_path("path", path))
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from quantglow.arguments import file_path
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import OptionError
-from quantglow.files import replacing
+from quantglow.files import writing
 from quantglow.runtime.compiled import (
     CompiledModel,
     ReportLike,
@@ -77,7 +78,7 @@ class DelegatedModel:
         """Write the model as it was given.  Raises ``OptionError`` for one loaded from a file."""
         if not self.model:
             raise OptionError("a saved model has no copy of the original. Remedy: keep that, too.")
-        with replacing(path) as temporary:
+        with writing(file_path("path", path)) as temporary:
             temporary.write_bytes(self.model)
 
     def __repr__(self) -> str:
@@ -112,7 +113,7 @@ class PartlyCompiledModel(DelegatedModel):
         """Write a ``.qgm`` file for ``quantglow.load``, as ``CompiledModel.save`` does."""
         tail = Tail(self.tail, self.output_names, self.reasons)
         given = self.head.specialisations.freedom_of_first()
-        save(path, self.head.graph, self.report.to_json(), given, tail)
+        save(file_path("path", path), self.head.graph, self.report.to_json(), given, tail)
 
     def __repr__(self) -> str:
         return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -21,6 +21,7 @@ class Executable(Protocol):
         """
 
 
+@runtime_checkable
 class Backend(Protocol):
     """A code generator: what it takes, and how it compiles that."""
 

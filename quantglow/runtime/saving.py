@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
-from quantglow.files import replacing
+from quantglow.files import writing
 from quantglow.graph.graph import Graph
 from quantglow.graph.text import constants_of, parse_graph, print_graph
 from quantglow.types import Array
@@ -144,13 +144,10 @@ def save(
         "members": {name: described(data) for name, data in members.items()},
     }
     manifest["sha256"] = digest_of(manifest)
-    try:
-        with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-            archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
-            for name, data in members.items():
-                archive.writestr(name, data)
-    except OSError as error:
-        raise FileFormatError(f"cannot write {os.fspath(path)!r}: {error}") from error
+    with writing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+        for name, data in members.items():
+            archive.writestr(name, data)
 
 
 def load(path: str | os.PathLike[str]) -> SavedModel:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 import quantglow as qg
 from quantglow.driver.control import shown_steps
+from quantglow.quantization.accuracy_control import Search
+from quantglow.quantization.deadline import TimeUp
 from quantglow.quantization.ladder import INT16, Step
 from quantglow.report import Report
 from quantglow.report.metrics import sqnr_db
@@ -100,6 +103,24 @@ def test_a_note_names_the_first_steps_only() -> None:
     steps = [Step(f"value{i}", INT16, 1.0, 1.0) for i in range(20)]
     assert shown_steps(steps[:1]) == "1 step(s), 1 to int16 and 0 to float: value0 to int16"
     assert shown_steps(steps).endswith("value7 to int16, …")
+
+
+def test_time_ends_the_ranking_with_the_best_model() -> None:
+    with pytest.raises(qg.AccuracyDropError, match="the time is up") as caught:
+        qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, max_minutes=1e-9, **PLAIN)
+    assert isinstance(caught.value.best, qg.CompiledModel)
+    assert "float" not in [node.precision for node in caught.value.best.report.layers]
+
+
+def test_the_report_says_that_the_time_was_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def once(search: Any) -> Any:
+        yield search.first(len(search.ranking))
+        raise TimeUp
+
+    monkeypatch.setattr(Search, "_trials", once)
+    compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, max_minutes=9, **PLAIN)
+    (note,) = (n for n in compiled.report.notes if n.startswith("accuracy control"))
+    assert "1 model(s) tried, the time is up;" in note
 
 
 def test_samples_are_not_changed() -> None:

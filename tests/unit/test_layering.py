@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "quantglow"
 LAYERS = (
-    ("errors", "version", "files", "workers"),
-    ("types", "debug"),
+    ("errors", "version", "workers"),
+    ("types", "debug", "arguments", "files"),
     ("options",),
     ("graph",),
     ("ops",),

@@ -4,12 +4,11 @@ DequantizeLinear pairs around the float operators (QDQ)."""
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 
 import onnx
 
 from quantglow.errors import ModelError
+from quantglow.files import writing
 from quantglow.frontend.export.external import check_origins
 from quantglow.frontend.export.writer import (
     ON_DEMAND,
@@ -48,7 +47,8 @@ def export_onnx(graph: Graph, path: str | os.PathLike[str] | None = None) -> onn
     proto = assembled(writer, graph)
     onnx.checker.check_model(proto)
     if path is not None:
-        write_file(proto, Path(path))
+        with writing(path) as temporary:
+            temporary.write_bytes(proto.SerializeToString())
     return proto
 
 
@@ -103,14 +103,3 @@ def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
     return onnx.helper.make_tensor_value_info(name, element, kind.shape)
-
-
-def write_file(proto: onnx.ModelProto, target: Path) -> None:
-    """Write beside the target, then rename: a file is there whole or not at all."""
-    handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(proto.SerializeToString())
-        os.replace(temporary, target)
-    finally:
-        Path(temporary).unlink(missing_ok=True)

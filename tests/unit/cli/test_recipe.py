@@ -146,7 +146,7 @@ def test_a_missing_profile_is_reported(folder: Path, capsys: pytest.CaptureFixtu
         ("count = 4", "count = 0", "count must be"),
         ("count = 4", "count = true", "count must be"),
         ("divide", "multiply", "step must be one of"),
-        ("{ divide = 128 }", "{ divide = [1, 2, 3] }", "3 numbers for 2 channels"),
+        ("{ divide = 128 }", "{ divide = [1, 2, 3] }", "3 numbers for images of 2 channels"),
         ("{ divide = 128 }", "{ crop = 7 }", "crop must be"),
         ("{ divide = 128 }", '{ zero_right_of = "widths" }', "zero_right_of"),
         ("[gate]", "[options]\npreset = 'best'\n[gate]", "preset must be one of"),

@@ -13,8 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.errors import AccuracyDropError, OptionError
-from quantglow.quantization.accuracy_control import MOST_OMISSIONS, Contract, Search
+from quantglow.quantization.accuracy_control import (
+    INTERRUPTED,
+    LATE,
+    MOST_OMISSIONS,
+    Contract,
+    Search,
+)
+from quantglow.quantization.deadline import Deadline
 
+OVER = Deadline(0.0)
 STEPS = [f"step{i}" for i in range(20)]
 
 
@@ -26,7 +34,7 @@ def search(needed: int, max_minutes: float | None = None, pause: float = 0.0) ->
         return len(names)
 
     contract = Contract[int](0.0, lambda kept: min(kept - needed, 0), max_minutes=max_minutes)
-    return Search(contract, 0.0, lambda: STEPS, build)
+    return Search(contract, 0.0, lambda _: STEPS, build)
 
 
 @given(needed=st.integers(0, len(STEPS)))
@@ -84,14 +92,14 @@ def test_ctrl_c_before_anything_was_tried_is_ctrl_c() -> None:
 
 def test_nothing_is_ranked_where_the_first_trial_satisfies_the_contract() -> None:
     job = search(0)
-    job.rank = lambda: pytest.fail("ranked")
+    job.rank = lambda _: pytest.fail("ranked")
     assert job.run().steps == ()
 
 
 def weighted(gains: Sequence[int], needed: int) -> Search[int, int]:
     """Step ``i`` wins back ``gains[i]`` points; ``needed`` points were lost."""
     contract = Contract[int](0.0, lambda won: min(won - needed, 0))
-    return Search(contract, 0.0, lambda: range(len(gains)), lambda s: sum(gains[i] for i in s))
+    return Search(contract, 0.0, lambda _: range(len(gains)), lambda s: sum(gains[i] for i in s))
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=24), st.data())
@@ -128,7 +136,7 @@ def test_leaving_out_ends_after_some_models() -> None:
 def test_a_step_of_which_the_metric_does_not_tell_is_left_out() -> None:
     """Leaving one out may even help: the metric need not be monotone."""
     contract = Contract[frozenset[int]](0.0, lambda s: -float(5 not in s) - 0.1 * (2 in s))
-    job = Search(contract, -0.1, lambda: range(8), frozenset)
+    job = Search(contract, -0.1, lambda _: range(8), frozenset)
     assert job.run().steps == (5,)
 
 
@@ -144,20 +152,46 @@ def test_ctrl_c_while_leaving_out_keeps_the_fewest_so_far() -> None:
 
     job.build = once_more
     assert job.run().steps == made[0]
-    assert job.interrupted
+    assert job.cut_short == INTERRUPTED
 
 
 def test_time_ends_leaving_out_with_the_fewest_so_far() -> None:
     job = weighted([1] * 7 + [50], 50)
-    job.deadline = time.monotonic() + 3600
     build = job.build
 
     def then_late(steps: Sequence[int]) -> int:
-        job.deadline = 0.0 if len(steps) == 8 else job.deadline
+        job.deadline = OVER if len(steps) == 8 else job.deadline
         return build(steps)
 
     job.build = then_late
     assert job.run().count == 8
+    assert job.cut_short == LATE
+
+
+def test_time_that_ends_the_ranking_leaves_plain_int8() -> None:
+    job = search(5)
+
+    def late(deadline: Deadline) -> Sequence[str]:
+        OVER.check()
+        return STEPS
+
+    job.rank = late
+    with pytest.raises(AccuracyDropError, match="time is up") as caught:
+        job.run()
+    assert caught.value.best == 0
+
+
+def test_the_ranking_knows_the_deadline() -> None:
+    job, seen = search(5, max_minutes=60), list[Deadline]()
+
+    def ranked(deadline: Deadline) -> Sequence[str]:
+        seen.append(deadline)
+        return STEPS
+
+    job.rank = ranked
+    job.run()
+    assert 0 < seen[0].at - time.monotonic() < 3600
+    assert not job.cut_short
 
 
 def test_models_that_are_not_best_are_not_kept() -> None:
@@ -169,7 +203,7 @@ def test_models_that_are_not_best_are_not_kept() -> None:
 
     contract = Contract[Kept](0.0, lambda model: model.count - 99)
     with pytest.raises(AccuracyDropError) as caught:
-        Search(contract, 0.0, lambda: range(20), build).run()
+        Search(contract, 0.0, lambda _: range(20), build).run()
     gc.collect()
     assert [ref() for ref in made if ref() is not None] == [caught.value.best]
 

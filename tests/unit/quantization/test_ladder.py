@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
 from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.costs import float_seconds, int16_seconds
+from quantglow.quantization.deadline import Deadline, TimeUp
 from quantglow.quantization.ladder import (
     FLOAT,
     INT16,
@@ -24,6 +26,7 @@ from quantglow.quantization.ladder import (
     ranked,
 )
 from quantglow.quantization.plan import RAISED, Plan, make_plan
+from quantglow.report.sensitivity import noise_of_each
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
 
 
@@ -84,6 +87,13 @@ def test_each_stored_value_and_each_operator_has_a_step() -> None:
 def test_the_steps_are_the_same_every_time() -> None:
     samples = samples_for(GRAPH, 2)
     assert int16_steps(PLAN, samples) == int16_steps(PLAN, samples)
+
+
+def test_measuring_ends_where_the_time_is_up() -> None:
+    with pytest.raises(TimeUp):
+        int16_steps(PLAN, samples_for(GRAPH, 2), Deadline(0.0))
+    with pytest.raises(TimeUp):
+        noise_of_each(GRAPH, GRAPH, NAMES, samples_for(GRAPH, 2), Deadline(0.0))
 
 
 def test_float_costs_more_than_int16() -> None:

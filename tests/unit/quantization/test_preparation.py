@@ -25,6 +25,7 @@ from quantglow.quantization import (
     tensor_ranges,
 )
 from quantglow.quantization.channel_groups import channel_groups
+from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.equalization import factors_of
 from quantglow.quantization.float_runs import FloatRuns
@@ -166,7 +167,7 @@ def test_the_seed_draws_the_samples_that_decide() -> None:
 
 
 def test_a_deadline_ends_the_search_with_what_there_is() -> None:
-    found = prepared_of(uneven(), deadline=time.monotonic())
+    found = prepared_of(uneven(), deadline=Deadline(time.monotonic()))
     assert not found.factors
     assert not found.ranges
 

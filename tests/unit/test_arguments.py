@@ -1,0 +1,268 @@
+"""Every argument of the public functions with values of wrong types and out of range: an error of
+the package that names the argument, and what was given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.arguments import brief, integer, number, strings
+from quantglow.profiling import Profile
+from tests.unit.small_network import small_model, small_samples
+
+MODEL, SAMPLES = small_model(), small_samples(2)
+GRAPH = qg.import_model(MODEL)
+PROFILE = qg.profile(GRAPH, SAMPLES, progress=False)
+COMPILED = qg.compile(GRAPH, num_threads=1)
+
+
+class Rude:
+    """Raises where it can."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("no text")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("no comparison")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("no condition")
+
+    __hash__ = object.__hash__
+
+
+HUGE = 10**5000
+NOTHING = [None]
+OBJECTS = [Rude(), object(), int, 1j, b"a"]
+ARRAYS = [np.array([1.0, 2.0]), np.zeros((2, 0))]
+TEXTS = ["a", "", "\0"]
+LISTS = [[], [1], [None], [[1]], (), set()]
+MAPPINGS = [{}, {"x": 1}]
+INTEGERS = [-1, 0, HUGE, np.int64(2)]
+REALS = [1.5, float("nan"), float("inf"), np.float32(2)]
+FLAGS = [True, np.bool_(True)]
+COLLECTIONS = [*ARRAYS, *LISTS, *MAPPINGS]
+NUMBERS = [*INTEGERS, *REALS]
+
+NO_FLAG = [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]
+NO_COUNT = [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *REALS, *FLAGS, -1, HUGE]
+NO_NUMBER = [*OBJECTS, *TEXTS, *COLLECTIONS, *FLAGS, -1, float("nan"), HUGE]
+NO_STRINGS = [*OBJECTS, *ARRAYS, [1], [None], [[1]], *MAPPINGS, *NUMBERS, *FLAGS]
+NO_NAME = [*OBJECTS, *TEXTS, *COLLECTIONS, *REALS, -1, HUGE, *FLAGS]
+NO_PATH = [*NOTHING, *OBJECTS, "", "\0", *COLLECTIONS, *NUMBERS, *FLAGS]
+NO_SHAPES = [*OBJECTS, *TEXTS, *ARRAYS, *LISTS, *NUMBERS, *FLAGS]
+NO_SHAPES += [{1: [1]}, {"x": 1}, {"x": "12"}, {"x": [1.0]}, {"x": [0]}, {"x": [True]}]
+NO_PROGRESS = [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]
+NO_BACKENDS = [*NOTHING, *OBJECTS, "a", *ARRAYS, [1], [None], {"x": 1}, *NUMBERS, True]
+NO_FUNCTION = [*[o for o in OBJECTS if o is not int], *TEXTS, *COLLECTIONS, *NUMBERS, *FLAGS]
+
+CONFIG: dict[str, list[Any]] = {
+    "preset": [*NOTHING, *NO_NAME, 0],
+    "calibrate_method": [*NOTHING, *NO_NAME],
+    "percentile": [*NOTHING, *NO_NUMBER, 50, 101, HUGE],
+    "per_channel": NO_FLAG,
+    "ignored_scope": NO_STRINGS,
+    "nodes_to_exclude": NO_STRINGS,
+    "op_types_to_quantize": NO_STRINGS,
+    "quantize_output": NO_FLAG,
+    "int16_activations": NO_STRINGS,
+    "recovery": [*NO_STRINGS, *TEXTS],
+    "equalization": [*NO_STRINGS, *TEXTS],
+    "seed": [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *REALS, *FLAGS, -1],
+}
+SEARCH = {
+    "max_drop": NO_NUMBER,
+    "drop_type": [*NOTHING, *NO_NAME, 0],
+    "validation_fn": NO_FUNCTION,
+    "max_minutes": [*NO_NUMBER, 0],
+}
+MACHINE = {
+    "target": [*NOTHING, *OBJECTS, *COLLECTIONS, *NUMBERS, *FLAGS],
+    "num_threads": [*NO_NAME, 0],
+}
+OWN = {"backend": [*NOTHING, *NO_NAME, 0], "backends": NO_BACKENDS}
+DATA = {"subset_size": [*NO_COUNT, 0], "progress": NO_PROGRESS, "input_shapes": NO_SHAPES}
+MAIN = {
+    **{
+        name: wrong
+        for name, wrong in CONFIG.items()
+        if name in inspect.signature(qg.quantize_and_compile).parameters
+    },
+    **SEARCH,
+    **MACHINE,
+    **DATA,
+    "model_type": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS, *FLAGS],
+    "verify": NO_FLAG,
+    "measure_speed": NO_FLAG,
+}
+
+
+def main_job(**options: Any) -> object:
+    return qg.quantize_and_compile(MODEL, SAMPLES, **options)
+
+
+def contract(**options: Any) -> object:
+    return qg.quantize_and_compile(MODEL, SAMPLES, **{"max_drop": 1.0, **options})
+
+
+def compiled(**options: Any) -> object:
+    return qg.compile(MODEL, **options)
+
+
+def profiled(**options: Any) -> object:
+    return qg.profile(GRAPH, SAMPLES, **options)
+
+
+def diagnosed(**options: Any) -> object:
+    return qg.diagnose(GRAPH, SAMPLES, **options)
+
+
+def imported(**options: Any) -> object:
+    return qg.import_model(MODEL, **options)
+
+
+def quantized(**options: Any) -> object:
+    return qg.quantize(**{"graph": GRAPH, "profile": PROFILE, **options})
+
+
+def interpreted(graph: Any) -> object:
+    return qg.interpret(graph, {"x": SAMPLES[0]})
+
+
+def scoped(**options: Any) -> object:
+    return qg.QuantizationConfig(ignored_scope=qg.IgnoredScope(**options))
+
+
+Function = Callable[..., object]
+FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
+    qg.QuantizationConfig: CONFIG,
+    scoped: {"names": NO_STRINGS, "patterns": NO_STRINGS, "types": NO_STRINGS, "validate": NO_FLAG},
+    main_job: MAIN,
+    contract: {name: SEARCH[name] for name in ("drop_type", "validation_fn", "max_minutes")},
+    compiled: {**MACHINE, **OWN, "input_shapes": NO_SHAPES},
+    qg.load: {"path": NO_PATH},
+    COMPILED.save: {"path": NO_PATH},
+    COMPILED.export_onnx: {"path": NO_PATH},
+    PROFILE.save: {"path": NO_PATH},
+    Profile.load: {"path": NO_PATH},
+    PROFILE.merge: {"other": [*NOTHING, *OBJECTS, *COLLECTIONS, 1]},
+    Profile.merged: {"profiles": [*NOTHING, *OBJECTS, *COLLECTIONS, 1]},
+    profiled: DATA,
+    diagnosed: {
+        **DATA,
+        "config": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS],
+        "samples": [*NO_COUNT, 0],
+        "worst": [*NO_COUNT, 0],
+        "sensitivity": NO_FLAG,
+    },
+    imported: {
+        "input_shapes": NO_SHAPES,
+        "input_values": [*OBJECTS, *TEXTS, *ARRAYS, *LISTS, *NUMBERS, {"x": "1"}, {"x": [1.5]}],
+        "delegate": NO_FLAG,
+    },
+    quantized: {
+        "profile": [*NOTHING, *OBJECTS, *COLLECTIONS, *NUMBERS],
+        "config": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS],
+    },
+    interpreted: {"graph": [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]},
+}
+CASES = [
+    pytest.param(function, option, wrong, id=f"{function.__name__}-{option}")
+    for function, options in FUNCTIONS.items()
+    for option, wrong in options.items()
+]
+
+
+def refusal(function: Function, **options: Any) -> str:
+    """The message of the ``OptionError``; empty if there is none."""
+    try:
+        function(**options)
+    except qg.OptionError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("function", "option", "wrong"), CASES)
+def test_a_wrong_argument_is_named(function: Function, option: str, wrong: Iterable[Any]) -> None:
+    for value in wrong:
+        message = refusal(function, **{option: value})
+        assert (option in message, "\n" in message) == (True, False), brief(value)
+
+
+@pytest.mark.parametrize("function", [main_job, compiled, profiled, diagnosed, imported])
+def test_every_option_is_tried(function: Function) -> None:
+    public: dict[Function, Function] = {
+        main_job: qg.quantize_and_compile,
+        compiled: qg.compile,
+        profiled: qg.profile,
+        diagnosed: qg.diagnose,
+        imported: qg.import_model,
+    }
+    parameters = set(inspect.signature(public[function]).parameters)
+    assert parameters - {"model", "calibration_data"} == FUNCTIONS[function].keys()
+
+
+@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
+def test_what_is_no_model_is_refused(wrong: Any) -> None:
+    with pytest.raises(qg.ModelError):
+        qg.compile(wrong)
+    with pytest.raises(qg.ModelError):
+        qg.quantize_and_compile(wrong, SAMPLES)
+
+
+@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
+def test_what_is_no_calibration_data_is_refused(wrong: Any) -> None:
+    with pytest.raises(qg.CalibrationError):
+        qg.quantize_and_compile(MODEL, wrong, num_threads=1)
+    with pytest.raises(qg.CalibrationError):
+        qg.profile(GRAPH, wrong)
+
+
+@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
+def test_what_are_no_feeds_is_refused(wrong: Any) -> None:
+    with pytest.raises(qg.InputError):
+        COMPILED.run(None, wrong)
+    with pytest.raises(qg.InputError):
+        COMPILED.run(None, {"x": wrong})
+    with pytest.raises(qg.InputError):
+        qg.interpret(GRAPH, wrong)
+    with pytest.raises(qg.InputError):
+        qg.interpret(GRAPH, {"x": wrong})
+
+
+@pytest.mark.parametrize("write", [COMPILED.save, COMPILED.export_onnx, PROFILE.save])
+@pytest.mark.parametrize("place", [".", "/", "missing/file"])
+def test_a_path_that_cannot_be_written_is_named(
+    write: Function, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(qg.FileFormatError, match="cannot write"):
+        write(place)
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    config = qg.QuantizationConfig(
+        seed=np.int64(3), percentile=np.float32(99.5), per_channel=np.bool_(False)
+    )
+    assert (type(config.seed), type(config.percentile)) == (int, float)
+    assert config.per_channel is False
+    assert integer("seed", np.uint8(7)) == 7
+    assert number("max_drop", np.int64(1)) == 1.0
+
+
+def test_the_order_of_a_set_does_not_matter() -> None:
+    assert strings({"b", "a", "c"}, "nodes_to_exclude") == ("a", "b", "c")
+
+
+def test_messages_stay_short() -> None:
+    assert len(brief("a" * 10_000)) < 100
+    assert brief(HUGE) == "an integer of more than 40 digits"
+    assert brief(Rude()) == "an object (Rude)"
