@@ -25,9 +25,16 @@ DAMAGE = (
     KeyError,
     MemoryError,
     NotImplementedError,
+    OverflowError,
     RuntimeError,
 )
 """What reading a damaged archive raises besides ``OSError`` and ``ValueError``."""
+
+DAMAGED_CONTENT = (*DAMAGE, ValueError, TypeError, AttributeError, RecursionError)
+"""What making objects of a damaged archive's texts and arrays raises, besides ``OSError``."""
+
+MAX_UNPACKED_NBYTES = 4 << 30
+"""Of all compressed members of a file together: a thousandth of it on disk can become that."""
 
 ZIP, NPY = b"PK", b"\x93NUMPY"
 """How files begin."""
@@ -74,8 +81,28 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
                 raise ValueError("it holds one array without a name, as numpy.save writes it")
             if not begin.startswith(ZIP):
                 raise ValueError("it is no .npz file" if begin else "it is empty")
+            with zipfile.ZipFile(file) as archive:
+                check_unpacked_size(archive, file.seek(0, os.SEEK_END))
             file.seek(0)
-            with np.load(file, allow_pickle=False) as archive:
-                return {name: np.asarray(archive[name]) for name in archive.files}
+            with np.load(file, allow_pickle=False) as arrays:
+                return {name: np.asarray(arrays[name]) for name in arrays.files}
     except DAMAGE as error:
         raise ValueError(f"it is damaged: {error}") from error
+
+
+def check_unpacked_size(archive: zipfile.ZipFile, nbytes: int) -> None:
+    """Raise ``ValueError`` where reading a file of ``nbytes`` would fill the memory.
+
+    By the sizes of the archive's directory: no member gives more than it says there.  Those that
+    are not compressed take no more than the file has, unless they share bytes of it.
+    """
+    sizes = {True: 0, False: 0}
+    for info in archive.infolist():
+        sizes[info.compress_type == zipfile.ZIP_STORED] += info.file_size
+    if sizes[True] > nbytes:
+        raise ValueError("its members overlap")
+    if sizes[False] > MAX_UNPACKED_NBYTES:
+        raise ValueError(
+            f"its compressed arrays unpack to {sizes[False]} bytes, more than the "
+            f"{MAX_UNPACKED_NBYTES} that are allowed; numpy.savez writes them as they are"
+        )

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import FileFormatError
-from quantglow.files import writing
+from quantglow.files import DAMAGED_CONTENT, writing
 from quantglow.graph.case import Case
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.types import Array
@@ -31,21 +30,6 @@ MAX_NBYTES = 1 << 30
 
 Run = tuple[Case, int]
 """Input shapes and deciding values, and how many runs had them."""
-
-_DAMAGE = (
-    zipfile.BadZipFile,
-    zlib.error,
-    KeyError,
-    TypeError,
-    ValueError,
-    EOFError,
-    MemoryError,
-    RecursionError,
-    NotImplementedError,
-    RuntimeError,
-    AttributeError,
-)
-"""What reading a damaged archive raises in the standard library and NumPy."""
 
 
 def write(
@@ -93,7 +77,7 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, 
         return str(manifest["source_hash"]), histograms, int(manifest["samples"]), runs
     except OSError as error:
         raise FileFormatError(f"cannot read profile {os.fspath(path)!r}: {error}") from error
-    except _DAMAGE as error:
+    except DAMAGED_CONTENT as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a profile of version {VERSION}, or it is truncated or "
             f"altered ({error}). Remedy: profile the model again."
@@ -105,7 +89,7 @@ def is_profile(path: str | os.PathLike[str]) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return {"manifest.json", "counts.npy"} <= set(archive.namelist())
-    except (OSError, *_DAMAGE):
+    except (OSError, *DAMAGED_CONTENT):
         return False
 
 

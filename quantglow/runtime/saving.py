@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
-from quantglow.files import writing
+from quantglow.files import DAMAGED_CONTENT, writing
 from quantglow.graph.graph import Graph
 from quantglow.graph.text import constants_of, parse_graph, print_graph
 from quantglow.types import Array
@@ -56,21 +56,6 @@ FREE, SOURCE = "free.json", "source.onnx"
 TAIL, TAIL_TEXT = "tail.onnx", "tail.json"
 MAX_TEXT_NBYTES = 256 << 20
 """Longer texts are refused unread."""
-
-_DAMAGE = (
-    zipfile.BadZipFile,
-    OSError,
-    KeyError,
-    TypeError,
-    ValueError,
-    EOFError,
-    MemoryError,
-    RecursionError,
-    NotImplementedError,
-    RuntimeError,
-    AttributeError,
-)
-"""What reading a damaged archive raises in the standard library and NumPy."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +73,7 @@ class Tail:
 
     @staticmethod
     def of(model: bytes, text: bytes) -> Tail:
-        """From what ``members`` gave.  Raises one of ``_DAMAGE``."""
+        """From what ``members`` gave.  Raises one of ``DAMAGED_CONTENT``."""
         found = json.loads(text)
         names, reasons = (tuple(map(str, found[key])) for key in ("output_names", "reasons"))
         return Tail(model, names, reasons)
@@ -159,7 +144,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
     try:
         with file, zipfile.ZipFile(file) as archive:
             return read(archive)
-    except (*_DAMAGE, QuantglowError) as error:
+    except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
             f"{CASE_VERSION}), or it is truncated or altered: {error}. "
@@ -168,7 +153,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
 
 
 def read(archive: zipfile.ZipFile) -> SavedModel:
-    """The model in an open archive.  Raises one of ``_DAMAGE`` or a ``QuantglowError``."""
+    """The model in an open archive.  Raises one of ``DAMAGED_CONTENT`` or a ``QuantglowError``."""
     check_members(archive)
     manifest = json.loads(text_of(archive, MANIFEST))
     check_manifest(manifest, archive)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from quantglow import files
 from quantglow.files import read_arrays
 
 
@@ -65,3 +68,57 @@ def test_any_altered_byte_gives_arrays_or_one_kind_of_error(tmp_path: Path, flip
         except (OSError, ValueError) as error:
             causes.add(type(error.__cause__).__name__)
     assert {"BadZipFile", "NotImplementedError", "error"} <= causes
+
+
+def test_what_unpacks_to_too_much_is_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_UNPACKED_NBYTES", 1 << 20)
+    monkeypatch.setattr(np, "load", lambda *_, **__: pytest.fail("was read"))
+    np.savez_compressed(tmp_path / "a.npz", x=np.zeros(1 << 19, np.uint8), y=np.zeros(1 << 19))
+    with pytest.raises(ValueError, match=r"unpack to .* more than the 1048576 that are allowed"):
+        read_arrays(tmp_path / "a.npz")
+
+
+def test_arrays_that_are_not_compressed_have_no_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "MAX_UNPACKED_NBYTES", 1 << 10)
+    np.savez(tmp_path / "a.npz", x=np.zeros(1 << 19, np.uint8))
+    assert read_arrays(tmp_path / "a.npz")["x"].nbytes == 1 << 19
+
+
+def test_members_that_share_bytes_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.zeros(1 << 12, np.uint8))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("y.npy", b"")
+        (first, again) = archive.infolist()
+        again.header_offset, again.CRC = first.header_offset, first.CRC
+        again.file_size = again.compress_size = first.file_size
+    with pytest.raises(ValueError, match="overlap"):
+        read_arrays(path)
+
+
+@pytest.mark.parametrize("count", [10**9, 10**12, 10**30])
+def test_a_member_that_claims_elements_it_does_not_have_is_refused(
+    tmp_path: Path, count: int
+) -> None:
+    header = io.BytesIO()
+    shape = {"descr": "<f8", "fortran_order": False, "shape": (count,)}
+    np.lib.format.write_array_header_1_0(header, shape)
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(64))
+    with pytest.raises(ValueError, match=r"damaged|EOF|array is too big|[Mm]aximum"):
+        read_arrays(tmp_path / "a.npz")
+
+
+def test_a_member_that_holds_more_than_it_says_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    np.savez_compressed(path, x=np.zeros(1 << 16, np.uint8))
+    whole = path.read_bytes()
+    size = (128 + (1 << 16)).to_bytes(4, "little")
+    assert size in whole
+    path.write_bytes(whole.replace(size, (64).to_bytes(4, "little")))
+    with pytest.raises(ValueError, match=r"damaged|truncated|EOF"):
+        read_arrays(path)
