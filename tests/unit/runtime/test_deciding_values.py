@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.errors import InputError, ModelError, UndecidedError
+from quantglow.errors import InputError, ModelError, OptionError, UndecidedError
 from quantglow.runtime.specialisations import MOST_VALUES, FreeShapes, OneShape
 from tests.unit.frontend.onnx_models import floats
 
