@@ -31,7 +31,7 @@ CALIBRATION_SECONDS = 2.0
 
 
 def model_file() -> str:
-    """The network as the wheel has it.  Raises ``CalledProcessError`` without network."""
+    """The network as the wheel has it.  Raises ``ConnectionError`` without network."""
     file = "silero_vad/data/silero_vad.onnx"
     return str(wheel_member("silero-vad==6.2.3", file, "silero_vad-6.2.3.onnx"))
 

