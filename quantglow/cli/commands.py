@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from quantglow.backends.llvm.levels import LEVELS
 from quantglow.cli.files import (
     MODELS,
     SAVED,
@@ -53,12 +54,15 @@ def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") ->
     )
 
 
-def calibration_arguments(parser: argparse.ArgumentParser, required: bool) -> None:
+def calibration_arguments(
+    parser: argparse.ArgumentParser, required: bool, or_profile: bool = True
+) -> None:
     parser.add_argument(
         "--calibration-data",
         required=required,
         metavar="FILE",
-        help=".npz with an array for each input (first axis: samples), or a profile",
+        help=".npz with an array for each input (first axis: samples)"
+        + (", or a profile" if or_profile else ""),
     )
     parser.add_argument(
         "--subset-size", type=int, default=300, help="batches used at most (default: %(default)s)"
@@ -109,7 +113,10 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def machine_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--target", default="native", help="native, or an x86 level as avx2")
+    levels = ", ".join(LEVELS)
+    parser.add_argument(
+        "--target", default="native", help=f"native: the best this processor has; or {levels}"
+    )
     parser.add_argument("--num-threads", type=int, help="default: the physical cores")
 
 
@@ -122,7 +129,7 @@ def output_argument(parser: argparse.ArgumentParser, what: str, required: bool =
 
 def profile_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
-    calibration_arguments(parser, required=True)
+    calibration_arguments(parser, required=True, or_profile=False)
     output_argument(parser, "profile to write (.npz)")
 
 
@@ -198,7 +205,7 @@ def compile_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compile(options: argparse.Namespace, console: Console) -> None:
-    """Compile a float model and save it."""
+    """Compile a model as it is and save it."""
     check_writable(options.output, MODELS)
     compiled = opened(options)
     console.print(compiled.report)

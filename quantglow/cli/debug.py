@@ -20,7 +20,7 @@ PAGES = (".json", ".html")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands.model_argument(parser)
-    commands.calibration_arguments(parser, required=True)
+    commands.calibration_arguments(parser, required=True, or_profile=False)
     commands.quantization_arguments(parser)
     parser.add_argument(
         "--samples", type=int, default=2, help="batches to measure on (default: %(default)s)"

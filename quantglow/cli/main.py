@@ -1,7 +1,4 @@
-"""``quantglow``: the command line.  Flags are the keywords of the Python functions.
-
-Exit codes: 0 done, 1 an error of the model, the data or the options, 2 wrong usage.
-"""
+"""``quantglow``: the command line.  Flags are the keywords of the Python functions."""
 
 from __future__ import annotations
 
@@ -17,6 +14,11 @@ from rich.console import Console
 from quantglow.cli import calibrate, commands, debug, demo
 from quantglow.errors import QuantglowError
 from quantglow.version import __version__
+
+DESCRIPTION = """Quantizes ONNX models to int8, and compiles them for this processor.  Flags are
+the keywords of the Python functions; `quantglow COMMAND --help` explains them.
+
+Exit codes: 0 done, 1 an error of the model, the data or the options, 2 wrong usage."""
 
 WIDE = 160
 """Columns where there is no terminal: names of layers stay whole."""
@@ -52,7 +54,7 @@ COMMANDS: dict[str, Command] = {
         "quantglow quantize net.onnx --calibration-data samples.npz --output net.qgm",
     ),
     "compile": Command(
-        "compile a float model and save it",
+        "compile a model as it is (float, or quantized already) and save it",
         commands.compile_arguments,
         commands.compile,
         "quantglow compile net.onnx --output net.qgm",
@@ -111,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """All commands and their flags."""
-    top = _Parser(prog="quantglow", description=__doc__, **_RAW)
+    top = _Parser(prog="quantglow", description=DESCRIPTION, **_RAW)
     top.add_argument("--version", action="version", version=f"quantglow {__version__}")
     subparsers = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
@@ -123,7 +125,16 @@ def parser() -> argparse.ArgumentParser:
             **_RAW,
         )
         command.add_arguments(made)
+        made.usage = usage(made)
     return top
+
+
+def usage(parser: argparse.ArgumentParser) -> str:
+    """What a command needs, the model first: a flag that takes several values would swallow it."""
+    needed = [action for action in parser._actions if action.required]
+    needed.sort(key=lambda action: bool(action.option_strings))
+    words = (word for a in needed for word in (*a.option_strings, str(a.metavar or a.dest)))
+    return " ".join([parser.prog, *words, "[OPTION ...]"])
 
 
 class _Parser(argparse.ArgumentParser):

@@ -68,6 +68,10 @@ def profile(
     """
     subset_size = count("subset_size", subset_size)
     progress = progress_mode("progress", progress)
+    if profile_in(calibration_data) is not None:
+        raise CalibrationError(
+            "the calibration data is a profile already. Remedy: pass samples to record another one."
+        )
     job = Job(model, verify=False)
     job.prepare(shapes("input_shapes", input_shapes), calibration_data)
     return profiling.profile(job.family, job.given, subset_size=subset_size, progress=progress)

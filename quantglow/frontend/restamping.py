@@ -12,6 +12,11 @@ from quantglow.frontend.loading import all_nodes, opsets_of
 MOST_STEPS = 4
 """Runtimes lag behind the standard by a few opsets at most."""
 
+DEFINED = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+"""Domains of operators that onnxruntime has."""
+
+MOST_NAMED = 5
+
 OLDEST_IR = 10
 """Has all types that runtimes take."""
 
@@ -33,6 +38,16 @@ def restamped(model: bytes) -> Iterator[bytes]:
         version = onnx.helper.find_min_ir_version_for(proto.opset_import, ignore_unknown=True)
         proto.ir_version = max(version, OLDEST_IR)
         yield proto.SerializeToString()
+
+
+def foreign_nodes(model: bytes) -> list[str]:
+    """The first nodes of a model whose operators ONNX does not define, for a message."""
+    try:
+        proto = onnx.ModelProto.FromString(model)
+    except DecodeError:
+        return []
+    found = [node for node in all_nodes(proto.graph.node) if node.domain not in DEFINED]
+    return [f"{node.op_type} {node.output[0]!r} of {node.domain}" for node in found[:MOST_NAMED]]
 
 
 def means_the_same(op_type: str, newer: int, older: int) -> bool:

@@ -67,8 +67,9 @@ def check_names(expected: Iterable[str], feeds: Mapping[str, Array]) -> None:
     """Raise ``InputError`` unless ``feeds`` has exactly these inputs."""
     names = set(expected)
     if missing := sorted(names - feeds.keys()):
-        raise InputError(f"missing input(s) {missing}; the model takes {sorted(names)}")
-    if unknown := sorted(feeds.keys() - names):
+        wanted, given = sorted(names), sorted(map(str, feeds))
+        raise InputError(f"missing input(s) {missing}; the model takes {wanted}, got {given}")
+    if unknown := sorted(map(str, feeds.keys() - names)):
         raise InputError(f"unknown input(s) {unknown}; the model takes {sorted(names)}")
 
 

@@ -131,14 +131,19 @@ def _checked(value: Any, port: Port, batch: int | None, index: int) -> Array:
     expected = f"shape {port}" + ("" if is_whole else " or a multiple of its first axis")
     if not _fits(array.shape, port.dims, whole=batch is None):
         raise _unfit(port, index, expected, str(array.shape), "preprocess as for the model")
-    if batch is not None and (not batch or not len(array) or len(array) % batch):
+    if batch is not None and array.ndim and not len(array):
+        raise CalibrationError(
+            f"sample {index} holds no data: input {port.name!r} has shape {array.shape}. "
+            "Remedy: give one sample or more along the first axis."
+        )
+    if batch is not None and (not batch or len(array) % batch):
         remedy = f"give batches of {batch} (or a multiple), or import the model at another batch"
         raise _unfit(port, index, expected, str(array.shape), remedy)
     if port.dtype.is_float and not np.isfinite(array).all():
-        bad = int(array.size - np.isfinite(array).sum())
+        bad = np.argwhere(~np.isfinite(array))
         raise CalibrationError(
-            f"sample {index} has {bad} NaN or Inf value(s) in input {port.name!r}. "
-            "Remedy: look at the preprocessing, or leave the sample out."
+            f"sample {index} has {len(bad)} NaN or Inf value(s) in input {port.name!r}, the first "
+            f"at {bad[0].tolist()}. Remedy: look at the preprocessing, or leave the sample out."
         )
     return array
 

@@ -18,14 +18,20 @@ def opened(model: bytes, num_threads: int = 1) -> Session:
         return Session(model, num_threads)
     except DelegationError as error:
         # Only here: a process without delegated nodes needs no onnx.
-        from quantglow.frontend.restamping import restamped
+        from quantglow.frontend.restamping import foreign_nodes, restamped
 
         for older in restamped(model):
             try:
                 return Session(older, num_threads)
             except DelegationError:
                 continue
-        raise error
+        if not (foreign := foreign_nodes(model)):
+            raise
+        raise DelegationError(
+            f"{error}. Neither ONNX nor quantglow defines {', '.join(foreign)}. Remedy: export "
+            "the model with ONNX's operators, or compile it with a code generator of yours, see "
+            "examples/README.md."
+        ) from error
 
 
 SESSIONS = 64

@@ -271,3 +271,24 @@ def test_flags_are_the_keywords_of_the_function() -> None:
 def test_medians_are_of_one_call() -> None:
     found = medians({"sleep": lambda: time.sleep(0.005)}, seconds=0.05, rounds=3)
     assert 0.005 <= found["sleep"] < 0.05
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_usage_has_the_model_before_the_flags(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    (usage,) = (t for t in capsys.readouterr().out.splitlines() if t.startswith("usage:"))
+    words = usage.split()
+    names = [word for word in words[3:] if not word.startswith(("-", "["))]
+    assert words[2] == command
+    assert words[-2:] == ["[OPTION", "...]"]
+    assert command == "demo" or names[0] in ("model", "recipe")
+    assert command == "demo" or not words[3].startswith("-")
+
+
+def test_a_profile_is_no_data_to_profile(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, "profile net.onnx --calibration-data samples.npz --output p.npz") == 0
+    assert run(folder, "profile net.onnx --calibration-data p.npz --output q.npz") == 1
+    assert "is a profile already" in capsys.readouterr().err

@@ -43,6 +43,18 @@ def test_operators_that_changed_keep_their_opset() -> None:
     assert [onnx.ModelProto.FromString(m).opset_import[0].version for m in restamped(model)] == [13]
 
 
+def test_operators_that_nobody_defines_are_named() -> None:
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy")
+    node = helper.make_node("Own", ["x"], ["y"], domain="my.domain")
+    graph = helper.make_graph([node], "g", [x], [y])
+    stamps = [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)]
+    model = helper.make_model(graph, opset_imports=stamps, ir_version=8).SerializeToString()
+    samples = [np.ones((2, 3), np.float32)]
+    for attempt in (lambda: qg.compile(model), lambda: qg.quantize_and_compile(model, samples)):
+        with pytest.raises(DelegationError, match=r"Own 'y' of my\.domain\. Remedy"):
+            attempt()
+
+
 def test_what_onnxruntime_says_of_a_model_that_it_cannot_run_is_kept() -> None:
     with pytest.raises(DelegationError, match="onnxruntime cannot load"):
         opened(b"no model")
