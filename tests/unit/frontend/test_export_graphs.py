@@ -224,6 +224,6 @@ def test_the_file_holds_the_returned_model(tmp_path: Path) -> None:
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    with pytest.raises(FileFormatError, match="cannot write .*taken"):
+    with pytest.raises(FileFormatError, match=r"cannot write .*taken"):
         export_onnx(int8_network(), tmp_path / "taken")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
