@@ -46,7 +46,7 @@ class Graph:
         counts.update(node for _, node in self.outputs)
         return counts
 
-    @property
+    @cached_property
     def signature(self) -> Signature:
         """The inputs and outputs, all of fixed shapes."""
         return Signature(

@@ -52,9 +52,9 @@ def evaluate(node: Node, values: Mapping[Node, Array], feeds: Mapping[str, Array
 
 def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
     """Raise ``InputError`` unless ``feeds`` has exactly the graph's inputs, well typed."""
-    expected = {node.name: node.type for node in graph.inputs}
-    check_names(expected, feeds)
-    for name, kind in expected.items():
+    check_names([node.name for node in graph.inputs], feeds)
+    for node in graph.inputs:
+        name, kind = node.name, node.type
         array = np.asarray(feeds[name])
         if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
             raise InputError(
@@ -66,6 +66,8 @@ def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
 def check_names(expected: Iterable[str], feeds: Mapping[str, Array]) -> None:
     """Raise ``InputError`` unless ``feeds`` has exactly these inputs."""
     names = set(expected)
+    if names == feeds.keys():
+        return
     if missing := sorted(names - feeds.keys()):
         wanted, given = sorted(names), sorted(map(str, feeds))
         raise InputError(f"missing input(s) {missing}; the model takes {wanted}, got {given}")

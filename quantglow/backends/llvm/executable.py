@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -58,8 +59,10 @@ class LlvmExecutable:
         ``outputs``: contiguous arrays of the right types to write to, instead of new ones.
         """
         results = self.new_outputs() if outputs is None else list(outputs)
-        with self.bound(feeds, results) as table:
-            run_table(self.target, self.threads, table)
+        arrays = self.contiguous(feeds)
+        context = self._pointed(arrays, results)
+        run_table(self.target, self.threads, context.table)
+        self._idle.append(context)
         return results
 
     def new_outputs(self) -> list[Array]:
@@ -69,17 +72,22 @@ class LlvmExecutable:
     @contextmanager
     def bound(self, feeds: Mapping[str, Array], outputs: Sequence[Array]) -> Iterator[Array]:
         """A table of kernel calls, ready to run, on inputs and outputs that live as long."""
-        external = {
-            view.buffer: np.ascontiguousarray(feeds[name]) for name, view in self.program.inputs
-        }
-        for (_, view), array in zip(self.program.outputs, outputs, strict=True):
-            external[view.buffer] = array
-        context = self._take_context()
-        for position, view in self.external_pointers:
-            address = external[view.buffer].ctypes.data + view.offset_bytes
-            context.arguments[position] = address
+        arrays = self.contiguous(feeds)
+        context = self._pointed(arrays, outputs)
         yield context.table
         self._idle.append(context)
+
+    def contiguous(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """The inputs in the program's order; they have to live while it runs."""
+        return [np.ascontiguousarray(feeds[name]) for name, _ in self.program.inputs]
+
+    def _pointed(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Context:
+        """A context whose table reads and writes these arrays."""
+        addresses = [array.ctypes.data for array in (*inputs, *outputs)]
+        context = self._take_context()
+        for position, end, offset_bytes in self.external_pointers:
+            context.arguments[position] = addresses[end] + offset_bytes
+        return context
 
     def profile_calls(self, feeds: Mapping[str, Array], repeats: int = 30) -> list[CallTime]:
         """The median seconds of each kernel call, in the order of execution.
@@ -102,12 +110,18 @@ class LlvmExecutable:
         except IndexError:
             return self.new_context()
 
-    def __post_init__(self) -> None:
-        self.external_pointers = [
-            (position, pointer)
+    @cached_property
+    def external_pointers(self) -> list[tuple[int, int, int]]:
+        """Which pointers lead to inputs and outputs: their positions among the pointers of all
+        calls, to which of the inputs and outputs, and bytes from its beginning."""
+        ends = {
+            view.buffer: index
+            for index, (_, view) in enumerate((*self.program.inputs, *self.program.outputs))
+        }
+        return [
+            (position, ends[pointer.buffer], pointer.offset_bytes)
             for position, pointer in enumerate(self._pointers())
-            if isinstance(pointer, View)
-            and pointer.buffer.kind in (BufferKind.INPUT, BufferKind.OUTPUT)
+            if isinstance(pointer, View) and pointer.buffer in ends
         ]
 
     def _pointers(self) -> list[View | Array]:

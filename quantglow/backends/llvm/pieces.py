@@ -135,9 +135,9 @@ class BatchedExecutable:
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds are known to match the whole batch."""
         results = [np.empty(kind.shape, kind.dtype.numpy) for kind in self.outputs]
-        arrays = {name: np.ascontiguousarray(array) for name, array in feeds.items()}
+        inputs = self.piece.contiguous(feeds)
         batch = self._take()
-        batch.moving[:] = self._addresses(arrays, results)
+        batch.moving[:] = self._addresses([*inputs, *results])
         run_table(self.piece.target, self.piece.threads, batch.table)
         self._idle.append(batch)
         return results
@@ -146,18 +146,12 @@ class BatchedExecutable:
         """What the first piece takes."""
         return {name: array[: len(array) // self.pieces] for name, array in feeds.items()}
 
-    def _addresses(
-        self, feeds: Mapping[str, Array], results: Sequence[Array]
-    ) -> list[tuple[int, int, int]]:
-        """The rows of ``moving``."""
-        program = self.piece.program
-        whole = {view.buffer: feeds[name] for name, view in program.inputs}
-        for (_, view), array in zip(program.outputs, results, strict=True):
-            whole[view.buffer] = array
+    def _addresses(self, ends: Sequence[Array]) -> list[tuple[int, int, int]]:
+        """The rows of ``moving`` for these inputs and outputs."""
+        places = [(array.ctypes.data, array.nbytes // self.pieces) for array in ends]
         return [
-            (position, array.ctypes.data + view.offset_bytes, array.nbytes // self.pieces)
-            for position, view in self.piece.external_pointers
-            for array in (whole[view.buffer],)
+            (position, places[end][0] + offset_bytes, places[end][1])
+            for position, end, offset_bytes in self.piece.external_pointers
         ]
 
     def _take(self) -> _Batch:

@@ -101,6 +101,10 @@ class Target:
     unsigned_activations: bool = True
     core: Core = Core()
 
+    def __hash__(self) -> int:
+        """Each call of a program looks for its run-time system by target."""
+        return hash(self.name)
+
     @property
     def f32_lanes(self) -> int:
         """float32 or int32 elements of a vector."""
