@@ -7,6 +7,7 @@ ONNX value; they key the profile, survive rewriting and are unique in a graph.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -146,6 +147,13 @@ class Constant(Node):
 
     def reference(self) -> Array:
         return self.value
+
+    @cached_property
+    def extremes(self) -> tuple[float, float]:
+        """The smallest and the largest number; NaN where one is NaN, or where there is none."""
+        if not self.value.size:
+            return math.nan, math.nan
+        return float(self.value.min()), float(self.value.max())
 
 
 def _dtype_of(node: Constant) -> DType:

@@ -20,6 +20,8 @@ BINS = 2048
 FINEST = -149
 """The spacing of the smallest float32 numbers is ``2**-149``; finer bins tell nothing."""
 MANTISSA = 24
+FLOAT32_SCALES = -127
+"""From here to 0 float32 holds ``2**-exponent``."""
 CHUNK = 1 << 16
 """Values counted at once, so that the temporaries stay in cache."""
 
@@ -141,13 +143,15 @@ def bin_index(x: float, exponent: int) -> int:
 def _of_finite(flat: Array, low: float, high: float) -> Histogram:
     exponent = bin_exponent(low, high)
     start, stop = bin_index(low, exponent), bin_index(high, exponent) + 1
-    counts = np.zeros(stop - start, np.int64)
-    per_bin = np.float64(2.0**-exponent)
+    counts, zeros = np.zeros(stop - start, np.int64), 0
+    # Indices are below 2**24, and float32 scales up exactly; scaling down needs float64.
+    kind = np.float32 if FLOAT32_SCALES <= exponent <= 0 else np.float64
+    per_bin = kind(2.0**-exponent)
     for begin in range(0, flat.size, CHUNK):
-        # float64 keeps the scaling exact for subnormal values too.
-        index = np.floor(flat[begin : begin + CHUNK] * per_bin)
-        index -= start
-        counts += np.bincount(index.astype(np.intp), minlength=len(counts))
-    zeros = flat.size - int(np.count_nonzero(flat))
+        part = flat[begin : begin + CHUNK]
+        index = np.floor(part * per_bin)
+        index -= kind(start)
+        counts += np.bincount(index.astype(np.int32), minlength=len(counts))
+        zeros += int(np.count_nonzero(part == 0))
     # + 0.0: the sign of zero would depend on the order of the values.
     return Histogram(exponent, start, counts, low + 0.0, high + 0.0, zeros)

@@ -48,8 +48,8 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
         if not node.type.dtype.is_float:
             continue
         if isinstance(node, Constant):
-            if node.value.size and np.isfinite(node.value).all():
-                found[node] = Range(float(node.value.min()), float(node.value.max()))
+            if all(map(math.isfinite, node.extremes)):
+                found[node] = Range(*node.extremes)
         elif node.name in profile:
             histogram = profile.histograms[node.name]
             arguments = (config.calibrate_method, config.percentile, config.symmetric)
