@@ -17,7 +17,7 @@ from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 from quantglow.types import DType
 from tests.matrix.harness import assert_agree, planned
-from tests.matrix.test_llvm_convolution import Case, cases, floats, integers
+from tests.matrix.test_llvm_convolution import Case, cases, element, floats, integers, tensor
 
 LEVEL = "avx512vnni"
 pytestmark = pytest.mark.skipif(not runs_here(LEVEL), reason=f"this processor has no {LEVEL}")
@@ -112,3 +112,16 @@ def test_rows_of_many_lengths_have_the_same_text() -> None:
     assert all(kernel.asks_evenly and kernel.is_counted for kernel in kernels)
     assert len({kernel.tile for kernel in kernels}) == 1
     assert len({kernel.text() for kernel in kernels}) == 1
+
+
+def test_residuals_of_any_parameters_have_the_same_text() -> None:
+    graph, _ = integers(heavy(7, 7, 64, (1, 1)))
+    ((name, conv),) = graph.outputs
+    assert isinstance(conv, Conv) and conv.residual is not None
+    texts = set()
+    for scale, zero_point in ((0.03, 7), (0.2, -128), (0.001, 0)):
+        residual = tensor("r", conv.type.shape, element(DType.I8, scale, zero_point))
+        changed = replace(conv, residual=residual)
+        found = Graph((graph.inputs[0], residual), ((name, changed),))
+        texts.add(conv_kernel(found, ICE_LAKE).text())
+    assert len(texts) == 1

@@ -261,4 +261,6 @@ class ConvKernel(ConvLoops):
         view = self.step.inputs[3].type.dtype
         position = b.at(residual, first * self.dot.lanes * view.nbytes)
         data = load_partial(b, self.target, ELEMENTS[view], lanes, valid, position)
-        return [data] if view.is_float else self.epilogue.residual_steps(b, data, size)
+        if view.is_float:
+            return [data]
+        return self.epilogue.residual_steps(b, data, size, self.residual_params)

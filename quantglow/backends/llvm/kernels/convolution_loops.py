@@ -81,7 +81,7 @@ class ConvLoops:
         pixels = y.count * y.height * y.width
         steps = self.geometry.runs.total_steps * self.channels * self.conv.group
         views = (self.step.inputs[0], self.step.output)
-        residual = self.step.inputs[3:4]
+        residual = (*self.epilogue.residual_params(), *self.step.inputs[3:4])
         return KernelCall(
             code=self.text,
             pointers=(*views, *self.constants(), *self.counts(), *residual),
@@ -181,13 +181,16 @@ class ConvLoops:
     def text(self) -> str:
         b = self.b
         has_residual = self.conv.residual is not None
-        pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + has_residual)
+        has_params = self.epilogue.reads_residual_params
+        of_residual = has_residual + has_params
+        pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + of_residual)
         self.x, self.y, self.w, self.bias = pointers[:4]
         self.scale = pointers[4] if self.epilogue.scaled else ""
         self.residual = pointers[-1] if has_residual else ""
+        self.residual_params = pointers[-2] if has_params else ""
         self.tiles: Value | int = self.pixel_tiles
         if self.is_counted:
-            self.tiles = b.load("i64", pointers[-1 - has_residual], align=8)
+            self.tiles = b.load("i64", pointers[-1 - of_residual], align=8)
         self.enter()
         with b.loop("%begin", "%end") as item:
             outer, part = b.divide(item, self.parts)

@@ -136,4 +136,6 @@ class SharedConvKernel(ConvKernel):
             halves.append(load_partial(b, self.target, element, lanes // 2, valid, at))
         kind = vector(lanes // 2, element)
         data = b.shuffle(kind, halves[0], halves[-1], range(lanes))
-        return data if dtype.is_float else self.epilogue.residual_steps(b, data, 1)[0]
+        if dtype.is_float:
+            return data
+        return self.epilogue.residual_steps(b, data, 1, self.residual_params)[0]

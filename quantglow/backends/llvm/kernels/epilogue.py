@@ -255,18 +255,37 @@ class Epilogue:
 
     # -- residual
 
-    def residual_steps(self, b: Builder, data: Value, count: int) -> list[Value]:
-        """``count`` vectors of residual, in steps of the float32 sum, from a vector of
-        ``count * lanes`` integers, in ``channel_order``."""
+    @property
+    def reads_residual_params(self) -> bool:
+        """Whether ``residual_params`` are an operand of the kernel."""
+        return self.op.residual is not None and is_integer(self.op.residual.type)
+
+    def residual_params(self) -> tuple[Array, ...]:
+        """The residual's zero point and its step in steps of the float32 sum, a vector of each as
+        int32 [2, lanes], where it is quantized.  As literals they would make a kernel for each
+        layer.
+        """
+        if not self.reads_residual_params:
+            return ()
         assert self.op.residual is not None
         params = self.op.residual.type.params
-        ratio = float(multiplier(params.scale, divisor=self.op.sum_step))
+        ratio = multiplier(params.scale, divisor=self.op.sum_step)
+        both = np.array([params.zero_point, ratio.view(np.int32)], np.int32)
+        return (np.repeat(both[:, None], self.lanes, axis=1),)
+
+    def residual_steps(self, b: Builder, data: Value, count: int, params: Value) -> list[Value]:
+        """``count`` vectors of residual, in steps of the float32 sum, from a vector of
+        ``count * lanes`` integers, in ``channel_order``; ``params``: pointer to those."""
+        nbytes = self.target.vector_nbytes
+        ratio_at = b.at(params, nbytes)
         steps = []
         for index in range(count):
             ints = self._spread(b, data, count, index)
-            moved = b.op("sub", self.ints, ints, f"splat (i32 {params.zero_point})")
+            zero_point = b.load(self.ints, params, align=nbytes)
+            moved = b.op("sub", self.ints, ints, zero_point)
             floats = b.cast("sitofp", self.ints, moved, self.floats)
-            steps.append(b.op("fmul", self.floats, floats, splat(self.floats, f32(ratio))))
+            ratio = b.load(self.floats, ratio_at, align=nbytes)
+            steps.append(b.op("fmul", self.floats, floats, ratio))
         return steps
 
     def _spread(self, b: Builder, data: Value, count: int, index: int) -> Value:
