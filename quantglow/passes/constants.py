@@ -12,7 +12,7 @@ from quantglow.types import Array
 
 def float_constant(value: object, name: str, uses: Uses) -> Constant:
     """A float32 Constant under a name derived from ``name``."""
-    return Constant(name=uses.fresh(name), value=np.array(value, np.float32, order="C"))
+    return Constant(name=uses.fresh(name), value=np.asarray(value, np.float32, order="C"))
 
 
 def is_float(node: Node) -> bool:

@@ -23,10 +23,12 @@ SMALL = 16
 
 def lower_factors(matrices: Array) -> Array:
     """L [G, K, K] with ``L L' = matrices``, lower triangular."""
+    if len(matrices) == 1:
+        return _factored(matrices[0])[0][None]
     try:
-        return _lower(matrices)
+        return np.asarray(np.linalg.cholesky(matrices))
     except np.linalg.LinAlgError:
-        return _lower(matrices.astype(np.float64)).astype(matrices.dtype)
+        return np.linalg.cholesky(matrices.astype(np.float64)).astype(matrices.dtype)
 
 
 def solutions(matrices: Array, right: Array) -> Array:
@@ -34,32 +36,35 @@ def solutions(matrices: Array, right: Array) -> Array:
     if len(matrices) > 1:
         # Groups are small: a call for each takes longer than what it computes.
         return np.asarray(np.linalg.solve(matrices, right))
-    return _substituted(lower_factors(matrices)[0], right[0])[None]
+    return _substituted(*_factored(matrices[0]), right[0])[None]
 
 
-def _lower(matrices: Array) -> Array:
-    if len(matrices) > 1:
-        return np.asarray(np.linalg.cholesky(matrices))
-    return _lower_by_blocks(matrices[0])[None]
+def _factored(matrix: Array) -> tuple[Array, list[Array]]:
+    """L with ``L L' = matrix``, and the inverses of the blocks of its diagonal."""
+    try:
+        return _lower_by_blocks(matrix)
+    except np.linalg.LinAlgError:
+        lower, inverses = _lower_by_blocks(matrix.astype(np.float64))
+        return lower.astype(matrix.dtype), [found.astype(matrix.dtype) for found in inverses]
 
 
-def _lower_by_blocks(matrix: Array) -> Array:
-    """L with ``L L' = matrix``: the left-looking form, one block of columns after the other."""
-    lower = np.zeros_like(matrix)
+def _lower_by_blocks(matrix: Array) -> tuple[Array, list[Array]]:
+    """``_factored``: the left-looking form, one block of columns after the other."""
+    lower, inverses = np.zeros_like(matrix), []
     for block in _blocks(len(matrix)):
         rows, known = slice(block.start, None), slice(block.start)
         columns = matrix[rows, block] - lower[rows, known] @ lower[block, known].T
         size = block.stop - block.start
         lower[block, block] = np.linalg.cholesky(columns[:size])
-        lower[block.stop :, block] = columns[size:] @ inverse_of_lower(lower[block, block]).T
-    return lower
+        inverses.append(inverse_of_lower(lower[block, block]))
+        lower[block.stop :, block] = columns[size:] @ inverses[-1].T
+    return lower, inverses
 
 
-def _substituted(lower: Array, right: Array) -> Array:
+def _substituted(lower: Array, inverses: list[Array], right: Array) -> Array:
     """X with ``L L' X = right``: forward and back substitution."""
     found = np.empty_like(right)
     blocks = list(_blocks(len(lower)))
-    inverses = [inverse_of_lower(lower[block, block]) for block in blocks]
     for block, inverse in zip(blocks, inverses, strict=True):
         known = slice(block.start)
         found[block] = inverse @ (right[block] - lower[block, known] @ found[known])

@@ -41,14 +41,17 @@ class Moments:
     def add(self, x: Array, rest: Array) -> None:
         """Count float32 rows."""
         self.count += x.shape[1]
-        self.x_sum += x.sum(axis=1, dtype=np.float64)
         self.rest_sum += rest.sum(axis=1, dtype=np.float64)
         if self.second and len(x) == 1:
             for rows in exact_slices(x[0]):
                 part = x[0, rows]
+                # No sum of integers is larger than that of their squares.
+                self.x_sum[0] += part.sum(axis=0)
                 self.gram[0] += part.T @ part
                 self.cross[0] += part.T @ rest[0, rows]
-        elif self.second:
+            return
+        self.x_sum += x.sum(axis=1, dtype=np.float64)
+        if self.second:
             # Groups are small: not worth a look at each of them.
             wide = x.astype(np.float64)
             turned = wide.transpose(0, 2, 1)
@@ -76,13 +79,15 @@ class Moments:
     def covariance(self) -> Array:
         """``mean(x x') - mean(x) mean(x)'``, [G, K, K]: the bias takes care of the means."""
         mean = self.x_mean
-        means = mean[:, :, None] * mean[:, None, :]
-        return np.asarray(self.gram / max(self.count, 1) - means)
+        found = self.gram / max(self.count, 1)
+        found -= mean[:, :, None] * mean[:, None, :]
+        return np.asarray(found)
 
     def cross_covariance(self) -> Array:
         """``mean(x rest') - mean(x) mean(rest)'``, [G, K, O/G]."""
-        means = self.x_mean[:, :, None] * self.rest_mean[:, None, :]
-        return np.asarray(self.cross / max(self.count, 1) - means)
+        found = self.cross / max(self.count, 1)
+        found -= self.x_mean[:, :, None] * self.rest_mean[:, None, :]
+        return np.asarray(found)
 
 
 EXACT = 2.0**24

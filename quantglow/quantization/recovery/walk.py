@@ -224,8 +224,8 @@ class _Walk:
         """Count some samples: the int8 input, and the float results less what the real weights
         and bias (``terms``, by group) and the int8 residual give.
         """
-        x = self.integers.stacked(node.x, part).astype(np.float32)
-        x -= np.float32(node.x.type.params.zero_point)
+        codes, zero_point = self.integers.stacked(node.x, part), node.x.type.params.zero_point
+        x = np.subtract(codes, zero_point, dtype=np.float32)
         others: tuple[Array, ...] = (np.concatenate(wanted),)
         if isinstance(node, Conv) and node.residual is not None:
             residual = self.integers.stacked(node.residual, part)
@@ -277,20 +277,23 @@ def _together(node: Any, columns_nbytes: int) -> int:
 
 
 def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
-    """``wanted - now``; 0 where bounds or activation make the same of both."""
-    missing = wanted - now
-    if node.live != (-math.inf, math.inf):
-        np.copyto(missing, 0, where=_both_dead(node, wanted, now))
-    return missing
+    """``wanted - now``, in the place of ``now``; 0 where bounds or activation make the same of
+    both.
+    """
+    dead = None if node.live == (-math.inf, math.inf) else _both_dead(node, wanted, now)
+    np.subtract(wanted, now, out=now)
+    if dead is not None:
+        np.copyto(now, 0, where=dead)
+    return now
 
 
 def _both_dead(node: Contraction, one: Array, other: Array) -> Array:
     """Where both sums lie on the same side outside of what makes a difference."""
-    low, high = node.live
-    below = np.maximum(one, other) <= np.float32(low)
+    low, high = map(np.float32, node.live)
+    below = (one <= low) & (other <= low)
     if high == math.inf:
         return np.asarray(below)
-    return np.asarray(below | (np.minimum(one, other) >= np.float32(high)))
+    return np.asarray(below | ((one >= high) & (other >= high)))
 
 
 def _operands(node: Any, layer: Layer) -> dict[str, Any]:
