@@ -81,10 +81,10 @@ class ConvLoops:
         pixels = y.count * y.height * y.width
         steps = self.geometry.runs.total_steps * self.channels * self.conv.group
         views = (self.step.inputs[0], self.step.output)
-        residual = (*self.epilogue.residual_params(), *self.step.inputs[3:4])
+        params, residual = self.epilogue.residual_params(), self.step.inputs[3:4]
         return KernelCall(
             code=self.text,
-            pointers=(*views, *self.constants(), *self.counts(), *residual),
+            pointers=(*views, *self.constants(), *self.counts(), *params, *residual),
             items=self._turns[0] * self.parts,
             work=float(pixels * steps * STEP_NBYTES),
             label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
