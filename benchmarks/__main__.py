@@ -7,6 +7,7 @@ import sys
 
 from benchmarks import (
     accuracy,
+    batches,
     compile,
     conformance,
     contestants,
@@ -26,6 +27,7 @@ COMMANDS = {
     module.__name__.rpartition(".")[2]: module
     for module in (
         latency,
+        batches,
         accuracy,
         compile,
         memory,

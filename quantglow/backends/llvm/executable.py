@@ -26,6 +26,9 @@ CHUNKS_PER_THREAD = 2
 """More chunks even out what tiles and other programs disturb; each costs a claim."""
 SERIAL_WORK = 20_000.0
 """Calls with less work than this run on one thread: a split would cost more than it gains."""
+SERIAL_PROGRAM = 8e6
+"""So do programs with less work in all, of some 30 microseconds: a second thread wins them little
+where it waits for them, and to wake it takes longer than they do."""
 
 
 @dataclass
@@ -61,7 +64,7 @@ class LlvmExecutable:
         results = self.new_outputs() if outputs is None else list(outputs)
         arrays = self.contiguous(feeds)
         context = self._pointed(arrays, results)
-        run_table(self.target, self.threads, context.table)
+        run_table(self.target, self.crew, context.table)
         self._idle.append(context)
         return results
 
@@ -99,7 +102,7 @@ class LlvmExecutable:
             return median_call_times(
                 self.steps,
                 self.calls,
-                lambda begin, end: run_table(self.target, self.threads, table[begin:end]),
+                lambda begin, end: run_table(self.target, self.crew, table[begin:end]),
                 repeats,
             )
 
@@ -109,6 +112,16 @@ class LlvmExecutable:
             return self._idle.pop()
         except IndexError:
             return self.new_context()
+
+    @property
+    def work(self) -> float:
+        """Of all calls."""
+        return sum(call.work for call in self.calls)
+
+    @cached_property
+    def crew(self) -> int:
+        """How many threads take part."""
+        return crew_for(self.work, self.threads)
 
     @cached_property
     def external_pointers(self) -> list[tuple[int, int, int]]:
@@ -155,6 +168,11 @@ class LlvmExecutable:
             base = int(arena.ctypes.data) + self.plan.offsets[pointer.buffer]
             return base + pointer.offset_bytes
         return 0
+
+
+def crew_for(work: float, threads: int) -> int:
+    """How many of the threads are worth their waking."""
+    return 1 if work < SERIAL_PROGRAM else threads
 
 
 def compile_program(

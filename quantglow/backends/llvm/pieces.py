@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
-from quantglow.backends.llvm.executable import Context, LlvmExecutable
+from quantglow.backends.llvm.executable import Context, LlvmExecutable, crew_for
 from quantglow.backends.llvm.library import addresses
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
@@ -138,9 +138,14 @@ class BatchedExecutable:
         inputs = self.piece.contiguous(feeds)
         batch = self._take()
         batch.moving[:] = self._addresses([*inputs, *results])
-        run_table(self.piece.target, self.piece.threads, batch.table)
+        run_table(self.piece.target, self.crew, batch.table)
         self._idle.append(batch)
         return results
+
+    @cached_property
+    def crew(self) -> int:
+        """How many threads take part."""
+        return crew_for(self.pieces * self.piece.work, self.piece.threads)
 
     def first_of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """What the first piece takes."""
@@ -164,7 +169,7 @@ class BatchedExecutable:
     def _new(self) -> _Batch:
         """As many slots as threads can be at work at one time."""
         machine = self.piece
-        busiest = min(machine.threads, self.pieces, MOST_THREADS)
+        busiest = min(self.crew, self.pieces, MOST_THREADS)
         contexts = [machine.new_context() for _ in range(busiest)]
         slots = np.array([(c.table.ctypes.data, c.arguments.ctypes.data) for c in contexts])
         moving = np.zeros((len(machine.external_pointers), 3), np.int64)
@@ -173,6 +178,6 @@ class BatchedExecutable:
         words[_WORDS["calls"]] = len(machine.calls)
         words[_WORDS["moving"]] = moving.ctypes.data
         words[_WORDS["count"]] = len(moving)
-        chunks = SERIAL if machine.threads == 1 else min(self.pieces, MOST_THREADS)
+        chunks = SERIAL if self.crew == 1 else min(self.pieces, MOST_THREADS)
         row = (_run_pieces(machine.target), words.ctypes.data, self.pieces, chunks)
         return _Batch(contexts, slots, moving, words, np.array([row], np.uint64))

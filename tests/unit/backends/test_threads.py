@@ -7,6 +7,7 @@ import threading
 import numpy as np
 import pytest
 
+from quantglow.backends.llvm import executable as executables
 from quantglow.backends.llvm.executable import LlvmExecutable, compile_program
 from quantglow.backends.llvm.levels import resolve
 from quantglow.graph.graph import Graph
@@ -17,6 +18,12 @@ from quantglow.memory.planner import plan_memory
 from quantglow.ops import Constant, Conv, Input
 from quantglow.types import f32
 from tests.unit.forking import exit_code_of_child
+
+
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads take part in programs of any size."""
+    monkeypatch.setattr(executables, "SERIAL_PROGRAM", 0.0)
 
 
 def network(seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
@@ -84,3 +91,12 @@ def test_a_forked_child_gets_workers_of_its_own() -> None:
         return all(np.array_equal(executable.run(feeds)[0], expected) for _ in range(20))
 
     assert exit_code_of_child(is_same) == 0
+
+
+def test_a_tiny_program_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, _ = network()
+    work = compiled(graph, 1).work
+    monkeypatch.setattr(executables, "SERIAL_PROGRAM", work)
+    assert compiled(graph, 2).crew == 2
+    monkeypatch.setattr(executables, "SERIAL_PROGRAM", work + 1)
+    assert compiled(graph, 2).crew == 1

@@ -10,6 +10,7 @@ import pytest
 
 import quantglow as qg
 from quantglow import ops
+from quantglow.backends.llvm import executable as executables
 from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.pieces import BatchedExecutable
@@ -25,6 +26,12 @@ from quantglow.types import Array, f32
 
 BATCH = 12
 RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads take part in batches of any size."""
+    monkeypatch.setattr(executables, "SERIAL_PROGRAM", 0.0)
 
 
 def constant(*shape: int) -> Constant:
@@ -72,6 +79,16 @@ def test_pieces_give_the_same_integers(pieces: int, threads: int) -> None:
         found = executable.run(feeds)
         for got, want in zip(found, interpret(graph, feeds), strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+def test_a_tiny_batch_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = int8_images()
+    work = 4 * cut(graph, 4, 1).piece.work
+    monkeypatch.setattr(executables, "SERIAL_PROGRAM", work + 1)
+    feeds = feeds_of(graph)
+    executable = cut(graph, 4, 2)
+    assert executable.crew == 1
+    np.testing.assert_array_equal(executable.run(feeds)[0], interpret(graph, feeds)[0])
 
 
 def test_more_pieces_than_a_word_has_bits() -> None:
