@@ -7,12 +7,21 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from quantglow.backends.llvm.levels import LEVELS
+from quantglow.cli.arguments import (
+    calibration_arguments,
+    config_of,
+    control_arguments,
+    machine_arguments,
+    model_argument,
+    output_argument,
+    quantization_arguments,
+    quantization_options,
+    shapes_of,
+)
 from quantglow.cli.files import (
     MODELS,
     SAVED,
@@ -27,7 +36,6 @@ from quantglow.driver import compilation, main_job, stages
 from quantglow.driver.loading import load
 from quantglow.driver.models import is_quantized
 from quantglow.errors import AccuracyDropError, OptionError
-from quantglow.options import METHODS, PRESETS, QuantizationConfig
 from quantglow.report import Report
 from quantglow.report.call_report import CallReport, profile_calls
 from quantglow.report.tables import Table
@@ -38,93 +46,6 @@ from quantglow.runtime.delegated import DelegatedModel
 from quantglow.types import Array
 
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
-
-
-# -- arguments that several commands have
-
-
-def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") -> None:
-    parser.add_argument("model", help=what)
-    parser.add_argument(
-        "--input-shapes",
-        nargs="+",
-        default=[],
-        metavar="NAME:D,D,…",
-        help="shapes of inputs that an ONNX model leaves free, as x:1,3,48,192",
-    )
-
-
-def calibration_arguments(
-    parser: argparse.ArgumentParser, required: bool, or_profile: bool = True
-) -> None:
-    parser.add_argument(
-        "--calibration-data",
-        required=required,
-        metavar="FILE",
-        help=".npz with an array for each input (first axis: samples)"
-        + (", or a profile" if or_profile else ""),
-    )
-    parser.add_argument(
-        "--subset-size", type=int, default=300, help="batches used at most (default: %(default)s)"
-    )
-
-
-def quantization_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--preset", choices=PRESETS, default="mixed", help="performance: zero points are fixed"
-    )
-    parser.add_argument(
-        "--calibrate-method",
-        choices=METHODS,
-        default="auto",
-        help="how ranges are chosen; auto: by the error in the results, given samples",
-    )
-    parser.add_argument(
-        "--per-channel",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="a scale for each output channel of weights, else one for each tensor",
-    )
-    parser.add_argument("--ignored-scope", nargs="+", metavar="NODE", help="nodes kept float")
-    parser.add_argument("--nodes-to-exclude", nargs="+", metavar="NODE", help="the same")
-    parser.add_argument("--op-types-to-quantize", nargs="+", metavar="OP", help="all others: float")
-    parser.add_argument(
-        "--int16-activations",
-        nargs="+",
-        default=(),
-        metavar="VALUE",
-        help="values stored as int16, or auto: those that pay",
-    )
-
-
-def control_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-drop",
-        type=float,
-        help="relative error of the outputs that is allowed, on the calibration samples: 0.1 is an "
-        "SQNR of 20 dB, 0.01 of 40 dB; values become int16, then operators float, those first that "
-        "harm most for the time it costs, until it holds; what is not needed returns to int8",
-    )
-    parser.add_argument(
-        "--max-minutes",
-        type=float,
-        help="ends each search (ranges and scales; max-drop); the best found so far is kept",
-    )
-
-
-def machine_arguments(parser: argparse.ArgumentParser) -> None:
-    levels = ", ".join(LEVELS)
-    parser.add_argument(
-        "--target", default="native", help=f"native: the best this processor has; or {levels}"
-    )
-    parser.add_argument("--num-threads", type=int, help="default: the physical cores")
-
-
-def output_argument(parser: argparse.ArgumentParser, what: str, required: bool = True) -> None:
-    parser.add_argument("--output", required=required, metavar="FILE", help=what)
-
-
-# -- commands
 
 
 def profile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -334,18 +255,6 @@ def report_of(options: argparse.Namespace) -> object:
 # -- helpers
 
 
-def config_of(options: argparse.Namespace) -> QuantizationConfig:
-    """What ``quantization_arguments`` hold."""
-    return QuantizationConfig(**quantization_options(options))
-
-
-def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The same, by keyword."""
-    names = ("preset", "calibrate_method", "per_channel", "ignored_scope", "nodes_to_exclude")
-    given = vars(options)
-    return {name: given[name] for name in (*names, "op_types_to_quantize", "int16_activations")}
-
-
 def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:
     """The compiled model that ``options`` name: a saved one, or an ONNX file."""
     if is_saved(options.model):
@@ -354,17 +263,6 @@ def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:
     return compilation.compile(
         options.model, options.target, options.num_threads, input_shapes=shapes
     )
-
-
-def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """``{"x": (1, 3, 48, 192)}`` from ``["x:1,3,48,192"]``."""
-    shapes = {}
-    for text in options.input_shapes:
-        name, colon, dims = text.rpartition(":")
-        if not colon or not all(d.strip().isdigit() for d in dims.split(",")):
-            raise OptionError(f"input_shapes takes NAME:D,D,… as x:1,3,48,192; got {text!r}")
-        shapes[name] = tuple(map(int, dims.split(",")))
-    return shapes
 
 
 def save(compiled: CompiledModel | DelegatedModel, output: str | None, console: Console) -> None:

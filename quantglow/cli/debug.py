@@ -8,7 +8,14 @@ from pathlib import Path
 
 from rich.console import Console
 
-from quantglow.cli import commands
+from quantglow.cli.arguments import (
+    calibration_arguments,
+    config_of,
+    model_argument,
+    output_argument,
+    quantization_arguments,
+    shapes_of,
+)
 from quantglow.cli.files import check_onnx, check_writable
 from quantglow.driver import stages
 from quantglow.files import writing
@@ -19,9 +26,9 @@ PAGES = (".json", ".html")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    commands.model_argument(parser)
-    commands.calibration_arguments(parser, required=True, or_profile=False)
-    commands.quantization_arguments(parser)
+    model_argument(parser)
+    calibration_arguments(parser, required=True, or_profile=False)
+    quantization_arguments(parser)
     parser.add_argument(
         "--samples", type=int, default=2, help="batches to measure on (default: %(default)s)"
     )
@@ -35,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also what each layer alone does to the outputs (slow for deep networks)",
     )
     what = "file to write, besides the text: .json or .html"
-    commands.output_argument(parser, what, required=False)
+    output_argument(parser, what, required=False)
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
@@ -46,12 +53,12 @@ def run(options: argparse.Namespace, console: Console) -> None:
     found = stages.diagnose(
         options.model,
         options.calibration_data,
-        commands.config_of(options),
+        config_of(options),
         subset_size=options.subset_size,
         samples=options.samples,
         sensitivity=options.sensitivity,
         worst=options.worst,
-        input_shapes=commands.shapes_of(options),
+        input_shapes=shapes_of(options),
     )
     console.print(found)
     if options.output:

@@ -16,7 +16,7 @@ from quantglow import ops
 from quantglow.errors import TypeRuleError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node, operand_fields
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.ops.pooling import Pool, Reduce
 
 Shape = tuple[int, ...]

@@ -18,7 +18,7 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.lowering.contraction import require_constant
 from quantglow.lowering.rules import tag
 from quantglow.ops import Table
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 SHIFT = 128

@@ -6,7 +6,8 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses
-from quantglow.ops.convolution import Contraction, Conv
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.convolution import Conv
 from quantglow.types import Array
 
 

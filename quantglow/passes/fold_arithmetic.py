@@ -5,7 +5,7 @@ from __future__ import annotations
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.passes.constants import absorbs, channel_values
 from quantglow.passes.scaled import with_affine_result
 from quantglow.passes.simplify_arithmetic import plain

@@ -9,7 +9,8 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
-from quantglow.ops.convolution import Contraction, Conv, Gemm
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.convolution import Conv, Gemm
 from quantglow.passes.constants import bias_of, channel_values, float_constant, weights_of
 from quantglow.passes.simplify_arithmetic import plain
 from quantglow.types import Array

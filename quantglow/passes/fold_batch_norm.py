@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.ops.normalization import BatchNormalization
 from quantglow.passes.batch_norm_constants import scale_and_shift
 from quantglow.passes.constants import absorbs

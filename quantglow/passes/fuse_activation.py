@@ -11,7 +11,8 @@ from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.activation import ACTIVATIONS, Activation
 from quantglow.ops.binary import Add, Max, Min, Mul, Sub
-from quantglow.ops.convolution import Contraction, ConvTranspose
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.convolution import ConvTranspose
 from quantglow.ops.unary import Clip, Relu
 from quantglow.passes.constants import scalar_of
 from quantglow.passes.merge_clips import bounds_of, narrowed

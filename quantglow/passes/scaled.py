@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from quantglow.graph.rewrite import Uses
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.passes.constants import bias_of, float_constant, weights_of
 from quantglow.types import Array
 

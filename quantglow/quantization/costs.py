@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, LogSoftmax, MatMul, Softmax
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.quantization.functions import function_of
 from quantglow.quantization.plan import Plan

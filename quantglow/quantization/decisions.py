@@ -19,7 +19,7 @@ from typing import Any
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import is_integer
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range, choose_range
 from quantglow.quantization.convert import (

@@ -34,7 +34,7 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.ops.binary import Binary
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range

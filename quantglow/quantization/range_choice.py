@@ -27,7 +27,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import quant_of, rounded_reals
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Histogram, Profile, Range, squared_error
 from quantglow.profiling.data import Feeds

@@ -50,7 +50,7 @@ from quantglow.ops import (
     Where,
 )
 from quantglow.ops.binary import Binary
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.profiling import Range
 from quantglow.quantization.taps import is_tap
 

@@ -18,7 +18,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax, Transpose
 from quantglow.ops.arithmetic import quant_of, rounded_reals
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.params import quantize_weights
 from quantglow.quantization.plan import Plan

@@ -46,7 +46,7 @@ from quantglow.ops import (
 )
 from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.binary import Binary
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.quantization.functions import composed, function_of
 from quantglow.quantization.params import QuantizedWeights, quantize_weights

@@ -10,7 +10,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter.choices import Branch, branches_of
 from quantglow.ops import MatMul
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 
 LEAST_OPERATIONS = 12_000_000
 """In float, of a branch that is worth programs of its own: they take some 130 microseconds, beside

@@ -14,7 +14,7 @@ from quantglow.graph.node import Input
 from quantglow.graph.rewrite import Pass, pass_name, run_passes
 from quantglow.ops import Constant, Conv, HardSwish, Transpose
 from quantglow.ops.activation import ACTIVATIONS
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.passes.fuse_activation import FEWEST_PRODUCTS, fuse_float_activation
 from quantglow.passes.repeat import Repeat
 from tests.builder import Builder, assert_same_function, ops_of

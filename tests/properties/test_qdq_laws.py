@@ -11,7 +11,7 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Dequantize, Quantize
 from quantglow.ops.arithmetic import quantize
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.profiling.ranges import Range
 from quantglow.quantization import fuse_quantized
 from quantglow.quantization.params import activation_element, quantize_weights

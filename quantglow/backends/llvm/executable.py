@@ -16,8 +16,9 @@ from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.library import kernel_addresses
 from quantglow.backends.llvm.pages import HAS_LARGE_PAGES, LargePages
+from quantglow.backends.llvm.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.target import Target
-from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
+from quantglow.backends.llvm.threads import run_table
 from quantglow.instr.program import Alloc, BufferKind, Dealloc, Instruction, Program, View
 from quantglow.memory.planner import MemoryPlan
 from quantglow.types import Array

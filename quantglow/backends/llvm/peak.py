@@ -15,8 +15,9 @@ from quantglow.backends.llvm.buffers import aligned_bytes
 from quantglow.backends.llvm.builder import Builder, Value, splat
 from quantglow.backends.llvm.kernels.dot import DotProduct, dot_product
 from quantglow.backends.llvm.library import addresses
+from quantglow.backends.llvm.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.target import Target
-from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
+from quantglow.backends.llvm.threads import run_table
 from quantglow.types import Array, DType
 
 ROUNDS = 4096

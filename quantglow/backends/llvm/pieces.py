@@ -17,8 +17,9 @@ import numpy as np
 
 from quantglow.backends.llvm.executable import Context, LlvmExecutable, crew_for
 from quantglow.backends.llvm.library import addresses
+from quantglow.backends.llvm.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.target import Target
-from quantglow.backends.llvm.threads import MOST_THREADS, SERIAL, run_table
+from quantglow.backends.llvm.threads import run_table
 from quantglow.types import Array, TensorType
 
 _WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}

@@ -22,7 +22,7 @@ from quantglow.frontend.export.writer import (
 from quantglow.graph.node import Node
 from quantglow.ops import Conv, ConvTranspose, Gemm, MatMul
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 
 IMAGE = channels_first(4)
 

@@ -14,7 +14,7 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Add, BatchNormalization, Dequantize, Mul
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.passes.batch_norm_constants import scale_and_shift
 from quantglow.passes.constants import channel_values, float_constant
 from quantglow.passes.simplify_arithmetic import plain

@@ -13,7 +13,7 @@ from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Add, Conv, Dequantize, Mul, Quantize
 from quantglow.ops.activation import ACTIVATIONS, Activation
 from quantglow.ops.arithmetic import dequantize
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.passes.layout import per_axis
 from quantglow.passes.simplify_arithmetic import plain
 from quantglow.quantization.params import QuantizedWeights

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops import Dequantize, MatMul
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.quantization.qdq.movement import computes
 
 MOST_NAMES = 3

@@ -11,7 +11,7 @@ from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import MatMul, Quantize, Rescale, Softmax, Table
 from quantglow.ops.arithmetic import dequantize, quantize
 from quantglow.ops.binary import Binary
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.passes.layout import per_axis
 from quantglow.quantization.functions import composed, function_of
 from quantglow.quantization.qdq.movement import computes, integers_below, is_int8, is_ordered

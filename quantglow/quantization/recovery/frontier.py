@@ -11,7 +11,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter.choices import in_branches
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.types import Array
 from quantglow.workers import each

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from quantglow.ops import Conv, ConvTranspose
-from quantglow.ops.convolution import Contraction, pad_or_crop, spread_out
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.convolution import pad_or_crop, spread_out
 from quantglow.types import Array
 
 BAND_NBYTES = 2**25

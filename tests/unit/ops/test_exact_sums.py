@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.ops.convolution import exact_operands
+from quantglow.ops.contraction import exact_operands
 from quantglow.types import DType, QuantParams, TensorType
 
 LIMIT = 2**24

@@ -8,7 +8,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.ops import Conv, Gemm
-from quantglow.ops.convolution import Contraction
+from quantglow.ops.contraction import Contraction
 from quantglow.types import DType
 from tests.unit.quantization.qdq.qdq_models import (
     INT8,

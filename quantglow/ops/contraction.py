@@ -1,0 +1,142 @@
+"""What products of an activation and constant weights share: types, exact sums, one rounding.
+
+Quantized forms: x is int8 or int16 per tensor, w an int8 Constant, symmetric and per output channel
+(the last axis), b an int32 Constant of scale ``x.scale * w.scale``.  The sum is exact in int32.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.node import Node
+from quantglow.ops.activation import Activation
+from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier, saturate
+from quantglow.types import Array, DType, ElementType, TensorType
+
+FACTORS = (DType.I8, DType.U8, DType.I16)
+"""Element types of quantized activations that products take."""
+
+
+class Contraction(Node):
+    """What Conv, ConvTranspose and Gemm share: ``clip(activation(product(x, w) + b + residual))``.
+
+    Quantized, the sum becomes float32 in steps of the output; with an ``activation`` in its unit,
+    from which that makes output steps; then it is rounded.
+    """
+
+    x: Node
+    w: Node
+    b: Node | None
+    activation: Activation | None
+    low: float
+    high: float
+    out: ElementType | None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the result is the sum: neither an activation nor bounds."""
+        return self.activation is None and self.low == -math.inf and self.high == math.inf
+
+    @property
+    def live(self) -> tuple[float, float]:
+        """The sums outside of which the result is the same on either side."""
+        return (self.low, self.high) if self.activation is None else self.activation.live
+
+    def typed(self, shape: tuple[int, ...], channels: int) -> TensorType:
+        """The result type, after checking element types and the bias."""
+        if self.b is not None and self.b.type.shape != (channels,):
+            raise self.refuse(f"b must have shape ({channels},)")
+        if any(d < 0 for d in shape):
+            raise self.refuse(f"the result would have shape {shape}")
+        if is_integer(self.x.type):
+            weights = self.w.type
+            if self.x.type.dtype not in FACTORS or weights.dtype is not DType.I8:
+                raise self.refuse("x must be 8-bit or int16, w int8")
+            if weights.quant is None or any(weights.quant.zero_points):
+                raise self.refuse("x is quantized, so w must be quantized symmetrically")
+            if weights.quant.axis not in (None, weights.rank - 1):
+                raise self.refuse("w must be quantized along its last axis")
+            if self.b is not None and self.b.type.dtype is not DType.I32:
+                raise self.refuse("x is quantized, so b must be int32")
+        elif not (self.x.type.dtype.is_float and self.w.type.dtype.is_float):
+            raise self.refuse("x and w must both be float or both quantized")
+        elif self.out is not None:
+            raise self.refuse("`out` needs quantized operands")
+        if self.out is None:
+            return TensorType(DType.F32, shape)
+        return TensorType(self.out.dtype, shape, self.out.quant)
+
+    def finish(self, sums: Any, b: Array | None, residual: Array | None) -> Array:
+        """Bias, residual, bounds and the one rounding of the quantized form.  Overwrites sums."""
+        if not is_integer(self.x.type):
+            for term in (b, residual):
+                if term is not None:
+                    np.add(sums, term, out=sums)
+            return self.finished(sums)
+        # float32 holds sums below 2**24 only; what a bias adds to them may wrap around in int32.
+        whole = sums.astype(np.int32 if sums.dtype == np.float32 else np.int64)
+        if b is not None:
+            whole += b
+        values = whole.astype(np.int32, copy=False).astype(np.float32)
+        values *= self.accumulator_scale()
+        if residual is not None:
+            values += self.residual_steps(residual)
+        if self.out is None:
+            return self.finished(values)
+        if self.activation is not None:
+            values = self.activation.evaluate(values, self.type.params.scale)
+        return saturate(values, self.out, *integer_bounds(self.out, self.low, self.high))
+
+    def finished(self, values: Array) -> Array:
+        """Activation and bounds of real sums.  May overwrite them."""
+        if self.activation is not None:
+            values = self.activation.evaluate(values)
+        if self.low == -math.inf and self.high == math.inf:
+            return values
+        return np.clip(values, np.float32(self.low), np.float32(self.high), out=values)
+
+    @property
+    def sum_step(self) -> float:
+        """The real value of 1 in the float32 sum: 1 for float results, else an output step, or what
+        the activation asks for."""
+        if self.out is None:
+            return 1.0
+        step = self.type.params.scale
+        return step if self.activation is None else self.activation.unit(step)
+
+    def accumulator_scale(self) -> Array:
+        """float32 multipliers from the int32 sum to the float32 one, see ``sum_step``."""
+        scales = self.w.type.params.scales
+        return multiplier(scales, self.x.type.params.scale, divisor=self.sum_step)
+
+    def residual_steps(self, residual: Array) -> Array:
+        """The residual operand in steps of the float32 sum, see ``sum_step``."""
+        raise NotImplementedError
+
+
+def exact_operands(kind: TensorType, x: Array, w: Array) -> tuple[Array, Array]:
+    """Operands ready for BLAS, in the least precision that carries all integer sums exactly.
+
+    float32 does below 2**24, in any order of summation, and takes half the time of float64.
+    """
+    if not is_integer(kind):
+        return x, w
+    zero_point = kind.params.zero_point
+    ends = (int(x.min(initial=zero_point)), int(x.max(initial=zero_point)))
+    largest = max(abs(end - zero_point) for end in ends)
+    dtype = np.float32 if largest * _largest_sum(w) < 2.0**24 else np.float64
+    values: Array = np.subtract(x, zero_point, dtype=dtype)
+    return values, w.astype(dtype)
+
+
+def _largest_sum(w: Array) -> float:
+    """The largest sum of magnitudes of int8 weights [..., O] for one output, or a bound of it."""
+    inputs = w.size // max(w.shape[-1], 1)
+    if 128 * inputs >= 2**24:
+        return float(128 * inputs)
+    magnitudes = np.abs(w.astype(np.float32))
+    sums = np.asarray(magnitudes.sum(axis=tuple(range(w.ndim - 1))))
+    return float(sums.max(initial=0.0))
