@@ -104,9 +104,3 @@ def compile_family(
     programs = programs_of(family, Specialisation(graph, build), machine, delegate=whole)
     report = replace(report_of(build, seconds), notes=quantization.float_notes(graph))
     return CompiledModel(programs, report)
-
-
-def compiled_as_it_is(graph: Graph, machine: Machine) -> CompiledModel:
-    """Compile a graph without optimizing it."""
-    build = machine.compile(graph)
-    return CompiledModel.of(graph, build, report_of(build, {}))

@@ -78,13 +78,6 @@ def _clip_steps(steps: Array, lowest: Any, highest: Any) -> None:
     np.fmin(steps, highest, out=steps)
 
 
-def requantize(
-    accumulator: Array, scale: Array, element: ElementType, bounds: tuple[int, int]
-) -> Array:
-    """``saturate(float32(accumulator) * scale)``: int32 sums to integers of ``element``."""
-    return saturate(accumulator.astype(np.float32) * scale, element, *bounds)
-
-
 def quantize(x: Array, element: ElementType) -> Array:
     """``saturate(rint(x / scale) + zero_point)``, the ONNX QuantizeLinear."""
     params = quant_of(element)

@@ -74,11 +74,6 @@ def _behind_views(node: Node) -> Node:
     return node
 
 
-def exact_results(graph: Graph, samples: Sequence[Feeds]) -> list[list[Array]]:
-    """For each sample what the float graph gives at its judged nodes."""
-    return [run(graph, feeds) for feeds in samples]
-
-
 def relative_noise(
     plan: Plan, samples: Sequence[Feeds], wanted: Sequence[Sequence[Array]], exact_weights: bool
 ) -> float:

@@ -160,17 +160,6 @@ def code_generators(backends: Any) -> tuple[Backend, ...]:
     return tuple(backends)
 
 
-def compile_graph(
-    graph: Graph,
-    target: str = "native",
-    num_threads: int | None = None,
-    backend: str = "llvm",
-    backends: Sequence[Backend] = (),
-) -> Build:
-    """``Machine.of(target, num_threads, backend, backends).compile(graph)``"""
-    return Machine.of(target, num_threads, backend, backends).compile(graph)
-
-
 @dataclass(frozen=True)
 class ProgramBackend:
     """quantglow's own code generators; remembers the programs it made and the time it took."""

@@ -33,7 +33,7 @@ from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.range_choice import _Trial, choose_ranges
 from quantglow.quantization.recovery.frontier import Frontier
-from quantglow.quantization.rounded_run import exact_results, judged, relative_noise
+from quantglow.quantization.rounded_run import judged, relative_noise, run
 from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
     constant,
@@ -72,7 +72,7 @@ def prepared_of(graph: Graph, config: QuantizationConfig = AUTO, **options: obje
 
 def noise(found: Prepared, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
     plan = make_plan(found.graph, found.profile, config, None, found.ranges)
-    return relative_noise(plan, data, exact_results(found.graph, data), True)
+    return relative_noise(plan, data, [run(found.graph, feeds) for feeds in data], True)
 
 
 def test_uneven_channels_are_equalized() -> None:
@@ -198,7 +198,7 @@ def test_a_probability_behind_a_view_is_judged_by_its_logits() -> None:
 def test_what_a_softmax_ignores_is_no_noise() -> None:
     graph, data = classifier(5), samples_for(classifier(5), 2)
     plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
-    wanted = exact_results(graph, data)
+    wanted = [run(graph, feeds) for feeds in data]
     moved = [[logits + np.float32(100)] for (logits,) in wanted]
     assert relative_noise(plan, data, moved, True) == pytest.approx(
         relative_noise(plan, data, wanted, True), rel=1e-3

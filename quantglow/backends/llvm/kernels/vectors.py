@@ -114,11 +114,6 @@ def suffix(lanes: int, element: str) -> str:
 # -- integers
 
 
-def widen_bytes(b: Builder, lanes: int, pointer: Value, signed: bool) -> Value:
-    """``lanes`` bytes in memory as int32 lanes."""
-    return widen(b, lanes, "i8", b.load(vector(lanes, "i8"), pointer), signed)
-
-
 def widen(b: Builder, lanes: int, element: str, value: Value, signed: bool) -> Value:
     """Integers of 8 or 16 bits as int32 lanes; int32 stays."""
     if element == "i32":
@@ -132,11 +127,6 @@ def narrow(b: Builder, lanes: int, value: Value, element: str) -> Value:
     if element == "i32":
         return value
     return b.cast("trunc", vector(lanes, "i32"), value, vector(lanes, element))
-
-
-def store_bytes(b: Builder, lanes: int, value: Value, pointer: Value) -> None:
-    """int32 lanes, known to fit 8 bits, to memory."""
-    b.store(vector(lanes, "i8"), narrow(b, lanes, value, "i8"), pointer)
 
 
 _PACKS = {

@@ -1,0 +1,30 @@
+"""What nothing in the package uses is not kept."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / "quantglow").rglob("*.py"))
+USERS = [*FILES, *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+FOR_TESTS = {"parse_program"}
+"""Reads what is printed: only tests do, which hold that a program is all that its text says."""
+
+
+def definitions(path: Path) -> set[str]:
+    """Names that a file defines, but those that a decorator registers."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            registered = any(isinstance(d, ast.Call) for d in node.decorator_list)
+            found |= set() if registered or node.name.startswith("__") else {node.name}
+    return found
+
+
+def test_every_function_and_class_is_used_somewhere() -> None:
+    words = Counter(word for path in USERS for word in re.findall(r"\w+", path.read_text()))
+    unused = {name for path in FILES for name in definitions(path) if words[name] == 1}
+    assert unused == FOR_TESTS
