@@ -19,7 +19,7 @@ ThresholdedRelu
 """
 INDEXING = """
 ArgMax ArgMin Compress Gather GatherElements GatherND Hardmax OneHot ReverseSequence Scatter
-ScatterElements ScatterND TopK Trilu
+ScatterElements ScatterND TensorScatter TopK Trilu
 """
 REDUCTIONS = """
 ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum

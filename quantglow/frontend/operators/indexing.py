@@ -157,6 +157,33 @@ def scatter_nd(call: Call) -> Node:
     return scattered(call, x, rows, updates, math.prod(x.type.shape[depth:]))
 
 
+@importer("TensorScatter")
+def tensor_scatter(call: Call) -> Node:
+    """A cache with ``updates`` written along ``axis``, from ``write_indices`` of each sample on;
+    ``circular``: what goes over the end goes on at the begin.
+    """
+    x, updates = call.tensor(0), call.tensor(1)
+    (axis,) = normal((call.integer("axis", -2),), x.type.rank)
+    circular = call.text("mode", "linear") == "circular"
+    # What shares its place up to the axis is one row; one index for each: (sample, ..., step).
+    sizes, places = x.type.shape[: axis + 1], updates.type.shape[: axis + 1]
+    step, args = arg(0), list[Node]([iota(call, places, axis)])
+    if call.has(2):
+        start = reshaped(call, call.tensor(2), (places[0], *(1 for _ in places[1:])))
+        step, args = fn("iadd", step, fn("int64", arg(1))), [*args, start]
+    if circular:
+        over = fn("ge", step, lconst(sizes[axis]))
+        step = fn("select", over, fn("isub", step, lconst(sizes[axis])), step)
+    inside = fn("and", fn("ge", step, lconst(0)), fn("lt", step, lconst(sizes[axis])))
+    terms = [(step, 1)]
+    for other, stride in enumerate(strides_of(sizes)[:-1]):
+        terms.append((arg(len(args)), stride))
+        args.append(iota(call, places, other))
+    value = fn("select", inside, dotted(terms), lconst(math.prod(sizes)))
+    rows = integers(call, "rows", value, args)
+    return scattered(call, x, rows, updates, math.prod(x.type.shape[axis + 1 :]))
+
+
 def scattered(call: Call, x: Node, rows: Node, updates: Node, width: int) -> Node:
     """x with rows of ``width`` elements updated, the result of the ONNX node."""
     made = Scatter(

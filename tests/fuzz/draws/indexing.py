@@ -75,6 +75,19 @@ def updates(d: Drawing, x: Value, shape: tuple[int, ...]) -> Value:
     return d.constant(d.rng.integers(-5, 6, shape))
 
 
+@draws("TensorScatter")
+def tensor_scatter(d: Drawing) -> object:
+    x = d.of((FLOAT, FLOAT, INTEGER), 2, 3, 4)
+    axis, mode = d.integer(1, x.rank - 1), d.choose(("linear", "circular"))
+    size = x.shape[axis]
+    steps = d.integer(1, size)
+    last = size - 1 if mode == "circular" else size - steps
+    written = updates(d, x, tuple(steps if i == axis else n for i, n in enumerate(x.shape)))
+    starts = (d.constant(d.rng.integers(0, last + 1, x.shape[0])),) if d.chance(0.8) else ()
+    axis = d.choose((axis, axis - x.rank))
+    return d.node("TensorScatter", x, written, *starts, axis=axis, mode=mode)
+
+
 @draws("ScatterND")
 def scatter_nd(d: Drawing) -> object:
     x = d.of((FLOAT, FLOAT, INTEGER), 1, 2, 3, 4)
