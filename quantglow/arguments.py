@@ -57,9 +57,10 @@ def integer(option: str, value: Any, least: int = 0, most: int | None = None) ->
     if isinstance(value, bool) or not isinstance(value, Integral):
         raise OptionError(f"{option} must be an integer, got {brief(value)}")
     found = int(value)
-    if found < least or (most is not None and found > most):
-        wanted = f"at least {least}" if most is None else f"from {least} to {most}"
-        raise OptionError(f"{option} must be {wanted}, got {brief(value)}")
+    if found < least:
+        raise OptionError(f"{option} must be at least {least}, got {brief(found)}")
+    if most is not None and found > most:
+        raise OptionError(f"{option} must be at most {most}, got {brief(found)}")
     return found
 
 
@@ -83,7 +84,7 @@ def positive(option: str, value: Any) -> float:
     """A number above zero."""
     found = number(option, value)
     if not found > 0:
-        raise OptionError(f"{option} must be positive, got {brief(value)}")
+        raise OptionError(f"{option} must be positive, got {found:g}")
     return found
 
 
@@ -161,4 +162,5 @@ def brief(value: Any) -> str:
         text = "an object"
     text = " ".join(text.split())
     short = text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"
-    return f"{short} ({type(value).__name__})" if value is not None else "None"
+    plain = value is None or type(value) in (bool, int, float)
+    return short if plain else f"{short} ({type(value).__name__})"

@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from quantglow.errors import OptionError
+
 _counter = itertools.count()
 
 
@@ -39,17 +41,22 @@ def log(at_level: int, text: str) -> None:
 
 
 def dump_ir(stage: str, ir: object) -> None:
-    """Print or write the IR after ``stage``, as the environment asks."""
+    """Print or write the IR after ``stage``, as the environment asks.  Raises ``OptionError``."""
     folder = os.environ.get("QUANTGLOW_DUMP_DIR")
     if not folder and level() < 2:
         return
     text = str(ir)
     log(2, f"=== {stage}\n{text}")
     if folder:
-        path = Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
         safe = re.sub(r"[^\w.-]+", "-", stage)
-        (path / f"{next(_counter):02d}-{safe}.ir").write_text(text)
+        path = Path(folder) / f"{next(_counter):02d}-{safe}.ir"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        except OSError as error:
+            raise OptionError(
+                f"QUANTGLOW_DUMP_DIR={folder!r} cannot be written: {error}"
+            ) from error
 
 
 @contextmanager

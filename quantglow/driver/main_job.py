@@ -55,7 +55,7 @@ def quantize_and_compile(
     calibration_data  samples (dicts, arrays or tuples; ``subset_size`` are used at most), a
                       CalibrationDataReader, an ``.npz`` path, a ``Profile`` or its path
     max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
-    max_minutes       bounds each search (ranges and scales; steps out of int8)
+    max_minutes       bounds each search (ranges and scales; steps out of int8 and their ranking)
     verify            compare with onnxruntime on calibration samples, for the report
     progress          progress bar on stderr; "auto": only on a terminal
     input_shapes      fixes the shapes that the model leaves free; without it, it serves them all

@@ -25,6 +25,7 @@ class OnnxRuntimeBackend:
     name: str = NAME
 
     def supports(self, node: Node) -> bool:
+        """Whether ONNX has the node, and onnxruntime the same meaning of it."""
         if isinstance(node, External):
             return True
         if not self.everything:
@@ -36,6 +37,7 @@ class OnnxRuntimeBackend:
         return is_exportable(node) and all(v.type.quant is None for v in values)
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
+        """A session of the segment.  Raises ``DelegationError``."""
         return OnnxRuntimeExecutable(opened(model_of(segment), num_threads))
 
 

@@ -148,3 +148,12 @@ def test_a_profile_stands_for_calibration_data(tmp_path: Path) -> None:
     qg.profile(model, samples).save(path)
     from_file = qg.quantize_and_compile(model, path)
     assert str(from_file.graph) == str(qg.quantize(qg.import_model(model), path))
+
+
+def test_a_folder_for_dumps_that_cannot_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("QUANTGLOW_DUMP_DIR", str(tmp_path / "file" / "inner"))
+    with pytest.raises(qg.OptionError, match=r"QUANTGLOW_DUMP_DIR=.*cannot be written"):
+        qg.compile(small_model(), num_threads=1)
