@@ -125,19 +125,20 @@ def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | Non
     its group (at another shape there may be others); taps are made where factors name them.
 
     ``before``: what came of ``graph`` with other factors; the constants of nodes between the same
-    factors, found by identity, are taken from there.
+    factors, found by identity, are taken from there, and nodes that all in all are the same.
     """
     graph = tapped(graph, factors)
     factors = _by_group(graph, factors)
     if not factors:
         return graph
     made: dict[Node, Node] = {}
+    known = {node.name: node for node in before[0].nodes} if before else {}
     for node in graph.nodes:
         moved = node.with_operands(tuple(made[operand] for operand in node.operands))
         if takes_factors(node):
             twin = _twin(node, factors, *before) if before else None
             moved = _rescaled(node, moved, factors) if twin is None else _like(moved, twin)
-        made[node] = moved
+        made[node] = _known(moved, known.get(moved.name))
     return graph.with_outputs(made[node] for _, node in graph.outputs)
 
 
@@ -145,6 +146,15 @@ def _twin(node: Any, factors: Factors, graph: Graph, others: Factors) -> Node | 
     """The node of ``graph`` with the constants that these factors give, if it has them."""
     same = all(factors.get(name) is others.get(name) for name in (node.name, node.x.name))
     return graph.by_name(node.name) if same else None
+
+
+def _known(node: Node, known: Node | None) -> Node:
+    """``known`` where it is the same operator on the same operands, else the node."""
+    if known is None or type(known) is not type(node) or isinstance(node, Constant):
+        return node
+    pairs = zip(known.operands, node.operands, strict=False)
+    same = len(known.operands) == len(node.operands) and all(a is b for a, b in pairs)
+    return known if same and known.attributes() == node.attributes() else node
 
 
 def _like(node: Any, twin: Any) -> Node:

@@ -32,6 +32,7 @@ from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
 from quantglow.quantization.taps import SUFFIX, tapped, with_taps
 from quantglow.quantization.tensor_ranges import scarce_values
+from quantglow.quantization.traces import Traces
 from quantglow.workers import side_by_side
 
 HELD_BACK = 8
@@ -111,6 +112,7 @@ class _Search:
     runs: FloatRuns
     imported: Graph | None = None
     refused: dict[int, Ranges] = field(default_factory=dict)
+    traces: Traces = field(default_factory=Traces)
 
     def __post_init__(self) -> None:
         self.start = self.best = Prepared(self.graph, self.profile)
@@ -157,9 +159,10 @@ class _Search:
         graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
         plan = make_plan(graph, profile, self.config, self.imported, ranges)
         exact = "round-weights" in self.config.recovery
-        noise = relative_noise(plan, self.held, self.wanted, exact)
+        noise = relative_noise(plan, self.held, self.wanted, exact, self.traces)
         if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
+            self.traces.keep()
 
     def _offer_ranges(self, candidate: Prepared) -> None:
         """The candidate with ranges; worse on the whole, they may still be better in a stretch."""

@@ -22,6 +22,7 @@ from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.params import quantize_weights
 from quantglow.quantization.plan import Plan
+from quantglow.quantization.traces import Trace, Traces
 from quantglow.quantization.widths import is_stored
 from quantglow.types import Array
 from quantglow.workers import each
@@ -75,13 +76,22 @@ def _behind_views(node: Node) -> Node:
 
 
 def relative_noise(
-    plan: Plan, samples: Sequence[Feeds], wanted: Sequence[Sequence[Array]], exact_weights: bool
+    plan: Plan,
+    samples: Sequence[Feeds],
+    wanted: Sequence[Sequence[Array]],
+    exact_weights: bool,
+    traces: Traces | None = None,
 ) -> float:
-    """Energy of the error over energy of the signal, of the worst output, over all samples."""
+    """Energy of the error over energy of the signal, of the worst output, over all samples.
+
+    ``traces``: of a plan before, from which the runs go on where they can.
+    """
     weights = {} if exact_weights else _rounded_weights(plan)
     noise, signal = np.zeros(len(plan.graph.outputs)), np.full(len(plan.graph.outputs), TINY)
     any_shift = [shift for _, shift in judges(plan.graph)]
-    found = each(lambda feeds: run(plan.graph, feeds, plan, weights), samples)
+    started = (traces or Traces()).of(plan, len(samples))
+    pairs = zip(samples, started, strict=True)
+    found = each(lambda pair: run(plan.graph, pair[0], plan, weights, pair[1]), pairs)
     for results, right in zip(found, wanted, strict=True):
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
             reference = exact.astype(np.float64)
@@ -97,29 +107,44 @@ def energy(values: Array, any_shift: bool) -> float:
 
 
 def run(
-    graph: Graph, feeds: Feeds, plan: Plan | None = None, weights: Mapping[Node, Array] = NOTHING
+    graph: Graph,
+    feeds: Feeds,
+    plan: Plan | None = None,
+    weights: Mapping[Node, Array] = NOTHING,
+    trace: Trace | None = None,
 ) -> list[Array]:
-    """The judged values for one sample; ``weights`` stand in for Constants."""
+    """The judged values for one sample; ``weights`` stand in for Constants.
+
+    ``trace``: says where to begin, and keeps states of the run.
+    """
     values: dict[Node, Array] = dict(weights)
     copies: dict[Node, Array] = {}
     waiting = Counter(graph.use_counts)
     ends = judged(graph)
     waiting.update(ends)
-    for node in graph.nodes:
+    begin = 0
+    if trace is not None and (state := trace.resumed(ends)) is not None:
+        begin = state.position
+        values.update(state.values)
+        copies.update(state.copies)
+    for position, node in enumerate(graph.nodes):
         if isinstance(node, Constant):
             values.setdefault(node, node.value)
             continue
-        seen = ChainMap(copies, values) if plan and plan.is_int8(node) else values
-        operands = [seen[operand] for operand in node.operands]
-        value = node.evaluate(*operands) if operands else np.asarray(feeds[node.name])
-        values[node] = value
-        if plan is not None:
-            # Float readers see what a float operator gives as it is.
-            (values if plan.is_int8(node) else copies)[node] = _rounded(plan, node, value)
+        if position >= begin:
+            if trace is not None:
+                trace.add(position, values, copies)
+            seen = ChainMap(copies, values) if plan and plan.is_int8(node) else values
+            operands = [seen[operand] for operand in node.operands]
+            value = node.evaluate(*operands) if operands else np.asarray(feeds[node.name])
+            values[node] = value
+            if plan is not None:
+                # Float readers see what a float operator gives as it is.
+                (values if plan.is_int8(node) else copies)[node] = _rounded(plan, node, value)
         for operand in node.operands:
             waiting[operand] -= 1
             if not waiting[operand]:
-                del values[operand]
+                values.pop(operand, None)
                 copies.pop(operand, None)
     return [values[node] for node in ends]
 
