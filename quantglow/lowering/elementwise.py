@@ -66,8 +66,17 @@ X = arg(0)
 FLOAT = ElementType(DType.F32)
 
 
+LEAST_EXPONENT = -87.0
+"""Powers of less would be subnormal, which costs a processor a hundred cycles each."""
+
+
+def _exp_beside_one(x: Expr) -> Expr:
+    """``e ** x`` for a sum with 1, in which all powers of less than -17 vanish."""
+    return call("exp", call("max", x, const(LEAST_EXPONENT)))
+
+
 def _sigmoid(x: Expr) -> Expr:
-    return call("div", const(1), call("add", const(1), call("exp", call("neg", x))))
+    return call("div", const(1), call("add", const(1), _exp_beside_one(call("neg", x))))
 
 
 def _scaled(x: Expr, factor: float) -> Expr:
@@ -99,10 +108,10 @@ _UNARY: dict[type[Unary], Callable[[Any], Expr]] = {
     Softplus: lambda n: call(
         "add",
         call("max", X, const(0)),
-        call("log", call("add", const(1), call("exp", call("neg", call("abs", X))))),
+        call("log", call("add", const(1), _exp_beside_one(call("neg", call("abs", X))))),
     ),
     Elu: lambda n: _negative(
-        _scaled(call("sub", call("exp", call("min", X, const(0))), const(1)), n.alpha), X
+        _scaled(call("sub", _exp_beside_one(call("min", X, const(0))), const(1)), n.alpha), X
     ),
     Exp: lambda n: call("exp", X),
     Log: lambda n: call("log", X),
