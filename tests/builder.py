@@ -18,6 +18,7 @@ from quantglow.ops import (
     MaxPool,
     ReduceMean,
     Reshape,
+    Slice,
     Transpose,
 )
 from quantglow.types import ElementType, f32
@@ -124,3 +125,10 @@ def rewritten(step: Any, builder: Builder, outputs: Sequence[Node]) -> Graph:
     after: Graph = step(before)
     assert_same_function(before, after)
     return after
+
+
+def cut(b: Builder, x: Node, start: int, size: int, axis: int = 1, step: int = 1) -> Node:
+    """``size`` elements along one axis of x."""
+    starts, sizes, steps = [0] * x.type.rank, list(x.type.shape), [1] * x.type.rank
+    starts[axis], sizes[axis], steps[axis] = start, size, step
+    return b.make(Slice, x=x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
