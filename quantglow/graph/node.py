@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeVar, dataclass_transform
 
+import numpy as np
+
 from quantglow.errors import TypeRuleError
 from quantglow.types import Array, DType, ElementType, TensorType
 
@@ -60,7 +62,10 @@ class Node:
         return tuple(found)
 
     def evaluate(self, *arrays: Array) -> Array:
-        """``reference`` with absent optional operands passed as None, tuples kept together."""
+        """``reference`` with absent optional operands passed as None, tuples kept together.
+
+        NumPy makes scalars of what it computes of arrays without dimensions; here all are arrays.
+        """
         supply: Iterator[Array] = iter(arrays)
         arguments: list[Any] = []
         for name in operand_fields(type(self)):
@@ -69,7 +74,7 @@ class Node:
                 arguments.append(tuple(next(supply) for _ in value))
             else:
                 arguments.append(None if value is None else next(supply))
-        return self.reference(*arguments)
+        return np.asarray(self.reference(*arguments))
 
     def with_operands(self, operands: tuple[Node, ...]) -> Node:
         """The same operator on other operands; ``self`` if they are the same objects."""

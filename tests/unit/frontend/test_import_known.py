@@ -65,3 +65,22 @@ def test_norms_scale_by_what_is_computed(op_type: str, given: dict[str, int]) ->
     scale, bias = floats(4, seed=1), floats(4, seed=2)
     model = single(op_type, floats(2, 4, 3, 5), scale, bias, opset=21, **given)
     assert_agrees(*model, tolerance=1e-5)
+
+
+def test_known_scalars_pass_through_float_arithmetic() -> None:
+    """As Paddle counts the steps of a loop: Cast, Add, Cast, Less, all of known scalars."""
+    constants = {"count": np.array(500), "one": np.array(1.0, np.float32), "zero": np.array(0)}
+    nodes = [
+        helper.make_node("Cast", ["count"], ["real"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["real", "one"], ["next"]),
+        helper.make_node("Cast", ["next"], ["steps"], to=TensorProto.INT64),
+        helper.make_node("Less", ["zero", "steps"], ["begins"]),
+        helper.make_node("Cast", ["begins"], ["factor"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["x", "factor"], ["y"]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2]) for n in "xy")
+    stored = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "g", [x], [y], stored)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 14)], ir_version=8)
+    (found,) = qg.compile(model, num_threads=1).run(None, {"x": np.array([2.0, 3.0], np.float32)})
+    np.testing.assert_array_equal(found, [2.0, 3.0])
