@@ -42,7 +42,7 @@ def channel_groups(graph: Graph) -> list[list[Node]]:
     """The groups of values that can be rescaled, each in the order of the graph."""
     nodes = [node for node in graph.nodes if not isinstance(node, Constant)]
     groups = UnionFind(nodes)
-    fixed = {node for _, node in graph.outputs}
+    fixed = {node for _, node in graph.outputs if node in groups}
     for node in nodes:
         joined = tuple(o for o in _joined(node) if o in groups)
         fixed.update(_fixed(node, joined))

@@ -131,7 +131,8 @@ class _Trial:
         for root in self.errors:
             one, other = self._weighted(root)
             order = np.argsort(one + other, kind="stable")
-            holds = (one <= one[0]) & (other <= other[0])
+            # min-max always holds, also where a logarithm of 0 makes its error no number.
+            holds = ~((one > one[0]) | (other > other[0]))
             found[root] = next(int(k) for k in order if holds[k])
         return found
 

@@ -4,6 +4,7 @@
    back in the next step with all that was rounded; it is a few hundred elements beside products of
    as many squared.
 2. What a square root is taken of: near 0 its 256 steps give 16 roots.  So is the reciprocal of one.
+   What a logarithm is taken of, with the linear steps before it: a spectrum spans more decades.
 3. A part of a float value that is much narrower than the whole: the hidden state beside the cell
    state in one tensor.  It is cut out first, then rounded in steps of its own.
 4. A Concat of results, whose parts would share the steps of the widest.
@@ -17,8 +18,10 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import (
     Add,
+    Clip,
     Concat,
     HardSigmoid,
+    Log,
     MatMul,
     Mul,
     Reciprocal,
@@ -39,6 +42,7 @@ from quantglow.profiling import Range
 
 RECURRENT = "it is between the products of a recurrent cell, whose roundings come back"
 ROOT = "a square root is taken of it: near 0, 256 steps give 16 roots"
+LOGARITHM = "a logarithm is taken of it: 256 steps span two decades only"
 NARROW = "it is narrower than what it is cut out of, and rounded afterwards"
 RESULTS = "it joins results, each of its own range"
 
@@ -47,6 +51,7 @@ ARITHMETIC = (*GATES, Mul, Sub, Tanh)
 LOOKS = (Reshape, Slice, Transpose)
 CELL_PARTS = (*LOOKS, Binary, Unary)
 UNDER_ROOTS = (*LOOKS, Binary, ReduceMean, ReduceSum)
+UNDER_LOGARITHMS = (*UNDER_ROOTS, Clip, Concat, Contraction, MatMul, Sqrt)
 
 NARROWER = 2.0
 """Range of a whole over that of its part, from which the part is cut out first."""
@@ -60,6 +65,9 @@ def sensitive(
         yield node, RECURRENT
     for node in with_feeders(graph, roots(graph), UNDER_ROOTS):
         yield node, ROOT
+    logarithms = [node for node in graph.compute_nodes() if isinstance(node, Log)]
+    for node in with_feeders(graph, logarithms, UNDER_LOGARITHMS):
+        yield node, LOGARITHM
     for node in narrow_parts(graph, floats, ranges):
         yield node, NARROW
     for node in joined_results(graph):

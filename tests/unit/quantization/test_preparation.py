@@ -12,7 +12,7 @@ import quantglow as qg
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, ReduceMean, Reshape, Softmax
+from quantglow.ops import Conv, Reciprocal, ReduceMean, Reshape, Softmax
 from quantglow.ops.arithmetic import quant_of
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.profiling import Range, profile
@@ -119,6 +119,24 @@ def test_ranges_of_values_that_were_seen_too_rarely_are_not_chosen(
     monkeypatch.setattr(tensor_ranges, "FEW", few)
     chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
     assert ("mean" in chosen) == is_chosen
+
+
+def test_a_value_whose_rounding_gives_infinities_keeps_its_range() -> None:
+    """Rounded to 0, a small value has no reciprocal: no candidate's error is a number."""
+    x = image(8, 6)
+    small = conv("first", x, 8, low=1e-6, high=100.0)
+    last = conv("last", Reciprocal(name="reciprocal", x=small), 4, kernel=1)
+    graph = graph_of(last, inputs=(x,))
+    data = samples_for(graph, 12)
+    with np.errstate(all="ignore"):
+        chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
+    assert "first" not in chosen
+
+
+def test_a_result_that_is_known_does_not_disturb() -> None:
+    known = constant("known", np.ones(3))
+    graph = Graph(uneven().inputs, (*uneven().outputs, ("known", known)))
+    assert prepared_of(graph).factors
 
 
 def test_channels_that_were_seen_too_rarely_are_not_equalized() -> None:

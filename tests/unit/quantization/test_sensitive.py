@@ -15,8 +15,10 @@ from quantglow.graph.node import Input
 from quantglow.interpreter import interpret
 from quantglow.ops import (
     Add,
+    Clip,
     Concat,
     Gemm,
+    Log,
     Mul,
     Reciprocal,
     Relu,
@@ -142,6 +144,27 @@ def test_the_reciprocal_of_a_root_is_float_too() -> None:
     made, reasons = quantized(graph)
     assert {reasons[name] for name in ("power", "shifted", "root", "reciprocal")} == {why.ROOT}
     assert noise_db(graph, made) > 20
+
+
+def test_a_logarithm_is_taken_in_float_of_float() -> None:
+    """Energies in bands of a spectrum, as speech recognizers want them: seven decades."""
+    x = Input(name="x", tensor=f32(64, 32))
+    rng = np.random.default_rng(6)
+    spectrum = Gemm(
+        name="spectrum",
+        x=x,
+        w=constant("basis", rng.normal(size=(32, 24)) * np.logspace(-2, 1, 24)),
+    )
+    power = Mul(name="power", x=spectrum, y=spectrum)
+    bands = Gemm(name="bands", x=power, w=constant("filters", np.eye(24) + 0.1 * np.eye(24, k=1)))
+    logarithm = Log(name="logarithm", x=Clip(name="least", x=bands, low=1e-6))
+    graph = graph_of(
+        Gemm(name="after", x=logarithm, w=constant("w", rng.normal(size=(24, 8)))), inputs=(x,)
+    )
+    made, reasons = quantized(graph)
+    names = ("spectrum", "power", "bands", "least", "logarithm")
+    assert reasons == dict.fromkeys(names, why.LOGARITHM)
+    assert noise_db(graph, made) > 30
 
 
 def two_states(small: float) -> Graph:
