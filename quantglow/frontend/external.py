@@ -14,7 +14,7 @@ import onnx
 
 from quantglow.errors import FileFormatError, ModelError
 from quantglow.frontend.context import AlreadyReported, Scope, Unsupported
-from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES
+from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES, with_defaults
 from quantglow.frontend.loading import all_tensors, decoded
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.values import Known, Value, as_element, held_dtype
@@ -138,6 +138,7 @@ def concrete_types(proto: onnx.ModelProto, scope: Scope) -> Types:
     outputs = [name for name in proto.graph.node[0].output if name]
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     try:
+        probe.graph.node[0].CopyFrom(with_defaults(proto.graph.node[0], scope.opsets))
         probe = onnx.shape_inference.infer_shapes(probe, data_prop=True)
     except (*INFERENCE_FAILURES, *FAILURES):
         probe.Clear()

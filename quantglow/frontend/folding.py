@@ -120,7 +120,7 @@ def inferred_types(
         schema = onnx.defs.get_schema(proto.op_type, opsets[proto.domain], proto.domain)
         types = onnx.shape_inference.infer_node_outputs(
             schema,
-            proto,
+            with_defaults(proto, opsets),
             {name: typed(name, v).type for name, v in operands.items()},
             {n: small for n, v in operands.items() if (small := small_tensor(v)) is not None},
             opset_imports=[onnx.helper.make_opsetid(d, v) for d, v in opsets.items()],
@@ -128,6 +128,20 @@ def inferred_types(
     except (*INFERENCE_FAILURES, *FAILURES):
         return {}
     return {name: read_type(kind) for name, kind in types.items() if kind.HasField("tensor_type")}
+
+
+def with_defaults(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.NodeProto:
+    """The node with what it leaves out: ONNX's inference forgets that STFT is onesided."""
+    schema = onnx.defs.get_schema(proto.op_type, opsets[proto.domain], proto.domain)
+    stated = {attribute.name for attribute in proto.attribute}
+    made = onnx.NodeProto()
+    made.CopyFrom(proto)
+    made.attribute.extend(
+        attribute.default_value
+        for name, attribute in schema.attributes.items()
+        if name not in stated and attribute.default_value.type
+    )
+    return made
 
 
 def typed(name: str, value: Value) -> onnx.ValueInfoProto:

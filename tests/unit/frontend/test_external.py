@@ -23,7 +23,14 @@ from quantglow.graph.text import constants_of, parse_graph, print_graph
 from quantglow.interpreter import interpret
 from quantglow.ops import External
 from quantglow.types import f32
-from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of, single, weights
+from tests.unit.frontend.onnx_models import (
+    Const,
+    by_onnxruntime,
+    floats,
+    model_of,
+    single,
+    weights,
+)
 
 node = helper.make_node
 
@@ -153,3 +160,13 @@ def test_an_external_node_that_reads_files_is_refused() -> None:
     proto.graph.initializer.append(tensor)
     with pytest.raises(FileFormatError, match="reads other files"):
         check_external(replace(found, model=proto.SerializeToString()))
+
+
+def test_attributes_left_out_count_with_their_defaults() -> None:
+    """ONNX's shape inference takes an STFT that does not say so for two-sided."""
+    step, window = Const(np.array(4)), Const(np.hanning(16).astype(np.float32))
+    model, feeds = single("STFT", floats(1, 40), step, window)
+    graph = imported(model)
+    assert graph.outputs[0][1].type.shape == (1, 7, 9, 2)
+    (found,), (expected,) = interpret(graph, feeds), by_onnxruntime(model, feeds)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
