@@ -1,9 +1,10 @@
 """Read rendered pages with RapidOCR: onnxruntime's sessions against ours, float and int8.
 
-``python -m benchmarks.ocr_pipeline [--pages N] [--stages] [--output FOLDER]``, in an environment
-that has ``rapidocr-onnxruntime==1.4.4``.  Detection, direction classifier and recognition run one
-after the other, each at the shapes that the page asks for: heights and widths of pages, batches and
-widths of lines.  Calibration data are what the float pipeline feeds its networks on other pages.
+``python -m benchmarks.ocr_pipeline [--pages N] [--stages] [--int16] [--output FOLDER]``, in an
+environment that has ``rapidocr-onnxruntime==1.4.4``.  Detection, direction classifier and
+recognition run one after the other, each at the shapes that the page asks for: heights and widths
+of pages, batches and widths of lines.  Calibration data are what the float pipeline feeds its
+networks on other pages.
 
 Readers of the same pages are compared in pairs, see ``paired``.  With ``--stages`` these are ours:
 float, int8, and one network at a time in int8; nothing is timed.
@@ -30,6 +31,9 @@ from benchmarks.paired import Comparison, Reading, comparisons, table
 from benchmarks.samples import load
 
 Image = NDArray[np.uint8]
+Options = Mapping[str, Any]
+"""Of ``quantize_and_compile``."""
+
 MARGIN = 24
 SCALES = (1.0, 1.3, 1.7)
 MOST_COLUMNS, MOST_ROWS = 2, 7
@@ -130,10 +134,12 @@ def calibration(count: int) -> dict[str, list[NDArray[np.float32]]]:
     return {stage: session.fed for stage, session in sessions.items()}
 
 
-def int8_models(count: int) -> dict[str, Any]:
+def int8_models(count: int, options: Options) -> dict[str, Any]:
     """The three networks in int8, all dimensions free."""
     return {
-        stage: qg.quantize_and_compile(model_of(stage), samples, verify=False, progress=False)
+        stage: qg.quantize_and_compile(
+            model_of(stage), samples, verify=False, progress=False, **options
+        )
         for stage, samples in calibration(count).items()
     }
 
@@ -172,11 +178,11 @@ def score(name: str, replaced: Callable[[str, Any], Any], sheets: list[Page]) ->
     return Score(name, readings, *spent, shapes)
 
 
-def scores(sheets: list[Page], calibration_pages: int) -> Iterator[Score]:
+def scores(sheets: list[Page], calibration_pages: int, options: Options) -> Iterator[Score]:
     """Ours in float and in int8, then onnxruntime in float."""
     ours = floats()
     yield score("quantglow float", lambda stage, session: ours[stage], sheets)
-    integers = int8_models(calibration_pages)
+    integers = int8_models(calibration_pages, options)
     yield score("quantglow int8", lambda stage, session: integers[stage], sheets)
     yield score("onnxruntime float", lambda stage, session: session, sheets)
 
@@ -219,9 +225,11 @@ def by_stages(
             network.known.clear()
 
 
-def compare_stages(sheets: list[Page], calibration_pages: int) -> list[Comparison]:
+def compare_stages(
+    sheets: list[Page], calibration_pages: int, options: Options
+) -> list[Comparison]:
     """Readers with some networks in int8 beside float; prints a table now and then."""
-    networks = {"float": floats(), "int8": int8_models(calibration_pages)}
+    networks = {"float": floats(), "int8": int8_models(calibration_pages, options)}
     found: dict[str, list[Reading]] = defaultdict(list)
     for done, readings in enumerate(by_stages(sheets, networks), 1):
         for reader, reading in readings.items():
@@ -232,11 +240,11 @@ def compare_stages(sheets: list[Page], calibration_pages: int) -> list[Compariso
 
 
 def compare_runtimes(
-    sheets: list[Page], calibration_pages: int
+    sheets: list[Page], calibration_pages: int, options: Options
 ) -> tuple[list[Score], list[Comparison]]:
     """Ours and onnxruntime's float, timed; prints the times."""
     found = []
-    for one in scores(sheets, calibration_pages):
+    for one in scores(sheets, calibration_pages, options):
         found.append(one)
         print(
             f"{one.runtime:18} first {one.seconds:6.1f} s  again {one.seconds_again:6.1f} s  "
@@ -252,13 +260,15 @@ def main() -> None:
     parser.add_argument("--calibration-pages", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0, help="draws the pages")
     parser.add_argument("--stages", action="store_true", help="also one network at a time in int8")
+    parser.add_argument("--int16", action="store_true", help='with int16_activations="auto"')
     parser.add_argument("--output", type=Path, help="folder for ocr_pipeline.json")
     options = parser.parse_args()
     sheets = pages(options.pages, options.seed)
+    chosen = {"int16_activations": "auto"} if options.int16 else {}
     if options.stages:
-        timed, compared = [], compare_stages(sheets, options.calibration_pages)
+        timed, compared = [], compare_stages(sheets, options.calibration_pages, chosen)
     else:
-        timed, compared = compare_runtimes(sheets, options.calibration_pages)
+        timed, compared = compare_runtimes(sheets, options.calibration_pages, chosen)
     print(table(compared))
     if options.output:
         options.output.mkdir(parents=True, exist_ok=True)
