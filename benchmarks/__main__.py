@@ -21,6 +21,7 @@ from benchmarks import (
     peak,
     ratios,
     shapes,
+    unseen,
 )
 
 COMMANDS = {
@@ -39,6 +40,7 @@ COMMANDS = {
         operators,
         ratios,
         shapes,
+        unseen,
     )
 }
 """Each adds its arguments and runs; the first paragraph of its docstring is its help."""

@@ -28,7 +28,7 @@ def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("quantglow.ops.unary.Relu.reference", lambda self, x: x)
     seed = next(
         s
-        for s in range(100)
+        for s in range(500)
         if sum(n.op_type == "Relu" for n in graphs.drawn(s).model.graph.node)
         and check(graphs.drawn(s), LEVELS[0])
     )
