@@ -157,9 +157,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 1 if a network does not run."""
-    print(
-        "| network | dB | delegated | first call s | quantglow ms | onnxruntime ms | ratio |"
-    )
+    print("| network | dB | delegated | first call s | quantglow ms | onnxruntime ms | ratio |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     failed = 0
     for stranger in STRANGERS:

@@ -15,6 +15,9 @@ from quantglow.workers import each
 MANY_OUTPUTS = 64
 """Channels that are worth two threads."""
 
+LARGEST_CROSS = 1e12
+"""In units, of which weights are 127 at most: beyond it float32 cannot hold squared errors."""
+
 
 @dataclass(frozen=True)
 class Errors:
@@ -88,8 +91,13 @@ class Layer:
         return self.statistics.moments
 
     def cross(self, moments: Moments) -> Array:
-        """float32 [G, K, O/G], in units: how the input and what the weights miss vary together."""
-        return np.asarray(moments.cross_covariance() / self.unit, np.float32)
+        """float32 [G, K, O/G], in units: how the input and what the weights miss vary together.
+
+        0 in channels that are nothing beside what they miss: no weights of theirs make up for it.
+        """
+        found = moments.cross_covariance() / self.unit
+        hopeless = np.abs(found).max(axis=1, keepdims=True) > LARGEST_CROSS
+        return np.where(hopeless, 0.0, found).astype(np.float32)
 
     def in_units(self, integers: Array, steps: Array) -> Array:
         """``steps * integers``, float32."""
