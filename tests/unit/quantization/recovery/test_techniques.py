@@ -143,10 +143,9 @@ def test_slices_cover_all_rows_and_float32_adds_their_products_exactly(
 
 def test_a_channel_far_below_the_noise_is_left_alone() -> None:
     """Steps of 1e-22 cannot make up for errors of 1e4; float32 has no room for their squares."""
-    w = W[:, :2] * [1e-20, 1e3]
-    layer = layer_of(
-        CALIBRATION, w, B[:2], wanted=CALIBRATION @ w + 1e4 * RNG.normal(size=(400, 2))
-    )
+    w, b = W[:, :2] * [1e-20, 1e3], np.zeros(2)
+    wanted = CALIBRATION @ w + 1e4 * RNG.normal(size=(400, 2))
+    layer = layer_of(CALIBRATION, w, b, wanted=wanted)
     for technique in (adapt_weights, round_weights, search_scales):
         layer = technique(layer)
     assert np.isfinite(layer.integers).all()
