@@ -16,6 +16,9 @@ OLDEST_OPSET = 7
 LISTLESS_IR = 4
 """IR version since which initializers need not be inputs."""
 
+HEADS = frozenset({"kv_num_heads", "q_num_heads"})
+"""Attributes of Attention."""
+
 MAX_NBYTES = 2**31 - 1
 """Protobuf's own limit for one message: of all weights, wherever they are stored."""
 
@@ -67,6 +70,7 @@ def checked(
     check_versions(proto, origin)
     check_names(proto, origin)
     refuse_recursion(proto, origin)
+    check_heads(proto, origin)
     whole = not load_external_data(proto, origin, folder)
     try:
         accepted = for_the_checker(proto)
@@ -156,6 +160,21 @@ def refuse_recursion(proto: onnx.ModelProto, origin: str) -> None:
     if calls:
         names = sorted(f"{domain}.{name}" for domain, name in calls)
         raise ModelError(f"{origin}: the local functions {names} call themselves")
+
+
+def check_heads(proto: onnx.ModelProto, origin: str) -> None:
+    """Raise ``ModelError`` for numbers of heads that onnxruntime, which has int32 for them, would
+    take for 0 and divide by: that ends the process.
+    """
+    for node in all_nodes((*proto.graph.node, *(n for f in proto.functions for n in f.node))):
+        for attribute in node.attribute:
+            counts_heads = attribute.name in HEADS and attribute.type == onnx.AttributeProto.INT
+            if counts_heads and not 0 < attribute.i < 2**31:
+                name = node.name or next(filter(None, node.output), "")
+                raise ModelError(
+                    f"{origin}: node {name!r} ({node.op_type}): {attribute.name} is {attribute.i}. "
+                    "Remedy: give 1 or more heads; leave it out for operands of rank 4."
+                )
 
 
 def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> bool:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
+import quantglow as qg
 from quantglow.errors import ModelError, QuantglowError, UnsupportedOpError
 from quantglow.frontend import import_model, loading
 from quantglow.frontend.source_hash import source_hash
@@ -352,3 +353,12 @@ def test_names_that_are_no_text_are_refused(of: str) -> None:
     damaged = model.SerializeToString().replace(name, b"\xff" * len(name))
     with pytest.raises(ModelError, match="is not UTF-8"):
         import_model(damaged)
+
+
+@pytest.mark.parametrize("heads", [(1, 0), (0, 1), (0, 0), (2**62, 1), (1, 2**40), (-1, 1)])
+def test_heads_that_onnxruntime_would_divide_by_are_refused(heads: tuple[int, int]) -> None:
+    """In int32 they are 0, and the process would end."""
+    x = floats(1, 7, 1)
+    model, _ = single("Attention", x, x, x, opset=23, q_num_heads=heads[0], kv_num_heads=heads[1])
+    with pytest.raises(ModelError, match=r"'the_node' \(Attention\): (q|kv)_num_heads is"):
+        qg.compile(model)
