@@ -29,6 +29,8 @@ def _fits(node: Map | Rows, inner: Map | Rows) -> bool:
     """Values of full shape only, or a broadcast would be computed again and again."""
     if isinstance(inner, Rows) and not _may_hold_rows(node):
         return False
+    if isinstance(node, Rows) and _has_int64(inner):
+        return False
     return (
         (inner.type.dtype in (DType.F32, DType.I32) or _is_saturated(inner.expression))
         and inner.type.shape == node.type.shape
@@ -47,8 +49,13 @@ def _is_saturated(expression: Expr) -> bool:
 
 def _may_hold_rows(node: Map | Rows) -> bool:
     """Sums of rows of what is itself made of sums of rows would need pass after pass."""
-    no_integers = DType.I64 not in (node.type.dtype, *(a.type.dtype for a in node.args))
-    return isinstance(node, Map) and no_integers and node.type.dtype is not DType.BOOL
+    is_narrow = not _has_int64(node) and node.type.dtype is not DType.BOOL
+    return isinstance(node, Map) and is_narrow
+
+
+def _has_int64(node: Map | Rows) -> bool:
+    """What Rows may not have."""
+    return DType.I64 in (node.type.dtype, *(a.type.dtype for a in node.args))
 
 
 def _absorb(node: Map | Rows, index: int, inner: Map | Rows) -> Map | Rows:
