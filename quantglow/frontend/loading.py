@@ -136,10 +136,9 @@ def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
 
 def check_names(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for names that are no text: protobuf gives damaged ones as bytes."""
-    nodes = [*proto.graph.node, *(node for f in proto.functions for node in f.node)]
     of_nodes = (
         name
-        for node in all_nodes(nodes)
+        for node in every_node(proto)
         for name in (*node.input, *node.output, *(a.name for a in node.attribute))
     )
     values = (value.name for value in (*proto.graph.input, *proto.graph.output))
@@ -166,7 +165,7 @@ def check_heads(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for numbers of heads that onnxruntime, which has int32 for them, would
     take for 0 and divide by: that ends the process.
     """
-    for node in all_nodes((*proto.graph.node, *(n for f in proto.functions for n in f.node))):
+    for node in every_node(proto):
         for attribute in node.attribute:
             counts_heads = attribute.name in HEADS and attribute.type == onnx.AttributeProto.INT
             if counts_heads and not 0 < attribute.i < 2**31:
@@ -229,9 +228,8 @@ def safe_path(location: str, folder: Path, what: str) -> Path:
 
 def all_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Initializers and attribute tensors of the graph, its subgraphs and the local functions."""
-    nodes = [*proto.graph.node, *(node for f in proto.functions for node in f.node)]
     yield from graph_tensors(proto.graph)
-    for attribute in (a for node in all_nodes(nodes) for a in node.attribute):
+    for attribute in (a for node in every_node(proto) for a in node.attribute):
         yield from (attribute.t, *attribute.tensors)
         for graph in (attribute.g, *attribute.graphs):
             yield from graph_tensors(graph)
@@ -243,6 +241,13 @@ def graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     yield from graph.initializer
     for sparse in graph.sparse_initializer:
         yield from (sparse.values, sparse.indices)
+
+
+def every_node(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of the graph and of the local functions, with those of their subgraphs."""
+    yield from all_nodes(proto.graph.node)
+    for function in proto.functions:
+        yield from all_nodes(function.node)
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
