@@ -60,9 +60,9 @@ def computed_by(prepared: backend.PreparedModel) -> str:
     compiled = prepared.compiled
     if isinstance(compiled, PartlyCompiledModel):
         return "partly"
-    if isinstance(compiled, DelegatedModel) or compiled.build.target == "onnxruntime":
+    if isinstance(compiled, DelegatedModel):
         return "whole"
-    if not compiled.build.segments:
+    if not compiled.build.delegated:
         return "compiled"
     return "partly" if compiled.build.programs else "whole"
 

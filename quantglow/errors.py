@@ -26,6 +26,11 @@ from __future__ import annotations
 class QuantglowError(Exception):
     """Root of the tree: ``except QuantglowError`` catches every deliberate error."""
 
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """What is wrong, one line for each node where the error is about several."""
+        return (str(self),)
+
 
 class ModelError(QuantglowError):
     """The model is corrupt, refers to files outside its folder, or is ill-typed."""
@@ -40,6 +45,11 @@ class UnsupportedOpError(ModelError):
         super().__init__(
             f"{len(problems)} node(s) are not supported:\n{lines}\nRemedy: {self.remedy}."
         )
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """A line for each node."""
+        return tuple(self.problems)
 
     @property
     def remedy(self) -> str:

@@ -193,7 +193,7 @@ def kernel_times(
     compiled: CompiledModel | DelegatedModel, feeds: Mapping[str, Array]
 ) -> CallReport:
     """The time of every kernel.  Raises ``OptionError`` where there are none."""
-    if isinstance(compiled, DelegatedModel) or compiled.build.segments:
+    if isinstance(compiled, DelegatedModel) or compiled.build.segments or compiled.build.rest:
         raise OptionError(
             "layers: this model is no single program of quantglow. Remedy: omit the flag."
         )

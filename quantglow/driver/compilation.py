@@ -29,9 +29,10 @@ from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel
 from quantglow.runtime.protocol import Backend
-from quantglow.runtime.specialisations import Specialisation
+from quantglow.runtime.specialisations import Specialisation, Specialisations
 
 ON_USE = "the model leaves dimensions free: it is compiled for each shape on first use"
+FIRST = "all that is said here is said of the shapes that came first"
 
 
 def compile(
@@ -98,9 +99,22 @@ def compile_family(
         graph = family.default
     whole = Delegation(source, machine) if source else None
     if graph is None:
-        report = Report(machine.name, machine.num_threads, MemoryFigures(), {}, notes=(ON_USE,))
-        return CompiledModel(programs_of(family, None, machine, delegate=whole), report)
+        return compiled_on_use(programs_of(family, None, machine, delegate=whole))
     build = machine.compile(graph)
     programs = programs_of(family, Specialisation(graph, build), machine, delegate=whole)
     report = replace(report_of(build, seconds), notes=quantization.float_notes(graph))
+    return CompiledModel(programs, lambda: report)
+
+
+def compiled_on_use(programs: Specialisations) -> CompiledModel:
+    """A model of which nothing is compiled yet."""
+
+    def report() -> Report:
+        if programs.is_empty:
+            empty = Report(programs.target, programs.num_threads, MemoryFigures(), {})
+            return replace(empty, notes=(ON_USE,))
+        found = programs.first
+        notes = (ON_USE, FIRST, *quantization.float_notes(found.graph))
+        return replace(report_of(found.build, {}), notes=notes)
+
     return CompiledModel(programs, report)

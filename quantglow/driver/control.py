@@ -115,7 +115,8 @@ class ControlledJob:
             self.quantize(found.steps)
         made = self.job.compile(self.machine)
         note = noted(search, found)
-        return replace(made, report=with_steps(made.report, found.steps, note))
+        report = with_steps(made.report, found.steps, note)
+        return replace(made, reporter=lambda: report)
 
     def quantize(self, steps: Sequence[Step]) -> None:
         """The job's model after these steps."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,17 +18,16 @@ from quantglow.errors import (
     InputError,
     ModelError,
     QuantglowError,
-    UnsupportedOpError,
 )
 from quantglow.frontend import Source, Split, split
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.report import MemoryFigures, Report
-from quantglow.report.delegated import DelegatedNode
 from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
+from quantglow.runtime.delegation import DelegatedNode, whole_model
 from quantglow.runtime.opening import opened
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.specialisations import Specialisation
@@ -42,10 +41,9 @@ def delegated_model(source: Source, error: QuantglowError, threads: int) -> Dele
 
     Raises ``error`` with onnxruntime's message as its cause if onnxruntime does not take it either.
     """
-    reasons = reasons_of(error)
-    nodes = tuple(DelegatedNode("(all)", "the whole model", NAME, reason) for reason in reasons)
-    report = Report(NAME, threads, MemoryFigures(), {}, delegated=nodes)
-    found = DelegatedModel(source.serialized(), reasons, threads, report)
+    reasons = error.reasons
+    report = Report(NAME, threads, MemoryFigures(), {}, delegated=whole_model(reasons))
+    found = DelegatedModel(source.serialized(), reasons, threads, lambda: report)
     try:
         return loaded(found)
     except DelegationError as refusal:
@@ -56,18 +54,18 @@ def partly_compiled(
     source: Source, parts: Split, head: CompiledModel, error: QuantglowError
 ) -> PartlyCompiledModel:
     """The compiled head of a model, and its tail in onnxruntime.  Raises ``DelegationError``."""
-    assert isinstance(head.report, Report)
-    reasons = reasons_of(error)
-    tail = tuple(
-        DelegatedNode(next(filter(None, node.output)), node.op_type, NAME, "; ".join(reasons))
-        for node in parts.tail.graph.node
-    )
-    report = replace(head.report, delegated=(*head.report.delegated, *tail))
+    tail = tail_of(parts, error.reasons)
+
+    def report() -> Report:
+        known = head.report
+        assert isinstance(known, Report)
+        return replace(known, delegated=(*known.delegated, *tail))
+
     return loaded(
         PartlyCompiledModel(
             source.serialized(),
-            reasons,
-            head.report.num_threads,
+            error.reasons,
+            head.specialisations.num_threads,
             report,
             head,
             parts.tail.SerializeToString(),
@@ -76,14 +74,18 @@ def partly_compiled(
     )
 
 
+def tail_of(parts: Split, reasons: Sequence[str]) -> tuple[DelegatedNode, ...]:
+    """The operators behind the cut, which is there for these reasons."""
+    return tuple(
+        DelegatedNode(next(filter(None, node.output)), node.op_type, NAME, "; ".join(reasons))
+        for node in parts.tail.graph.node
+    )
+
+
 def loaded(model: AnyDelegated) -> AnyDelegated:
     """The model with its session, loaded here so that it fails here: ``DelegationError``."""
     model.session  # noqa: B018
     return model
-
-
-def reasons_of(error: QuantglowError) -> tuple[str, ...]:
-    return tuple(error.problems) if isinstance(error, UnsupportedOpError) else (str(error),)
 
 
 WIDTHS: dict[str, DTypeLike] = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
@@ -139,8 +141,11 @@ class Delegation:
     machine: Machine
     _tails: dict[bytes, Session] = field(default_factory=dict)
 
-    def __call__(self, case: Case) -> Specialisation:
-        """The program for a case.  Raises ``DelegationError``; ``InputError`` for wrong ranks."""
+    def __call__(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
+        """The program for a case that cannot be compiled, for these reasons.
+
+        Raises ``DelegationError``; ``InputError`` for wrong ranks.
+        """
         try:
             self.source.check_ranks(case.shape_map)
         except ModelError as error:
@@ -148,10 +153,10 @@ class Delegation:
         with suppress(ModelError, DelegationError):
             parts = split(self.source, case.shape_map, case.value_map)
             if parts is not None:
-                return self._cut(parts, case)
-        return self._whole(case)
+                return self._cut(parts, case, reasons)
+        return self._whole(case, reasons)
 
-    def _cut(self, parts: Split, case: Case) -> Specialisation:
+    def _cut(self, parts: Split, case: Case, reasons: tuple[str, ...]) -> Specialisation:
         graph = ready(Source(parts.head).at(case))
         build = self.machine.compile(graph)
         model = bytes(parts.tail.SerializeToString(deterministic=True))
@@ -160,14 +165,16 @@ class Delegation:
         known = tuple(name for name, _ in graph.outputs)
         names = tuple(port.name for port in self.source.signature.outputs)
         executable = PartsExecutable(build.executable, known, self._tails[model], names)
-        return Specialisation(graph, replace(build, executable=executable), case)
+        rest = tail_of(parts, reasons)
+        return Specialisation(graph, replace(build, executable=executable, rest=rest), case)
 
-    def _whole(self, case: Case) -> Specialisation:
+    def _whole(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
         """One program for all cases; its graph shows the inputs only."""
         shapes = case.shape_map
         ports = self.source.signature.inputs
         inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
-        build = Build(WholeExecutable(self._session), (), NAME, self.machine.num_threads)
+        executable, threads = WholeExecutable(self._session), self.machine.num_threads
+        build = Build(executable, (), NAME, threads, rest=whole_model(reasons))
         return Specialisation(Graph(tuple(inputs), ()), build, case)
 
     @cached_property

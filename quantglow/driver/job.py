@@ -247,7 +247,7 @@ class Job:
         """The compiled model of a build of the quantized graph."""
         first = Specialisation(self.quantized.graph, build, self.case)
         programs = programs_of(self.family, first, machine, decided=self._decided())
-        return CompiledModel(programs, report, self.profile)
+        return CompiledModel(programs, lambda: report, self.profile)
 
     def _verification(self, build: Build) -> Verification:
         precisions = self.quantized.report
@@ -282,8 +282,8 @@ def main_case(family: Family, profile: Profile) -> Case:
 def compiled_float(family: Family, graph: Graph, machine: Machine) -> CompiledModel:
     """A float model, compiled for the shapes of ``graph`` at once."""
     build = machine.compile(graph)
-    first = Specialisation(graph, build)
-    return CompiledModel(programs_of(family, first, machine), report_of(build, {}))
+    programs = programs_of(family, Specialisation(graph, build), machine)
+    return CompiledModel(programs, lambda: report_of(build, {}))
 
 
 def checked_report(build: Build, seconds: Mapping[str, float], found: Verification) -> Report:

@@ -29,6 +29,7 @@ from quantglow.runtime.specialisations import (
     FreeShapes,
     OneShape,
     Specialisation,
+    Specialisations,
 )
 
 if TYPE_CHECKING:
@@ -53,24 +54,35 @@ def load(
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
     machine = Machine.of(target, num_threads, backend, backends)
-    free = None if saved.free is None else reopened(saved, machine)
-    if free is not None and not is_whole(saved.graph, free.signature):
-        return CompiledModel(free, report)
-    build = machine.compile(saved.graph)
-    now = report_of(build, {})
-    report = replace(
+    programs = programs_in(saved, machine)
+    compiled = CompiledModel(programs, lambda: report_now(report, programs, saved.tail))
+    return compiled if saved.tail is None else with_tail(compiled, saved.tail)
+
+
+def programs_in(saved: SavedModel, machine: Machine) -> Specialisations:
+    """The programs of a saved model: the first one, but where the graph of the file is a part."""
+    if saved.free is None:
+        return OneShape(Specialisation(saved.graph, machine.compile(saved.graph)))
+    programs = reopened(saved, machine)
+    if is_whole(saved.graph, programs.signature):
+        build = machine.compile(saved.graph)
+        programs.add(Specialisation(saved.graph, build, saved_case(saved)))
+    return programs
+
+
+def report_now(report: Report, programs: Specialisations, tail: Tail | None) -> Report:
+    """A saved report with the figures of the first program that runs here, once there is one."""
+    if programs.is_empty:
+        return report
+    now = report_of(programs.first.build, {})
+    return replace(
         report,
         target=now.target,
         num_threads=now.num_threads,
         memory=now.memory,
         seconds=now.seconds,
-        delegated=report.delegated if saved.tail else now.delegated,
+        delegated=now.delegated if tail is None else report.delegated,
     )
-    first = Specialisation(saved.graph, build)
-    if free is not None:
-        free.add(replace(first, case=saved_case(saved)))
-    compiled = CompiledModel(free or OneShape(first), report)
-    return compiled if saved.tail is None else with_tail(compiled, saved.tail)
 
 
 def is_whole(graph: Graph, signature: Signature) -> bool:
@@ -91,7 +103,7 @@ def with_tail(head: CompiledModel, tail: Tail) -> PartlyCompiledModel:
         raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
     threads = head.specialisations.num_threads
     return PartlyCompiledModel(
-        b"", tail.reasons, threads, head.report, head, tail.model, tail.output_names
+        b"", tail.reasons, threads, head.reporter, head, tail.model, tail.output_names
     )
 
 
@@ -132,9 +144,9 @@ class Reopened:
         """The graph to compile for a case."""
         return self._origin.graph_at(case)
 
-    def delegate(self, case: Case) -> Specialisation:
+    def delegate(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
         """onnxruntime, for cases in which the model cannot be compiled."""
-        return self._delegation(case)
+        return self._delegation(case, reasons)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """What was read."""

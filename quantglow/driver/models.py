@@ -21,6 +21,7 @@ from quantglow.quantization import Decisions, decision_text
 from quantglow.runtime.build import Machine
 from quantglow.runtime.saving import Freedom, SavedModel
 from quantglow.runtime.specialisations import (
+    Delegate,
     FreeShapes,
     OneShape,
     Specialisation,
@@ -122,7 +123,7 @@ def programs_of(
     machine: Machine,
     *,
     decided: DecidedByValues | None = None,
-    delegate: Callable[[Case], Specialisation] | None = None,
+    delegate: Delegate | None = None,
 ) -> Specialisations:
     """What a model runs: ``first``, and programs for other shapes where the family has them.
 

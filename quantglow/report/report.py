@@ -17,11 +17,12 @@ from quantglow.report.accuracy import (
     worst,
     worst_tables,
 )
-from quantglow.report.delegated import DelegatedNode, delegated_nodes, delegated_table
+from quantglow.report.delegated import delegated_table
 from quantglow.report.raised import RaisedLayer, raised_table
 from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
+from quantglow.runtime.delegation import DelegatedNode
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
             sum(b.nbytes for b in buffers if b.kind is BufferKind.CONSTANT),
         ),
         seconds={**seconds, **build.seconds},
-        delegated=delegated_nodes(build),
+        delegated=build.delegated,
     )
 
 

@@ -28,7 +28,7 @@ from quantglow.memory.share import share_in_place
 from quantglow.ops.external import External
 from quantglow.runtime.batches import piece_of
 from quantglow.runtime.branches import branches_apart
-from quantglow.runtime.delegation import OnnxRuntimeBackend
+from quantglow.runtime.delegation import DelegatedNode, OnnxRuntimeBackend, nodes_of
 from quantglow.runtime.partition import Segment, partition
 from quantglow.runtime.protocol import Backend, Executable
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
@@ -51,7 +51,8 @@ class PlannedProgram:
 @dataclass(frozen=True)
 class Build:
     """A compiled graph.  ``seconds`` holds the time of each stage of the compiler, ``programs``
-    what quantglow's own backends compiled, ``segments`` the parts of a graph that was cut.
+    what quantglow's own backends compiled, ``segments`` the parts of a graph that was cut, ``rest``
+    the operators of the model that are not in the graph, but run behind it.
     """
 
     executable: Executable
@@ -60,6 +61,13 @@ class Build:
     num_threads: int
     seconds: dict[str, float] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
+    rest: tuple[DelegatedNode, ...] = ()
+
+    @property
+    def delegated(self) -> tuple[DelegatedNode, ...]:
+        """All operators that quantglow's own code generators do not run."""
+        foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
+        return (*(node for segment in foreign for node in nodes_of(segment)), *self.rest)
 
 
 def plan_program(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,6 +39,10 @@ class ReportLike(Protocol):
         """The report in types that ``json`` writes."""
 
 
+Reporter = Callable[[], ReportLike]
+"""Gives the report as it is now: there is more to say once a model of free shapes has run."""
+
+
 @dataclass(frozen=True)
 class TensorInfo:
     """An input or output as onnxruntime's ``NodeArg`` describes it."""
@@ -65,14 +69,14 @@ class TensorInfo:
 class CompiledModel:
     """A network and the machine code of it.  All methods may be called from any thread.
 
-    ``report`` says what it costs and how exact it is; ``profile`` is what it was quantized with,
-    None for a float model or one loaded from a file.  A model that leaves dimensions free takes
+    ``reporter`` makes the report; ``profile`` is what it was quantized with, None for a float model
+    or one loaded from a file.  A model that leaves dimensions free takes
     inputs of any shape that fits; for a new one it is compiled on first use, see
     ``quantglow.runtime.specialisations``.
     """
 
     specialisations: Specialisations
-    report: ReportLike
+    reporter: Reporter
     profile: Profile | None = None
 
     @staticmethod
@@ -80,7 +84,13 @@ class CompiledModel:
         graph: Graph, build: Build, report: ReportLike, profile: Profile | None = None
     ) -> CompiledModel:
         """A model of fixed shapes."""
-        return CompiledModel(OneShape(Specialisation(graph, build)), report, profile)
+        return CompiledModel(OneShape(Specialisation(graph, build)), lambda: report, profile)
+
+    @property
+    def report(self) -> ReportLike:
+        """What it costs, how exact it is, what runs elsewhere.  Of a model that is compiled on
+        first use: of the program that was compiled first, once there is one."""
+        return self.reporter()
 
     @property
     def graph(self) -> Graph:

@@ -14,6 +14,7 @@ from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.runtime.compiled import (
     CompiledModel,
+    Reporter,
     ReportLike,
     TensorInfo,
     as_array,
@@ -28,7 +29,8 @@ from quantglow.runtime.saving import Tail, save
 @dataclass(frozen=True, eq=False)
 class DelegatedModel:
     """A valid ONNX model with shapes or types that are only known while it runs: onnxruntime runs
-    it.  ``reasons`` name the nodes.  All methods may be called from any thread.
+    it.  ``reasons`` name the nodes; ``reporter`` makes the report.  All methods may be called from
+    any thread.
 
     Dimensions that the model leaves free may differ from call to call.
     """
@@ -36,7 +38,12 @@ class DelegatedModel:
     model: bytes
     reasons: tuple[str, ...]
     num_threads: int
-    report: ReportLike
+    reporter: Reporter
+
+    @property
+    def report(self) -> ReportLike:
+        """What runs elsewhere and why; of a compiled part, what ``CompiledModel.report`` says."""
+        return self.reporter()
 
     @cached_property
     def session(self) -> Session:

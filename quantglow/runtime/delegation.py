@@ -1,17 +1,53 @@
-"""onnxruntime as a backend: for External nodes, and for all that can be written as ONNX."""
+"""onnxruntime as a backend: for External nodes, and for all that can be written as ONNX.
+
+``DelegatedNode`` is what reports say of an operator that it, or another backend, runs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from quantglow.backends.onnxruntime.session import NAME, Session
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops.external import External, evaluate_externals_by
 from quantglow.runtime.opening import opened, outputs_of
+from quantglow.runtime.partition import Segment
 from quantglow.runtime.protocol import Executable
 from quantglow.types import Array
+
+
+@dataclass(frozen=True)
+class DelegatedNode:
+    """One operator, who runs it, and why not we."""
+
+    name: str
+    op: str
+    backend: str
+    reason: str = ""
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> DelegatedNode:
+        """What ``dataclasses.asdict`` gave.  Raises ``TypeError`` for other entries."""
+        return DelegatedNode(**{key: str(value) for key, value in data.items()})
+
+
+def whole_model(reasons: Sequence[str]) -> tuple[DelegatedNode, ...]:
+    """In place of its operators: a model that onnxruntime runs whole."""
+    return tuple(DelegatedNode("(all)", "the whole model", NAME, reason) for reason in reasons)
+
+
+def nodes_of(segment: Segment) -> tuple[DelegatedNode, ...]:
+    """The operators of a segment, with the name and the reason that importing left on each."""
+    backend = segment.backend.name
+    return tuple(
+        DelegatedNode(node.name, node.op_type, backend, node.reason)
+        if isinstance(node, External)
+        else DelegatedNode(node.name, node.op, backend, "its backend asked for it")
+        for node in segment.nodes
+    )
 
 
 @dataclass(frozen=True)

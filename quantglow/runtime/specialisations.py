@@ -36,6 +36,8 @@ from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.saving import Freedom
 from quantglow.types import Array
 
+NO_EMPTY_TENSORS = "an input has no elements, and programs have no empty tensors"
+
 MOST_PROGRAMS = 32
 MOST_VALUES = 16
 MOST_NBYTES = 2**30
@@ -56,6 +58,10 @@ class Specialisation:
         return self.build.executable.run(feeds)
 
 
+Delegate = Callable[[Case, tuple[str, ...]], Specialisation]
+"""What runs a case that cannot be compiled, for these reasons."""
+
+
 class Specialisations(Protocol):
     """The programs of a compiled model."""
 
@@ -70,6 +76,10 @@ class Specialisations(Protocol):
     @property
     def num_threads(self) -> int:
         """Threads that a call uses at most."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is compiled yet."""
 
     @property
     def first(self) -> Specialisation:
@@ -87,6 +97,11 @@ class OneShape:
     """A model whose shapes are all fixed."""
 
     first: Specialisation
+
+    @property
+    def is_empty(self) -> bool:
+        """It is there."""
+        return False
 
     def freedom_of_first(self) -> None:
         """The graph is all."""
@@ -115,16 +130,16 @@ class OneShape:
 class FreeShapes:
     """Programs by the cases of the inputs.  All methods may be called from any thread.
 
-    ``graph_at`` makes the graph to compile for a case, ``delegate`` what runs where that cannot be
-    compiled; ``freedom`` is what a file needs to do the same, the graph of a case being in it.
-    ``deciding`` are the inputs whose
-    values belong to a case; ``graph_at`` may ask for more by ``UndecidedError``.
+    ``graph_at`` makes the graph to compile for a case; ``delegate`` what runs where that cannot be
+    compiled, from the case and the reasons; ``freedom`` is what a file needs to do the same, the
+    graph of a case being in it.  ``deciding`` are the inputs whose values belong to a case;
+    ``graph_at`` may ask for more by ``UndecidedError``.
     """
 
     signature: Signature
     graph_at: Callable[[Case], Graph]
     machine: Machine
-    delegate: Callable[[Case], Specialisation] | None = None
+    delegate: Delegate | None = None
     freedom: Callable[[Case, Graph], Freedom] | None = None
     deciding: tuple[str, ...] = ()
     most_programs: int = MOST_PROGRAMS
@@ -153,6 +168,11 @@ class FreeShapes:
     def num_threads(self) -> int:
         """Threads that a call uses at most."""
         return self.machine.num_threads
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is compiled yet."""
+        return self._first is None
 
     @property
     def first(self) -> Specialisation:
@@ -233,7 +253,7 @@ class FreeShapes:
 
     def _compiled(self, case: Case) -> Specialisation:
         if self.delegate and any(0 in shape for _, shape in case.shapes):
-            return self.delegate(case)  # programs have no empty tensors
+            return self.delegate(case, (NO_EMPTY_TENSORS,))
         self.signature.check(case.shape_map)
         try:
             graph = self._arrays.graph(self.graph_at(case))
@@ -242,7 +262,7 @@ class FreeShapes:
             if isinstance(error, UndecidedError) and case.values is not None:
                 raise
             if self.delegate and isinstance(error, UnsupportedOpError | DelegationError):
-                return self.delegate(case)
+                return self.delegate(case, error.reasons)
             raise InputError(
                 f"the model cannot be compiled for inputs of the shapes {case}: {error}. "
                 "Remedy: feed shapes that its operators agree with."

@@ -18,6 +18,8 @@ from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
 
 node = helper.make_node
 SHAPE = (1, 3, 8, 8)
+LATE = {"sel", "index", "picked", "tiled", "y"}
+"""What ``detector`` computes where no shape is known."""
 
 
 def integers(*values: int) -> np.ndarray:
@@ -80,8 +82,7 @@ def test_all_that_can_be_compiled_is() -> None:
     compiled = qg.compile(detector())
     assert isinstance(compiled, qg.PartlyCompiledModel)
     assert not compiled.head.build.segments
-    late = {"sel", "index", "picked", "tiled", "y"}
-    assert late <= {node.name for node in compiled.report.delegated}
+    assert {node.name for node in compiled.report.delegated} >= LATE
 
 
 def test_only_wanted_outputs_are_computed() -> None:
@@ -289,3 +290,38 @@ def test_a_profile_tells_where_a_free_model_is_cut(tmp_path: Path) -> None:
     compiled = qg.quantize_and_compile(free_detector(), profile, num_threads=1)
     assert isinstance(compiled, qg.PartlyCompiledModel)
     assert len(compiled(floats(*SIZES[2]))) == 3
+
+
+def test_the_report_names_the_tail_of_a_model_that_is_cut_on_first_use(tmp_path: Path) -> None:
+    compiled = qg.compile(free_detector(), num_threads=1)
+    assert compiled.report.delegated == ()
+    compiled(floats(*SIZES[0]))
+    found = {node.name: node.reason for node in compiled.report.delegated}
+    assert set(found) >= LATE
+    assert "NonMaxSuppression" in found["sel"] and "tiled" in str(compiled.report)
+    assert compiled.report.memory.peak_nbytes > 0
+    compiled.save(tmp_path / "free.qgm")
+    loaded = qg.load(tmp_path / "free.qgm", num_threads=1)
+    assert loaded.report.delegated == compiled.report.delegated
+    loaded(floats(*SIZES[1]))
+    assert {node.name for node in loaded.report.delegated} == set(found)
+
+
+def test_the_report_says_why_a_shape_runs_whole() -> None:
+    model = model_of([node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "L"
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    compiled = qg.compile(model, num_threads=1)
+    compiled(floats(2, 3))
+    (found,) = compiled.report.delegated
+    assert (found.name, found.backend) == ("(all)", "onnxruntime")
+    assert "NonZero" in found.reason
+
+
+def test_a_free_tail_is_in_the_report_once() -> None:
+    samples = [floats(*shape, seed=i) for i, shape in enumerate(SIZES)]
+    compiled = qg.quantize_and_compile(free_detector(), samples, num_threads=1, verify=False)
+    names = [node.name for node in compiled.report.delegated]
+    compiled(samples[0])
+    assert [node.name for node in compiled.report.delegated] == names
+    assert len(set(names)) == len(names) and set(names) >= LATE
