@@ -79,6 +79,7 @@ def tail_of(parts: Split, reasons: Sequence[str]) -> tuple[DelegatedNode, ...]:
     return tuple(
         DelegatedNode(next(filter(None, node.output)), node.op_type, NAME, "; ".join(reasons))
         for node in parts.tail.graph.node
+        if node.op_type != "Constant"
     )
 
 

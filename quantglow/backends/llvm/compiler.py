@@ -27,15 +27,6 @@ def initialize() -> None:
     llvm.initialize_native_asmparser()
 
 
-@cache
-def initialize_for(triple: str) -> None:
-    """Set LLVM up for any triple; all code generators together take 10 MB."""
-    initialize()
-    if triple.split("-")[0] != llvm.get_process_triple().split("-")[0]:
-        llvm.initialize_all_targets()
-        llvm.initialize_all_asmprinters()
-
-
 def detect_host() -> Host:
     """This processor, as LLVM sees it."""
     initialize()
@@ -45,7 +36,7 @@ def detect_host() -> Host:
 
 def machine(target: Target) -> llvm.TargetMachine:
     """What generates the code of a target."""
-    initialize_for(target.triple)
+    initialize()
     made: llvm.TargetMachine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, **SETTINGS
     )

@@ -17,7 +17,7 @@ import numpy as np
 
 from quantglow.backends.llvm.executable import Context, LlvmExecutable, crew_for
 from quantglow.backends.llvm.library import addresses
-from quantglow.backends.llvm.table_runner import MOST_THREADS, SERIAL
+from quantglow.backends.llvm.table_runner import MOST_THREADS, RUN_ALONE, SERIAL
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.llvm.threads import run_table
 from quantglow.types import Array, TensorType
@@ -29,6 +29,7 @@ an input or output: its position, its address in piece 0, bytes to the next piec
 rows; ``busy``: a bit for each slot in use, on a line of its own."""
 
 _IR = f"""
+{RUN_ALONE}
 declare i64 @llvm.cttz.i64(i64, i1)
 
 define void @run_pieces(ptr %batch, i64 %begin, i64 %end) nounwind {{
@@ -59,7 +60,7 @@ own:
   %arguments = load ptr, ptr %ap
   br label %piece
 piece:
-  %p = phi i64 [ %begin, %own ], [ %p1, %next_piece ]
+  %p = phi i64 [ %begin, %own ], [ %p1, %call ]
   %some_piece = icmp slt i64 %p, %end
   br i1 %some_piece, label %move, label %done
 move:
@@ -80,20 +81,7 @@ store:
   %m1 = add i64 %m, 1
   br label %move
 call:
-  %i = phi i64 [ 0, %move ], [ %i1, %enter ]
-  %some_call = icmp slt i64 %i, %calls
-  br i1 %some_call, label %enter, label %next_piece
-enter:
-  %row = getelementptr [4 x i64], ptr %table, i64 %i
-  %fn = load ptr, ptr %row
-  %gp = getelementptr i8, ptr %row, i64 8
-  %args = load ptr, ptr %gp
-  %ip = getelementptr i8, ptr %row, i64 16
-  %items = load i64, ptr %ip
-  call void %fn(ptr %args, i64 0, i64 %items)
-  %i1 = add i64 %i, 1
-  br label %call
-next_piece:
+  call void @run_alone(ptr %table, i64 %calls)
   %p1 = add i64 %p, 1
   br label %piece
 done:

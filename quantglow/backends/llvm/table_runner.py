@@ -37,37 +37,50 @@ SPIN_CYCLES = 300_000
 YIELD_AFTER = 4_000
 """Pauses between entries before the time slice is given away (threads may outnumber cores)."""
 
-_FUTEX = {"x86_64": 202, "aarch64": 98}
+_FUTEX = 202
+"""The number of this system call on x86-64 Linux."""
 
-_IR = f"""
+_DECLARATIONS = """
 declare void @llvm.x86.sse2.pause()
 declare i64 @llvm.readcyclecounter()
 declare i64 @syscall(i64, ...)
 declare i32 @sched_yield()
 declare i32 @sched_getcpu()
 declare i64 @llvm.umax.i64(i64, i64)
+"""
 
-define void @run_alone(ptr %table, i64 %count) nounwind {{
-entry:
-  %some = icmp sgt i64 %count, 0
-  br i1 %some, label %body, label %done
-body:
-  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+_CALL_OF_ENTRY = """
   %e = getelementptr [4 x i64], ptr %table, i64 %i
   %fn = load ptr, ptr %e
   %ap = getelementptr i8, ptr %e, i64 8
   %args = load ptr, ptr %ap
   %np = getelementptr i8, ptr %e, i64 16
   %items = load i64, ptr %np
-  call void %fn(ptr %args, i64 0, i64 %items)
+"""
+"""What entry ``%i`` of ``%table`` calls: ``%fn``, with ``%args``, for ``%items``."""
+
+_RUN_ALONE = f"""
+define void @run_alone(ptr %table, i64 %count) nounwind {{
+entry:
+  %some = icmp sgt i64 %count, 0
+  br i1 %some, label %body, label %done
+body:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+{_CALL_OF_ENTRY}  call void %fn(ptr %args, i64 0, i64 %items)
   %next = add i64 %i, 1
   %more = icmp slt i64 %next, %count
   br i1 %more, label %body, label %done
 done:
   ret void
 }}
+"""
+"""Walks a table on the calling thread."""
 
-define void @share(ptr %pool, i64 %tid, i64 %threads, i64 %epoch) nounwind {{
+RUN_ALONE = _RUN_ALONE.replace("define", "define internal")
+"""``run_alone`` for modules that walk tables themselves."""
+
+_SHARE = f"""
+define internal void @share(ptr %pool, i64 %tid, i64 %threads, i64 %epoch) nounwind {{
 entry:
   %tp = getelementptr i8, ptr %pool, i64 {POOL["table"]}
   %table = load ptr, ptr %tp
@@ -112,13 +125,7 @@ try:
 lost:
   br label %attempt
 work:
-  %e = getelementptr [4 x i64], ptr %table, i64 %i
-  %fn = load ptr, ptr %e
-  %ap = getelementptr i8, ptr %e, i64 8
-  %args = load ptr, ptr %ap
-  %np = getelementptr i8, ptr %e, i64 16
-  %items = load i64, ptr %np
-  %after = add i64 %chunk, 1
+{_CALL_OF_ENTRY}  %after = add i64 %chunk, 1
   %lo = mul i64 %items, %chunk
   %b = udiv i64 %lo, %chunks
   %hi = mul i64 %items, %after
@@ -161,7 +168,10 @@ continue:
 over:
   ret void
 }}
+"""
+"""Takes part in an inference until it is over; thread 0 does the serial entries."""
 
+_RUN_SHARED = f"""
 define void @run_shared(ptr %pool, ptr %table, i64 %count, i64 %threads) nounwind {{
 entry:
   %before = load atomic i64, ptr %pool acquire, align 8
@@ -195,13 +205,16 @@ start:
   %any = icmp sgt i64 %sleepers, 0
   br i1 %any, label %wake, label %go
 wake:
-  %w = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pool, i32 129, i32 2147483647)
+  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 129, i32 2147483647)
   br label %go
 go:
   call void @share(ptr %pool, i64 0, i64 %threads, i64 %epoch)
   ret void
 }}
+"""
+"""Begins an inference, wakes sleeping workers and takes part as thread 0."""
 
+_WORK = f"""
 define void @work(ptr %pool, i64 %tid, i64 %threads, i64 %epoch) nounwind {{
 entry:
   br label %idle
@@ -223,7 +236,7 @@ sleep:
   %sp = getelementptr i8, ptr %pool, i64 {POOL["sleepers"]}
   %s0 = atomicrmw add ptr %sp, i64 1 seq_cst
   %low = trunc i64 %seen to i32
-  %w = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pool, i32 128, i32 %low, ptr null)
+  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 128, i32 %low, ptr null)
   %s1 = atomicrmw sub ptr %sp, i64 1 seq_cst
   br label %spin
 wake:
@@ -242,15 +255,19 @@ run:
 done:
   ret void
 }}
+"""
+"""A worker: waits for inferences and takes part in each, until the pool is shut."""
 
+_SHUT = f"""
 define void @shut(ptr %pool) nounwind {{
   %qp = getelementptr i8, ptr %pool, i64 {POOL["stop"]}
   store atomic i64 1, ptr %qp seq_cst, align 8
   %old = atomicrmw add ptr %pool, i64 1 seq_cst
-  %w = call i64 (i64, ...) @syscall(i64 FUTEX, ptr %pool, i32 129, i32 2147483647)
+  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 129, i32 2147483647)
   ret void
 }}
 """
+"""Lets all workers end."""
 
 
 @dataclass(frozen=True)
@@ -265,21 +282,16 @@ class Entries:
 
 @cache
 def entries(target: Target) -> Entries:
-    text = _IR.replace("FUTEX", str(_FUTEX[target.triple.split("-")[0]]))
+    """The run-time system of a target, loaded once."""
     pointer, word = ctypes.c_void_p, ctypes.c_int64
 
-    def function(name: str, *kinds: Any) -> Any:
-        # Each entry is loaded from a module of its own; `share` becomes private to it.
-        body = text.replace("define void @share", "define internal void @share")
-        for other in ("run_alone", "run_shared", "work", "shut"):
-            if other != name:
-                body = body.replace(f"define void @{other}(", f"define internal void @{other}(")
-        (address,) = addresses(target, [body], name)
+    def function(name: str, text: str, *kinds: Any) -> Any:
+        (address,) = addresses(target, [_DECLARATIONS + text], name)
         return ctypes.CFUNCTYPE(None, *kinds)(address)
 
     return Entries(
-        function("run_alone", pointer, word),
-        function("run_shared", pointer, pointer, word, word),
-        function("work", pointer, word, word, word),
-        function("shut", pointer),
+        function("run_alone", _RUN_ALONE, pointer, word),
+        function("run_shared", _SHARE + _RUN_SHARED, pointer, pointer, word, word),
+        function("work", _SHARE + _WORK, pointer, word, word, word),
+        function("shut", _SHUT, pointer),
     )
