@@ -74,11 +74,18 @@ def model_of(
     )
 
 
-def by_onnxruntime(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+def by_onnxruntime(
+    model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], optimized: bool = False
+) -> list[np.ndarray]:
+    """Outputs of onnxruntime, without the instructions that overflow in 16 bits."""
+    levels = onnxruntime.GraphOptimizationLevel
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = (
+        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
+    )
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.x64quantprecision", "1")
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     return session.run(None, dict(feeds))
 
@@ -94,3 +101,11 @@ def assert_agrees(
         assert mine.shape == expected.shape
         assert mine.dtype == np.float32
         np.testing.assert_allclose(mine, expected, rtol=tolerance, atol=tolerance)
+
+
+def small_model() -> onnx.ModelProto:
+    return single("Gemm", floats(2, 3), weights(3, 4), weights(4))[0]
+
+
+IMAGE = floats(2, 4, 5, 6)
+SCALAR = Const(np.array(0.5, np.float32))

@@ -29,7 +29,7 @@ from quantglow.passes import optimize
 from quantglow.types import DType, ElementType, QuantParams, f32
 from tests.builder import TO_NCHW, TO_NHWC, Builder, feeds_of
 from tests.strategies import networks
-from tests.unit.frontend.export_cases import by_onnxruntime
+from tests.unit.frontend.onnx_models import by_onnxruntime
 
 quick = settings(max_examples=30, deadline=None)
 
@@ -70,7 +70,7 @@ def producer(model: onnx.ModelProto, value: str) -> onnx.NodeProto | None:
 def test_drawn_networks_agree_with_onnxruntime(graph: Graph) -> None:
     feeds = feeds_of(graph)
     for made in (graph, optimize(graph)):
-        found = by_onnxruntime(export_onnx(made), feeds)
+        found = by_onnxruntime(export_onnx(made), feeds, optimized=True)
         for a, b in zip(interpret(made, feeds), found, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-4 * max(1.0, np.abs(a).max()))
 
@@ -141,7 +141,7 @@ def test_integer_outputs_are_the_integers_of_the_interpreter() -> None:
     graph = int8_network()
     stored = graph.with_outputs([graph.by_name("second")])
     feeds = feeds_of(stored)
-    (found,) = by_onnxruntime(export_onnx(stored), feeds)
+    (found,) = by_onnxruntime(export_onnx(stored), feeds, optimized=True)
     np.testing.assert_array_equal(found, interpret(stored, feeds)[0])
 
 
@@ -149,7 +149,7 @@ def test_integer_inputs_are_fed_as_they_are() -> None:
     x = Input(name="x", tensor=f32(1, 4, 5, 3).with_element(int8(0.02, 0)))
     graph = Graph(inputs=(x,), outputs=(("y", quantized_conv("y", x, int8())),))
     feeds = {"x": np.random.default_rng(0).integers(-128, 128, x.type.shape).astype(np.int8)}
-    (found,) = by_onnxruntime(export_onnx(graph), feeds)
+    (found,) = by_onnxruntime(export_onnx(graph), feeds, optimized=True)
     np.testing.assert_array_equal(found, interpret(graph, feeds)[0])
 
 
@@ -159,7 +159,9 @@ def test_int16_values_raise_the_opset() -> None:
     graph = Graph(inputs=(x,), outputs=(("y", Dequantize(name="y", x=stored)),))
     model, feeds = export_onnx(graph), feeds_of(graph)
     assert model.opset_import[0].version == 21
-    np.testing.assert_array_equal(by_onnxruntime(model, feeds)[0], interpret(graph, feeds)[0])
+    np.testing.assert_array_equal(
+        by_onnxruntime(model, feeds, optimized=True)[0], interpret(graph, feeds)[0]
+    )
 
 
 def test_two_roundings_in_a_row_stay_two() -> None:
@@ -168,7 +170,7 @@ def test_two_roundings_in_a_row_stay_two() -> None:
     fine = Rescale(name="fine", x=coarse, out=int8(0.083, 5))
     graph = Graph(inputs=(x,), outputs=(("y", Dequantize(name="y", x=fine)),))
     feeds = feeds_of(graph)
-    (found,) = by_onnxruntime(export_onnx(graph), feeds)
+    (found,) = by_onnxruntime(export_onnx(graph), feeds, optimized=True)
     np.testing.assert_array_equal(found, interpret(graph, feeds)[0])
 
 
@@ -192,7 +194,9 @@ def test_outputs_that_are_inputs_constants_or_each_other_get_values_of_their_own
     graph = Graph(inputs=(x,), outputs=(("a", x), ("b", c), ("first", y), ("second", y)))
     feeds = feeds_of(graph)
     for found, expected in zip(
-        by_onnxruntime(export_onnx(graph), feeds), interpret(graph, feeds), strict=True
+        by_onnxruntime(export_onnx(graph), feeds, optimized=True),
+        interpret(graph, feeds),
+        strict=True,
     ):
         np.testing.assert_array_equal(found, expected)
 

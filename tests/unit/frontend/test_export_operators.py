@@ -14,7 +14,9 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS
 from quantglow.interpreter import interpret
 from quantglow.ops import AveragePool
-from tests.unit.frontend.export_cases import FLOAT, INT8, Kit, by_onnxruntime
+from tests.unit.frontend.export_cases import FLOAT, INT8
+from tests.unit.frontend.export_kit import Kit
+from tests.unit.frontend.onnx_models import by_onnxruntime
 
 quick = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32 - 1)

@@ -13,7 +13,8 @@ from quantglow.frontend import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.ops.arithmetic import is_integer
 from tests.mixed_graphs import drawn_feeds, mixed_graphs
-from tests.unit.frontend.export_cases import INT8, Kit
+from tests.unit.frontend.export_cases import INT8
+from tests.unit.frontend.export_kit import Kit
 from tests.unit.quantization.qdq.qdq_models import INT8 as SIGNED
 from tests.unit.quantization.qdq.qdq_models import UINT8, QdqModel, by_onnxruntime
 

@@ -23,7 +23,7 @@ from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.params import accumulator_excess
 from quantglow.types import DType
 from tests.matrix.harness import assert_agree
-from tests.unit.frontend.export_cases import by_onnxruntime
+from tests.unit.frontend.onnx_models import by_onnxruntime
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,
@@ -228,7 +228,7 @@ def test_onnxruntime_runs_the_exported_model_with_the_same_numbers(names: tuple[
     model = export_onnx(result)
     assert model.opset_import[0].version == 21
     for feeds in samples_for(graph, 2, seed=7):
-        (found,) = by_onnxruntime(model, feeds)
+        (found,) = by_onnxruntime(model, feeds, optimized=True)
         np.testing.assert_allclose(found, interpret(result, feeds)[0], atol=0.02)
 
 
