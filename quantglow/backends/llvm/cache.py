@@ -5,7 +5,7 @@ disables it.  An entry is a file named by the symbol it defines, and the symbol 
 that the code depends on, so entries never become stale.  A file is ``MAGIC``, the SHA-256 of symbol
 and object, then the object.  It is written aside and renamed: readers see all of it or nothing.
 
-Other entries are named by a program, see ``identity``, and list the symbols of its kernels.
+Other entries are named by a kernel call, see ``identity``, and hold the symbol of its kernel.
 
 The cache only saves time.  What cannot be read is compiled again; what cannot be written is not
 kept, and the debug log says so.  A hash tells damage, not intent, and entries are run: a folder

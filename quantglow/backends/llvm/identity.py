@@ -1,7 +1,7 @@
-"""Names of programs: hashes of all that the texts of their kernels depend on.
+"""Names of kernel calls: hashes of all that the texts of their kernels depend on.
 
-Two programs of one name have the same kernels, so that whoever knows the symbols of one need not
-make the texts of the other.
+Two calls of one name have the same kernel, so that whoever knows the symbol of one need not make
+the text of the other.
 """
 
 from __future__ import annotations
@@ -15,63 +15,82 @@ import llvmlite
 import numpy as np
 
 import quantglow
+from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.target import SETTINGS, Target
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Constant
-from quantglow.instr.program import Compute, Instruction, View
+from quantglow.instr.program import Compute, Instruction
 from quantglow.types import Array, TensorType
 
 
-def program_name(steps: Sequence[Instruction], target: Target) -> str | None:
-    """The name of a program; None where the source of quantglow cannot be read."""
+def call_names(
+    steps: Sequence[Instruction], calls: Sequence[KernelCall], target: Target
+) -> list[str] | None:
+    """The names of the calls that ``steps`` became; None where the source of quantglow cannot be
+    read.
+    """
     source = source_digest()
     if source is None:
         return None
-    found = hashlib.sha256(source)
+    base = hashlib.sha256(source)
     digests: dict[int, bytes] = {}
-    settings = (repr(target), llvmlite.__version__, repr(SETTINGS))
-    for part in (*settings, *(p for step in steps for p in step_parts(step, digests))):
-        octets = part.encode() if isinstance(part, str) else part
-        found.update(len(octets).to_bytes(8, "little"))
-        found.update(octets)
-    return f"quantglow_program_{found.hexdigest()[:32]}"
+    for part in (repr(target), llvmlite.__version__, repr(SETTINGS)):
+        add(base, part)
+    names = []
+    for step, call in zip(steps, calls, strict=True):
+        found = base.copy()
+        for part in step_parts(step, call.facts, digests):
+            add(found, part)
+        names.append(f"quantglow_call_{found.hexdigest()[:32]}")
+    return names
 
 
-def step_parts(step: Instruction, digests: dict[int, bytes]) -> Iterator[str | bytes]:
-    """What rules of code generation may look at; ``digests`` are of the arrays met so far."""
+def add(digest: hashlib._Hash, part: str | bytes) -> None:
+    """Parts with their lengths: no two sequences of them look the same."""
+    octets = part.encode() if isinstance(part, str) else part
+    digest.update(len(octets).to_bytes(8, "little"))
+    digest.update(octets)
+
+
+def step_parts(
+    step: Instruction, facts: str | None, digests: dict[int, bytes]
+) -> Iterator[str | bytes]:
+    """What rules of code generation may look at, given the ``facts`` of the call; ``digests`` are
+    of the arrays met so far.
+    """
     yield type(step).__name__
+    yield repr(facts)
+    every = facts is None
     order = {view.buffer: 0 for view in step.views}
     for number, buffer in enumerate(order):
         order[buffer] = number
         yield f"{number} {buffer.kind} {buffer.nbytes}"
-        if buffer.value is not None:
+        if buffer.value is not None and every:
             yield array_digest(buffer.value, digests)
     for view in step.views:
-        yield from view_parts(view, order[view.buffer])
+        yield f"{order[view.buffer]} {view.strides} {view.offset}"
+        yield from type_parts(view.type, every)
     if not isinstance(step, Compute):
         yield encode(tuple(step.attributes.items()))
         return
     yield step.op.op
-    yield encode(tuple(step.op.attributes().items()))
-    yield from type_parts(step.op.type)
+    yield encode(tuple((k, v) for k, v in step.op.attributes().items() if every or k != "out"))
+    yield from type_parts(step.op.type, every)
     yield from step.labels
     for operand in step.op.operands:
-        yield from type_parts(operand.type)
-        if isinstance(operand, Constant):
+        yield from type_parts(operand.type, every)
+        if isinstance(operand, Constant) and every:
             yield array_digest(operand.value, digests)
 
 
-def view_parts(view: View, buffer: int) -> Iterator[str | bytes]:
-    """A view of the buffer of a number."""
-    yield f"{buffer} {view.strides} {view.offset}"
-    yield from type_parts(view.type)
-
-
-def type_parts(kind: TensorType) -> Iterator[str | bytes]:
-    """A type; the scales of channels are faster as bytes than as text."""
+def type_parts(kind: TensorType, every: bool) -> Iterator[str | bytes]:
+    """A type, with its scales and zero points if ``every`` part counts; those of channels are
+    faster as bytes than as text.
+    """
     yield f"{kind.dtype} {kind.shape}"
     if kind.quant is not None:
         yield str(kind.quant.axis)
+    if kind.quant is not None and every:
         yield np.asarray(kind.quant.scales, "<f4").tobytes()
         yield np.asarray(kind.quant.zero_points, "<i4").tobytes()
 

@@ -26,6 +26,8 @@ class KernelCall:
     ``pointers``: views of buffers, or constant arrays (packed weights) the backend owns.
     ``items``: independent pieces of work, split among threads in contiguous ranges.
     ``work``: rough operation count; small calls run on one thread.
+    ``facts``: all that the text depends on of the values of constants and of the parameters of
+    quantization; None: it may depend on each of them.
     """
 
     code: str | Callable[[], str]
@@ -33,6 +35,7 @@ class KernelCall:
     items: int
     work: float
     label: str = ""
+    facts: str | None = None
 
     @cached_property
     def ir(self) -> str:

@@ -18,7 +18,7 @@ import llvmlite
 
 from quantglow import debug
 from quantglow.backends.llvm.cache import ObjectCache, user_cache
-from quantglow.backends.llvm.identity import program_name
+from quantglow.backends.llvm.identity import call_names
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.link import UnlinkableError, linked
 from quantglow.backends.llvm.target import SETTINGS, Target
@@ -40,6 +40,7 @@ class KernelLibrary:
         self.target = target
         self.cache = cache or user_cache()
         self._addresses: dict[str, int] = {}
+        self._named: dict[str, str] = {}
         self._lock = threading.RLock()
         _libraries.add(self)
 
@@ -72,36 +73,41 @@ class KernelLibrary:
                 self._addresses.update(self._loaded(objects))
         return symbols
 
-    def load_program(self, name: str | None, calls: Sequence[KernelCall]) -> list[int]:
-        """Addresses of the kernels of a program.
+    def load_calls(self, names: Sequence[str] | None, calls: Sequence[KernelCall]) -> list[int]:
+        """Addresses of the kernels of calls.
 
-        Where its kernels are known by its name and all in the cache, no text is made.
+        Texts are made only of kernels that are neither known by the name of a call nor in the
+        cache.  Without names all are made.
         """
-        found = None if name is None else self._known(name)
-        if found is not None and len(found) == len(calls):
-            return found
-        symbols = self._load((call.ir for call in calls), KERNEL)
-        if name is not None:
-            self.cache.put(name, "\n".join(symbols).encode())
-        return [self._addresses[symbol] for symbol in symbols]
-
-    def _known(self, name: str) -> list[int] | None:
-        """Addresses of the kernels that a program had before; None if one of them is missing."""
-        listed = self.cache.get(name)
-        if listed is None:
-            return None
-        symbols = listed.decode().split("\n")
+        if names is None:
+            return self.load(call.ir for call in calls)
         with self._lock:
-            objects = {}
-            for symbol in dict.fromkeys(symbols):
-                if symbol not in self._addresses:
-                    code = self.cache.get(symbol)
-                    if code is None:
-                        return None
-                    objects[symbol] = code
-            if objects:
-                self._addresses.update(self._loaded(objects))
-            return [self._addresses[symbol] for symbol in symbols]
+            self._load_known(names)
+            new = {n: c for n, c in zip(names, calls, strict=True) if n not in self._named}
+            if new:
+                made = self._load((call.ir for call in new.values()), KERNEL)
+                for name, symbol in zip(new, made, strict=True):
+                    self._named[name] = symbol
+                    self.cache.put(name, symbol.encode())
+            return [self._addresses[self._named[name]] for name in names]
+
+    def _load_known(self, names: Sequence[str]) -> None:
+        """Load the kernels of calls of these names that the cache has."""
+        found: dict[str, str] = {}
+        objects: dict[str, bytes] = {}
+        for name in dict.fromkeys(names):
+            if name in self._named or (listed := self.cache.get(name)) is None:
+                continue
+            symbol = listed.decode()
+            if symbol not in self._addresses and symbol not in objects:
+                code = self.cache.get(symbol)
+                if code is None:
+                    continue
+                objects[symbol] = code
+            found[name] = symbol
+        if objects:
+            self._addresses.update(self._loaded(objects))
+        self._named.update(found)
 
     def symbol(self, text: str, entry: str) -> str:
         """A name that depends on everything the code depends on."""
@@ -176,4 +182,4 @@ def kernel_addresses(
     target: Target, steps: Sequence[Instruction], calls: Sequence[KernelCall]
 ) -> list[int]:
     """Addresses of the kernels of the calls that ``steps`` became."""
-    return library(target).load_program(program_name(steps, target), calls)
+    return library(target).load_calls(call_names(steps, calls, target), calls)

@@ -27,14 +27,14 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
     found: Threads = []
     asking = [""]
     libraries: dict[Any, KernelLibrary] = {}
-    compiled, load_program = KernelLibrary.compile, KernelLibrary.load_program
+    compiled, load_calls = KernelLibrary.compile, KernelLibrary.load_calls
 
     def library(target: Any) -> KernelLibrary:
         return libraries.setdefault(target, KernelLibrary(target, ObjectCache(tmp_path)))
 
     def loading(self: KernelLibrary, *arguments: Any) -> list[int]:
         asking[0] = threading.current_thread().name
-        return load_program(self, *arguments)
+        return load_calls(self, *arguments)
 
     def recorded(self: KernelLibrary, text: str) -> bytes:
         found.append(asking[0])
@@ -42,7 +42,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
 
     monkeypatch.setattr("quantglow.backends.llvm.library.library", library)
     monkeypatch.setattr(KernelLibrary, "compile", recorded)
-    monkeypatch.setattr(KernelLibrary, "load_program", loading)
+    monkeypatch.setattr(KernelLibrary, "load_calls", loading)
     monkeypatch.setattr(ahead, "physical_cores", lambda: 2)
     return found
 

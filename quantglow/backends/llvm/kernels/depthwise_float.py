@@ -50,6 +50,7 @@ class FloatDepthwise:
             items=self.y.count * self.y.height,
             work=float(outputs * kh * kw),
             label="depthwise float",
+            facts=self.epilogue.facts,
         )
 
     def constants(self) -> tuple[Array, Array]:

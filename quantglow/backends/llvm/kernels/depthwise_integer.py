@@ -85,6 +85,7 @@ class IntegerDepthwise:
             items=self.y.count * groups * parts,
             work=float(outputs * len(self.row_taps) * len(self.column_taps)),
             label=f"depthwise {self.rows.outputs}x{self.blocks.columns}",
+            facts=self.epilogue.facts,
         )
 
     def constants(self) -> tuple[Array, Array, Array]:

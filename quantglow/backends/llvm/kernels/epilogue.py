@@ -22,6 +22,7 @@ from quantglow.backends.llvm.kernels.vectors import ELEMENTS, clip_float, round_
 from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
+from quantglow.graph.node import Constant
 from quantglow.ops import Conv
 from quantglow.ops.activation import X
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
@@ -33,6 +34,9 @@ RANGE_NBYTES = 64
 
 LESSER_MAGNITUDE = 2
 """Its choice: the operand of the lesser magnitude, with the sign of the first."""
+
+LARGEST_WEIGHT = 128
+"""Of int8 weights, in magnitude."""
 
 LANE = 4
 """int32 elements of a 128-bit lane."""
@@ -105,14 +109,30 @@ class Epilogue:
         scale = np.asarray(self.op.accumulator_scale(), np.float32)
         return np.broadcast_to(scale, (self.op.type.shape[-1],))
 
+    @property
+    def facts(self) -> str:
+        """All that code around this epilogue depends on of the values of constants and of the
+        parameters of quantization: others are operands.
+        """
+        if self.op.out is None:
+            return ""
+        step = None if self.op.activation is None else self.op.type.params.scale
+        return f"{self.may_overflow} {self.bounds} {self.zero_point} {step}"
+
     @cached_property
     def may_overflow(self) -> bool:
         """Whether a scaled sum might not fit int32 (the conversion would give its minimum)."""
-        w, b = self.op.w, self.op.b
-        assert w is not None and b is not None
-        magnitudes = channel_sums(w.value, magnitudes=True)  # type: ignore[attr-defined]
-        largest = largest_code(self.op.x.type) * magnitudes
-        largest += np.abs(b.value.astype(np.float64))  # type: ignore[attr-defined]
+        assert isinstance(self.op.w, Constant)
+        w = self.op.w.value
+        if self.op.activation is None and not self._may_exceed(LARGEST_WEIGHT * w[..., 0].size):
+            return False  # Most networks: no look at each weight.
+        return self._may_exceed(channel_sums(w, magnitudes=True))
+
+    def _may_exceed(self, magnitudes: Array | int) -> bool:
+        """``may_overflow`` with weights of these magnitudes, added for each channel."""
+        assert isinstance(self.op.b, Constant)
+        largest = largest_code(self.op.x.type) * np.asarray(magnitudes, np.float64)
+        largest = largest + np.abs(self.op.b.value.astype(np.float64))
         bound = float((largest * self.multipliers()).max(initial=0.0))
         if self.op.residual is not None:
             kind = self.op.residual.type
