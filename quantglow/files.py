@@ -47,19 +47,33 @@ def writing(target: str | os.PathLike[str]) -> Iterator[Path]:
         with replacing(target) as temporary:
             yield temporary
     except OSError as error:
-        raise FileFormatError(f"cannot write {os.fspath(target)!r}: {error}") from error
+        raise FileFormatError(
+            f"cannot write {os.fspath(target)!r}: {cause(error)}. Remedy: name a file in a folder "
+            "that exists and has room, where you may write."
+        ) from error
+
+
+def cause(error: Exception) -> str:
+    """What the system says of a file, without its number, and without the names of files that the
+    user did not choose."""
+    said = error.strerror if isinstance(error, OSError) else None
+    return said or str(error)
 
 
 @contextmanager
 def replacing(target: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file beside ``target`` that becomes it when the block ends well.
 
-    It has the permissions of ``target``, or those of any new file.
+    It has the permissions of ``target``, or those of any new file.  A link stays: the file that it
+    names is replaced.
     If the block raises, the temporary file vanishes and ``target`` stays as it was.
+    Raises ``OSError``, for folders, devices and pipes, too.
     """
-    path = Path(target)
-    if not path.name:
+    path = Path(os.path.realpath(target))
+    if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "It is a device or a pipe", str(path))
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     # Not tempfile: its files are for this user only, and to ask for the umask one has to change it.
     os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))

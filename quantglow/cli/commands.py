@@ -23,6 +23,7 @@ from quantglow.cli.arguments import (
     shapes_of,
 )
 from quantglow.cli.files import (
+    ARRAYS,
     MODELS,
     SAVED,
     arrays_in,
@@ -57,7 +58,7 @@ def profile_arguments(parser: argparse.ArgumentParser) -> None:
 def profile(options: argparse.Namespace, console: Console) -> None:
     """Record a profile."""
     check_onnx(options.model)
-    check_writable(options.output)
+    check_writable(options.output, ARRAYS, (options.model, options.calibration_data))
     found = stages.profile(
         options.model,
         options.calibration_data,
@@ -96,7 +97,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     """Quantize, compile, check, report and save; the best model too where a contract broke."""
     check_onnx(options.model)
     if options.output:
-        check_writable(options.output, MODELS)
+        check_writable(options.output, MODELS, (options.model, options.calibration_data))
     try:
         compiled = main_job.quantize_and_compile(
             options.model,
@@ -127,7 +128,7 @@ def compile_arguments(parser: argparse.ArgumentParser) -> None:
 
 def compile(options: argparse.Namespace, console: Console) -> None:
     """Compile a model as it is and save it."""
-    check_writable(options.output, MODELS)
+    check_writable(options.output, MODELS, (options.model,))
     compiled = opened(options)
     console.print(compiled.report)
     save(compiled, options.output, console)
@@ -145,7 +146,7 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     """Run once; show and save the outputs."""
     if options.output:
-        check_writable(options.output)
+        check_writable(options.output, ARRAYS, (options.model, options.inputs))
     feeds = arrays_in(options.inputs)
     compiled = opened(options)
     outputs = compiled.run(None, feeds)

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     """Print the diagnosis, and write it."""
     check_onnx(options.model)
     if options.output:
-        check_writable(options.output, PAGES)
+        check_writable(options.output, PAGES, (options.model, options.calibration_data))
     found = stages.diagnose(
         options.model,
         options.calibration_data,

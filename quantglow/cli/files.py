@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from quantglow.errors import InputError, OptionError
-from quantglow.files import read_arrays, writing
+from quantglow.files import cause, read_arrays, writing
 from quantglow.types import Array
 
 SAVED = ".qgm"
 MODELS = (SAVED, ".onnx")
 """How files of models end that commands write."""
+ARRAYS = (".npz",)
+"""And files of arrays, profiles among them."""
 
 
 def is_saved(model: str) -> bool:
@@ -32,16 +34,24 @@ def check_onnx(model: str) -> None:
         )
 
 
-def check_writable(output: str, endings: tuple[str, ...] = ()) -> None:
-    """Raise ``OptionError`` before the work rather than after it; ``endings``: those allowed."""
+def check_writable(output: str, endings: tuple[str, ...] = (), inputs: Sequence[str] = ()) -> None:
+    """Raise ``OptionError`` before the work rather than after it.
+
+    ``endings``: those allowed; ``inputs``: files that the command reads, which stay as they are.
+    """
     path = Path(output).absolute()
     if endings and path.suffix not in endings:
         raise OptionError(f"output must end in {' or '.join(endings)}, got {output!r}")
+    if any(path.resolve() == Path(name).resolve() for name in inputs):
+        raise OptionError(f"{output!r} would be read and overwritten. Remedy: another output name")
     if path.is_dir():
         raise OptionError(f"cannot write {output!r}: it is a folder. Remedy: add a file name")
     folder = path.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise OptionError(f"cannot write {output!r}: the folder {folder} is missing or read-only")
+        raise OptionError(
+            f"cannot write {output!r}: the folder {folder} is missing or read-only. "
+            "Remedy: make it, or name another one"
+        )
 
 
 def arrays_in(path: str) -> dict[str, Array]:
@@ -50,8 +60,8 @@ def arrays_in(path: str) -> dict[str, Array]:
         return read_arrays(path)
     except (OSError, ValueError) as error:
         raise InputError(
-            f"cannot read inputs {path!r}: {error}. Remedy: write them with numpy.savez(path, "
-            "**feeds), one array for each input."
+            f"cannot read inputs {path!r}: {cause(error)}. "
+            "Remedy: write them with numpy.savez(path, **feeds), one array for each input."
         ) from error
 
 

@@ -19,7 +19,7 @@ from quantglow.cli.answers import READERS
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.driver.control import AccuracyContract
 from quantglow.errors import CalibrationError, OptionError
-from quantglow.files import read_arrays
+from quantglow.files import cause, read_arrays
 from quantglow.options import QuantizationConfig
 from quantglow.types import Array
 
@@ -83,7 +83,9 @@ def load_recipe(path: str | os.PathLike[str]) -> Recipe:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
         return _recipe(file, data)
     except (OSError, ValueError) as error:
-        raise OptionError(f"recipe {os.fspath(path)!r}: {error}") from error
+        raise OptionError(
+            f"recipe {os.fspath(path)!r}: {cause(error)}. See calibration/README.md."
+        ) from error
 
 
 def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array, Array | None]:

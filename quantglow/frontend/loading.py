@@ -11,6 +11,7 @@ import onnx.inliner
 from google.protobuf.message import DecodeError, EncodeError
 
 from quantglow.errors import ModelError, UnsupportedOpError
+from quantglow.files import cause
 
 OLDEST_OPSET = 7
 LISTLESS_IR = 4
@@ -45,16 +46,22 @@ def read_file(path: Path) -> bytes:
             raise ModelError(f"{path}: {TOO_LARGE}")
         return path.read_bytes()
     except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read: {error}") from None
+        raise ModelError(
+            f"{path}: cannot be read: {cause(error)}. Remedy: give the path of an ONNX file."
+        ) from None
 
 
 def decoded(data: bytes, origin: str) -> onnx.ModelProto:
     if not data:
-        raise ModelError(f"{origin}: is empty; export the model again")
+        raise ModelError(f"{origin}: is empty. Remedy: export the model again.")
     try:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except DecodeError as error:
-        raise ModelError(f"{origin}: is no ONNX file, or is truncated: {error}") from None
+        raise ModelError(
+            f"{origin}: is no ONNX file, or is truncated: {error}. "
+            "Remedy: export or copy the model again; what a compiled model's save wrote is for "
+            "quantglow.load."
+        ) from None
     return proto
 
 

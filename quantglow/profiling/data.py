@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import CalibrationError, InputError
-from quantglow.files import read_arrays
+from quantglow.files import cause, read_arrays
 from quantglow.graph.signature import Dim, Port, Signature
 from quantglow.types import Array
 
@@ -96,7 +96,7 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
         return read_arrays(path)
     except (OSError, ValueError) as error:
         raise CalibrationError(
-            f"cannot read calibration data {os.fspath(path)!r}: {error}. "
+            f"cannot read calibration data {os.fspath(path)!r}: {cause(error)}. "
             "Remedy: write it with numpy.savez, one array for each input."
         ) from error
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import FileFormatError
-from quantglow.files import DAMAGED_CONTENT, writing
+from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.case import Case
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.types import Array
@@ -76,7 +76,10 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, 
         runs = [_run(entry) for entry in manifest.get("runs", [])]
         return str(manifest["source_hash"]), histograms, int(manifest["samples"]), runs
     except OSError as error:
-        raise FileFormatError(f"cannot read profile {os.fspath(path)!r}: {error}") from error
+        raise FileFormatError(
+            f"cannot read profile {os.fspath(path)!r}: {cause(error)}. Remedy: give the path of an "
+            ".npz file that Profile.save wrote."
+        ) from error
     except DAMAGED_CONTENT as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a profile of version {VERSION}, or it is truncated or "

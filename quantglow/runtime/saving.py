@@ -43,7 +43,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
-from quantglow.files import DAMAGED_CONTENT, writing
+from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.graph import Graph
 from quantglow.graph.text import constants_of, parse_graph, print_graph
 from quantglow.types import Array
@@ -140,7 +140,10 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below; its own errors are other ones
     except OSError as error:
-        raise FileFormatError(f"cannot read {os.fspath(path)!r}: {error}") from error
+        raise FileFormatError(
+            f"cannot read {os.fspath(path)!r}: {cause(error)}. "
+            "Remedy: give the path of a .qgm file that a compiled model's save wrote."
+        ) from error
     try:
         with file, zipfile.ZipFile(file) as archive:
             return read(archive)
@@ -148,7 +151,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
             f"{CASE_VERSION}), or it is truncated or altered: {error}. "
-            "Remedy: save the model again, or copy it again."
+            "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
 

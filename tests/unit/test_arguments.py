@@ -248,6 +248,20 @@ def test_a_path_that_cannot_be_written_is_named(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("read", [qg.compile, qg.load, qg.Profile.load, qg.import_model])
+@pytest.mark.parametrize("content", [None, b"", b"something else", "folder"], ids=brief)
+def test_a_file_that_is_none_is_named_with_a_remedy(
+    read: Function, content: bytes | str | None, tmp_path: Path
+) -> None:
+    path = tmp_path / "file"
+    if content == "folder":
+        path.mkdir()
+    elif isinstance(content, bytes):
+        path.write_bytes(content)
+    with pytest.raises(qg.QuantglowError, match=r"file(.|\n)*Remedy: "):
+        read(str(path))
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     config = qg.QuantizationConfig(
         seed=np.int64(3), percentile=np.float32(99.5), per_channel=np.bool_(False)

@@ -37,3 +37,19 @@ def test_a_failing_block_leaves_the_old_file_alone(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError), replacing(path) as temporary:
         (temporary.write_bytes(b"half"), tmp_path.read_bytes())
     assert (os.listdir(tmp_path), path.read_bytes()) == (["kept"], b"old")
+
+
+def test_a_link_stays_and_the_file_that_it_names_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with replacing(tmp_path / "link") as temporary:
+        temporary.write_bytes(b"new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_bytes() == b"new"
+
+
+def test_pipes_and_devices_are_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="device or a pipe"), replacing(tmp_path / "pipe"):
+        pass
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert os.listdir(tmp_path) == ["pipe"]

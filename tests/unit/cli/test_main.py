@@ -228,6 +228,8 @@ def test_the_inspected_report_is_that_of_the_options(
         ("quantize net.onnx --calibration-data plain.npy", "CalibrationError: cannot read"),
         ("quantize net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
         ("compile net.onnx --output a.txt", "OptionError: output must end in .qgm or .onnx"),
+        ("run net.onnx --inputs one.npz --output a.txt", "OptionError: output must end in .npz"),
+        ("profile net.onnx --calibration-data samples.npz --output a", "OptionError: output must"),
         ("quantize net.qgm --calibration-data samples.npz", "OptionError: "),
         ("profile net.qgm --calibration-data samples.npz --output a.npz", "OptionError: "),
         ("debug net.qgm --calibration-data samples.npz", "OptionError: "),
@@ -238,6 +240,24 @@ def test_errors_are_one_message_and_exit_code_1(
 ) -> None:
     assert run(folder, line) == 1
     assert capsys.readouterr().err.startswith(f"quantglow: {message}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "compile net.onnx --output net.onnx",
+        "quantize net.onnx --calibration-data samples.npz --output net.onnx",
+        "profile net.onnx --calibration-data samples.npz --output samples.npz",
+        "run net.onnx --inputs one.npz --output one.npz",
+    ],
+)
+def test_what_is_read_is_not_overwritten(
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str
+) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert run(folder, line) == 1
+    assert "would be read and overwritten" in capsys.readouterr().err
+    assert before == {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_output_into_a_missing_folder_is_refused_before_the_work(
