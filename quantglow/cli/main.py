@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.cli import calibrate, commands, debug, demo
+from quantglow.cli import bench, calibrate, commands, debug, demo, inspect
 from quantglow.errors import QuantglowError
 from quantglow.version import __version__
 
@@ -67,14 +67,14 @@ COMMANDS: dict[str, Command] = {
     ),
     "bench": Command(
         "measure the latency of a model",
-        commands.bench_arguments,
-        commands.bench,
+        bench.add_arguments,
+        bench.run,
         "quantglow bench net.qgm --num-threads 2",
     ),
     "inspect": Command(
         "print a stage of the compiler: graph, primitives, program, memory plan or report",
-        commands.inspect_arguments,
-        commands.inspect,
+        inspect.add_arguments,
+        inspect.run,
         "quantglow inspect net.qgm --stage program",
     ),
     "calibrate": Command(

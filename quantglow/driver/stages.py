@@ -157,8 +157,3 @@ def float_graph_of(model: Any, input_shapes: InputShapes | None = None) -> Graph
     """The optimized float graph of a model at one shape, or of a graph."""
     graph = model if isinstance(model, Graph) else import_model(model, input_shapes)
     return passes.optimize(float_only(graph))
-
-
-def profile_of(graph: Graph, data: Any, subset_size: int = 300) -> Profile:
-    """The profile that ``data`` is or names, or a new one over these samples."""
-    return profile_in(data) or profile(graph, data, subset_size=subset_size)

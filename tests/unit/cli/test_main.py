@@ -228,6 +228,8 @@ def test_the_inspected_report_is_that_of_the_options(
         ("quantize net.onnx --calibration-data plain.npy", "CalibrationError: cannot read"),
         ("quantize net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
         ("compile net.onnx --output a.txt", "OptionError: output must end in .qgm or .onnx"),
+        ("run net.qgm --inputs one.npz --input-shapes x:1", "OptionError: input_shapes is for"),
+        ("bench net.onnx --input-shapes z:1", "ModelError: input_shapes names"),
         ("run net.onnx --inputs one.npz --output a.txt", "OptionError: output must end in .npz"),
         ("profile net.onnx --calibration-data samples.npz --output a", "OptionError: output must"),
         ("quantize net.qgm --calibration-data samples.npz", "OptionError: "),

@@ -1,0 +1,87 @@
+"""``quantglow inspect``: what a stage of the compiler makes of a model."""
+
+from __future__ import annotations
+
+import argparse
+
+from rich.console import Console
+
+from quantglow.cli.arguments import (
+    calibration_arguments,
+    config_of,
+    model_argument,
+    quantization_arguments,
+    quantization_options,
+    shapes_of,
+)
+from quantglow.cli.files import SAVED, is_saved
+from quantglow.cli.opening import refuse_shapes_of_saved
+from quantglow.driver import compilation, main_job, stages
+from quantglow.driver.job import Job
+from quantglow.driver.models import is_quantized
+from quantglow.errors import OptionError
+from quantglow.graph.graph import Graph
+from quantglow.report import Report
+from quantglow.runtime import saving
+from quantglow.runtime.build import plan_program
+
+STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser, f"ONNX or {SAVED} model")
+    calibration_arguments(parser, required=False)
+    quantization_arguments(parser)
+    parser.add_argument("--stage", choices=STAGES, default="optimized", help="default: %(default)s")
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Print one stage.  With calibration data the stages after ``optimized`` are those of
+    ``quantize`` with the same options."""
+    console.file.write(stage_text(options).rstrip("\n") + "\n")
+
+
+def stage_text(options: argparse.Namespace) -> str:
+    """The text of the stage that ``options`` ask for."""
+    refuse_shapes_of_saved(options)
+    if options.stage == "report":
+        return str(report_of(options))
+    graph = graph_of(options)
+    if options.stage == "int8" and not is_quantized(graph):
+        raise OptionError("stage int8 needs --calibration-data FILE")
+    if options.stage in ("imported", "optimized", "int8"):
+        return str(graph)
+    planned = plan_program(graph)
+    texts = {"lowered": planned.lowered, "program": planned.program, "memory": planned.plan}
+    return str(texts[options.stage])
+
+
+def graph_of(options: argparse.Namespace) -> Graph:
+    """The graph of the stage, or the one that the program is made of."""
+    if is_saved(options.model):
+        return saving.load(options.model).graph
+    if options.calibration_data and options.stage not in ("imported", "optimized"):
+        job = Job(options.model, verify=False)
+        job.prepare(shapes_of(options), options.calibration_data)
+        job.calibrate(options.subset_size, "auto")
+        job.quantize(config_of(options))
+        return job.quantized.graph
+    graph = stages.import_model(options.model, shapes_of(options))
+    if options.stage == "imported" or is_quantized(graph):
+        return graph
+    return stages.float_graph_of(graph)
+
+
+def report_of(options: argparse.Namespace) -> object:
+    """The report saved with a model, or that of quantizing or compiling one now."""
+    if is_saved(options.model):
+        return Report.from_json(saving.load(options.model).report)
+    if not options.calibration_data:
+        return compilation.compile(options.model, input_shapes=shapes_of(options)).report
+    return main_job.quantize_and_compile(
+        options.model,
+        options.calibration_data,
+        **quantization_options(options),
+        subset_size=options.subset_size,
+        input_shapes=shapes_of(options),
+    ).report
