@@ -7,7 +7,7 @@ Conv) and writes the shape arithmetic of every padded conv, as users' models hav
 
 from __future__ import annotations
 
-import sys
+import argparse
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
@@ -63,5 +63,7 @@ def efficientnet_lite0(batch: int = 1) -> Path:
 
 
 if __name__ == "__main__":
-    for size in [int(argument) for argument in sys.argv[1:]] or [1]:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.export_efficientnet_lite0")
+    parser.add_argument("batch", nargs="*", type=int, default=[1], help="default: 1")
+    for size in parser.parse_args().batch:
         print(efficientnet_lite0(size))

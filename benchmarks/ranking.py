@@ -6,7 +6,7 @@ correlation of the cosines of all pairs of test passages.
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -43,7 +43,10 @@ def cosines(rows: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else CALIBRATION
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ranking", description=__doc__)
+    what = "samples to calibrate on (default: %(default)s)"
+    parser.add_argument("samples", nargs="?", type=int, default=CALIBRATION, help=what)
+    count = parser.parse_args().samples
     network = models.network("minilm")
     ids = samples.load("passages.npz")["ids"].astype(np.int64)
     session = ort.InferenceSession(str(network.path()), providers=["CPUExecutionProvider"])

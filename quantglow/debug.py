@@ -2,7 +2,7 @@
 
 ``QUANTGLOW_DEBUG=1``    timings of the stages and memory figures, on stderr
 ``QUANTGLOW_DEBUG=2``    also the IR after each pass that changed it
-``QUANTGLOW_DEBUG=3``    also the LLVM IR of every kernel
+``QUANTGLOW_DEBUG=3``    also the LLVM IR of every kernel, compiled anew: the cache is not asked
 ``QUANTGLOW_DEBUG=4``    also the assembly
 ``QUANTGLOW_VERIFY=1``   verify types and names after every pass
 ``QUANTGLOW_DUMP_DIR``   write ``07-fold-batch-norm.ir`` for each pass that changed the graph
@@ -21,6 +21,9 @@ from pathlib import Path
 
 from quantglow.errors import OptionError
 
+KERNELS = 3
+"""The level from which on the code of kernels is logged."""
+
 _counter = itertools.count()
 
 
@@ -28,6 +31,11 @@ def level() -> int:
     """The value of ``QUANTGLOW_DEBUG``, 0 when unset or not a number."""
     value = os.environ.get("QUANTGLOW_DEBUG", "0")
     return int(value) if value.isdigit() else 0
+
+
+def shows_kernels() -> bool:
+    """Whether the code of kernels is to be seen."""
+    return level() >= KERNELS
 
 
 def verifying() -> bool:

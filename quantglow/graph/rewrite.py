@@ -99,8 +99,9 @@ def rewrite_pass(name: str) -> Callable[[LocalRule], RewritePass]:
 
 
 def pass_name(step: Pass) -> str:
+    """``fold-batch-norm``, of a function as of a pass that has a name."""
     name = getattr(step, "name", None) or getattr(step, "__name__", type(step).__name__)
-    return str(name)
+    return str(name).replace("_", "-")
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:

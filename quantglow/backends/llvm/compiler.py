@@ -58,7 +58,7 @@ def compiled(target: Target, text: str) -> bytes:
 
     Several threads may compile at once.
     """
-    debug.log(3, text)
+    debug.log(debug.KERNELS, text)
     generator = _generators.of(target)
     try:
         module = llvm.parse_assembly(text, llvm.create_context())

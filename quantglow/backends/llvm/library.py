@@ -96,11 +96,11 @@ class KernelLibrary:
         found: dict[str, str] = {}
         objects: dict[str, bytes] = {}
         for name in dict.fromkeys(names):
-            if name in self._named or (listed := self.cache.get(name)) is None:
+            if name in self._named or (listed := self._cached(name)) is None:
                 continue
             symbol = listed.decode()
             if symbol not in self._addresses and symbol not in objects:
-                code = self.cache.get(symbol)
+                code = self._cached(symbol)
                 if code is None:
                     continue
                 objects[symbol] = code
@@ -119,11 +119,15 @@ class KernelLibrary:
 
     def object_code(self, symbol: str, text: str) -> bytes:
         """The object of a module that defines ``symbol``: from the cache, or compiled and kept."""
-        code = self.cache.get(symbol)
+        code = self._cached(symbol)
         if code is None:
             code = self.compile(text)
             self.cache.put(symbol, code)
         return code
+
+    def _cached(self, name: str) -> bytes | None:
+        """What the cache has; nothing where the code of all kernels is to be seen."""
+        return None if debug.shows_kernels() else self.cache.get(name)
 
     def compile(self, text: str) -> bytes:
         """Object code of a module.  Raises ``BackendError`` with the text when LLVM refuses it."""

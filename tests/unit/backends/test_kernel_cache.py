@@ -70,8 +70,8 @@ def product(kernels: KernelLibrary) -> int:
     return int(out[0])
 
 
-def started(root: Path | str) -> subprocess.Popen[str]:
-    environment = {**os.environ, ENVIRONMENT: str(root)}
+def started(root: Path | str, **switches: str) -> subprocess.Popen[str]:
+    environment = {**os.environ, ENVIRONMENT: str(root), **switches}
     return subprocess.Popen(
         [sys.executable, "-c", PRODUCT], env=environment, stdout=subprocess.PIPE, text=True
     )
@@ -95,6 +95,11 @@ def entry_path(folder: Path) -> Path:
 def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
     answers = [answer(started(tmp_path)) for _ in range(2)]
     assert answers == [f"6 {RESULTS}", f"0 {RESULTS}"]
+
+
+def test_a_process_that_shows_kernels_compiles_all_of_them(tmp_path: Path) -> None:
+    assert answer(started(tmp_path)) == f"6 {RESULTS}"
+    assert answer(started(tmp_path, QUANTGLOW_DEBUG="3")) == f"6 {RESULTS}"
 
 
 def test_concurrent_processes_agree_and_leave_intact_entries(tmp_path: Path) -> None:
