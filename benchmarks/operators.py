@@ -24,7 +24,12 @@ import onnx
 from benchmarks.conformance import cases
 from quantglow import passes
 from quantglow.driver import models, stages
-from quantglow.errors import CalibrationError, QuantglowError, UnsupportedOpError
+from quantglow.errors import (
+    CalibrationError,
+    QuantglowError,
+    UndecidedError,
+    UnsupportedOpError,
+)
 from quantglow.frontend.context import IMPORTERS
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
@@ -103,7 +108,9 @@ def imported(case: Any, known: Sequence[str]) -> Graph | None:
         return graph if models.is_quantized(graph) else passes.optimize(graph)
     except UnsupportedOpError as error:
         asked = re.findall(r"'([^' ]*)' is computed at run time", str(error))
-        more = [name for name in asked if name not in known]
+        deciding = error.inputs if isinstance(error, UndecidedError) else ()
+        names = [value.name for value in case.model.graph.input]
+        more = [n for n in names if n in {*asked, *deciding} and n not in known]
         return imported(case, [*known, *more]) if more else None
     except QuantglowError:
         return None

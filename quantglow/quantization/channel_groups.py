@@ -32,6 +32,7 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.quantization.plan import UnionFind
+from quantglow.quantization.spectra import is_fourier
 from quantglow.quantization.taps import is_tap
 
 PRODUCERS = (Conv, Gemm, LayerNormalization)
@@ -57,10 +58,11 @@ def channel_groups(graph: Graph) -> list[list[Node]]:
 
 
 def takes_factors(node: Node) -> bool:
-    """Whether the node is a producer with constant weights."""
+    """Whether the node is a producer with constant weights, and no Fourier transform."""
     return is_tap(node) or (
         isinstance(node, PRODUCERS)
         and all(isinstance(operand, Constant) for operand in constants_of(node))
+        and not is_fourier(node)
     )
 
 

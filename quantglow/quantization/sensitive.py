@@ -8,6 +8,8 @@
 3. A part of a float value that is much narrower than the whole: the hidden state beside the cell
    state in one tensor.  It is cut out first, then rounded in steps of its own.
 4. A Concat of results, whose parts would share the steps of the widest.
+5. A Fourier transform, with what prepares its samples, what makes powers of its bins, and the
+   first products that read these: the bins of a signal span more decades than 256 steps.
 """
 
 from __future__ import annotations
@@ -17,13 +19,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import (
+    Abs,
     Add,
     Clip,
     Concat,
+    Gather,
     HardSigmoid,
     Log,
     MatMul,
     Mul,
+    Pad,
+    Pow,
     Reciprocal,
     ReduceMean,
     ReduceSum,
@@ -39,12 +45,14 @@ from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.profiling import Range
+from quantglow.quantization.spectra import is_fourier
 
 RECURRENT = "it is between the products of a recurrent cell, whose roundings come back"
 ROOT = "a square root is taken of it: near 0, 256 steps give 16 roots"
 LOGARITHM = "a logarithm is taken of it: 256 steps span two decades only"
 NARROW = "it is narrower than what it is cut out of, and rounded afterwards"
 RESULTS = "it joins results, each of its own range"
+SPECTRUM = "it makes or reads a spectrum, which spans more decades than 256 steps"
 
 GATES = (HardSigmoid, Sigmoid)
 ARITHMETIC = (*GATES, Mul, Sub, Tanh)
@@ -52,6 +60,8 @@ LOOKS = (Reshape, Slice, Transpose)
 CELL_PARTS = (*LOOKS, Binary, Unary)
 UNDER_ROOTS = (*LOOKS, Binary, ReduceMean, ReduceSum)
 UNDER_LOGARITHMS = (*UNDER_ROOTS, Clip, Concat, Contraction, MatMul, Sqrt)
+BEFORE_SPECTRA = (*LOOKS, Binary, Concat, Gather, Pad)
+BEHIND_SPECTRA = (*LOOKS, Abs, Binary, Concat, Pow, ReduceMean, ReduceSum, Sqrt)
 
 NARROWER = 2.0
 """Range of a whole over that of its part, from which the part is cut out first."""
@@ -72,6 +82,8 @@ def sensitive(
         yield node, NARROW
     for node in joined_results(graph):
         yield node, RESULTS
+    for node in spectra(graph):
+        yield node, SPECTRUM
 
 
 def with_feeders(graph: Graph, nodes: Iterable[Node], kinds: tuple[type[Node], ...]) -> list[Node]:
@@ -171,6 +183,21 @@ def narrow_parts(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) 
 def width(seen: Range) -> float:
     """Of what int8 stands for: 0 is always in it."""
     return seen.union(Range(0.0, 0.0)).width
+
+
+def spectra(graph: Graph) -> list[Node]:
+    """Fourier transforms, what only they read, and what is computed of them alone, up to the first
+    products."""
+    found = {node for node in graph.compute_nodes() if is_fourier(node)}
+    products: set[Node] = set()
+    for node in graph.compute_nodes():
+        computed = [o for o in node.operands if not isinstance(o, Constant)]
+        if computed and found.issuperset(computed):
+            if isinstance(node, BEHIND_SPECTRA):
+                found.add(node)
+            elif isinstance(node, Contraction | MatMul):
+                products.add(node)
+    return with_feeders(graph, found | products, BEFORE_SPECTRA)
 
 
 def joined_results(graph: Graph) -> list[Node]:

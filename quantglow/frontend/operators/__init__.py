@@ -6,6 +6,7 @@ from quantglow.frontend.operators import (
     einsum,
     elementwise,
     formulas,
+    fourier,
     grid_sample,
     indexing,
     integers,

@@ -15,6 +15,7 @@ from tests.fuzz.draws import (
     reductions,
     sampling,
     shapes,
+    spectra,
     windows,
 )
 from tests.fuzz.draws.family import FAMILIES, Family
@@ -36,5 +37,6 @@ __all__ = [
     "reductions",
     "sampling",
     "shapes",
+    "spectra",
     "windows",
 ]

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
@@ -17,6 +19,7 @@ from quantglow.ops import (
     Add,
     Clip,
     Concat,
+    Conv,
     Gemm,
     Log,
     Mul,
@@ -33,6 +36,7 @@ from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
 from quantglow.quantization import sensitive as why
+from quantglow.quantization.spectra import is_transform
 from quantglow.types import DType, f32
 from tests.unit.quantization.quantization_networks import constant, conv, graph_of, image
 
@@ -165,6 +169,65 @@ def test_a_logarithm_is_taken_in_float_of_float() -> None:
     names = ("spectrum", "power", "bands", "least", "logarithm")
     assert reasons == dict.fromkeys(names, why.LOGARITHM)
     assert noise_db(graph, made) > 30
+
+
+def spectrogram(halves: bool) -> Graph:
+    """Magnitudes squared of a tapered transform, as a Conv; bands, and a product behind them."""
+    n, bins = 64, 33
+    x = Input(name="x", tensor=f32(1, 1, 512, 1))
+    angles = 2 * np.pi * np.outer(np.arange(n), np.arange(bins)) / n
+    pairs = np.hanning(n)[:, None] * np.stack([np.cos(angles), -np.sin(angles)])
+    kernels = pairs.transpose(1, 0, 2) if halves else pairs.transpose(1, 2, 0)
+    w = constant("kernels", kernels.reshape(1, n, 1, 2 * bins))
+    spectrum = Conv(name="spectrum", x=x, w=w, strides=(1, 16))
+    squares = Mul(name="squares", x=spectrum, y=spectrum)
+    bands = conv("bands", squares, 12, kernel=1, activation=None)
+    return graph_of(conv("after", Relu(name="kept", x=bands), 4, kernel=1), inputs=(x,))
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_a_spectrum_is_made_and_read_in_float(halves: bool) -> None:
+    """Cosines beside sines, or before all of them, as exporters write transforms."""
+    graph = spectrogram(halves)
+    made, reasons = quantized(graph)
+    assert reasons == dict.fromkeys(("spectrum", "squares", "bands"), why.SPECTRUM)
+    assert made.by_name("after").operands[0].type.dtype is DType.I8
+    assert noise_db(graph, made) > 30
+
+
+def test_a_transform_keeps_its_pairs_where_channels_are_rescaled() -> None:
+    graph = spectrogram(halves=True)
+    linear = conv("linear", graph.by_name("spectrum"), 12, kernel=1)
+    graph = graph_of(conv("after", Relu(name="kept", x=linear), 4, kernel=1), inputs=graph.inputs)
+    data = samples(graph, 1)
+    _, report = quantize_with_report(graph, profile(graph, data, progress=False), data=data)
+    reasons = {layer.name: layer.reason for layer in report.kept_float}
+    assert reasons == dict.fromkeys(("spectrum", "linear"), why.SPECTRUM)
+
+
+def fourier_matrix(n: int) -> np.ndarray:
+    """[n, 2 n] of a complex result."""
+    turned = np.exp(-2j * np.pi * np.outer(np.arange(n), np.arange(n)) / n)
+    return np.stack([turned.real, turned.imag], axis=-1).reshape(n, 2 * n).astype(np.float32)
+
+
+@pytest.mark.parametrize("n", [5, 16, 60])
+def test_transforms_are_told_by_their_pairs(n: int) -> None:
+    """Tapered, scaled by channel, or the other way round too."""
+    rng = np.random.default_rng(n)
+    matrix = fourier_matrix(n)
+    tapered = matrix * rng.uniform(0.1, 1, n)[:, None].astype(np.float32)
+    scaled = matrix * np.repeat(rng.uniform(0.1, 1, n), 2).astype(np.float32)
+    assert all(map(is_transform, (matrix, tapered, scaled, matrix.T)))
+
+
+@given(st.integers(5, 40), st.integers(5, 20), st.integers(0, 99), st.booleans())
+def test_other_weights_are_no_transform(rows: int, pairs: int, seed: int, signs: bool) -> None:
+    """Neither random ones, nor those of which all have one magnitude."""
+    w = np.random.default_rng(seed).normal(size=(rows, 2 * pairs)).astype(np.float32)
+    assert not is_transform(np.sign(w) if signs else w)
+    assert not is_transform(np.ones_like(w))
+    assert not is_transform(np.zeros_like(w))
 
 
 def two_states(small: float) -> Graph:
