@@ -14,6 +14,7 @@ import pytest
 import quantglow as qg
 from benchmarks.voice import CALIBRATION_SECONDS, CHUNKS, calls, model_file, session
 from benchmarks.wheels import wheel_member
+from quantglow.report.delegated import delegated_nodes
 from quantglow.types import DType
 
 
@@ -150,11 +151,19 @@ def waves(count: int) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("name", ["gigaam_v2", "kaldi", "nemo80", "whisper80"])
 @pytest.mark.parametrize("form", ["", "_conv"])
 def test_spectra_are_those_of_onnxruntime(name: str, form: str) -> None:
-    path = spectra(name + form)
-    compiled, reference = qg.compile(path, num_threads=1), session(path)
+    """As it convolves them: its STFT of 400 samples is off by half in the logarithm near 0."""
+    compiled = qg.compile(spectra(name + form), num_threads=1)
+    reference = session(spectra(f"{name}_conv"))
     (feeds,) = waves(1)
     for found, expected in zip(compiled.run(None, feeds), reference.run(None, feeds), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gigaam_v2", "kaldi", "nemo80", "whisper80"])
+def test_spectra_need_no_onnxruntime(name: str) -> None:
+    (feeds,) = waves(1)
+    compiled = qg.compile(spectra(name), num_threads=1)
+    assert not delegated_nodes(compiled.specialisations.at(feeds).build)
 
 
 @pytest.mark.parametrize("name", ["nemo80_conv", "whisper80_conv"])

@@ -19,9 +19,9 @@ from quantglow.graph.node import Node
 from quantglow.ops import Gemm, MatMul, Mul, Pad, Reshape, Transpose
 from quantglow.types import Array
 
-MOST_NBYTES = 2**22
-"""Size of a matrix beyond which a fast transform is faster than reading it: from 8,192 samples on,
-which onnxruntime transforms; from 1,024 where they are a prime number."""
+MOST_ELEMENTS, MOST_WHOLE = 2**20, 2**21
+"""Of the matrix of a stage, and of a whole one; beyond, a fast transform is faster than reading it.
+Whole ones serve lengths that have no factors, for which other ways take long as well."""
 
 ROUNDS = 4
 """Times fewer products from which two stages pay for the moves between them."""
@@ -55,24 +55,28 @@ class Transform:
         return self.samples * self.bins * math.prod(self.parts)
 
     def stage_sizes(self, a: int) -> tuple[int, int]:
-        """Products of either stage that ``n = a * b`` is split into; the second's matrix size."""
+        """Products of either stage that ``n = a * b`` is split into."""
         x_parts, y_parts = self.parts
         return self.n * x_parts * 2 * a, 2 * self.n * -(-self.bins // a) * y_parts
+
+    def are_small(self, a: int) -> bool:
+        """Whether the matrices of both stages are."""
+        return max(self.parts[0] * 2 * a * a, self.stage_sizes(a)[1]) <= MOST_ELEMENTS
 
     @cached_property
     def split(self) -> int | None:
         """The factor of n that makes the fewest products in two stages, None if one is as good."""
-        factors = [a for a in range(LEAST_FACTOR, self.n // LEAST_FACTOR + 1) if self.n % a == 0]
-        best = min(factors, key=lambda a: sum(self.stage_sizes(a)), default=None)
-        if best is None or sum(self.stage_sizes(best)) * ROUNDS > self.dense_size:
-            return None
-        return best
+        most = min(self.n // LEAST_FACTOR, math.isqrt(MOST_ELEMENTS))
+        factors = (a for a in range(LEAST_FACTOR, most + 1) if self.n % a == 0)
+        costs = [(sum(self.stage_sizes(a)), a) for a in factors if self.are_small(a)]
+        cost, best = min(costs, default=(self.dense_size, 0))
+        return best if cost * ROUNDS <= self.dense_size else None
 
     def check(self) -> None:
         """Raise ``Unsupported`` if its matrices would be too large."""
-        size = self.dense_size if self.split is None else self.stage_sizes(self.split)[1]
-        if 4 * size > MOST_NBYTES:
-            raise Unsupported(f"the matrix of length {self.n} takes {4 * size / 2**20:.0f} MiB")
+        if self.split is None and self.dense_size > MOST_WHOLE:
+            size = 4 * self.dense_size / 2**20
+            raise Unsupported(f"the matrix of {self.n} samples takes {size:.0f} MiB")
 
     def matrix(self, angles: Array, x_parts: int, y_parts: int) -> Array:
         """[..., T, x_parts, K, y_parts] of ``angles`` [..., T, K], of which n make a turn."""

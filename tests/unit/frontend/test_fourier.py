@@ -13,6 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import quantglow as qg
 from quantglow.frontend import import_model
+from quantglow.frontend.context import Unsupported
 from quantglow.frontend.operators import fourier, transforms
 from quantglow.frontend.operators.transforms import Transform, turns
 from quantglow.graph.graph import Graph
@@ -175,6 +176,13 @@ def test_two_stages_make_fewer_products() -> None:
     assert Transform(2053, 1027, np.ones(2053), (1, 2)).split is None
 
 
+@pytest.mark.parametrize("n", [2**14, 5 * 5003, 2**40])
+def test_no_matrix_is_large(n: int) -> None:
+    """Nor does it take long to find that out."""
+    with pytest.raises(Unsupported, match=f"the matrix of {n} samples"):
+        Transform(n, n // 2 + 1, np.ones(n % 2**20 or 1), (1, 2)).check()
+
+
 def delegated(graph: Graph) -> list[str]:
     return [node.reason for node in graph.nodes if isinstance(node, External)]
 
@@ -182,7 +190,7 @@ def delegated(graph: Graph) -> list[str]:
 def test_large_matrices_are_left_to_onnxruntime() -> None:
     model, _ = transform_model("forward", (1, 2053), 1, None)
     reasons = delegated(import_model(model, delegate=True))
-    assert reasons == ["the matrix of length 2053 takes 32 MiB"]
+    assert reasons == ["the matrix of 2053 samples takes 32 MiB"]
 
 
 def test_onesided_transforms_of_complex_signals_are_left_to_onnxruntime() -> None:
