@@ -61,6 +61,15 @@ class Node:
                 found.append(value)
         return tuple(found)
 
+    @property
+    def operand_labels(self) -> tuple[str, ...]:
+        """For each of ``operands`` the name of the field that holds it."""
+        found: list[str] = []
+        for name in operand_fields(type(self)):
+            value = getattr(self, name)
+            found += [name] * (len(value) if isinstance(value, tuple) else value is not None)
+        return tuple(found)
+
     def evaluate(self, *arrays: Array) -> Array:
         """``reference`` with absent optional operands passed as None, tuples kept together.
 

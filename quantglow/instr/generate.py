@@ -14,14 +14,13 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.instr.lifetimes import with_lifetimes
 from quantglow.instr.placement import Home, Placement, place, source_of
 from quantglow.instr.program import (
-    Alloc,
     Buffer,
     BufferKind,
     Compute,
     Copy,
-    Dealloc,
     Fill,
     Instruction,
     Program,
@@ -176,9 +175,9 @@ class _Generator:
 
     # -- buffers
 
-    def buffer(self, name: str, kind: BufferKind, kind_of: TensorType) -> Buffer:
+    def buffer(self, name: str, kind: BufferKind, tensor: TensorType) -> Buffer:
         slack = SLACK_NBYTES if kind is BufferKind.TEMP else 0
-        return Buffer(self.unique(name), kind, kind_of.nbytes + slack)
+        return Buffer(self.unique(name), kind, tensor.nbytes + slack)
 
     def unique(self, name: str) -> str:
         candidate, number = name, 1
@@ -222,29 +221,3 @@ def _reads_slack(node: Node, operand: Node) -> bool:
 def dense_view(buffer: Buffer, kind: TensorType) -> View:
     """The contiguous view of a whole buffer."""
     return View(buffer, kind, dense_strides(kind.shape))
-
-
-def with_lifetimes(steps: Sequence[Instruction]) -> tuple[Instruction, ...]:
-    """Insert ``alloc`` before the first use of each temporary and ``dealloc`` after the last."""
-    first: dict[Buffer, int] = {}
-    last: dict[Buffer, int] = {}
-    for index, step in enumerate(steps):
-        for view in step.views:
-            if view.buffer.kind is BufferKind.TEMP:
-                first.setdefault(view.buffer, index)
-                last[view.buffer] = index
-    result: list[Instruction] = []
-    begins = _by_index(first)
-    ends = _by_index(last)
-    for index, step in enumerate(steps):
-        result.extend(Alloc(b) for b in begins.get(index, ()))
-        result.append(step)
-        result.extend(Dealloc(b) for b in ends.get(index, ()))
-    return tuple(result)
-
-
-def _by_index(where: dict[Buffer, int]) -> dict[int, list[Buffer]]:
-    grouped: dict[int, list[Buffer]] = {}
-    for buffer, index in where.items():
-        grouped.setdefault(index, []).append(buffer)
-    return grouped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quantglow.graph.node import Node, operand_fields
+from quantglow.graph.node import Node
 from quantglow.ops import Conv, Map, Rows, Scatter, Table
 
 IN_PLACE: dict[type[Node], tuple[str, ...]] = {
@@ -18,9 +18,4 @@ IN_PLACE: dict[type[Node], tuple[str, ...]] = {
 def in_place_positions(op: Node) -> frozenset[int]:
     """Positions in ``op.operands`` at which the result may take over the operand's memory."""
     allowed = IN_PLACE.get(type(op), ())
-    found: list[bool] = []
-    for name in operand_fields(type(op)):
-        value = getattr(op, name)
-        count = len(value) if isinstance(value, tuple) else int(value is not None)
-        found.extend([name in allowed] * count)
-    return frozenset(index for index, fits in enumerate(found) if fits)
+    return frozenset(i for i, name in enumerate(op.operand_labels) if name in allowed)

@@ -14,7 +14,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from quantglow.graph.attributes import encode
-from quantglow.graph.node import Node, operand_fields
+from quantglow.graph.node import Node
 from quantglow.graph.printer import shown_attributes
 from quantglow.instr.strides import dense_strides, reshaped_strides
 from quantglow.types import Array, ElementType, TensorType
@@ -274,10 +274,7 @@ class Compute(Instruction):
     @property
     def labels(self) -> Iterable[str]:
         """The operand fields of the op: ``x=``, ``w=``, …"""
-        for name in operand_fields(type(self.op)):
-            value = getattr(self.op, name)
-            count = len(value) if isinstance(value, tuple) else int(value is not None)
-            yield from (f"{name}=",) * count
+        return (f"{name}=" for name in self.op.operand_labels)
 
     @property
     def attributes(self) -> dict[str, object]:

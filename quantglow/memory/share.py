@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantglow.instr.generate import with_lifetimes
 from quantglow.instr.in_place import in_place_positions
+from quantglow.instr.lifetimes import first_uses, last_uses, with_lifetimes
 from quantglow.instr.program import (
     Alloc,
     Buffer,
@@ -23,11 +23,7 @@ from quantglow.instr.program import (
 def share_in_place(program: Program) -> Program:
     """Rename result buffers to operand buffers where nobody can tell the difference."""
     steps = [s for s in program.instructions if not isinstance(s, Alloc | Dealloc)]
-    last_use = {view.buffer: i for i, step in enumerate(steps) for view in step.views}
-    first_use: dict[Buffer, int] = {}
-    for index, step in enumerate(steps):
-        for view in step.views:
-            first_use.setdefault(view.buffer, index)
+    first_use, last_use = first_uses(steps), last_uses(steps)
     renamed: dict[Buffer, Buffer] = {}
     for index, step in enumerate(steps):
         if not isinstance(step, Compute):

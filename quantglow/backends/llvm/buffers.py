@@ -18,10 +18,8 @@ import numpy as np
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.instr.program import Buffer, View
+from quantglow.memory.planner import ALIGNMENT
 from quantglow.types import Array
-
-ALIGNMENT = 64
-"""Bytes of a cache line."""
 
 RELEASE_EVERY_NBYTES = 4 * 2**20
 """Packed constants after which freed memory is given back."""

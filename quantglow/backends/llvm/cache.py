@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from quantglow import debug
+from quantglow.files import replacing
 
 ENVIRONMENT = "QUANTGLOW_CACHE_DIR"
 MAGIC = b"quantglow-object-1\n"
@@ -77,7 +77,8 @@ class ObjectCache:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not is_private(self.folder):
                 return
-            self._write(self.folder, self._path(self.folder, symbol), entry)
+            with replacing(self._path(self.folder, symbol)) as temporary:
+                temporary.write_bytes(entry)
             self._unchecked_nbytes += len(entry)
             if self._is_pruning_due(self.folder):
                 self.prune()
@@ -114,17 +115,6 @@ class ObjectCache:
             os.utime(path)
         except OSError as error:
             debug.log(2, f"kernel cache: {path} keeps its date: {error}")
-
-    @staticmethod
-    def _write(folder: Path, path: Path, entry: bytes) -> None:
-        with NamedTemporaryFile(dir=folder, prefix=".", delete=False) as file:
-            try:
-                file.write(entry)
-                file.close()
-                os.replace(file.name, path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
 
     def _is_pruning_due(self, folder: Path) -> bool:
         """After much was written here, or when no process has looked for a day."""

@@ -116,12 +116,12 @@ class LlvmExecutable:
 
     @property
     def work(self) -> float:
-        """Of all calls."""
+        """The estimated operations of all calls."""
         return sum(call.work for call in self.calls)
 
     @cached_property
     def crew(self) -> int:
-        """How many threads take part."""
+        """How many threads take part in a run, the caller's included."""
         return crew_for(self.work, self.threads)
 
     @cached_property

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quantglow.backends.llvm.buffers import ALIGNMENT, aligned_bytes
+from quantglow.backends.llvm.buffers import aligned_bytes
 from quantglow.instr.generate import SLACK_NBYTES
+from quantglow.memory.planner import ALIGNMENT
 from quantglow.types import Array
 
 PAGE_NBYTES = 2 * 2**20
