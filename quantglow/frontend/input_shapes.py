@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 
 from quantglow.errors import ModelError
-from quantglow.graph.signature import Dim, is_symbol
+from quantglow.graph.signature import Dim, dims_text, is_symbol
 
 
 def resolve_shapes(
@@ -18,7 +18,10 @@ def resolve_shapes(
     """A shape for each input.  A free batch dimension alone becomes 1.  Raises ``ModelError``."""
     declared = {i.name: declared_dims(i) for i in inputs}
     if unknown := sorted(given.keys() - declared.keys()):
-        raise ModelError(f"input_shapes names {unknown}; the model's inputs are {sorted(declared)}")
+        raise ModelError(
+            f"input_shapes names {unknown}; the model's inputs are {sorted(declared)}. "
+            "Remedy: name one of these."
+        )
     symbols: dict[str, int] = {}
     shapes = {}
     for name, shape in given.items():
@@ -63,8 +66,9 @@ def accepted(
         fits = fits and (expected == size or not isinstance(expected, int))
     if not fits:
         raise ModelError(
-            f"input_shapes[{name!r}] is {shape}, but the model declares {described(dims)}"
+            f"input_shapes[{name!r}] is {shape}, but the model declares {dims_text(dims)}"
             + (f" with {symbols}" if symbols else "")
+            + ". Remedy: give sizes that agree with it and with each other."
         )
     return shape
 
@@ -80,12 +84,6 @@ def completed(
         if all(isinstance(d, int) for d in known):
             return tuple(d for d in known if isinstance(d, int))
     raise ModelError(
-        f"input {name!r} has free dimensions {described(dims)}; "
-        f"give its shape: input_shapes={{{name!r}: (…)}}"
+        f"input {name!r} has free dimensions {dims_text(dims)}. "
+        f"Remedy: give its shape: input_shapes={{{name!r}: (…)}}"
     )
-
-
-def described(dims: tuple[Dim, ...] | None) -> str:
-    if dims is None:
-        return "(unknown rank)"
-    return "(" + ", ".join("?" if d is None else str(d) for d in dims) + ")"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -104,8 +104,13 @@ class Graph:
         return graph_text(self.source_hash, self.nodes, self.outputs)
 
 
-def topological_order(roots: Iterable[Node]) -> tuple[Node, ...]:
-    """Operands before users, depth first, without recursion (models are thousands deep)."""
+def topological_order(
+    roots: Iterable[Node], visit: Callable[[Sequence[Node]], Sequence[Node]] = tuple
+) -> tuple[Node, ...]:
+    """Operands before users, depth first, without recursion (models are thousands deep).
+
+    ``visit`` says in which order the operands of a node are computed.
+    """
     order: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]
     while stack:
@@ -116,5 +121,5 @@ def topological_order(roots: Iterable[Node]) -> tuple[Node, ...]:
             order[node] = None
             continue
         stack.append((node, True))
-        stack.extend((o, False) for o in reversed(node.operands) if o not in order)
+        stack.extend((o, False) for o in reversed(visit(node.operands)) if o not in order)
     return tuple(order)

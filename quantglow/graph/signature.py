@@ -52,9 +52,7 @@ class Port:
         return sizes if len(sizes) == len(dims) else None
 
     def __str__(self) -> str:
-        if self.dims is None:
-            return "(unknown rank)"
-        return "(" + ", ".join("?" if dim is None else str(dim) for dim in self.dims) + ")"
+        return dims_text(self.dims)
 
 
 @dataclass(frozen=True)
@@ -117,6 +115,13 @@ class Signature:
                         f"dimension {dim!r} is {first} in input {where!r} but {size} in input "
                         f"{port.name!r}. Remedy: feed arrays that agree in it."
                     )
+
+
+def dims_text(dims: tuple[Dim, ...] | None) -> str:
+    """``(N, 3, ?, ?)``, for messages."""
+    if dims is None:
+        return "(unknown rank)"
+    return "(" + ", ".join("?" if dim is None else str(dim) for dim in dims) + ")"
 
 
 def _port_from_json(data: Mapping[str, Any]) -> Port:

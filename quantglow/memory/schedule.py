@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from quantglow.graph.graph import Graph
+from quantglow.graph.graph import Graph, topological_order
 from quantglow.graph.node import Constant, Input, Node
 
 
@@ -21,7 +21,8 @@ def schedule(graph: Graph) -> tuple[Node, ...]:
         lambda operands: list(reversed(operands)),
         lambda operands: sorted(operands, key=lambda n: n.type.nbytes - depth[n]),
     ]
-    candidates = [_depth_first(graph, order) for order in orders]
+    roots = [*graph.inputs, *(node for _, node in graph.outputs)]
+    candidates = [topological_order(roots, order) for order in orders]
     return min(candidates, key=lambda nodes: peak_nbytes(graph, nodes))
 
 
@@ -53,20 +54,3 @@ def _subtree_peaks(graph: Graph) -> dict[Node, int]:
             held += _weight(operand)
         peaks[node] = max(need, held + _weight(node))
     return peaks
-
-
-def _depth_first(
-    graph: Graph, order: Callable[[Sequence[Node]], Sequence[Node]]
-) -> tuple[Node, ...]:
-    done: dict[Node, None] = dict.fromkeys(graph.inputs)
-    stack = [(node, False) for _, node in reversed(graph.outputs)]
-    while stack:
-        node, expanded = stack.pop()
-        if node in done:
-            continue
-        if expanded:
-            done[node] = None
-            continue
-        stack.append((node, True))
-        stack.extend((o, False) for o in reversed(order(node.operands)) if o not in done)
-    return tuple(done)

@@ -19,6 +19,7 @@ from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.target import SETTINGS, Target
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Constant
+from quantglow.graph.sharing import content_key
 from quantglow.instr.program import Compute, Instruction
 from quantglow.types import Array, TensorType
 
@@ -96,13 +97,10 @@ def type_parts(kind: TensorType, every: bool) -> Iterator[str | bytes]:
 
 
 def array_digest(array: Array, digests: dict[int, bytes]) -> bytes:
-    """Of the element type, the shape and every byte."""
+    """The ``content_key`` of an array, made once."""
     found = digests.get(id(array))
     if found is None:
-        head = f"{array.dtype.str} {array.shape}".encode()
-        octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        found = hashlib.sha256(head + hashlib.sha256(octets.data).digest()).digest()
-        digests[id(array)] = found
+        found = digests[id(array)] = content_key(array)
     return found
 
 
