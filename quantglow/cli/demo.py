@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
 
 import numpy as np
 from rich.console import Console
@@ -14,18 +13,15 @@ from quantglow.cli.timing import medians
 from quantglow.driver.compilation import compile
 from quantglow.driver.main_job import quantize_and_compile
 from quantglow.frontend.peer_model import peer_model
-from quantglow.profiling.data import Feeds
 from quantglow.report import Report
 from quantglow.report.onnxruntime_check import float_runner
 from quantglow.report.onnxruntime_quantizer import int8_runner
+from quantglow.report.outputs import Runner
 from quantglow.report.tables import Table, number
 from quantglow.runtime.build import thread_count
-from quantglow.types import Array
 
 CALIBRATION_SAMPLES = 50
 OURS, PEER = "quantglow", "onnxruntime"
-
-Runner = Callable[[Feeds], list[Array]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -46,8 +46,11 @@ def compile(
 ) -> CompiledModel | DelegatedModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
-    onnxruntime computes the operators that quantglow does not know.  A model with shapes or types
-    known only at run time it runs whole: that gives a ``DelegatedModel``, with the same methods.
+    onnxruntime computes the operators that quantglow does not compile.  Where shapes stop being
+    known before a run, it computes all that comes behind (``PartlyCompiledModel``); it runs a model
+    whole of which nothing can be compiled (``DelegatedModel``).  Both have the same methods.
+
+    Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
 
     target        "native", or one of ``quantglow.backends.llvm.levels.LEVELS``
     num_threads   None: one for each physical core

@@ -16,9 +16,8 @@ from quantglow.quantization import QuantizationReport
 from quantglow.report.accuracy import LayerAccuracy
 from quantglow.report.codes import CodeCounter
 from quantglow.report.metrics import Sums
+from quantglow.report.outputs import Feeds
 from quantglow.types import Array, TensorType
-
-Feeds = Mapping[str, Array]
 
 
 def layer_accuracy(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
 
 from quantglow.errors import QuantglowError
+from quantglow.report.outputs import Feeds, Runner
 from quantglow.types import Array
-
-Feeds = Mapping[str, Array]
-Runner = Callable[[Feeds], list[Array]]
-"""Feeds to all outputs, in the model's order."""
 
 
 class ReferenceRuntimeError(QuantglowError):

@@ -18,7 +18,8 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from quantglow.report.onnxruntime_check import Feeds, Runner, float_runner
+from quantglow.report.onnxruntime_check import float_runner
+from quantglow.report.outputs import Feeds, Runner
 from quantglow.types import Array
 
 

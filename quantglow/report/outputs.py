@@ -13,7 +13,9 @@ from quantglow.report.metrics import Sums, class_like, top1_agreement
 from quantglow.types import Array
 
 Feeds = Mapping[str, Array]
+"""Input name -> array."""
 Runner = Callable[[Feeds], list[Array]]
+"""What computes all outputs, in order."""
 
 
 def output_accuracy(

@@ -11,9 +11,8 @@ from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.rounded_run import told_apart
 from quantglow.report.layers import local_values
 from quantglow.report.metrics import Sums
+from quantglow.report.outputs import Feeds
 from quantglow.types import Array
-
-Feeds = Mapping[str, Array]
 
 
 def sensitivities(
