@@ -1,4 +1,9 @@
-"""The user's calls: the main job, its stages, compiling and loading.
+"""The user's calls.
+
+``main_job``: ``quantize_and_compile``, with the stages in ``job``, under a contract in ``control``;
+``compilation``: ``compile``; ``loading``: ``load``; ``stages``: all others.  ``models`` makes
+families of graphs of what the user gives, ``samples`` reads calibration data, ``delegating`` hands
+to onnxruntime what cannot be compiled.
 
 Nothing is imported here: a process that loads a saved model needs little of this.
 """

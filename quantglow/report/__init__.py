@@ -1,7 +1,8 @@
 """What a compilation did and how exact its result is.
 
-``metrics``, ``codes``, ``layers``, ``sensitivity`` and ``outputs`` measure; ``accuracy``,
-``report`` and ``diagnosis`` hold the figures, ``tables`` draws them; ``onnxruntime_check`` and
+``metrics``, ``codes``, ``layers``, ``sensitivity``, ``outputs`` and ``verification`` measure
+accuracy, ``speed`` and ``call_report`` time; ``accuracy``, ``raised``, ``delegated``, ``report``
+and ``diagnosis`` hold the figures, ``tables`` draws them; ``onnxruntime_check`` and
 ``onnxruntime_quantizer`` run the models to compare with.
 """
 

@@ -2,8 +2,10 @@
 
 - ``build``: a graph becomes an executable.  ``partition`` cuts it where other code generators
   (``protocol``; ``delegation`` is onnxruntime's) take over, ``segments`` runs the pieces in a row;
-  ``batches`` says in how many parts a large batch runs.
+  ``branches`` says which branches of conditions are worth pieces of their own, ``batches`` in how
+  many parts a large batch runs.  ``ahead`` compiles kernels while weights are still rounded.
 - ``specialisations``: the executables of one model, one for each shape it was fed.
-- ``compiled``: the model a user holds; ``delegated``: the same face where onnxruntime runs it.
+- ``compiled``: the model a user holds; ``delegated``: the same face where onnxruntime runs it;
+  ``opening``: its sessions.
 - ``saving``: its file.
 """
