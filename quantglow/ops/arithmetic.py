@@ -57,6 +57,16 @@ def saturate(steps: Array, element: ElementType, low: int, high: int) -> Array:
     return _saturate(steps, zero_point, element.dtype, low, high)
 
 
+def saturate_over(steps: Array, element: ElementType, low: int, high: int) -> Array:
+    """``saturate`` of float32 steps, which may be overwritten."""
+    if element.dtype.nbytes > 2 or steps.dtype != np.float32:
+        return saturate(steps, element, low, high)
+    zero_point = F32(quant_of(element).zero_point)
+    _clip_steps(steps, F32(low) - zero_point, F32(high) - zero_point)
+    steps += zero_point  # Exact: all of it fits 16 bits.
+    return steps.astype(element.dtype.numpy)
+
+
 def _saturate(steps: Array, zero_point: Any, dtype: DType, low: int, high: int) -> Array:
     """``saturate`` for zero points of any shape that broadcasts."""
     shifted = _clipped_steps(steps, F32(low - zero_point), F32(high - zero_point)).astype(np.int32)

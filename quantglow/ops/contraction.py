@@ -13,8 +13,11 @@ import numpy as np
 
 from quantglow.graph.node import Node
 from quantglow.ops.activation import Activation
-from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier, saturate
+from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier, saturate_over
 from quantglow.types import Array, DType, ElementType, TensorType
+
+EXACT = 2**24
+"""Up to here float32 holds every integer."""
 
 FACTORS = (DType.I8, DType.U8, DType.I16)
 """Element types of quantized activations that products take."""
@@ -76,11 +79,7 @@ class Contraction(Node):
                 if term is not None:
                     np.add(sums, term, out=sums)
             return self.finished(sums)
-        # float32 holds sums below 2**24 only; what a bias adds to them may wrap around in int32.
-        whole = sums.astype(np.int32 if sums.dtype == np.float32 else np.int64)
-        if b is not None:
-            whole += b
-        values = whole.astype(np.int32, copy=False).astype(np.float32)
+        values = float_sums(sums, b)
         values *= self.accumulator_scale()
         if residual is not None:
             values += self.residual_steps(residual)
@@ -88,7 +87,8 @@ class Contraction(Node):
             return self.finished(values)
         if self.activation is not None:
             values = self.activation.evaluate(values, self.type.params.scale)
-        return saturate(values, self.out, *integer_bounds(self.out, self.low, self.high))
+        bounds = integer_bounds(self.out, self.low, self.high)
+        return saturate_over(values, self.out, *bounds)
 
     def finished(self, values: Array) -> Array:
         """Activation and bounds of real sums.  May overwrite them."""
@@ -117,6 +117,19 @@ class Contraction(Node):
         raise NotImplementedError
 
 
+def float_sums(sums: Array, b: Array | None) -> Array:
+    """Exact integer sums and an int32 bias, added in int32 and then rounded to float32.  May
+    overwrite the sums.
+    """
+    bias = np.zeros(1, np.int32) if b is None else b
+    if sums.dtype == np.float32 and np.abs(bias.astype(np.int64)).max(initial=0) <= EXACT:
+        # Two integers that float32 holds: their sum is rounded once, as from int32.
+        return np.asarray(np.add(sums, bias.astype(np.float32), out=sums))
+    # What a bias adds may wrap around.
+    whole = sums.astype(np.int64) + bias
+    return whole.astype(np.int32).astype(np.float32)
+
+
 def exact_operands(kind: TensorType, x: Array, w: Array) -> tuple[Array, Array]:
     """Operands ready for BLAS, in the least precision that carries all integer sums exactly.
 
@@ -127,7 +140,7 @@ def exact_operands(kind: TensorType, x: Array, w: Array) -> tuple[Array, Array]:
     zero_point = kind.params.zero_point
     ends = (int(x.min(initial=zero_point)), int(x.max(initial=zero_point)))
     largest = max(abs(end - zero_point) for end in ends)
-    dtype = np.float32 if largest * _largest_sum(w) < 2.0**24 else np.float64
+    dtype = np.float32 if largest * _largest_sum(w) < EXACT else np.float64
     values: Array = np.subtract(x, zero_point, dtype=dtype)
     return values, w.astype(dtype)
 

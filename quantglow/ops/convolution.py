@@ -79,7 +79,9 @@ class Conv(Contraction):
         if not is_integer(self.residual.type):
             return residual if self.sum_step == 1 else multiplier(residual, divisor=self.sum_step)
         ratio = multiplier(self.residual.type.params.scale, divisor=self.sum_step)
-        return centred(residual, self.residual.type).astype(np.float32) * ratio
+        zero_point = self.residual.type.params.zero_point
+        steps: Array = np.subtract(residual, zero_point, dtype=np.float32)
+        return np.multiply(steps, ratio, out=steps)
 
 
 @op
@@ -154,7 +156,8 @@ def spread_out(x: Array, strides: Pair) -> Array:
 def pad_or_crop(x: Array, before: Pair, after: Pair) -> Array:
     """Zero-pad H and W; negative pads cut."""
     widths = [(max(b, 0), max(a, 0)) for b, a in zip(before, after, strict=True)]
-    x = np.pad(x, ((0, 0), *widths, (0, 0)))
+    if any(map(any, widths)):
+        x = np.pad(x, ((0, 0), *widths, (0, 0)))
     (top, left), (bottom, right) = ((max(-v, 0) for v in pair) for pair in (before, after))
     return x[:, top : x.shape[1] - bottom, left : x.shape[2] - right]
 
