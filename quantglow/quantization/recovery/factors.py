@@ -9,6 +9,7 @@ Where rounding in float32 makes a matrix lose its positive definiteness, float64
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,6 +38,37 @@ def solutions(matrices: Array, right: Array) -> Array:
         # Groups are small: a call for each takes longer than what it computes.
         return np.asarray(np.linalg.solve(matrices, right))
     return _substituted(*_factored(matrices[0]), right[0])[None]
+
+
+@dataclass(frozen=True)
+class Feedback:
+    """F [G, K, K], unit upper triangular, with ``metric = F D F'`` for inputs in ``order``
+    [G, K, 1].
+    """
+
+    order: Array
+    factors: Array
+
+
+def feedback(metric: Array) -> Feedback:
+    """Of inputs that vary most first."""
+    variances = np.diagonal(metric, axis1=1, axis2=2)
+    order = np.argsort(-variances, axis=1, kind="stable")[:, :, None]
+    return Feedback(order, unit_factors(metric, order))
+
+
+def unit_factors(metric: Array, order: Array) -> Array:
+    """F with ``metric = F D F'`` in the given order [G, K, 1], F unit upper triangular."""
+    factor = lower_factors(_reordered(metric, order[:, ::-1]))[:, ::-1, ::-1]
+    return np.asarray(factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :])
+
+
+def _reordered(metric: Array, order: Array) -> Array:
+    if len(metric) == 1:
+        rows = metric[0].take(order[0, :, 0], axis=0)
+        return np.asarray(rows.take(order[0, :, 0], axis=1))[None]
+    rows = np.take_along_axis(metric, order, axis=1)
+    return np.take_along_axis(rows, order.transpose(0, 2, 1), axis=2)
 
 
 def _factored(matrix: Array) -> tuple[Array, list[Array]]:

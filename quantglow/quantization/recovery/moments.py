@@ -5,12 +5,15 @@ All that the techniques of this folder need of the data, in memory that does not
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from quantglow.quantization.recovery.factors import Feedback, feedback
 from quantglow.types import Array
+from quantglow.workers import later
 
 
 @dataclass
@@ -169,3 +172,10 @@ class Statistics:
         diagonal = np.arange(found.shape[1])
         found[:, diagonal, diagonal] += self.spare[:, :, 0]
         return found
+
+    @cached_property
+    def feedback(self) -> Callable[[], Feedback]:
+        """What gives the feedback of rounding.  Another thread works on it from the first look at
+        this on, which may come before it is needed.
+        """
+        return later(feedback, self.metric)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.quantization.params import WEIGHT_LIMIT
-from quantglow.quantization.recovery.factors import lower_factors
+from quantglow.quantization.recovery.factors import Feedback
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.types import Array
 
@@ -26,31 +26,19 @@ BLOCK = 64
 
 def round_weights(layer: Layer) -> Layer:
     """The target rounded against the data, in the channels where that makes a smaller error."""
-    return layer.taking(rounded(layer.rounding(layer.reach), layer.statistics.metric), layer.reach)
+    integers = rounded(layer.rounding(layer.reach), layer.statistics.feedback())
+    return layer.taking(integers, layer.reach)
 
 
-def rounded(w: Array, metric: Array) -> Array:
-    """Integers in [-127, 127] near ``w`` [G, K, O], with a small ``(w - q)' metric (w - q)``."""
-    order = np.argsort(-np.diagonal(metric, axis1=1, axis2=2), axis=1, kind="stable")[:, :, None]
-    in_order = np.take_along_axis(w, order, axis=1)
-    found = _round_in_order(in_order, feedback(metric, order))
+def rounded(w: Array, feedback: Feedback) -> Array:
+    """Integers in [-127, 127] near ``w`` [G, K, O], with a small ``(w - q)' metric (w - q)`` for
+    the metric that ``feedback`` is of.
+    """
+    in_order = np.take_along_axis(w, feedback.order, axis=1)
+    found = _round_in_order(in_order, feedback.factors)
     integers = np.empty_like(found)
-    np.put_along_axis(integers, order, found, axis=1)
+    np.put_along_axis(integers, feedback.order, found, axis=1)
     return integers
-
-
-def feedback(metric: Array, order: Array) -> Array:
-    """F with ``metric = F D F'`` in the given order [G, K, 1], F unit upper triangular."""
-    factor = lower_factors(_reordered(metric, order[:, ::-1]))[:, ::-1, ::-1]
-    return np.asarray(factor / np.diagonal(factor, axis1=1, axis2=2)[:, None, :])
-
-
-def _reordered(metric: Array, order: Array) -> Array:
-    if len(metric) == 1:
-        rows = metric[0].take(order[0, :, 0], axis=0)
-        return np.asarray(rows.take(order[0, :, 0], axis=1))[None]
-    rows = np.take_along_axis(metric, order, axis=1)
-    return np.take_along_axis(rows, order.transpose(0, 2, 1), axis=2)
 
 
 def _round_in_order(w: Array, factors: Array) -> Array:
@@ -61,7 +49,9 @@ def _round_in_order(w: Array, factors: Array) -> Array:
         wanted = w[:, block] + turned[:, block, :start] @ errors[:, :start]
         for i in range(start, block.stop):
             row = (turned[:, i : i + 1, start:i] @ errors[:, start:i])[:, 0]
-            steps = np.rint(wanted[:, i - start] + row)
-            integers[:, i] = np.minimum(np.maximum(steps, -WEIGHT_LIMIT), WEIGHT_LIMIT)
-            errors[:, i] = w[:, i] - integers[:, i]
+            steps = np.add(wanted[:, i - start], row, out=integers[:, i])
+            np.rint(steps, out=steps)
+            np.maximum(steps, -WEIGHT_LIMIT, out=steps)
+            np.minimum(steps, WEIGHT_LIMIT, out=steps)
+            np.subtract(w[:, i], steps, out=errors[:, i])
     return integers

@@ -23,5 +23,6 @@ def search_scales(layer: Layer) -> Layer:
     for ratio in RATIOS:
         scales = (layer.reach * (ratio / layer.x.scale)).astype(np.float32)
         steps = scales.astype(np.float64) * layer.x.scale
-        layer = layer.taking(rounded(layer.rounding(steps), layer.statistics.metric), steps)
+        integers = rounded(layer.rounding(steps), layer.statistics.feedback())
+        layer = layer.taking(integers, steps)
     return layer

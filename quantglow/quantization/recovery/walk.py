@@ -22,7 +22,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv
-from quantglow.ops.arithmetic import dequantize, is_integer
+from quantglow.ops.arithmetic import PART, dequantize, is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
@@ -47,6 +47,9 @@ TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
     "correct-bias": correct_bias,
 }
 """In the order in which they are applied to a layer.  ``options.RECOVERIES`` has their names."""
+
+FED_BACK = frozenset({"round-weights", "search-scales"})
+"""Techniques that round weights one by one."""
 
 MEMORY_NBYTES = 2**29
 """For the values of all samples: some 60 of EfficientNet-Lite0 and ResNet-50; more bring little."""
@@ -148,10 +151,13 @@ class _Walk:
 
     def _improved(self, node: Any) -> Any:
         layer = self._layer(node)
-        self.float_step = later(self._advance_to_layer, None)
         second = layer.moments.second
+        wanted = self.techniques if second else self.techniques & {"correct-bias"}
+        if wanted & FED_BACK:
+            _ = layer.statistics.feedback  # Its computation begins, beside that of real weights.
+        self.float_step = later(self._advance_to_layer, None)
         for name, technique in TECHNIQUES.items():
-            if name in self.techniques and (second or name == "correct-bias"):
+            if name in wanted:
                 layer = technique(layer)
         return dataclasses.replace(node, **_operands(node, layer))
 
@@ -280,11 +286,15 @@ def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
     """``wanted - now``, in the place of ``now``; 0 where bounds or activation make the same of
     both.
     """
-    dead = None if node.live == (-math.inf, math.inf) else _both_dead(node, wanted, now)
-    np.subtract(wanted, now, out=now)
-    if dead is not None:
-        np.copyto(now, 0, where=dead)
-    return now
+    everywhere = node.live == (-math.inf, math.inf)
+    goals, sums = wanted.reshape(-1), now.reshape(-1)
+    for start in range(0, sums.size, PART):
+        part = slice(start, start + PART)
+        dead = None if everywhere else _both_dead(node, goals[part], sums[part])
+        np.subtract(goals[part], sums[part], out=sums[part])
+        if dead is not None:
+            np.copyto(sums[part], 0, where=dead)
+    return sums.reshape(now.shape)
 
 
 def _both_dead(node: Contraction, one: Array, other: Array) -> Array:

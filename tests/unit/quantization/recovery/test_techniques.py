@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from quantglow.quantization.recovery.adapt_weights import adapt_weights
 from quantglow.quantization.recovery.correct_bias import correct_bias
+from quantglow.quantization.recovery.factors import feedback, unit_factors
 from quantglow.quantization.recovery.moments import Moments, exact_slices
-from quantglow.quantization.recovery.round_weights import feedback, round_weights, rounded
+from quantglow.quantization.recovery.round_weights import round_weights, rounded
 from quantglow.quantization.recovery.search_scales import search_scales
 from tests.unit.quantization.recovery.recovery_layers import (
     correlated_inputs,
@@ -29,14 +30,14 @@ CALIBRATION, UNSEEN = correlated_inputs(600, 12)[:400], correlated_inputs(600, 1
 def test_the_factors_of_the_metric_give_it_back() -> None:
     metric = layer_of(CALIBRATION, W, B).statistics.metric.astype(np.float64)
     order = np.arange(12)[None, :, None]
-    f = feedback(metric, order)[0]
+    f = unit_factors(metric, order)[0]
     d = np.linalg.solve(f, np.linalg.solve(f, metric[0]).T)
     np.testing.assert_allclose(d - np.diag(np.diag(d)), 0, atol=1e-9 * np.abs(metric).max())
 
 
 def test_without_correlations_rounding_is_to_nearest() -> None:
     w = 50 * W[None]
-    np.testing.assert_array_equal(rounded(w, np.eye(12)[None]), np.rint(w))
+    np.testing.assert_array_equal(rounded(w, feedback(np.eye(12)[None])), np.rint(w))
 
 
 def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
@@ -44,10 +45,10 @@ def test_rounding_is_the_same_in_blocks_and_row_by_row() -> None:
     w = RNG.normal(size=(150, 3))
     layer = layer_of(x, w, np.zeros(3))
     target, metric = (a.astype(np.float64) for a in (layer.target, layer.statistics.metric))
-    found = rounded(target, metric)
+    found = rounded(target, feedback(metric))
     assert np.abs(found).max() <= 127
     order = np.argsort(-np.diagonal(metric[0]), kind="stable")
-    f = feedback(metric, order[None, :, None])[0]
+    f = unit_factors(metric, order[None, :, None])[0]
     wanted = target[0][order]
     errors = wanted - found[0][order]
     # Each weight is the nearest integer to itself plus what the earlier ones left.
