@@ -60,8 +60,9 @@ class Cut:
 @dataclass
 class Job:
     """One model on its way.  ``float_graph`` has the shapes at which everything is decided: those
-    that most of the data came in.  ``kept`` and ``data`` are samples of these shapes, for the
-    check and for accuracy recovery; empty and None if there is a profile only.
+    that most of the data came in.  ``kept`` are samples of these shapes, for the check; ``data``
+    also has others (see ``other_shapes``), for all that is decided.  Empty and None if there is a
+    profile only.
     """
 
     model: Any
@@ -136,7 +137,7 @@ class Job:
         self.float_graph = self.family.at(self.case.shape_map, self.case.value_map)
         if known is None:
             self.samples = samples
-            self.kept, self.data = samples.fitting(self.case)
+            self.kept, self.data = samples.deciding(self.case, self.float_graph)
 
     def quantize(
         self,
@@ -187,7 +188,7 @@ class Job:
                 continue
             with debug.timed("quantize", self.seconds):
                 graph = self.family.at(case.shape_map, case.value_map)
-                data = self.samples.fitting(case)[1] if self.samples else None
+                data = self.samples.deciding(case, graph)[1] if self.samples else None
                 config = for_another_case(self.config, graph)
                 result = quantization.quantize_for_all_shapes(
                     graph, self.profile, config, data, progress=False, raised=self.raised

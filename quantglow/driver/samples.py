@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +17,13 @@ from quantglow.interpreter import Listener, interpret
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.storage import is_profile
-from quantglow.quantization.recovery import Reservoir, capacity
+from quantglow.quantization.other_shapes import Elsewhere, are_alike
+from quantglow.quantization.recovery import MOST_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.report.verification import MAX_SAMPLES
 from quantglow.types import Array
+
+OTHER_CASES = 16
+"""Whose samples help to decide: each is imported once more."""
 
 
 def profile_in(data: Any) -> Profile | None:
@@ -79,6 +84,32 @@ class Samples:
         def fits(feeds: Feeds) -> bool:
             return Case.fitting(feeds, self.family.deciding) == case
 
-        drawn = list(filter(fits, self.drawn.kept if self.drawn else ()))
+        drawn = list(filter(fits, self._drawn))
         kept = list(filter(fits, self.kept))
         return max(kept, drawn[:MAX_SAMPLES], key=len), drawn or kept
+
+    def deciding(self, case: Case, graph: Graph) -> tuple[list[Feeds], list[Feeds]]:
+        """The samples of a case for the check, and for recovery those of other shapes, too."""
+        kept, data = self.fitting(case)
+        return kept, [*data, *self.elsewhere(case, graph)]
+
+    def elsewhere(self, case: Case, graph: Graph) -> list[Feeds]:
+        """Samples of other shapes, with their graphs, that decide as ``case`` does and whose graphs
+        are like its ``graph``; no more than memory has room for, of ``OTHER_CASES`` at most.
+        """
+        cases = [Case.fitting(feeds, self.family.deciding) for feeds in self._drawn]
+        others = Counter(other for other in cases if other.values == case.values)
+        left = MOST_NBYTES - others.pop(case, 0) * sample_nbytes(graph)
+        found: list[Feeds] = []
+        for other, _ in others.most_common(OTHER_CASES):
+            own = self.family.at(other.shape_map, other.value_map)
+            if not are_alike(graph, own):
+                continue
+            for feeds, its in zip(self._drawn, cases, strict=True):
+                if its == other and (left := left - sample_nbytes(own)) > 0:
+                    found.append(Elsewhere(feeds, own))
+        return found
+
+    @property
+    def _drawn(self) -> list[Feeds]:
+        return self.drawn.kept if self.drawn else []

@@ -1,10 +1,16 @@
 """Quantization: a float graph and its profile to an int8 graph.  See ``plan`` for the decisions."""
 
-from quantglow.quantization.convert import Converted, quantize, quantize_with_report
-from quantglow.quantization.decisions import Decisions, Quantized, quantize_for_all_shapes
+from quantglow.quantization.decisions import Decisions
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.preparation import Prepared, prepare
 from quantglow.quantization.qdq import float_notes, fuse_quantized
+from quantglow.quantization.quantizer import (
+    Converted,
+    Quantized,
+    quantize,
+    quantize_for_all_shapes,
+    quantize_with_report,
+)
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
 
 __all__ = [

@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.interpreter import evaluate, interpret
+from quantglow.interpreter import interpret
 from quantglow.ops.arithmetic import dequantize, quant_of, quantize
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
@@ -23,6 +24,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.costs import int16_seconds, macs_of, total_seconds
 from quantglow.quantization.deadline import NEVER, Deadline
+from quantglow.quantization.other_shapes import counterpart, graph_for
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.rounded_run import energy
 from quantglow.quantization.rounded_run import judges as judges_of
@@ -130,12 +132,11 @@ def measured_harms(
     stored = {root: stored_members(plan, root) for root in roots}
     noise, signal = np.zeros((len(roots), len(judges))), np.zeros(len(judges))
     for feeds in shown(samples, "Choosing int16", progress):
-        exact: dict[Node, Array] = {}
-        interpret(plan.graph, feeds, [exact.__setitem__])
+        exact = _exact(plan.graph, feeds)
         signal += [energy(exact[node].astype(np.float64), shift) for node, shift in judges]
         for index, root in enumerate(roots):
             deadline.check()
-            changed = rounded_run(plan, exact, stored[root], plan.elements[root])
+            changed = rounded_run(plan, exact, stored[root], plan.elements[root], feeds)
             for place, (node, shift) in enumerate(judges):
                 if node in changed:
                     difference = np.subtract(changed[node], exact[node], dtype=np.float64)
@@ -144,19 +145,26 @@ def measured_harms(
     return dict(zip(roots, relative.sum(axis=1).tolist(), strict=True))
 
 
+def _exact(graph: Graph, feeds: Feeds) -> dict[Node, Array]:
+    """The float values of the nodes of ``graph``."""
+    found: dict[str, Array] = {}
+    interpret(graph_for(feeds, graph), feeds, [lambda n, value: found.update({n.name: value})])
+    return {node: found[node.name] for node in graph.nodes}
+
+
 def rounded_run(
-    plan: Plan, exact: Values, stored: Sequence[Node], element: ElementType
+    plan: Plan, exact: Values, stored: Sequence[Node], element: ElementType, feeds: Feeds
 ) -> dict[Node, Array]:
     """The values that change if the ``stored`` ones are rounded to ``element``; where a float
-    operator gives one, its float readers see it as it is.
+    operator gives one, its float readers see it as it is.  ``exact``: the values of ``feeds``.
     """
     changed: dict[Node, Array] = {}
     copies: dict[Node, Array] = {}
     for node in plan.graph.nodes:
         seen = {**changed, **copies} if plan.is_int8(node) else changed
         if any(o in seen for o in node.operands):
-            operands = {o: seen.get(o, exact[o]) for o in node.operands}
-            changed[node] = evaluate(node, operands, {})
+            operands = [seen.get(o, exact[o]) for o in node.operands]
+            changed[node] = counterpart(node, feeds).evaluate(*operands)
         if node in stored:
             codes = quantize(changed.get(node, exact[node]), element)
             rounded = changed if plan.is_int8(node) else copies

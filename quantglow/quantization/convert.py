@@ -1,116 +1,18 @@
-"""The quantizer: a float graph and its profile to an int8 graph."""
+"""The int8 graph of a plan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from quantglow import debug
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Dequantize, Quantize, Rescale
 from quantglow.ops.arithmetic import quantize as quantized_array
-from quantglow.options import QuantizationConfig
-from quantglow.profiling import Profile
-from quantglow.profiling.data import Feeds, feeds_of
-from quantglow.quantization.choose_int16 import with_chosen_int16
-from quantglow.quantization.ladder import UNRAISED, Raised
-from quantglow.quantization.plan import Plan, make_plan
-from quantglow.quantization.preparation import Prepared, prepare
-from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
-from quantglow.quantization.report import NodeReport, QuantizationReport
+from quantglow.quantization.plan import Plan
 from quantglow.quantization.rules import rule_of
-from quantglow.quantization.widths import AUTO, with_named_int16
 from quantglow.types import ElementType
-
-Converted = Callable[[Graph], object]
-"""Is shown the int8 graph before its weights are rounded against samples, which takes long; nothing
-but the values of Constants changes then, and a layer without a bias may get one."""
-
-
-def quantize(
-    graph: Graph,
-    profile: Profile,
-    config: QuantizationConfig | None = None,
-    imported: Graph | None = None,
-    data: Any = None,
-) -> Graph:
-    """The int8 graph of an optimized float graph; names and outputs stay.
-
-    Raises ``ProfileMismatchError`` for the profile of another model and ``IgnoredScopeError`` for
-    an exclusion that matches nothing.  ``imported``, the graph before optimization, lets
-    exclusions name nodes that were fused away.  ``data``, calibration samples as ``profile`` takes
-    them, turns on ``preparation`` (equalization, ranges by their effect) and accuracy recovery; see
-    ``quantglow.quantization.recovery``.
-    """
-    return quantize_with_report(graph, profile, config, imported, data)[0]
-
-
-def quantize_with_report(
-    graph: Graph,
-    profile: Profile,
-    config: QuantizationConfig | None = None,
-    imported: Graph | None = None,
-    data: Any = None,
-    progress: bool | str = "auto",
-) -> tuple[Graph, QuantizationReport]:
-    """``quantize``, and for every operator its precision and why it stayed float."""
-    config = config or QuantizationConfig()
-    samples = samples_of(data, graph, config.seed)
-    prepared = prepare(graph, profile, config, samples, imported, progress)
-    result, plan = quantize_prepared(prepared, config, imported, samples, progress)
-    return result, report_of(plan)
-
-
-def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
-    """As many of the samples, drawn by ``seed``, as memory has room for; none of None."""
-    if data is None:
-        return []
-    return Reservoir(capacity(graph), seed).extend(feeds_of(data, graph.signature)).kept
-
-
-def quantize_prepared(
-    prepared: Prepared,
-    config: QuantizationConfig,
-    imported: Graph | None = None,
-    samples: Sequence[Feeds] = (),
-    progress: bool | str = "auto",
-    memory: Memory | None = None,
-    raised: Raised = UNRAISED,
-    converted: Converted | None = None,
-) -> tuple[Graph, Plan]:
-    """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed.
-
-    ``memory``: of earlier calls with the same samples, so that no layer is recovered twice;
-    ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
-    """
-    graph, profile = prepared.graph, prepared.profile
-    plan = make_plan(graph, profile, config, imported, prepared.ranges, raised.to_float)
-    plan = with_named_int16(plan, profile, config, imported, strict=not raised.to_float)
-    if samples and config.int16_activations == AUTO:
-        plan = with_chosen_int16(plan, profile, config, samples, progress)
-    plan = raised.widened(plan, profile, config)
-    result = Converter(plan, config.per_channel).run()
-    if samples and config.recovery:
-        if converted is not None:
-            converted(result)
-        techniques = config.recovery
-        result = recover(graph, result, samples, techniques, config.per_channel, progress, memory)
-    if debug.verifying():
-        result.verify()
-    debug.dump_ir("quantize", result)
-    return result, plan
-
-
-def report_of(plan: Plan) -> QuantizationReport:
-    """For every operator its precision and why it stayed float."""
-    return QuantizationReport(
-        tuple(
-            NodeReport(n.name, n.op, plan.precision(n), plan.reasons.get(n, ""))
-            for n in plan.graph.compute_nodes()
-        )
-    )
 
 
 class DecidedWeights(Protocol):

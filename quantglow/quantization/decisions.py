@@ -21,23 +21,14 @@ from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
-from quantglow.profiling import Profile, Range, choose_range
-from quantglow.quantization.convert import (
-    Converted,
-    Converter,
-    quantize_prepared,
-    report_of,
-    samples_of,
-)
+from quantglow.profiling import Range, choose_range
+from quantglow.quantization.convert import Converter
 from quantglow.quantization.equalization import Factors, rescaled
 from quantglow.quantization.input_levels import Grids, aligned
-from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import Plan
-from quantglow.quantization.preparation import Prepared, prepare
-from quantglow.quantization.recovery import Memory
+from quantglow.quantization.preparation import Prepared
 from quantglow.quantization.refusals import KEEPS_PARAMS, refusal
-from quantglow.quantization.report import QuantizationReport
 from quantglow.quantization.widths import reader_refusal
 from quantglow.types import DType, ElementType
 
@@ -145,44 +136,6 @@ class Decisions:
             return f"it {reason} at these shapes"
         follows = isinstance(node, KEEPS_PARAMS) and node.operands[0] not in reasons
         return "" if node.name in self.int8 or follows else UNDECIDED
-
-
-@dataclass(frozen=True)
-class Quantized:
-    """An int8 graph, the precision of each operator, the decisions for other shapes, and the float
-    graph and profile that it was made of, by ``plan``.
-    """
-
-    graph: Graph
-    report: QuantizationReport
-    decisions: Decisions
-    prepared: Prepared
-    plan: Plan
-
-
-def quantize_for_all_shapes(
-    graph: Graph,
-    profile: Profile,
-    config: QuantizationConfig | None = None,
-    data: Any = None,
-    progress: bool | str = "auto",
-    prepared: Prepared | None = None,
-    memory: Memory | None = None,
-    raised: Raised = UNRAISED,
-    converted: Converted | None = None,
-) -> Quantized:
-    """``quantize`` at the shapes of ``graph``, with what other shapes take over.
-
-    ``prepared``: what ``prepare`` made of ``graph`` before; ``memory``: layers recovered then;
-    ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
-    """
-    config = config or QuantizationConfig()
-    samples = samples_of(data, graph, config.seed)
-    ready = prepared or prepare(graph, profile, config, samples, progress=progress)
-    arguments = (samples, progress, memory, raised, converted)
-    result, plan = quantize_prepared(ready, config, None, *arguments)
-    decisions = Decisions.of(plan, result, ready, config)
-    return Quantized(result, report_of(plan), decisions, ready, plan)
 
 
 def weights_of(graph: Graph) -> dict[str, LayerWeights]:

@@ -15,6 +15,7 @@ from quantglow.profiling import Histogram
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.channel_groups import bounded, high_of
 from quantglow.quantization.equalization import divided
+from quantglow.quantization.other_shapes import graph_for
 from quantglow.quantization.taps import tapped_name
 from quantglow.types import Array
 from quantglow.workers import each
@@ -30,7 +31,10 @@ Values = Mapping[str, Array]
 
 @dataclass
 class FloatRuns:
-    """The values of ``graph`` on samples, found by identity; ``kept`` has those of the first."""
+    """The values of ``graph`` on samples, found by identity; ``kept`` has those of the first.
+
+    Of a sample elsewhere (see ``other_shapes``) those of its own graph, which has the same names.
+    """
 
     graph: Graph
     kept: list[tuple[Feeds, Values]] = field(default_factory=list)
@@ -51,7 +55,8 @@ class FloatRuns:
     def run(self, feeds: Feeds, listeners: Sequence[Listener] = ()) -> Values:
         """``interpret``; the values are kept for who asks for those of this sample next."""
         found: dict[str, Array] = {}
-        interpret(self.graph, feeds, [*listeners, taken_only(self.graph, _recorder(found))])
+        graph = graph_for(feeds, self.graph)
+        interpret(graph, feeds, [*listeners, taken_only(graph, _recorder(found))])
         nbytes = sum(value.nbytes for value in found.values())
         if self.nbytes + nbytes <= KEPT_NBYTES and len(self.kept) < KEPT_SAMPLES:
             self.kept.append((feeds, found))
@@ -63,13 +68,16 @@ class FloatRuns:
         self.kept, self.nbytes = [], 0
 
     def channel_reach(self, samples: Iterable[Feeds]) -> dict[str, Array]:
-        """The largest magnitude in each channel (last axis) of every float value."""
+        """The largest magnitude in each channel (last axis) of every float value whose last axis is
+        as long in all samples.
+        """
         found: dict[str, Array] = {}
         for feeds in samples:
             values = self.values(feeds).items()
             reals = {name: v for name, v in values if v.ndim and v.dtype.kind == "f"}
             for name, now in zip(reals, each(_reach, reals.values()), strict=True):
-                found[name] = np.maximum(found[name], now) if name in found else now
+                if self.graph.by_name(name).type.shape[-1:] == now.shape:
+                    found[name] = np.maximum(found[name], now) if name in found else now
         return found
 
     def histograms(

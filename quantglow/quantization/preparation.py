@@ -27,6 +27,7 @@ from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.equalization import Factors, factors_of, rescaled
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.input_levels import Grids, aligned, grids_of
+from quantglow.quantization.other_shapes import at_own_shapes
 from quantglow.quantization.plan import make_plan
 from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
@@ -57,6 +58,14 @@ class Prepared:
     ranges: Ranges = field(default_factory=dict)
     factors: Factors = field(default_factory=dict)
     grids: Grids = field(default_factory=dict)
+
+    def at(self, graph: Graph) -> Graph:
+        """The same of the model's graph at other shapes."""
+        return rescaled(aligned(graph, self.grids)[0], self.factors)
+
+    def on(self, samples: Sequence[Feeds]) -> list[Feeds]:
+        """The samples, those elsewhere with this of their graph."""
+        return at_own_shapes(samples, self.at)
 
 
 def prepare(
@@ -159,7 +168,8 @@ class _Search:
         graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
         plan = make_plan(graph, profile, self.config, self.imported, ranges)
         exact = "round-weights" in self.config.recovery
-        noise = relative_noise(plan, self.held, self.wanted, exact, self.traces)
+        held = candidate.on(self.held)
+        noise = relative_noise(plan, held, self.wanted, exact, self.traces)
         if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
             self.traces.keep()
@@ -172,8 +182,9 @@ class _Search:
             self.refused[id(candidate)] = ranged.ranges
 
     def _with_ranges(self, candidate: Prepared) -> Prepared:
+        fitting = candidate.on(self.fitting)
         found = choose_ranges(
-            candidate.graph, candidate.profile, self.config, self.fitting, self.imported
+            candidate.graph, candidate.profile, self.config, fitting, self.imported
         )
         return replace(candidate, ranges={**found, **self.start.ranges})
 

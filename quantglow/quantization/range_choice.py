@@ -10,24 +10,28 @@ over all readers, where what is cut off counts more (``COHERENCE``).  For produc
 of a channel does not count: the bias takes it.
 The best range of one half of the samples must be no worse than min-max on the other half.
 
-Products are computed for a part of their rows, so that the choice costs less than a run of the
-network for each sample.  What a range cuts off is rare, and in few rows it is there or not; so
-their errors are multiplied by that of all values, which the histogram knows, over that of the rows
-(a ratio estimate; Cochran, Sampling Techniques, 1977, chapter 6).
+Products are computed for a part of their rows, functions of large images for a part of the lines,
+so that the choice costs less than a run of the network for each sample.  What a range cuts off is
+rare, and in few rows it is there or not; so their errors are multiplied by that of all values,
+which the histogram knows, over that of the rows (a ratio estimate; Cochran, Sampling Techniques,
+1977, chapter 6).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Conv
+from quantglow.ops import Concat, Conv
 from quantglow.ops.arithmetic import quant_of, rounded_reals
+from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.unary import Unary
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Histogram, Profile, Range, squared_error
 from quantglow.profiling.data import Feeds
@@ -57,7 +61,11 @@ ROUNDING_WORK = 32
 """What rounding one value costs, in multiply-accumulates."""
 
 LIGHT_SAMPLES = 4
-"""Samples for the operators that are computed whole."""
+"""Samples for the operators that are no products."""
+
+LIGHT_WORK = 5 * 10**6
+"""Results of one of them, all samples and candidates together, if it computes each from the values
+in its place; others are computed whole."""
 
 COHERENCE = 4.0
 """What is cut off has one sign and lies together, where the strongest values are: it adds up behind
@@ -177,7 +185,8 @@ class _Trial:
         rows = max(LEAST_ROWS, WORK // row)
 
         def measured(sample: int) -> tuple[_Energies, Array]:
-            columns = _some_rows(product, self.values.value(x, sample), rows)
+            own: Any = self.values.counterpart(reader, sample)
+            columns = _some_rows(Product(own), self.values.value(x, sample), rows)
             errors = [_rounded(columns, element) - columns for element in types]
             energies = _Energies.of(columns @ weights, (error @ weights for error in errors))
             rounding = [_energy(error, centred=False) / error.size for error in errors]
@@ -199,26 +208,41 @@ class _Trial:
     def _of_result(
         self, x: Node, reader: Node, types: list[ElementType], results: list[Array]
     ) -> Array:
-        """[2, candidates]: relative errors of the reader's whole results."""
+        """[2, candidates]: relative errors of the reader's results, in some lines of large ones."""
+        count = min(LIGHT_SAMPLES, len(results))
+        work = sum(result.size for result in results[:count]) * len(types)
+        lines = slice(None, None, max(1, work // LIGHT_WORK) if _is_local(reader) else 1)
 
-        def measured(sample: int) -> _Energies:
-            value, wanted = self.values.value(x, sample), results[sample]
-            errors = []
+        def measured(sample: int) -> tuple[_Energies, Array]:
+            value, wanted = (
+                _part(v, lines) for v in (self.values.value(x, sample), results[sample])
+            )
+            errors, rounding = [], []
             for element in types:
                 error = _rounded(value, element) - value
+                rounding.append(
+                    _energy(error.reshape(1, -1, 1), centred=False) / max(error.size, 1)
+                )
                 if not isinstance(reader, Contraction):
-                    got = self._computed(reader, x, value + error, sample)
+                    got = self._computed(reader, x, value + error, sample, lines)
                     error = got - wanted
                 errors.append(_energy(error.reshape(1, -1, 1), centred=False))
             signal = wanted.reshape(1, -1, 1)
-            return _Energies(_energy(signal, centred=signal.shape[1] > 1), np.array(errors))
+            energies = _Energies(_energy(signal, centred=signal.shape[1] > 1), np.array(errors))
+            return energies, np.array(rounding)
 
-        return _relative(each(measured, range(min(LIGHT_SAMPLES, len(results)))))
+        found = each(measured, range(count))
+        sums = _relative([energies for energies, _ in found])
+        if lines.step == 1:
+            return sums
+        return sums * self._ratios(x, types, np.mean([part for _, part in found], axis=0))
 
-    def _computed(self, reader: Node, x: Node, value: Array, sample: int) -> Array:
-        given = (value if o is x else self.values.value(o, sample) for o in reader.operands)
+    def _computed(self, reader: Node, x: Node, value: Array, sample: int, lines: slice) -> Array:
+        own = self.values.counterpart(reader, sample)
+        pairs = zip(reader.operands, own.operands, strict=True)
+        given = (value if o is x else _part(self.values.value(p, sample), lines) for o, p in pairs)
         with np.errstate(all="ignore"):
-            return self.values.finite(reader, reader.evaluate(*given))
+            return self.values.finite(reader, own.evaluate(*given))
 
 
 def _reach(element: ElementType) -> Range:
@@ -227,6 +251,20 @@ def _reach(element: ElementType) -> Range:
     return Range(
         params.scale * (low - params.zero_point), params.scale * (high - params.zero_point)
     )
+
+
+def _is_local(reader: Node) -> bool:
+    """Whether it computes each line of an image from the same lines of what it reads."""
+    images = [o for o in reader.operands if not isinstance(o, Constant)]
+    alike = all(o.type.rank == 4 and o.type.shape[:2] == reader.type.shape[:2] for o in images)
+    if isinstance(reader, Concat):
+        return alike and reader.axis > 1
+    return alike and isinstance(reader, Unary | Binary | Contraction)
+
+
+def _part(value: Array, lines: slice) -> Array:
+    """Some lines of an image; what has one for all as it is."""
+    return value[:, lines] if value.ndim == 4 and value.shape[1] > 1 else value
 
 
 def _residual(reader: Contraction) -> Node | None:

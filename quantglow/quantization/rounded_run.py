@@ -20,6 +20,7 @@ from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax, Transpose
 from quantglow.ops.arithmetic import quant_of, rounded_reals
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
+from quantglow.quantization.other_shapes import counterpart
 from quantglow.quantization.params import quantize_weights
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.traces import Trace, Traces
@@ -129,14 +130,16 @@ def run(
         copies.update(state.copies)
     for position, node in enumerate(graph.nodes):
         if isinstance(node, Constant):
-            values.setdefault(node, node.value)
+            constant: Any = counterpart(node, feeds)
+            values.setdefault(node, constant.value)
             continue
         if position >= begin:
             if trace is not None:
                 trace.add(position, values, copies)
             seen = ChainMap(copies, values) if plan and plan.is_int8(node) else values
             operands = [seen[operand] for operand in node.operands]
-            value = node.evaluate(*operands) if operands else np.asarray(feeds[node.name])
+            own = counterpart(node, feeds)
+            value = own.evaluate(*operands) if operands else np.asarray(feeds[node.name])
             values[node] = value
             if plan is not None:
                 # Float readers see what a float operator gives as it is.

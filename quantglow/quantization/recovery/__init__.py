@@ -23,6 +23,20 @@ int32 accumulator cannot overflow; the same data gives the same model.
 
 from quantglow.quantization.recovery.memory import Memory
 from quantglow.quantization.recovery.samples import Reservoir
-from quantglow.quantization.recovery.walk import TECHNIQUES, capacity, recover
+from quantglow.quantization.recovery.walk import (
+    MOST_NBYTES,
+    TECHNIQUES,
+    capacity,
+    recover,
+    sample_nbytes,
+)
 
-__all__ = ["TECHNIQUES", "Memory", "Reservoir", "capacity", "recover"]
+__all__ = [
+    "MOST_NBYTES",
+    "TECHNIQUES",
+    "Memory",
+    "Reservoir",
+    "capacity",
+    "recover",
+    "sample_nbytes",
+]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, groupby
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter.choices import in_branches
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
+from quantglow.quantization.other_shapes import counterpart, graph_for
 from quantglow.types import Array
 from quantglow.workers import each
 
@@ -45,7 +47,7 @@ class Frontier:
 
     def value(self, node: Node, sample: int) -> Array:
         """The value of a node that was kept."""
-        return self.stacked(node, slice(sample, sample + 1))
+        return self.stacked(node, [sample])
 
     def compute(self, node: Node) -> list[Array]:
         """The value of ``node`` for each sample, from the kept values of its operands."""
@@ -55,17 +57,30 @@ class Frontier:
         if isinstance(node, Contraction):
             rows = node.type.size // max(node.type.shape[-1], 1)
             together = max(1, TOGETHER_ROWS // max(rows, 1))
-        starts = range(0, len(self.samples), together)
-        parts = each(lambda start: self._computed(node, slice(start, start + together)), starts)
-        return list(chain.from_iterable(parts))
+        parts = self.parts(range(len(self.samples)), together)
+        return list(chain.from_iterable(each(lambda part: self._computed(node, part), parts)))
 
-    def _computed(self, node: Node, part: slice) -> list[Array]:
+    def parts(self, samples: Sequence[int], together: int) -> list[Sequence[int]]:
+        """The samples in parts of equal shapes, of ``together`` at most, in their order."""
+        found: list[Sequence[int]] = []
+        start = 0
+        for _, alike in groupby(samples, lambda s: id(graph_for(self.samples[s], self.graph))):
+            end = start + len(list(alike))
+            found += [samples[i : min(i + together, end)] for i in range(start, end, together)]
+            start = end
+        return found
+
+    def _computed(self, node: Node, part: Sequence[int]) -> list[Array]:
         """The values for some samples; those of several are stacked along the first axis."""
-        count = len(self.samples[part])
-        operands = (self.stacked(operand, part) for operand in node.operands)
+        own = self.counterpart(node, part[0])
+        operands = (self.stacked(operand, part) for operand in own.operands)
         with np.errstate(all="ignore"):
-            result = self.finite(node, node.evaluate(*operands))
-        return [result] if count == 1 else np.split(result, count)
+            result = self.finite(node, own.evaluate(*operands))
+        return [result] if len(part) == 1 else np.split(result, len(part))
+
+    def counterpart(self, node: Node, sample: int) -> Node:
+        """The node at the shapes of a sample."""
+        return counterpart(node, self.samples[sample])
 
     def finite(self, node: Node, value: Array) -> Array:
         """A value of the node without the NaN and Inf of a branch that is not taken."""
@@ -73,11 +88,11 @@ class Frontier:
             return value
         return np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
 
-    def stacked(self, node: Node, part: slice) -> Array:
+    def stacked(self, node: Node, part: Sequence[int]) -> Array:
         """The kept values for some samples in one array, or the only one; a Constant as it is."""
         if isinstance(node, Constant):
             return node.value
-        values = self.values[node.name][part]
+        values = [self.values[node.name][sample] for sample in part]
         found = values[0] if len(values) == 1 else np.concatenate(values)
         contraction = self.unfinished.get(node.name)
         return found if contraction is None else contraction.finished(found.copy())

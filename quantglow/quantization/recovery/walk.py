@@ -78,11 +78,16 @@ FEWEST_TO_SPLIT = 4
 
 def capacity(graph: Graph) -> int:
     """How many samples of a float graph memory has room for; at least one."""
+    nbytes = sample_nbytes(graph)
+    few = min(FEW_SAMPLES, MOST_NBYTES // nbytes)
+    return max(1, few, MEMORY_NBYTES // nbytes)
+
+
+def sample_nbytes(graph: Graph) -> int:
+    """What a sample takes while both graphs are walked through."""
     inputs = sum(node.type.nbytes for node in graph.inputs)
     # The int8 values are a quarter of the float ones.
-    sample_nbytes = max(inputs + peak_nbytes(graph) * 5 // 4, 1)
-    few = min(FEW_SAMPLES, MOST_NBYTES // sample_nbytes)
-    return max(1, few, MEMORY_NBYTES // sample_nbytes)
+    return max(inputs + peak_nbytes(graph) * 5 // 4, 1)
 
 
 def recover(
@@ -93,17 +98,19 @@ def recover(
     per_channel: bool = True,
     progress: bool | str = False,
     memory: Memory | None = None,
+    int8_samples: Sequence[Feeds] | None = None,
 ) -> Graph:
     """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
-
     ``int8`` is what ``quantize`` made of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
     ``memory`` has the layers of earlier calls with the same graph and samples.
+    ``int8_samples``: the samples, with int8 graphs where they are elsewhere (``other_shapes``).
     """
     if not samples or not techniques:
         return int8
     memory = memory or Memory()
     known = memory.known(int8)
-    walk = _Walk(graph, int8, list(samples), frozenset(techniques), per_channel, known)
+    both = list(samples), list(int8_samples or samples)
+    walk = _Walk(graph, int8, *both, frozenset(techniques), per_channel, known)
     made: dict[Node, Node] = {}
     with side_by_side():
         for node in shown(int8.nodes, "Recovering accuracy", progress):
@@ -122,6 +129,7 @@ class _Walk:
     graph: Graph
     int8: Graph
     samples: list[Feeds]
+    int8_samples: list[Feeds]
     techniques: frozenset[str]
     per_channel: bool
     known: Mapping[str, Operands]
@@ -129,7 +137,7 @@ class _Walk:
 
     def __post_init__(self) -> None:
         self.floats = Frontier(self.graph, self.samples)
-        self.integers = Frontier(self.int8, self.samples)
+        self.integers = Frontier(self.int8, self.int8_samples)
         self.ahead: Iterator[Node] = iter(self.graph.nodes)
         self.float_step: Callable[[], None] = self._advance_to_layer
         self.names = {
@@ -202,14 +210,14 @@ class _Walk:
         rows = sum(result.size for result in wanted) // node.type.shape[-1]
         enough = group * k * k * 8 <= GRAM_NBYTES and rows >= FEWEST_ROWS_PER_INPUT * k
         second = self.techniques != {"correct-bias"} and enough
-        together = _together(node, 4 * rows // every * group * k // len(wanted))
+        mean_size = sum(result.size for result in wanted) // len(wanted)
+        together = _together(node, mean_size, 4 * rows // every * group * k // len(wanted))
 
         def counted(of_half: range) -> Moments:
             moments = Moments.zeros(product.shape, second)
-            for start in range(0, len(of_half), together):
-                part = of_half[start : start + together]
-                chosen = slice(part.start, part.stop, part.step)
-                self._add(moments, node, terms, chosen, wanted[chosen], every)
+            for part in self.integers.parts(of_half, together):
+                own = self.integers.counterpart(node, part[0])
+                self._add(moments, own, terms, part, [wanted[s] for s in part], every)
             return moments
 
         halves = tuple(each(counted, [samples[::2], samples[1::2]]))
@@ -223,7 +231,7 @@ class _Walk:
         moments: Moments,
         node: Any,
         terms: tuple[Array, Array],
-        part: slice,
+        part: Sequence[int],
         wanted: Sequence[Array],
         every: int,
     ) -> None:
@@ -274,11 +282,12 @@ class _Walk:
         self.floats.keep(node, results)
 
 
-def _together(node: Any, columns_nbytes: int) -> int:
+def _together(node: Any, results: int, columns_nbytes: int) -> int:
     """How many samples to look at at once: their columns and input in float, and their results as
     wanted, as they are, and the difference.
     """
-    values_nbytes = 4 * (node.x.type.size + 3 * node.type.size)
+    inputs = node.x.type.size * results // node.type.size
+    values_nbytes = 4 * (inputs + 3 * results)
     return int(max(1, BAND_NBYTES // 2 // max(columns_nbytes + values_nbytes, 1)))
 
 

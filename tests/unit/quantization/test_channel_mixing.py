@@ -17,9 +17,9 @@ from quantglow.quantization import prepare, quantize_with_report
 from quantglow.quantization.channel_mixing import LARGEST_CONDITION, descended
 from quantglow.quantization.channel_mixing import mixtures_of as mixtures_of_runs
 from quantglow.quantization.decision_text import from_json, to_json
-from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.equalization import rescaled
 from quantglow.quantization.float_runs import FloatRuns
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.types import Array, f32
 from tests.unit.quantization.quantization_networks import (
     constant,

@@ -21,9 +21,9 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import Prepared, prepare, quantize_with_report
 from quantglow.quantization.decision_text import from_json, to_json
-from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.input_levels import LEVELS, aligned, grids_of
 from quantglow.quantization.plan import make_plan
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.rounded_run import relative_noise
 from quantglow.types import Array, f32
 from tests.same import same_graph

@@ -12,7 +12,16 @@ import quantglow as qg
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, Reciprocal, ReduceMean, Reshape, Softmax
+from quantglow.ops import (
+    Add,
+    Concat,
+    Conv,
+    HardSwish,
+    Reciprocal,
+    ReduceMean,
+    Reshape,
+    Softmax,
+)
 from quantglow.ops.arithmetic import quant_of
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.profiling import Range, profile
@@ -26,11 +35,11 @@ from quantglow.quantization import (
 )
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.deadline import Deadline
-from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.equalization import factors_of
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import Plan, make_plan
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.range_choice import _Trial, choose_ranges
 from quantglow.quantization.recovery.frontier import Frontier
 from quantglow.quantization.rounded_run import judged, relative_noise, run
@@ -243,3 +252,29 @@ def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
 
 def test_names_of_the_techniques_are_options() -> None:
     assert AUTO.equalization == EQUALIZATIONS
+
+
+def test_some_lines_of_a_function_say_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = image(4, 48)
+    first, second = conv("first", x, 8), conv("second", x, 8)
+    both = Add(name="both", x=HardSwish(name="curved", x=first), y=second)
+    joined = Concat(name="joined", parts=(both, first), axis=3)
+    graph = graph_of(conv("last", joined, 4, kernel=1), inputs=(x,))
+    data = samples_for(graph, 8)
+    seen = profile(graph, data, progress=False)
+    plan = make_plan(graph, seen, AUTO)
+    candidates = range_choice._candidates(plan, seen, AUTO)
+    types = [range_choice._types(ranges, AUTO) for ranges in candidates]
+
+    def errors() -> dict[str, Array]:
+        trial = _Trial(plan, types, Frontier(graph, data), seen.histograms)
+        for node in graph.nodes:
+            trial.visit(node)
+        return {root.name: found for root, found in trial.errors.items()}
+
+    whole = errors()
+    monkeypatch.setattr(range_choice, "LIGHT_WORK", 3 * 10**5)
+    some = errors()
+    assert any((some[name] != found).any() for name, found in whole.items())
+    for name, found in whole.items():
+        np.testing.assert_allclose(some[name], found, rtol=0.3, err_msg=name)

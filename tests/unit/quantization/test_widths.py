@@ -19,8 +19,8 @@ from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import quantize
-from quantglow.quantization.decisions import quantize_for_all_shapes
 from quantglow.quantization.params import accumulator_excess
+from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.types import DType
 from tests.matrix.harness import assert_agree
 from tests.unit.frontend.onnx_models import by_onnxruntime

@@ -1,0 +1,78 @@
+"""Samples at other shapes than those at which a model is decided.
+
+Of a model that leaves dimensions free one graph is quantized: the one for the shapes that most data
+came in.  Data of all shapes tell what its values are.  So a sample may bring the graph for its own
+shapes; where that is node by node like the one that is decided, the values of a node are computed
+there by the node of the same name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops.contraction import Contraction
+from quantglow.profiling.data import Feeds
+from quantglow.types import Array
+
+
+class Elsewhere(Feeds):
+    """Feeds at other shapes, and the ``graph`` for these."""
+
+    def __init__(self, feeds: Mapping[str, Array], graph: Graph) -> None:
+        super().__init__(feeds)
+        self.graph = graph
+
+
+def graph_for(feeds: Feeds, graph: Graph) -> Graph:
+    """The graph that takes the feeds: ``graph``, or their own."""
+    return feeds.graph if isinstance(feeds, Elsewhere) else graph
+
+
+def counterpart(node: Node, feeds: Feeds) -> Node:
+    """The node that computes the same value of the feeds; a layer with the weights of ``node``."""
+    if not isinstance(feeds, Elsewhere):
+        return node
+    found: Any = feeds.graph.by_name(node.name)
+    if not isinstance(node, Contraction):
+        return found  # type: ignore[no-any-return]
+    own = ("activation", "low", "high", *(n for n in ("w", "b") if _is_decided(node, n)))
+    return replace(found, **{name: getattr(node, name) for name in own})  # type: ignore[no-any-return]
+
+
+def _is_decided(node: Node, name: str) -> bool:
+    return getattr(node, name) is None or isinstance(getattr(node, name), Constant)
+
+
+def at_own_shapes(samples: Sequence[Feeds], change: Callable[[Graph], Graph]) -> list[Feeds]:
+    """The samples with each graph of theirs changed, once."""
+    graphs = {sample.graph for sample in samples if isinstance(sample, Elsewhere)}
+    changed = {graph: change(graph) for graph in graphs}
+    return [
+        Elsewhere(sample, changed[sample.graph]) if isinstance(sample, Elsewhere) else sample
+        for sample in samples
+    ]
+
+
+def are_alike(one: Graph, other: Graph) -> bool:
+    """Whether the graphs have the same operators between values of the same names, and the same
+    constants in their layers.
+    """
+    if {node.name for node in one.nodes} != {node.name for node in other.nodes}:
+        return False
+    return all(_alike(node, other.by_name(node.name)) for node in one.nodes)
+
+
+def _alike(one: Node, other: Node) -> bool:
+    names = [[operand.name for operand in node.operands] for node in (one, other)]
+    if type(one) is not type(other) or one.type.element != other.type.element:
+        return False
+    if not isinstance(one, Contraction):
+        return names[0] == names[1]
+    pairs = zip(one.operands, other.operands, strict=False)
+    return names[0] == names[1] and all(
+        a.type == b.type for a, b in pairs if isinstance(a, Constant)
+    )

@@ -1,0 +1,165 @@
+"""The quantizer: a float graph and its profile to an int8 graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow import debug
+from quantglow.graph.graph import Graph
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds, feeds_of
+from quantglow.quantization.choose_int16 import with_chosen_int16
+from quantglow.quantization.convert import Converter
+from quantglow.quantization.decisions import Decisions
+from quantglow.quantization.ladder import UNRAISED, Raised
+from quantglow.quantization.other_shapes import are_alike, at_own_shapes, graph_for
+from quantglow.quantization.plan import Plan, make_plan
+from quantglow.quantization.preparation import Prepared, prepare
+from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
+from quantglow.quantization.report import NodeReport, QuantizationReport
+from quantglow.quantization.widths import AUTO, with_named_int16
+
+Converted = Callable[[Graph], object]
+"""Is shown the int8 graph before its weights are rounded against samples, which takes long; nothing
+but the values of Constants changes then, and a layer without a bias may get one."""
+
+
+def quantize(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig | None = None,
+    imported: Graph | None = None,
+    data: Any = None,
+) -> Graph:
+    """The int8 graph of an optimized float graph; names and outputs stay.
+
+    Raises ``ProfileMismatchError`` for the profile of another model and ``IgnoredScopeError`` for
+    an exclusion that matches nothing.  ``imported``, the graph before optimization, lets
+    exclusions name nodes that were fused away.  ``data``, calibration samples as ``profile`` takes
+    them, turns on ``preparation`` (equalization, ranges by their effect) and accuracy recovery; see
+    ``quantglow.quantization.recovery``.
+    """
+    return quantize_with_report(graph, profile, config, imported, data)[0]
+
+
+def quantize_with_report(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig | None = None,
+    imported: Graph | None = None,
+    data: Any = None,
+    progress: bool | str = "auto",
+) -> tuple[Graph, QuantizationReport]:
+    """``quantize``, and for every operator its precision and why it stayed float."""
+    config = config or QuantizationConfig()
+    samples = samples_of(data, graph, config.seed)
+    prepared = prepare(graph, profile, config, samples, imported, progress)
+    result, plan = quantize_prepared(prepared, config, imported, samples, progress)
+    return result, report_of(plan)
+
+
+def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
+    """As many of the samples, drawn by ``seed``, as memory has room for; none of None."""
+    if data is None:
+        return []
+    return Reservoir(capacity(graph), seed).extend(feeds_of(data, graph.signature)).kept
+
+
+def quantize_prepared(
+    prepared: Prepared,
+    config: QuantizationConfig,
+    imported: Graph | None = None,
+    samples: Sequence[Feeds] = (),
+    progress: bool | str = "auto",
+    memory: Memory | None = None,
+    raised: Raised = UNRAISED,
+    converted: Converted | None = None,
+) -> tuple[Graph, Plan]:
+    """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed.
+
+    ``memory``: of earlier calls with the same samples, so that no layer is recovered twice;
+    ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
+    """
+    graph, profile = prepared.graph, prepared.profile
+    plan = make_plan(graph, profile, config, imported, prepared.ranges, raised.to_float)
+    plan = with_named_int16(plan, profile, config, imported, strict=not raised.to_float)
+    if samples and config.int16_activations == AUTO:
+        plan = with_chosen_int16(plan, profile, config, prepared.on(samples), progress)
+    plan = raised.widened(plan, profile, config)
+    result = Converter(plan, config.per_channel).run()
+    if samples and config.recovery:
+        if converted is not None:
+            converted(result)
+        decisions = Decisions.of(plan, result, prepared, config)
+        floats, integers = _of_both(prepared, decisions, result, samples)
+        arguments = (config.recovery, config.per_channel, progress, memory, integers)
+        result = recover(graph, result, floats, *arguments)
+    if debug.verifying():
+        result.verify()
+    debug.dump_ir("quantize", result)
+    return result, plan
+
+
+def _of_both(
+    prepared: Prepared, decisions: Decisions, int8: Graph, samples: Sequence[Feeds]
+) -> tuple[list[Feeds], list[Feeds]]:
+    """The samples with the float and with the int8 graphs for their shapes; without those whose
+    int8 graph is not like ``int8``.
+    """
+    integers = at_own_shapes(samples, decisions.apply)
+    graphs = {graph_for(sample, int8) for sample in integers} - {int8}
+    unlike = {graph for graph in graphs if not are_alike(int8, graph)}
+    pairs = zip(prepared.on(samples), integers, strict=True)
+    kept = [pair for pair in pairs if graph_for(pair[1], int8) not in unlike]
+    return [one for one, _ in kept], [other for _, other in kept]
+
+
+def report_of(plan: Plan) -> QuantizationReport:
+    """For every operator its precision and why it stayed float."""
+    return QuantizationReport(
+        tuple(
+            NodeReport(n.name, n.op, plan.precision(n), plan.reasons.get(n, ""))
+            for n in plan.graph.compute_nodes()
+        )
+    )
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """An int8 graph, the precision of each operator, the decisions for other shapes, and the float
+    graph and profile that it was made of, by ``plan``.
+    """
+
+    graph: Graph
+    report: QuantizationReport
+    decisions: Decisions
+    prepared: Prepared
+    plan: Plan
+
+
+def quantize_for_all_shapes(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig | None = None,
+    data: Sequence[Feeds] | None = None,
+    progress: bool | str = "auto",
+    prepared: Prepared | None = None,
+    memory: Memory | None = None,
+    raised: Raised = UNRAISED,
+    converted: Converted | None = None,
+) -> Quantized:
+    """``quantize`` at the shapes of ``graph``, with what other shapes take over.
+
+    ``prepared``: what ``prepare`` made of ``graph`` before; ``memory``: layers recovered then;
+    ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
+    """
+    config = config or QuantizationConfig()
+    samples = data or ()
+    ready = prepared or prepare(graph, profile, config, samples, progress=progress)
+    arguments = (samples, progress, memory, raised, converted)
+    result, plan = quantize_prepared(ready, config, None, *arguments)
+    decisions = Decisions.of(plan, result, ready, config)
+    return Quantized(result, report_of(plan), decisions, ready, plan)
