@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from quantglow import debug
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.interpreter import interpret
+from quantglow.ops.arithmetic import dequantize, is_integer
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
@@ -17,10 +20,16 @@ from quantglow.quantization.decisions import Decisions
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.other_shapes import are_alike, at_own_shapes, graph_for
 from quantglow.quantization.plan import Plan, make_plan
-from quantglow.quantization.preparation import Prepared, prepare
+from quantglow.quantization.preparation import WORTH, Prepared, prepare
 from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
+from quantglow.quantization.recovery.samples import Spread
 from quantglow.quantization.report import NodeReport, QuantizationReport
+from quantglow.quantization.rounded_run import judged, noise_to_signal, run
 from quantglow.quantization.widths import AUTO, with_named_int16
+from quantglow.types import Array
+
+JUDGING_SAMPLES = 8
+"""On which the int8 graph with chosen int16 values is compared with that without."""
 
 Converted = Callable[[Graph], object]
 """Is shown the int8 graph before its weights are rounded against samples, which takes long; nothing
@@ -86,35 +95,78 @@ def quantize_prepared(
     graph, profile = prepared.graph, prepared.profile
     plan = make_plan(graph, profile, config, imported, prepared.ranges, raised.to_float)
     plan = with_named_int16(plan, profile, config, imported, strict=not raised.to_float)
+    quantizer = _Quantizer(prepared, config, samples, progress, memory or Memory(), converted)
+    result, plan = quantizer.run(raised.widened(plan, profile, config))
     if samples and config.int16_activations == AUTO:
-        plan = with_chosen_int16(plan, profile, config, prepared.on(samples), progress)
-    plan = raised.widened(plan, profile, config)
-    result = Converter(plan, config.per_channel).run()
-    if samples and config.recovery:
-        if converted is not None:
-            converted(result)
-        decisions = Decisions.of(plan, result, prepared, config)
-        floats, integers = _of_both(prepared, decisions, result, samples)
-        arguments = (config.recovery, config.per_channel, progress, memory, integers)
-        result = recover(graph, result, floats, *arguments)
+        wider = with_chosen_int16(plan, profile, config, prepared.on(samples), progress)
+        if wider is not plan:
+            result, plan = quantizer.better((result, plan), quantizer.run(wider))
     if debug.verifying():
         result.verify()
     debug.dump_ir("quantize", result)
     return result, plan
 
 
-def _of_both(
-    prepared: Prepared, decisions: Decisions, int8: Graph, samples: Sequence[Feeds]
-) -> tuple[list[Feeds], list[Feeds]]:
-    """The samples with the float and with the int8 graphs for their shapes; without those whose
-    int8 graph is not like ``int8``.
-    """
-    integers = at_own_shapes(samples, decisions.apply)
-    graphs = {graph_for(sample, int8) for sample in integers} - {int8}
-    unlike = {graph for graph in graphs if not are_alike(int8, graph)}
-    pairs = zip(prepared.on(samples), integers, strict=True)
-    kept = [pair for pair in pairs if graph_for(pair[1], int8) not in unlike]
-    return [one for one, _ in kept], [other for _, other in kept]
+@dataclass(frozen=True)
+class _Quantizer:
+    """From plans of one prepared graph to int8 graphs."""
+
+    prepared: Prepared
+    config: QuantizationConfig
+    samples: Sequence[Feeds]
+    progress: bool | str
+    memory: Memory
+    converted: Converted | None
+
+    def run(self, plan: Plan) -> tuple[Graph, Plan]:
+        """The int8 graph of a plan, its weights rounded against the samples; and the plan."""
+        config, result = self.config, Converter(plan, self.config.per_channel).run()
+        if not self.samples or not config.recovery:
+            return result, plan
+        if self.converted is not None:
+            self.converted(result)
+        floats, integers = self._on_both(plan, result)
+        arguments = (config.recovery, config.per_channel, self.progress, self.memory, integers)
+        return recover(self.prepared.graph, result, floats, *arguments), plan
+
+    def better(self, plain: tuple[Graph, Plan], other: tuple[Graph, Plan]) -> tuple[Graph, Plan]:
+        """The other one if its outputs are less noisy."""
+        return other if self._noise(*other) < WORTH * self._noise(*plain) else plain
+
+    def _noise(self, int8: Graph, plan: Plan) -> float:
+        """Of the outputs over their signal, on some of the samples."""
+        pairs = zip(*self._on_both(plan, int8), strict=True)
+        some = Spread[tuple[Feeds, Feeds]](JUDGING_SAMPLES).extend(pairs).kept
+        graph = self.prepared.graph
+        wanted = [run(graph, feeds) for feeds, _ in some]
+        found = [reals(graph_for(feeds, int8), judged(graph), feeds) for _, feeds in some]
+        return noise_to_signal(graph, found, wanted)
+
+    def _on_both(self, plan: Plan, int8: Graph) -> tuple[list[Feeds], list[Feeds]]:
+        """The samples with the float and with the int8 graphs for their shapes; without those whose
+        int8 graph is not like ``int8``.
+        """
+        decisions = Decisions.of(plan, int8, self.prepared, self.config)
+        integers = at_own_shapes(self.samples, decisions.apply)
+        graphs = {graph_for(sample, int8) for sample in integers} - {int8}
+        unlike = {graph for graph in graphs if not are_alike(int8, graph)}
+        pairs = zip(self.prepared.on(self.samples), integers, strict=True)
+        kept = [pair for pair in pairs if graph_for(pair[1], int8) not in unlike]
+        return [one for one, _ in kept], [other for _, other in kept]
+
+
+def reals(int8: Graph, nodes: Iterable[Node], feeds: Feeds) -> list[Array]:
+    """What an int8 graph has in the place of float nodes, as real numbers."""
+    found: dict[str, Array] = {}
+
+    def keep(node: Node, value: Array) -> None:
+        if node.name in names:
+            is_code = is_integer(node.type)
+            found[node.name] = dequantize(value, node.type.params) if is_code else value
+
+    names = [node.name for node in nodes]
+    interpret(int8, feeds, [keep])
+    return [found[name] for name in names]
 
 
 def report_of(plan: Plan) -> QuantizationReport:

@@ -88,11 +88,18 @@ def relative_noise(
     ``traces``: of a plan before, from which the runs go on where they can.
     """
     weights = {} if exact_weights else _rounded_weights(plan)
-    noise, signal = np.zeros(len(plan.graph.outputs)), np.full(len(plan.graph.outputs), TINY)
-    any_shift = [shift for _, shift in judges(plan.graph)]
     started = (traces or Traces()).of(plan, len(samples))
     pairs = zip(samples, started, strict=True)
     found = each(lambda pair: run(plan.graph, pair[0], plan, weights, pair[1]), pairs)
+    return noise_to_signal(plan.graph, found, wanted)
+
+
+def noise_to_signal(
+    graph: Graph, found: Sequence[Sequence[Array]], wanted: Sequence[Sequence[Array]]
+) -> float:
+    """Of the worst output, over all samples; ``found`` and ``wanted`` are judged values."""
+    noise, signal = np.zeros(len(graph.outputs)), np.full(len(graph.outputs), TINY)
+    any_shift = [shift for _, shift in judges(graph)]
     for results, right in zip(found, wanted, strict=True):
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
             reference = exact.astype(np.float64)

@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ from quantglow.ops.arithmetic import quantize as quantized_array
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import quantize
+from quantglow.quantization import choose_int16, quantize, quantizer
 from quantglow.quantization.choose_int16 import (
     BUDGET,
     SHARES,
@@ -39,6 +40,7 @@ from tests.unit.quantization.quantization_networks import (
     graph_of,
     image,
     samples_for,
+    small_cnn,
     sqnr,
 )
 
@@ -204,3 +206,31 @@ def test_values_that_cannot_be_int16_are_left_alone() -> None:
     plan = plan_of(graph)
     assert int16_refusal(plan, graph.by_name("scores"))
     assert "scores" not in wide(quantized_with(AUTO, graph))
+
+
+@pytest.mark.parametrize(("noise", "is_kept"), [(0.99, False), (0.5, True)])
+def test_what_is_chosen_stays_only_if_the_int8_graph_is_closer_to_float(
+    noise: float, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 8)
+    seen = profile(graph, data, progress=False)
+    found = iter([noise, 1.0])
+    monkeypatch.setattr(quantizer, "noise_to_signal", lambda *arguments: next(found))
+    monkeypatch.setattr(choose_int16, "BUDGET", 10.0)
+    made = quantize(graph, seen, QuantizationConfig(int16_activations="auto"), data=data)
+    assert any(node.type.dtype is DType.I16 for node in made.nodes) == is_kept
+
+
+def test_the_noise_of_an_int8_graph_is_that_of_what_its_outputs_are_judged_by() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 8)
+    seen = profile(graph, data, progress=False)
+    int8 = quantize(graph, seen, QuantizationConfig(), data=data)
+    nodes = [node for node in graph.compute_nodes() if node.name in {n.name for n in int8.nodes}]
+    values = dict(zip(nodes, quantizer.reals(int8, nodes, data[0]), strict=True))
+    for node, value in values.items():
+        assert value.dtype == np.float32
+        assert value.shape == node.type.shape
+    (got,) = interpret(int8, data[0])
+    np.testing.assert_array_equal(values[graph.outputs[0][1]], got)
