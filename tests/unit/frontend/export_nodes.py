@@ -197,7 +197,9 @@ def rows(k: Kit) -> Node:
     """x, less what is the same in all of a row, by the sum of its powers."""
     each = k.floats(*k.x.type.shape[:3], 1)
     powers = call("expneg", call("sub", arg(0), call("rowmax", arg(0))))
-    share = call("div", call("mul", powers, arg(1)), call("rowsum", call("add", powers, arg(2))))
+    # Squares: a sum that is 0 but for rounding would be no divisor.
+    terms = call("add", powers, call("mul", arg(2), arg(2)))
+    share = call("div", call("mul", powers, arg(1)), call("rowsum", terms))
     args = (k.x, each, k.floats(k.x.type.shape[3]))
     return ops.Rows(name=k.name(), args=args, expression=share, out=ElementType(DType.F32))
 
