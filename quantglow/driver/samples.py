@@ -105,9 +105,11 @@ class Samples:
             own = self.family.at(other.shape_map, other.value_map)
             if not are_alike(graph, own):
                 continue
+            nbytes = sample_nbytes(own)
             for feeds, its in zip(self._drawn, cases, strict=True):
-                if its == other and (left := left - sample_nbytes(own)) > 0:
+                if its == other and left > nbytes:
                     found.append(Elsewhere(feeds, own))
+                    left -= nbytes
         return found
 
     @property

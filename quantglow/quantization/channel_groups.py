@@ -85,13 +85,20 @@ def _joined(node: Node) -> tuple[Node, ...]:
         whole = same and not any(isinstance(o, Constant) for o in node.operands)
         return (node.x, node.y) if whole and _homogeneous(node) else ()
     if isinstance(node, Mul):
-        gated = node.x.type.shape == node.type.shape and node.y.type.size < node.type.size
+        gated = node.x.type.shape == node.type.shape and _is_gate(node)
         return (node.x,) if gated and _homogeneous(node) else ()
     if isinstance(node, Relu | MaxPool | AveragePool | Resize):
         return (node.x,)
     if isinstance(node, Clip | Pad | ReduceMean | Reshape | Transpose) and _keeps_channels(node):
         return (node.x,)
     return ()
+
+
+def _is_gate(node: Mul) -> bool:
+    """Whether y has at most one value for each channel, also at shapes where x has no more."""
+    gate = node.y.type
+    pooled = gate.rank > 2 and math.prod(gate.shape[1:-1]) == 1
+    return pooled or gate.size < node.type.size
 
 
 def _keeps_channels(node: Clip | Pad | ReduceMean | Reshape | Transpose) -> bool:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.contraction import Contraction
@@ -57,9 +59,16 @@ def at_own_shapes(samples: Sequence[Feeds], change: Callable[[Graph], Graph]) ->
     ]
 
 
+def fit(samples: Sequence[Feeds], graph: Graph) -> list[bool]:
+    """Whether the graph of each sample is ``graph``, or like it."""
+    graphs = {graph_for(sample, graph) for sample in samples}
+    alike = {other for other in graphs if other is graph or are_alike(graph, other)}
+    return [graph_for(sample, graph) in alike for sample in samples]
+
+
 def are_alike(one: Graph, other: Graph) -> bool:
-    """Whether the graphs have the same operators between values of the same names, and the same
-    constants in their layers.
+    """Whether the graphs have the same operators between values of the same names, and layers with
+    the same weights: those that a pass scales by the size of an image are not.
     """
     if {node.name for node in one.nodes} != {node.name for node in other.nodes}:
         return False
@@ -73,6 +82,12 @@ def _alike(one: Node, other: Node) -> bool:
     if not isinstance(one, Contraction):
         return names[0] == names[1]
     pairs = zip(one.operands, other.operands, strict=False)
-    return names[0] == names[1] and all(
-        a.type == b.type for a, b in pairs if isinstance(a, Constant)
-    )
+    return names[0] == names[1] and all(_same(a, b) for a, b in pairs)
+
+
+def _same(one: Node, other: Node) -> bool:
+    """Whether both are the same Constant, or none is one."""
+    if isinstance(one, Constant) and isinstance(other, Constant):
+        same_type = one.type == other.type
+        return one is other or (same_type and np.array_equal(one.value, other.value))
+    return type(one) is type(other)

@@ -27,7 +27,7 @@ from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.equalization import Factors, factors_of, rescaled
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.input_levels import Grids, aligned, grids_of
-from quantglow.quantization.other_shapes import at_own_shapes
+from quantglow.quantization.other_shapes import at_own_shapes, fit, graph_for
 from quantglow.quantization.plan import make_plan
 from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
@@ -66,6 +66,13 @@ class Prepared:
     def on(self, samples: Sequence[Feeds]) -> list[Feeds]:
         """The samples, those elsewhere with this of their graph."""
         return at_own_shapes(samples, self.at)
+
+    def fitting(self, samples: Sequence[Feeds]) -> tuple[list[Feeds], list[Feeds]]:
+        """The samples whose graph is like this one where it is prepared alike; and these ``on``."""
+        own = self.on(samples)
+        pairs = zip(samples, own, fit(own, self.graph), strict=True)
+        kept = [(one, other) for one, other, fits in pairs if fits]
+        return [one for one, _ in kept], [other for _, other in kept]
 
 
 def prepare(
@@ -111,6 +118,11 @@ def _split(samples: Sequence[Feeds], seed: int) -> tuple[list[Feeds], list[Feeds
     )
 
 
+def _groups(graph: Graph) -> list[list[str]]:
+    """Names of the values that need the same factors, with all taps."""
+    return sorted(sorted(n.name for n in group) for group in channel_groups(tapped(graph)))
+
+
 @dataclass
 class _Search:
     graph: Graph
@@ -127,8 +139,8 @@ class _Search:
         self.start = self.best = Prepared(self.graph, self.profile)
         self.tapped = tapped(self.graph)
         self.noise = float("inf")
-        ends = judged(self.graph)
-        self.wanted = [self.runs.results(feeds, ends) for feeds in self.held]
+        self.ends = judged(self.graph)
+        self._measure_wanted()
 
     @property
     def chooses_ranges(self) -> bool:
@@ -139,6 +151,9 @@ class _Search:
         """One trial after the other."""
         if "align-inputs" in self.config.equalization:
             self._align()
+        self._leave_out_unlike()
+        if not self.held:
+            return
         self._offer(self.best)
         yield
         plain = self.best
@@ -162,6 +177,24 @@ class _Search:
                 yield
             self._offer(self._plain_in(stretch))
             yield
+
+    def _measure_wanted(self) -> None:
+        self.wanted = [self.runs.results(feeds, self.ends) for feeds in self.held]
+
+    def _leave_out_unlike(self) -> None:
+        """Leave out samples elsewhere whose graphs are not like this one with levels and factors:
+        frames have the size of the padding there, and other values may need the same factors.
+        """
+        given = [*self.fitting, *self.held]
+        kept, own = self.best.fitting(given)
+        others = {graph_for(feeds, self.graph) for feeds in own} - {self.graph}
+        groups = _groups(self.graph) if others else []
+        same = {self.graph, *(graph for graph in others if _groups(graph) == groups)}
+        pairs = zip(kept, own, strict=True)
+        kept = [feeds for feeds, there in pairs if graph_for(there, self.graph) in same]
+        if len(kept) < len(given):
+            self.fitting, self.held = _split(kept, self.config.seed)
+            self._measure_wanted()
 
     def _offer(self, candidate: Prepared) -> None:
         """Take the candidate if its outputs are less noisy on the held-back samples."""

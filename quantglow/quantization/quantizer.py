@@ -18,7 +18,7 @@ from quantglow.quantization.choose_int16 import with_chosen_int16
 from quantglow.quantization.convert import Converter
 from quantglow.quantization.decisions import Decisions
 from quantglow.quantization.ladder import UNRAISED, Raised
-from quantglow.quantization.other_shapes import are_alike, at_own_shapes, graph_for
+from quantglow.quantization.other_shapes import at_own_shapes, fit, graph_for
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.preparation import WORTH, Prepared, prepare
 from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
@@ -95,10 +95,12 @@ def quantize_prepared(
     graph, profile = prepared.graph, prepared.profile
     plan = make_plan(graph, profile, config, imported, prepared.ranges, raised.to_float)
     plan = with_named_int16(plan, profile, config, imported, strict=not raised.to_float)
-    quantizer = _Quantizer(prepared, config, samples, progress, memory or Memory(), converted)
+    samples, floats = prepared.fitting(samples)
+    arguments = (samples, floats, progress, memory or Memory(), converted)
+    quantizer = _Quantizer(prepared, config, *arguments)
     result, plan = quantizer.run(raised.widened(plan, profile, config))
     if samples and config.int16_activations == AUTO:
-        wider = with_chosen_int16(plan, profile, config, prepared.on(samples), progress)
+        wider = with_chosen_int16(plan, profile, config, floats, progress)
         if wider is not plan:
             result, plan = quantizer.better((result, plan), quantizer.run(wider))
     if debug.verifying():
@@ -109,11 +111,14 @@ def quantize_prepared(
 
 @dataclass(frozen=True)
 class _Quantizer:
-    """From plans of one prepared graph to int8 graphs."""
+    """From plans of one prepared graph to int8 graphs; ``floats`` are the samples with the float
+    graphs for their shapes.
+    """
 
     prepared: Prepared
     config: QuantizationConfig
     samples: Sequence[Feeds]
+    floats: Sequence[Feeds]
     progress: bool | str
     memory: Memory
     converted: Converted | None
@@ -148,10 +153,8 @@ class _Quantizer:
         """
         decisions = Decisions.of(plan, int8, self.prepared, self.config)
         integers = at_own_shapes(self.samples, decisions.apply)
-        graphs = {graph_for(sample, int8) for sample in integers} - {int8}
-        unlike = {graph for graph in graphs if not are_alike(int8, graph)}
-        pairs = zip(self.prepared.on(self.samples), integers, strict=True)
-        kept = [pair for pair in pairs if graph_for(pair[1], int8) not in unlike]
+        pairs = zip(self.floats, integers, fit(integers, int8), strict=True)
+        kept = [(one, other) for one, other, fits in pairs if fits]
         return [one for one, _ in kept], [other for _, other in kept]
 
 

@@ -101,6 +101,7 @@ def recover(
     int8_samples: Sequence[Feeds] | None = None,
 ) -> Graph:
     """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
+
     ``int8`` is what ``quantize`` made of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
     ``memory`` has the layers of earlier calls with the same graph and samples.
     ``int8_samples``: the samples, with int8 graphs where they are elsewhere (``other_shapes``).

@@ -15,12 +15,14 @@ from quantglow.frontend import open_model
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv
+from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes
+from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.choose_int16 import candidates, measured_harms
 from quantglow.quantization.other_shapes import (
     Elsewhere,
@@ -33,7 +35,7 @@ from quantglow.quantization.plan import make_plan
 from quantglow.quantization.recovery import sample_nbytes
 from quantglow.quantization.recovery.frontier import Frontier
 from quantglow.quantization.rounded_run import relative_noise, run
-from quantglow.types import Array
+from quantglow.types import Array, DType, TensorType
 from tests.unit.free_network import SHAPES, free_model, image
 from tests.unit.quantization.quantization_networks import small_cnn
 
@@ -86,6 +88,8 @@ def test_graphs_with_another_operator_name_or_kernel_are_not_alike() -> None:
     assert not are_alike(graph, with_conv(name="other"))
     w: Any = conv.w
     assert not are_alike(graph, with_conv(w=replace(w, name="other weights")))
+    assert are_alike(graph, with_conv(w=replace(w, value=w.value.copy())))
+    assert not are_alike(graph, with_conv(w=replace(w, value=w.value / 12)))
     assert not are_alike(main_graph(), small_cnn())
 
 
@@ -211,6 +215,59 @@ def test_other_shapes_take_no_more_memory_than_there_is(monkeypatch: pytest.Monk
     larger = (1, 3, 16, 24)
     _, data = deciding([image(MAIN, 1), image(larger, 1), image(MAIN, 2)])
     assert [feeds["x"].shape for feeds in data] == [MAIN] * 2
+
+
+def test_a_sample_that_is_too_large_leaves_room_for_smaller_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    smaller, larger = (1, 3, 5, 9), (1, 3, 32, 48)
+    room = 3 * sample_nbytes(main_graph())
+    monkeypatch.setattr(driver_samples, "MOST_NBYTES", room)
+    _, data = deciding([image(MAIN, 1), image(larger, 1), image(smaller, 1)])
+    assert [feeds["x"].shape for feeds in data] == [MAIN, smaller]
+
+
+def strided(size: int) -> Graph:
+    """A convolution padded as SAME_UPPER pads images of this size."""
+    rng = np.random.default_rng(4)
+    x = Input(name="x", tensor=TensorType(DType.F32, (1, size, size, 3)))
+    w = Constant(name="w", value=rng.standard_normal((3, 3, 3, 64)).astype(np.float32))
+    pads = (0, 0, 1, 1) if size % 2 == 0 else (1, 1, 1, 1)
+    return Graph((x,), (("y", Conv(name="y", x=x, w=w, strides=(2, 2), pads=pads)),))
+
+
+def test_samples_whose_levels_are_framed_otherwise_take_no_part() -> None:
+    def pixels(size: int, seed: int) -> dict[str, Array]:
+        levels = np.random.default_rng(seed).integers(0, 256, (1, size, size, 3))
+        return {"x": ((levels / 255 - [0.4, 0.45, 0.5]) / [0.2, 0.25, 0.3]).astype(np.float32)}
+
+    main, same, even = strided(17), strided(21), strided(16)
+    samples: list[Any] = [pixels(17, k) for k in range(4)]
+    samples += [Elsewhere(pixels(21, k), same) for k in (5, 6)]
+    samples += [Elsewhere(pixels(16, k), even) for k in range(7, 15)]
+    assert are_alike(main, same)
+    assert are_alike(main, even)
+    known = profile(main, samples[:4], progress=False)
+    found = quantize_for_all_shapes(main, known, PLAIN, samples, progress=False)
+    assert found.prepared.grids
+    assert found.prepared.fitting(samples)[0] == samples[:6]
+
+
+def gated(length: int) -> Graph:
+    """Normalized values [1, L, 8] times a gate for each channel, read by a product."""
+    x = Input(name="x", tensor=TensorType(DType.F32, (1, length, 8)))
+    gate = Input(name="gate", tensor=TensorType(DType.F32, (1, 1, 8)))
+    ones = Constant(name="gamma", value=np.ones(8, np.float32))
+    norm = LayerNormalization(name="norm", x=x, gamma=ones, beta=None, epsilon=1e-5)
+    mul = Mul(name="mul", x=norm, y=gate)
+    rows = Reshape(name="rows", x=mul, shape=(length, 8))
+    w = Constant(name="w", value=np.eye(8, 4, dtype=np.float32))
+    return Graph((x, gate), (("y", Gemm(name="y", x=rows, w=w)),))
+
+
+def test_a_gate_is_one_where_what_it_scales_has_one_value_for_each_channel() -> None:
+    names = [[[n.name for n in g] for g in channel_groups(gated(size))] for size in (6, 1)]
+    assert names == [[["norm", "mul", "rows"]]] * 2
 
 
 def test_a_graph_that_is_not_alike_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
