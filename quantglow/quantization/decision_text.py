@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.graph import Graph
-from quantglow.quantization.decisions import Decisions, weights_of
+from quantglow.quantization.decisions import Decisions, Sizes, weights_of
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 
@@ -23,6 +23,7 @@ def to_json(decisions: Decisions) -> dict[str, Any]:
         "per_channel": decisions.per_channel,
         "factors": {n: _factors(fs) for n, fs in decisions.factors.items()},
         "grids": {name: _factors(grid) for name, grid in decisions.grids.items()},
+        "sizes": {name: [s.hex() for s in sizes] for name, sizes in decisions.sizes.items()},
     }
 
 
@@ -42,6 +43,7 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
         per_channel=bool(data["per_channel"]),
         factors={str(name): _factors_from(fs) for name, fs in data.get("factors", {}).items()},
         grids={str(name): _grid_from(grid) for name, grid in data.get("grids", {}).items()},
+        sizes={str(name): _sizes_from(sizes) for name, sizes in data.get("sizes", {}).items()},
     )
 
 
@@ -73,6 +75,12 @@ def _grid_from(data: Any) -> Array:
     if not (np.isfinite(found).all() and (found[0] > 0).all()):
         raise ValueError(f"steps of an input are {steps[:8]}")
     return found
+
+
+def _sizes_from(data: Any) -> Sizes:
+    """Of weights and of a bias."""
+    weights, bias = map(float.fromhex, data)
+    return weights, bias
 
 
 def _element(element: ElementType) -> list[Any]:

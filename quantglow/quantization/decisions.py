@@ -16,6 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import is_integer
@@ -34,6 +36,12 @@ from quantglow.types import DType, ElementType
 
 UNDECIDED = "it is not part of the model at the shapes it was calibrated at"
 NO_RANGE = "there is no range for one of its tensors at these shapes"
+
+TOLERANCE = 0.01
+"""Relative, of sizes: a tensor that a file has as codes has not quite those of the real one."""
+
+Sizes = tuple[float, float]
+"""Root mean squares of a layer's weights and of its bias."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class LayerWeights:
 class Decisions:
     """``reasons``: why operators stay float; ``int8``: those that do not; ``elements``: the int8
     type of each value that has one; ``weights``: by layer; ``factors``: by rescaled value;
-    ``grids``: by input.
+    ``grids``: by input; ``sizes``: of the real weights and biases that were rounded, by layer.
     """
 
     reasons: Mapping[str, str]
@@ -68,6 +76,7 @@ class Decisions:
     per_channel: bool = True
     factors: Factors = field(default_factory=dict)
     grids: Grids = field(default_factory=dict)
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
 
     @staticmethod
     def of(plan: Plan, result: Graph, prepared: Prepared, config: QuantizationConfig) -> Decisions:
@@ -93,12 +102,22 @@ class Decisions:
             per_channel=config.per_channel,
             factors=prepared.factors,
             grids=prepared.grids,
+            sizes={node.name: sizes_of(node) for node in layers_of(plan)},
         )
 
     def apply(self, graph: Graph) -> Graph:
         """The int8 graph of the optimized float graph of the same model at any shape."""
         plan = self.plan(rescaled(aligned(graph, self.grids)[0], self.factors))
-        return Converter(plan, self.per_channel, self.weights).run()
+        layers = {node.name: node for node in layers_of(plan)}
+        weights = {n: w for n, w in self.weights.items() if n in layers and self._holds(layers[n])}
+        return Converter(plan, self.per_channel, weights).run()
+
+    def _holds(self, layer: Contraction) -> bool:
+        """Whether its weights are those that were rounded; passes may scale them by the size of an
+        image.  A difference that rounding hides is none; of old files none is known.
+        """
+        known = self.sizes.get(layer.name)
+        return known is None or bool(np.allclose(sizes_of(layer), known, rtol=TOLERANCE, atol=0))
 
     def plan(self, graph: Graph) -> Plan:
         """The plan for a graph, from what is known by name and the rules above."""
@@ -136,6 +155,18 @@ class Decisions:
             return f"it {reason} at these shapes"
         follows = isinstance(node, KEEPS_PARAMS) and node.operands[0] not in reasons
         return "" if node.name in self.int8 or follows else UNDECIDED
+
+
+def layers_of(plan: Plan) -> list[Contraction]:
+    """The layers whose weights are integers."""
+    return [n for n in plan.graph.nodes if isinstance(n, Contraction) and plan.is_int8(n)]
+
+
+def sizes_of(layer: Any) -> Sizes:
+    """Root mean squares of its real weights and of its bias, 0 without one."""
+    found = (c.value for c in (layer.w, layer.b) if c is not None and c.value.size)
+    sizes = [float(np.sqrt(np.square(value, dtype=np.float64).mean())) for value in found]
+    return sizes[0] if sizes else 0.0, sizes[1] if len(sizes) > 1 else 0.0
 
 
 def weights_of(graph: Graph) -> dict[str, LayerWeights]:

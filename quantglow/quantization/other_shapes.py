@@ -20,6 +20,9 @@ from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.types import Array
 
+TOLERANCE = 1e-6
+"""Of the largest weight: products with factors are summed in another order by other threads."""
+
 
 class Elsewhere(Feeds):
     """Feeds at other shapes, and the ``graph`` for these."""
@@ -86,8 +89,10 @@ def _alike(one: Node, other: Node) -> bool:
 
 
 def _same(one: Node, other: Node) -> bool:
-    """Whether both are the same Constant, or none is one."""
-    if isinstance(one, Constant) and isinstance(other, Constant):
-        same_type = one.type == other.type
-        return one is other or (same_type and np.array_equal(one.value, other.value))
-    return type(one) is type(other)
+    """Whether both are the same Constant but for the order of its sums, or none is one."""
+    if not (isinstance(one, Constant) and isinstance(other, Constant)):
+        return type(one) is type(other)
+    if one is other or one.type != other.type or np.array_equal(one.value, other.value):
+        return one.type == other.type
+    difference = np.abs(np.subtract(one.value, other.value, dtype=np.float64))
+    return bool(difference.max() <= TOLERANCE * np.abs(one.value).max())

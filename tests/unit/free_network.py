@@ -65,6 +65,27 @@ def wide_model() -> onnx.ModelProto:
     return _model(nodes, {"x": dims}, {"y": dims}, {"w": w})
 
 
+def scaled_model() -> onnx.ModelProto:
+    """A convolution over the width of ``x`` [1, 3, H, W], and another one behind it -> ``y``."""
+    rng = np.random.default_rng(5)
+    constants = {
+        "w1": rng.standard_normal((CHANNELS, 3, 3, 3)).astype(np.float32),
+        "w2": rng.standard_normal((16, CHANNELS, 3, 3)).astype(np.float32),
+        "last": np.array(3, np.int64),
+    }
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w1"], ["sums"], pads=[1, 1, 1, 1], name="sums"),
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "last"], ["width"]),
+        node("Cast", ["width"], ["divisor"], to=TensorProto.FLOAT),
+        node("Div", ["sums", "divisor"], ["means"]),
+        node("Relu", ["means"], ["active"]),
+        node("Conv", ["active", "w2"], ["y"], name="second"),
+    ]
+    return _model(nodes, {"x": [1, 3, "H", "W"]}, {"y": [1, 16, None, None]}, constants)
+
+
 def sum_model(*dims: list[str | int | None]) -> onnx.ModelProto:
     """The sum of inputs ``x0``, ``x1``, … of these dimensions."""
     inputs = {f"x{i}": shape for i, shape in enumerate(dims)}

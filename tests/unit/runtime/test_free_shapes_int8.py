@@ -15,7 +15,7 @@ import pytest
 import quantglow as qg
 from quantglow.errors import CalibrationError, FileFormatError, OptionError
 from quantglow.runtime import saving
-from tests.unit.free_network import SHAPES, free_model, image, sum_model
+from tests.unit.free_network import SHAPES, free_model, image, scaled_model, sum_model
 
 MAIN = (1, 3, 8, 12)
 SAMPLES = [image(shape, seed) for seed in range(2) for shape in (*SHAPES, MAIN)]
@@ -40,6 +40,20 @@ def test_every_shape_is_close_to_float(compiled: Any, shape: Any) -> None:
     feeds = {"x": image(shape, 9)}
     for found, wanted in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
         assert np.abs(found - wanted).max() < 0.1 * np.abs(wanted).max()
+
+
+def test_weights_that_the_width_scales_are_rounded_for_each_width(tmp_path: Path) -> None:
+    main, wider = (1, 3, 16, 16), image((1, 3, 16, 32), 9)
+    samples = [image(main, seed) for seed in range(12)]
+    compiled = qg.quantize_and_compile(scaled_model(), samples, num_threads=1, progress=False)
+    wanted = onnxruntime.InferenceSession(scaled_model().SerializeToString()).run(
+        None, {"x": wider}
+    )
+    found = compiled(wider)[0]
+    assert np.linalg.norm(found - wanted[0]) < 0.03 * np.linalg.norm(wanted[0])
+    compiled.save(tmp_path / "scaled.qgm")
+    loaded = qg.load(tmp_path / "scaled.qgm", num_threads=1)
+    np.testing.assert_array_equal(loaded(wider)[0], found)
 
 
 def test_every_shape_has_the_same_layers_in_int8(compiled: Any) -> None:
