@@ -17,7 +17,7 @@ from quantglow.interpreter import Listener, interpret
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.profiling.storage import is_profile
-from quantglow.quantization.other_shapes import Elsewhere, are_alike
+from quantglow.quantization.other_shapes import Elsewhere, are_alike, sharing
 from quantglow.quantization.recovery import MOST_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.report.verification import MAX_SAMPLES
 from quantglow.types import Array
@@ -105,7 +105,7 @@ class Samples:
             own = self.family.at(other.shape_map, other.value_map)
             if not are_alike(graph, own):
                 continue
-            nbytes = sample_nbytes(own)
+            own, nbytes = sharing(own, graph), sample_nbytes(own)
             for feeds, its in zip(self._drawn, cases, strict=True):
                 if its == other and left > nbytes:
                     found.append(Elsewhere(feeds, own))

@@ -62,6 +62,19 @@ def at_own_shapes(samples: Sequence[Feeds], change: Callable[[Graph], Graph]) ->
     ]
 
 
+def sharing(graph: Graph, other: Graph) -> Graph:
+    """The graph with the equal Constants of the other one, so that memory has weights once."""
+    known = {node.name: node for node in other.nodes if isinstance(node, Constant)}
+
+    def shared(node: Node) -> Node:
+        twin = known.get(node.name)
+        if twin is None or not isinstance(node, Constant) or node.type != twin.type:
+            return node
+        return twin if np.array_equal(node.value, twin.value) else node
+
+    return graph.rebuild(shared)
+
+
 def fit(samples: Sequence[Feeds], graph: Graph) -> list[bool]:
     """Whether the graph of each sample is ``graph``, or like it."""
     graphs = {graph_for(sample, graph) for sample in samples}

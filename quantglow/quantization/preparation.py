@@ -27,7 +27,7 @@ from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.equalization import Factors, factors_of, rescaled
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.input_levels import Grids, aligned, grids_of
-from quantglow.quantization.other_shapes import at_own_shapes, fit, graph_for
+from quantglow.quantization.other_shapes import at_own_shapes, fit, graph_for, sharing
 from quantglow.quantization.plan import make_plan
 from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
@@ -61,7 +61,7 @@ class Prepared:
 
     def at(self, graph: Graph) -> Graph:
         """The same of the model's graph at other shapes."""
-        return rescaled(aligned(graph, self.grids)[0], self.factors)
+        return sharing(rescaled(aligned(graph, self.grids)[0], self.factors), self.graph)
 
     def on(self, samples: Sequence[Feeds]) -> list[Feeds]:
         """The samples, those elsewhere with this of their graph."""

@@ -228,6 +228,24 @@ def test_a_sample_that_is_too_large_leaves_room_for_smaller_ones(
     assert [feeds["x"].shape for feeds in data] == [MAIN, smaller]
 
 
+def test_weights_are_in_memory_once() -> None:
+    data: list[Any] = deciding([image(shape, 1) for shape in (MAIN, *OTHERS)])[1]
+    known = {id(n) for n in main_graph().nodes if isinstance(n, Constant)}
+    found = [n for feeds in data[1:] for n in feeds.graph.nodes if isinstance(n, Constant)]
+    layers = [n for n in found if n.type.dtype.is_float]
+    assert layers
+    assert {id(n) for n in layers} <= known
+    prepared = quantized(data).prepared
+    known = {id(n) for n in prepared.graph.nodes if isinstance(n, Constant)}
+    found = [
+        n
+        for feeds in prepared.on(data)[1:]
+        for n in graph_for(feeds, main_graph()).nodes
+        if isinstance(n, Constant)
+    ]
+    assert {id(n) for n in found if n.type.dtype.is_float} <= known
+
+
 def strided(size: int) -> Graph:
     """A convolution padded as SAME_UPPER pads images of this size."""
     rng = np.random.default_rng(4)
