@@ -12,6 +12,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter.choices import in_branches
+from quantglow.ops import Conv
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.other_shapes import counterpart, graph_for
@@ -54,7 +55,7 @@ class Frontier:
         if isinstance(node, Input):
             return [np.asarray(feeds[node.name]) for feeds in self.samples]
         together = 1
-        if isinstance(node, Contraction):
+        if isinstance(node, Contraction) and stacks(node):
             rows = node.type.size // max(node.type.shape[-1], 1)
             together = max(1, TOGETHER_ROWS // max(rows, 1))
         parts = self.parts(range(len(self.samples)), together)
@@ -105,6 +106,15 @@ class Frontier:
             self.waiting[operand.name] -= 1
             if not self.waiting[operand.name]:
                 self.values.pop(operand.name, None)
+
+
+def stacks(node: Contraction) -> bool:
+    """Whether it computes several samples at once as it does one: with the same weights for all,
+    and a residual, if any, of each.
+    """
+    residual = node.residual if isinstance(node, Conv) else None
+    is_fixed = isinstance(node.w, Constant) and isinstance(node.b, Constant | None)
+    return is_fixed and not isinstance(residual, Constant)
 
 
 def peak_nbytes(graph: Graph) -> int:

@@ -45,7 +45,8 @@ class Moments:
         """Count float32 rows."""
         self.count += x.shape[1]
         self.rest_sum += rest.sum(axis=1, dtype=np.float64)
-        if self.second and len(x) == 1:
+        # Rows of int16 codes, whose squares float32 does not hold, are multiplied in float64.
+        if self.second and len(x) == 1 and np.abs(x).max(initial=0.0) ** 2 <= EXACT:
             for rows in exact_slices(x[0]):
                 part = x[0, rows]
                 # No sum of integers is larger than that of their squares.

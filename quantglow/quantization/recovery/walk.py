@@ -29,7 +29,7 @@ from quantglow.profiling.progress import shown
 from quantglow.quantization.params import QuantizedWeights
 from quantglow.quantization.recovery.adapt_weights import adapt_weights, adaptable
 from quantglow.quantization.recovery.correct_bias import correct_bias
-from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
+from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes, stacks
 from quantglow.quantization.recovery.layer import Layer, flat
 from quantglow.quantization.recovery.memory import Memory, Operands
 from quantglow.quantization.recovery.moments import Moments, Statistics
@@ -287,6 +287,8 @@ def _together(node: Any, results: int, columns_nbytes: int) -> int:
     """How many samples to look at at once: their columns and input in float, and their results as
     wanted, as they are, and the difference.
     """
+    if not stacks(node):
+        return 1
     inputs = node.x.type.size * results // node.type.size
     values_nbytes = 4 * (inputs + 3 * results)
     return int(max(1, BAND_NBYTES // 2 // max(columns_nbytes + values_nbytes, 1)))

@@ -150,3 +150,11 @@ def test_a_channel_far_below_the_noise_is_left_alone() -> None:
     for technique in (adapt_weights, round_weights, search_scales):
         layer = technique(layer)
     assert np.isfinite(layer.integers).all()
+
+
+def test_moments_of_int16_codes_that_hardly_vary_are_exact() -> None:
+    codes = np.float32(30_000) + RNG.integers(-2, 3, (40, 4)).astype(np.float32)
+    moments = Moments.zeros((1, 4, 1))
+    moments.add(codes[None], np.zeros((1, 40, 1), np.float32))
+    exact = codes.astype(np.float64)
+    np.testing.assert_array_equal(moments.gram[0], exact.T @ exact)

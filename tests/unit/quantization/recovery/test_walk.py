@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv, Gemm
 from quantglow.ops.contraction import Contraction
@@ -18,6 +19,7 @@ from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
 from quantglow.quantization.recovery import TECHNIQUES, Memory, capacity, recover, walk
 from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
+from quantglow.types import DType, TensorType
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,
@@ -189,3 +191,16 @@ def test_results_do_not_depend_on_the_batch_split() -> None:
     data = samples_for(graph, 8)
     together = {"x": np.concatenate([feeds["x"] for feeds in data])}
     assert constants(recovered(graph, together)) == constants(recovered(graph, data))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_a_constant_that_a_layer_adds_is_added_for_every_sample(batch: int) -> None:
+    rng = np.random.default_rng(6)
+    x = Input(name="x", tensor=TensorType(DType.F32, (batch, 4, 4, 3)))
+    w = Constant(name="w", value=rng.standard_normal((1, 1, 3, 8)).astype(np.float32))
+    added = Constant(name="added", value=rng.standard_normal((batch, 4, 4, 8)).astype(np.float32))
+    graph = Graph((x,), (("y", Conv(name="y", x=x, w=w, residual=added)),))
+    data = [{"x": rng.standard_normal(x.type.shape).astype(np.float32)} for _ in range(6)]
+    made = quantize_with_report(graph, profile(graph, data, progress=False), data=data)[0]
+    (wanted,), (found,) = interpret(graph, data[0]), interpret(made, data[0])
+    assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted)
