@@ -61,8 +61,8 @@ class Cut:
 class Job:
     """One model on its way.  ``float_graph`` has the shapes at which everything is decided: those
     that most of the data came in.  ``kept`` are samples of these shapes, for the check; ``data``
-    also has others (see ``other_shapes``), for all that is decided.  Empty and None if there is a
-    profile only.
+    are for all that is decided, where these are few also others (see ``other_shapes``).  Empty and
+    None if there is a profile only.
     """
 
     model: Any

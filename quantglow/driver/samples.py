@@ -22,6 +22,10 @@ from quantglow.quantization.recovery import MOST_NBYTES, Reservoir, capacity, sa
 from quantglow.report.verification import MAX_SAMPLES
 from quantglow.types import Array
 
+ENOUGH = 4
+"""Samples of the main shapes, with which they decide alone.  Beside one, those of other shapes are
+worth 4 dB; beside seven they cost as much (``benchmarks/ACCURACY.md``)."""
+
 OTHER_CASES = 16
 """Whose samples help to decide: each is imported once more."""
 
@@ -89,9 +93,11 @@ class Samples:
         return max(kept, drawn[:MAX_SAMPLES], key=len), drawn or kept
 
     def deciding(self, case: Case, graph: Graph) -> tuple[list[Feeds], list[Feeds]]:
-        """The samples of a case for the check, and for recovery those of other shapes, too."""
+        """The samples of a case for the check, and those for all that is decided: where they are
+        few, of other shapes, too.
+        """
         kept, data = self.fitting(case)
-        return kept, [*data, *self.elsewhere(case, graph)]
+        return kept, data if len(data) >= ENOUGH else [*data, *self.elsewhere(case, graph)]
 
     def elsewhere(self, case: Case, graph: Graph) -> list[Feeds]:
         """Samples of other shapes, with their graphs, that decide as ``case`` does and whose graphs

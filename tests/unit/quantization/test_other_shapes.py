@@ -210,6 +210,13 @@ def test_samples_of_all_shapes_decide_and_the_check_is_at_one() -> None:
     assert len(data) == 12
 
 
+def test_enough_samples_of_the_main_shapes_decide_alone() -> None:
+    _, data = deciding([image(shape, k) for shape in (OTHERS[0], MAIN) for k in range(4)])
+    assert [feeds["x"].shape for feeds in data] == [MAIN] * 4
+    _, data = deciding([image(shape, k) for shape in (OTHERS[0], MAIN) for k in range(3)])
+    assert len(data) == 6
+
+
 def test_other_shapes_take_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     room = 3 * sample_nbytes(main_graph())
     monkeypatch.setattr(driver_samples, "MOST_NBYTES", room)
