@@ -55,17 +55,21 @@ class Product:
         group, _, outputs = self.shape
         return np.ascontiguousarray(array.reshape(-1, group, outputs).transpose(1, 0, 2))
 
-    def bands(self, x: Array, *results: Array, every: int = 1) -> Iterator[tuple[Array, ...]]:
+    def bands(
+        self, x: Array, *results: Array, every: int = 1, first: int = 0
+    ) -> Iterator[tuple[Array, ...]]:
         """float32 columns of ``x``, and for each array in the result's shape its rows by group.
 
         ``x`` has its zero point already taken away, so that padding is 0.  Of images only
-        ``every`` so-manieth row of the result is looked at.
+        ``every`` so-manieth row of the result is looked at, from the ``first`` on, counted modulo.
         """
         if not isinstance(self.node, Conv | ConvTranspose):
             yield (x.astype(np.float32)[None], *(self.by_group(r) for r in results))
             return
-        windows = self._windows(x)[:, ::every]
-        results = tuple(r[:, ::every] for r in results)
+        windows = self._windows(x)
+        start = first % max(min(every, windows.shape[1]), 1)
+        windows = windows[:, start::every]
+        results = tuple(r[:, start::every] for r in results)
         n, oh, ow = windows.shape[:3]
         row_nbytes = 8 * n * ow * self.group * self.shape[1]
         step = max(1, BAND_NBYTES // row_nbytes)

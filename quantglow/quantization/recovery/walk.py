@@ -213,12 +213,14 @@ class _Walk:
         second = self.techniques != {"correct-bias"} and enough
         mean_size = sum(result.size for result in wanted) // len(wanted)
         together = _together(node, mean_size, 4 * rows // every * group * k // len(wanted))
+        if every > 1:
+            together = 1  # Each sample tells of other lines: they are not alike, as of text.
 
         def counted(of_half: range) -> Moments:
             moments = Moments.zeros(product.shape, second)
-            for part in self.integers.parts(of_half, together):
+            for first, part in enumerate(self.integers.parts(of_half, together)):
                 own = self.integers.counterpart(node, part[0])
-                self._add(moments, own, terms, part, [wanted[s] for s in part], every)
+                self._add(moments, own, terms, part, [wanted[s] for s in part], every, first)
             return moments
 
         halves = tuple(each(counted, [samples[::2], samples[1::2]]))
@@ -235,6 +237,7 @@ class _Walk:
         part: Sequence[int],
         wanted: Sequence[Array],
         every: int,
+        first: int,
     ) -> None:
         """Count some samples: the int8 input, and the float results less what the real weights
         and bias (``terms``, by group) and the int8 residual give.
@@ -248,7 +251,7 @@ class _Walk:
                 residual = dequantize(residual, node.residual.type.params)
             others = (*others, residual)
         weights, bias = terms
-        for columns, y, *residuals in Product(node).bands(x, *others, every=every):
+        for columns, y, *residuals in Product(node).bands(x, *others, every=every, first=first):
             now = columns @ weights
             for term in (bias, *residuals):
                 now += term

@@ -53,3 +53,16 @@ def test_weights_undoes_matrix(name: str) -> None:
     product = Product(node)
     np.testing.assert_array_equal(product.weights(product.matrix(node.w.value)), node.w.value)
     assert product.matrix(node.w.value).shape == product.shape
+
+
+@pytest.mark.parametrize(
+    ("every", "first", "lines"),
+    [(1, 0, {0, 1, 2}), (3, 0, {0}), (3, 1, {1}), (3, 5, {2}), (2, 1, {1}), (7, 4, {1})],
+)
+def test_every_so_manieth_line_from_the_first(every: int, first: int, lines: set[int]) -> None:
+    x = Input(name="x", tensor=f32(1, 3, 2, 4))
+    w = Constant(name="w", value=np.ones((1, 1, 4, 2), np.float32))
+    values = np.broadcast_to(np.arange(3, dtype=np.float32).reshape(1, 3, 1, 1), (1, 3, 2, 4))
+    bands = Product(Conv(name="y", x=x, w=w)).bands(values, values, every=every, first=first)
+    found = [(set(columns.flat), set(result.flat)) for columns, result in bands]
+    assert found == [(lines, lines)]

@@ -19,6 +19,7 @@ from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
 from quantglow.quantization.recovery import TECHNIQUES, Memory, capacity, recover, walk
 from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
+from quantglow.quantization.recovery.products import Product
 from quantglow.types import DType, TensorType
 from tests.unit.quantization.quantization_networks import (
     constant,
@@ -204,3 +205,24 @@ def test_a_constant_that_a_layer_adds_is_added_for_every_sample(batch: int) -> N
     made = quantize_with_report(graph, profile(graph, data, progress=False), data=data)[0]
     (wanted,), (found,) = interpret(graph, data[0]), interpret(made, data[0])
     assert np.linalg.norm(found - wanted) < 0.02 * np.linalg.norm(wanted)
+
+
+def test_where_some_lines_are_looked_at_samples_tell_of_different_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: dict[tuple[str, int], set[int]] = {}
+    bands = Product.bands
+
+    def noted(self: Any, x: Any, *results: Any, every: int = 1, first: int = 0) -> Any:
+        if every > 1:
+            kinds = min(every, results[0].shape[1])
+            seen.setdefault((self.node.name, kinds), set()).add(first % kinds)
+        return bands(self, x, *results, every=every, first=first)
+
+    monkeypatch.setattr(Product, "bands", noted)
+    monkeypatch.setattr(walk, "MOMENTS_WORK", 1)
+    graph = small_cnn()
+    recovered(graph, samples_for(graph, 16))
+    assert seen
+    for (_, kinds), found in seen.items():
+        assert found == set(range(min(kinds, 8)))
