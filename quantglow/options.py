@@ -76,7 +76,8 @@ class QuantizationConfig:
     op_types_to_quantize  if given, all other op types stay float
     int16_activations     values stored as int16: names, globs or "re:" expressions, as in
                           ``ignored_scope``; or "auto": those that pay, for 5 % more time, see
-                          ``quantglow.quantization.choose_int16``; it needs calibration samples
+                          ``quantglow.quantization.choose_int16``, or none if int8 is as close to
+                          float without them; it needs calibration samples
     recovery              techniques of ``RECOVERIES``, or "auto" for ``AUTO_RECOVERIES``; they need
                           calibration samples, a Profile alone does not do
     equalization          techniques of ``EQUALIZATIONS``, or "auto"; they need samples, too

@@ -24,7 +24,7 @@ from quantglow.types import Array
 
 ENOUGH = 4
 """Samples of the main shapes, with which they decide alone.  Beside one, those of other shapes are
-worth 4 dB; beside seven they cost as much (``benchmarks/ACCURACY.md``)."""
+worth 4 dB; beside seven they cost 0.5 (``benchmarks/ACCURACY.md``)."""
 
 OTHER_CASES = 16
 """Whose samples help to decide: each is imported once more."""

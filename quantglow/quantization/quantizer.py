@@ -208,6 +208,7 @@ def quantize_for_all_shapes(
 ) -> Quantized:
     """``quantize`` at the shapes of ``graph``, with what other shapes take over.
 
+    ``data``: samples, all of which are used; of other shapes as ``other_shapes.Elsewhere``;
     ``prepared``: what ``prepare`` made of ``graph`` before; ``memory``: layers recovered then;
     ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
     """
