@@ -130,32 +130,37 @@ class _Quantizer:
             return result, plan
         if self.converted is not None:
             self.converted(result)
-        floats, integers = self._on_both(plan, result)
+        pairs = zip(self.floats, self._integers(result, plan), strict=True)
+        kept = [(one, other) for one, other in pairs if other is not None]
+        floats, integers = [one for one, _ in kept], [other for _, other in kept]
         arguments = (config.recovery, config.per_channel, self.progress, self.memory, integers)
         return recover(self.prepared.graph, result, floats, *arguments), plan
 
     def better(self, plain: tuple[Graph, Plan], other: tuple[Graph, Plan]) -> tuple[Graph, Plan]:
-        """The other one if its outputs are less noisy."""
-        return other if self._noise(*other) < WORTH * self._noise(*plain) else plain
+        """The other one if its outputs are less noisy, on some of the samples that both can run."""
+        rows = zip(self.floats, self._integers(*other), self._integers(*plain), strict=True)
+        both = [(one, (a, b)) for one, a, b in rows if a is not None and b is not None]
+        some = Spread[tuple[Feeds, tuple[Feeds, Feeds]]](JUDGING_SAMPLES).extend(both).kept
+        wanted = [run(self.prepared.graph, feeds) for feeds, _ in some]
+        noises = [
+            self._noise(int8, [own[index] for _, own in some], wanted)
+            for index, (int8, _) in enumerate((other, plain))
+        ]
+        return other if noises[0] < WORTH * noises[1] else plain
 
-    def _noise(self, int8: Graph, plan: Plan) -> float:
-        """Of the outputs over their signal, on some of the samples."""
-        pairs = zip(*self._on_both(plan, int8), strict=True)
-        some = Spread[tuple[Feeds, Feeds]](JUDGING_SAMPLES).extend(pairs).kept
+    def _noise(
+        self, int8: Graph, samples: Sequence[Feeds], wanted: Sequence[Sequence[Array]]
+    ) -> float:
+        """Of the outputs over their signal."""
         graph = self.prepared.graph
-        wanted = [run(graph, feeds) for feeds, _ in some]
-        found = [reals(graph_for(feeds, int8), judged(graph), feeds) for _, feeds in some]
+        found = [reals(graph_for(feeds, int8), judged(graph), feeds) for feeds in samples]
         return noise_to_signal(graph, found, wanted)
 
-    def _on_both(self, plan: Plan, int8: Graph) -> tuple[list[Feeds], list[Feeds]]:
-        """The samples with the float and with the int8 graphs for their shapes; without those whose
-        int8 graph is not like ``int8``.
-        """
+    def _integers(self, int8: Graph, plan: Plan) -> list[Feeds | None]:
+        """The samples with the int8 graphs for their shapes; None for one unlike ``int8``."""
         decisions = Decisions.of(plan, int8, self.prepared, self.config)
-        integers = at_own_shapes(self.samples, decisions.apply)
-        pairs = zip(self.floats, integers, fit(integers, int8), strict=True)
-        kept = [(one, other) for one, other, fits in pairs if fits]
-        return [one for one, _ in kept], [other for _, other in kept]
+        own = at_own_shapes(self.samples, decisions.apply)
+        return [feeds if fits else None for feeds, fits in zip(own, fit(own, int8), strict=True)]
 
 
 def reals(int8: Graph, nodes: Iterable[Node], feeds: Feeds) -> list[Array]:

@@ -18,12 +18,13 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape
-from quantglow.options import QuantizationConfig
+from quantglow.options import PRESETS, QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
-from quantglow.quantization import Quantized, quantize_for_all_shapes
+from quantglow.quantization import Quantized, quantize_for_all_shapes, quantizer
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.choose_int16 import candidates, measured_harms
+from quantglow.quantization.convert import Converter
 from quantglow.quantization.other_shapes import (
     Elsewhere,
     are_alike,
@@ -32,9 +33,10 @@ from quantglow.quantization.other_shapes import (
     graph_for,
 )
 from quantglow.quantization.plan import make_plan
-from quantglow.quantization.recovery import sample_nbytes
+from quantglow.quantization.preparation import prepare
+from quantglow.quantization.recovery import Memory, sample_nbytes
 from quantglow.quantization.recovery.frontier import Frontier
-from quantglow.quantization.rounded_run import relative_noise, run
+from quantglow.quantization.rounded_run import noise_to_signal, relative_noise, run
 from quantglow.types import Array, DType, TensorType
 from tests.unit.free_network import SHAPES, free_model, image
 from tests.unit.quantization.quantization_networks import small_cnn
@@ -294,6 +296,30 @@ def gated(length: int) -> Graph:
 def test_a_gate_is_one_where_what_it_scales_has_one_value_for_each_channel() -> None:
     names = [[[n.name for n in g] for g in channel_groups(gated(size))] for size in (6, 1)]
     assert names == [[["norm", "mul", "rows"]]] * 2
+
+
+def test_two_plans_are_compared_on_the_samples_that_fit_both(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans = [make_plan(main_graph(), seen(), replace(PLAIN, preset=preset)) for preset in PRESETS]
+    made = [(Converter(plan, per_channel=True).run(), plan) for plan in plans]
+    missing = dict(zip((graph for graph, _ in made), OTHERS, strict=False))
+    judged_on: list[list[list[tuple[int, ...]]]] = []
+
+    def fits(samples: list[Any], graph: Graph) -> list[bool]:
+        return [feeds["x"].shape != missing[graph] for feeds in samples]
+
+    def noise(graph: Graph, found: list[list[Array]], wanted: list[list[Array]]) -> float:
+        judged_on.append([[value.shape for value in values] for values in found])
+        return noise_to_signal(graph, found, wanted)
+
+    monkeypatch.setattr(quantizer, "fit", fits)
+    monkeypatch.setattr(quantizer, "noise_to_signal", noise)
+    data = [sample(shape, k) for shape in (MAIN, *OTHERS) for k in (1, 2)]
+    ready = prepare(main_graph(), seen(), PLAIN, ())
+    quantizer._Quantizer(ready, PLAIN, data, data, False, Memory(), None).better(*made)
+    assert judged_on[0] == judged_on[1]
+    assert len(judged_on[0]) == 6
 
 
 def test_a_graph_that_is_not_alike_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
