@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 from quantglow.errors import QuantglowError, UndecidedError
 from quantglow.graph.case import Case, Values
 from quantglow.graph.graph import Graph
+from quantglow.graph.sharing import SharedArrays
 from quantglow.graph.signature import Shapes, Signature
 from quantglow.types import Array
 
 KEPT = 8
-"""Graphs that are kept, those used last: samples often alternate between few shapes."""
+"""Graphs that are kept, those used last: samples often alternate between few shapes.  Equal
+constants of theirs are in memory once."""
 
 
 @dataclass(eq=False)
@@ -32,6 +34,7 @@ class Family:
     source: Callable[[], bytes] | None = None
     deciding: tuple[str, ...] = ()
     _kept: OrderedDict[Case, Graph] = field(default_factory=OrderedDict)
+    _arrays: SharedArrays = field(default_factory=SharedArrays)
 
     @staticmethod
     def of(graph: Graph | Family) -> Family:
@@ -54,8 +57,9 @@ class Family:
         if case not in self._kept:
             if self.signature.is_free:
                 self.signature.check(shapes)
-            self._kept[case] = self.make(case)
+            made = self.make(case)
             self.deciding = tuple(sorted({*self.deciding, *(values or {})}))
+            self._kept[case] = made if self.is_single else self._arrays.graph(made)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(case)

@@ -1,0 +1,39 @@
+"""The graphs of one model."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantglow.graph.case import Case
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
+from quantglow.graph.signature import Port, Signature
+from quantglow.ops import Gemm
+from quantglow.types import DType, TensorType
+
+
+def product(case: Case) -> Graph:
+    """Rows times [64, 32] weights, which are made anew."""
+    shape = dict(case.shapes)["x"]
+    x = Input(name="x", tensor=TensorType(DType.F32, shape))
+    w = Constant(name="w", value=np.ones((64, 32), np.float32))
+    return Graph((x,), (("y", Gemm(name="y", x=x, w=w)),), "product")
+
+
+def weights_of(graph: Graph) -> np.ndarray:
+    (found,) = (node.value for node in graph.nodes if isinstance(node, Constant))
+    return found
+
+
+def test_graphs_of_all_shapes_share_their_weights() -> None:
+    signature = Signature((Port("x", DType.F32, ("N", 64)),), (Port("y", DType.F32, ("N", 32)),))
+    family = Family(signature, "product", product)
+    graphs = [family.at({"x": (rows, 64)}) for rows in (1, 2, 3)]
+    assert len({id(graph) for graph in graphs}) == 3
+    assert len({id(weights_of(graph)) for graph in graphs}) == 1
+
+
+def test_the_family_of_a_graph_has_that_graph() -> None:
+    graph = product(Case.of({"x": (2, 64)}))
+    assert Family.of(graph).at({"x": (2, 64)}) is graph
