@@ -33,8 +33,6 @@ from quantglow.errors import (
     UndecidedError,
     UnsupportedOpError,
 )
-from quantglow.graph.graph import Graph
-from quantglow.options import IgnoredScope, QuantizationConfig
 from quantglow.version import __version__
 
 if TYPE_CHECKING:
@@ -42,6 +40,8 @@ if TYPE_CHECKING:
     from quantglow.driver.loading import load
     from quantglow.driver.main_job import quantize_and_compile
     from quantglow.driver.stages import diagnose, import_model, interpret, profile, quantize
+    from quantglow.graph.graph import Graph
+    from quantglow.options import IgnoredScope, QuantizationConfig
     from quantglow.profiling import Profile
     from quantglow.report import Diagnosis, Report
     from quantglow.runtime.compiled import CompiledModel
@@ -54,10 +54,13 @@ _PLACES = {
     "CompiledModel": "quantglow.runtime.compiled",
     "DelegatedModel": "quantglow.runtime.delegated",
     "Executable": "quantglow.runtime.protocol",
+    "Graph": "quantglow.graph.graph",
+    "IgnoredScope": "quantglow.options",
     "OnnxRuntimeBackend": "quantglow.runtime.delegation",
     "Diagnosis": "quantglow.report",
     "PartlyCompiledModel": "quantglow.runtime.delegated",
     "Profile": "quantglow.profiling",
+    "QuantizationConfig": "quantglow.options",
     "Report": "quantglow.report",
     "compile": "quantglow.driver.compilation",
     "diagnose": "quantglow.driver.stages",
@@ -69,7 +72,7 @@ _PLACES = {
     "quantize_and_compile": "quantglow.driver.main_job",
 }
 """Where the names are that are imported on first use: who only runs a saved model imports neither
-the compiler's front nor what it stands on."""
+the compiler's front nor what it stands on, and the command line begins at once."""
 
 __all__ = [
     "AccuracyDropError",

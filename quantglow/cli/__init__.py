@@ -1,7 +1,7 @@
 """The command line.
 
-``main`` has the table of commands: ``commands`` (profile, quantize, compile, run), ``bench``,
-``inspect``, ``debug``, ``demo`` and ``calibrate``, whose recipes ``recipe`` reads, with
-``preprocessing`` and ``answers``.  Shared: ``arguments``, ``files``, ``opening``, ``timing``;
-``data``: the embedded examples.
+``entry`` is where the process begins.  ``main`` has the table of commands: ``commands`` (profile,
+quantize, compile, run), ``bench``, ``inspect``, ``debug``, ``demo`` and ``calibrate``, whose
+recipes ``recipe`` reads, with ``preprocessing`` and ``answers``.  Shared: ``arguments``, ``files``,
+``opening``, ``timing``; ``data``: the embedded examples.
 """

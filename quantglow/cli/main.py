@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from quantglow.cli import bench, calibrate, commands, debug, demo, inspect
+from quantglow.cli.entry import INTERRUPTED
 from quantglow.errors import QuantglowError
 from quantglow.version import __version__
 
@@ -94,10 +95,10 @@ COMMANDS: dict[str, Command] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: that of the process); its exit code."""
-    options = parser().parse_args(arguments)
-    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    console = Console(soft_wrap=False, width=WIDE if piped else None)
     try:
+        options = parser().parse_args(arguments)
+        piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        console = Console(soft_wrap=False, width=WIDE if piped else None)
         COMMANDS[options.command].run(options, console)
     except QuantglowError as error:
         print(f"quantglow: {type(error).__name__}: {error}", file=sys.stderr)
@@ -107,7 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     return 0
 
 
