@@ -7,7 +7,8 @@ taken by name at the others; nothing is profiled or rounded again.  What only an
 
 * an operator that keeps the parameters of its operand keeps them, in int8 if the operand is;
 * a product of known precision whose weights have another layout or input gets them rounded anew;
-* every other operator without a decision computes in float.
+* every other operator without a decision computes in float;
+* a value that cannot be rescaled there has no range: that of the rescaled one is another.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Range, choose_range
 from quantglow.quantization.convert import Converter
-from quantglow.quantization.equalization import Factors, rescaled
+from quantglow.quantization.equalization import Factors, rescaled, unscalable
 from quantglow.quantization.input_levels import Grids, aligned
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import Plan
@@ -107,7 +108,10 @@ class Decisions:
 
     def apply(self, graph: Graph) -> Graph:
         """The int8 graph of the optimized float graph of the same model at any shape."""
-        plan = self.plan(rescaled(aligned(graph, self.grids)[0], self.factors))
+        graph = aligned(graph, self.grids)[0]
+        unknown = unscalable(graph, self.factors)
+        elements = {name: e for name, e in self.elements.items() if name not in unknown}
+        plan = replace(self, elements=elements).plan(rescaled(graph, self.factors))
         layers = {node.name: node for node in layers_of(plan)}
         weights = {n: w for n, w in self.weights.items() if n in layers and self._holds(layers[n])}
         return Converter(plan, self.per_channel, weights).run()

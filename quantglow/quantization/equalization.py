@@ -142,6 +142,14 @@ def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | Non
     return graph.with_outputs(made[node] for _, node in graph.outputs)
 
 
+def unscalable(graph: Graph, factors: Factors) -> set[str]:
+    """Those values of ``factors`` that the graph has, but that cannot be rescaled in it: a Reshape
+    keeps channels apart at one shape and not at another.
+    """
+    graph = tapped(graph, factors)
+    return {node.name for node in graph.nodes} & factors.keys() - _by_group(graph, factors).keys()
+
+
 def _twin(node: Any, factors: Factors, graph: Graph, others: Factors) -> Node | None:
     """The node of ``graph`` with the constants that these factors give, if it has them."""
     same = all(factors.get(name) is others.get(name) for name in (node.name, node.x.name))

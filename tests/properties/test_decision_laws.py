@@ -15,7 +15,7 @@ from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
-from quantglow.ops import Conv, Gemm, Sigmoid, Softmax, Transpose
+from quantglow.ops import Conv, Gemm, Relu, Reshape, Sigmoid, Softmax, Transpose
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
@@ -27,10 +27,11 @@ from quantglow.quantization import (
     quantize_for_all_shapes,
 )
 from quantglow.quantization.decisions import NO_RANGE, UNDECIDED
+from quantglow.types import f32
 from tests.same import same_graph
 from tests.strategies import networks
 from tests.unit.free_network import SHAPES, free_model, image
-from tests.unit.quantization.quantization_networks import samples_for, small_cnn, sqnr
+from tests.unit.quantization.quantization_networks import constant, samples_for, small_cnn, sqnr
 
 
 def quantized(graph: Graph, **options: object) -> Quantized:
@@ -139,6 +140,32 @@ def test_an_unknown_move_of_a_float_value_stays_float() -> None:
     decisions = quantized(graph, ignored_scope=[conv]).decisions
     found = decisions.plan(renamed(graph, Transpose))
     assert found.reasons[found.graph.by_name("turned:elsewhere")] == UNDECIDED
+
+
+def turning(length: int) -> Graph:
+    """Rows [L, 8] between two products, turned to [8, L] and back: where L is 8, a Reshape keeps
+    the last axis.
+    """
+    rng = np.random.default_rng(0)
+    x = Input(name="x", tensor=f32(length, 8))
+    w = rng.normal(size=(8, 8)) * np.geomspace(1, 100, 8)
+    rows = Gemm(name="rows", x=x, w=constant("w", w))
+    turned = Relu(name="active", x=Reshape(name="turned", x=rows, shape=(8, length)))
+    back = Reshape(name="back", x=turned, shape=(length, 8))
+    v = rng.normal(size=(8, 16)) / np.geomspace(1, 100, 8)[:, None]
+    last = Gemm(name="last", x=back, w=constant("v", v))
+    return Graph(inputs=(x,), outputs=(("y", last),), source_hash="t")
+
+
+def test_a_value_that_cannot_be_rescaled_at_other_shapes_has_no_range_there() -> None:
+    main, other = turning(8), turning(6)
+    samples = samples_for(main, 80)
+    made = quantize_for_all_shapes(main, profile(main, samples, progress=False), data=samples)
+    assert made.decisions.factors.keys() == {"rows", "turned", "active", "back"}
+    found = made.decisions.apply(other)
+    assert sqnr(main, made.graph) > 25
+    assert sqnr(other, found) > 25
+    assert all(found.by_name(name).type.quant is None for name in made.decisions.factors)
 
 
 def test_an_unknown_operator_stays_float_and_so_does_who_reads_it_without_a_range() -> None:

@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[3]
 INTERRUPTED_AT = """
 import signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
         if name == "{module}":
