@@ -11,10 +11,10 @@ of a channel does not count: the bias takes it.
 The best range of one half of the samples must be no worse than min-max on the other half.
 
 Products are computed for a part of their rows, functions of large images for a part of the lines,
-so that the choice costs less than a run of the network for each sample.  What a range cuts off is
-rare, and in few rows it is there or not; so their errors are multiplied by that of all values,
-which the histogram knows, over that of the rows (a ratio estimate; Cochran, Sampling Techniques,
-1977, chapter 6).
+other ones of each sample, so that the choice costs less than a run of the network for each sample.
+What a range cuts off is rare, and in few rows it is there or not; so their errors are multiplied by
+that of all values, which the histogram knows, over that of the rows (a ratio estimate; Cochran,
+Sampling Techniques, 1977, chapter 6).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class _Trial:
 
         def measured(sample: int) -> tuple[_Energies, Array]:
             own: Any = self.values.counterpart(reader, sample)
-            columns = _some_rows(Product(own), self.values.value(x, sample), rows)
+            columns = _some_rows(Product(own), self.values.value(x, sample), rows, sample / count)
             errors = [_rounded(columns, element) - columns for element in types]
             energies = _Energies.of(columns @ weights, (error @ weights for error in errors))
             rounding = [_energy(error, centred=False) / error.size for error in errors]
@@ -211,9 +211,11 @@ class _Trial:
         """[2, candidates]: relative errors of the reader's results, in some lines of large ones."""
         count = min(LIGHT_SAMPLES, len(results))
         work = sum(result.size for result in results[:count]) * len(types)
-        lines = slice(None, None, max(1, work // LIGHT_WORK) if _is_local(reader) else 1)
+        every = max(1, work // LIGHT_WORK) if _is_local(reader) else 1
 
         def measured(sample: int) -> tuple[_Energies, Array]:
+            apart = min(every, results[sample].shape[1]) if every > 1 else 1
+            lines = slice(sample * apart // count, None, apart)
             value, wanted = (
                 _part(v, lines) for v in (self.values.value(x, sample), results[sample])
             )
@@ -233,7 +235,7 @@ class _Trial:
 
         found = each(measured, range(count))
         sums = _relative([energies for energies, _ in found])
-        if lines.step == 1:
+        if every == 1:
             return sums
         return sums * self._ratios(x, types, np.mean([part for _, part in found], axis=0))
 
@@ -271,14 +273,18 @@ def _residual(reader: Contraction) -> Node | None:
     return reader.residual if isinstance(reader, Conv) else None
 
 
-def _some_rows(product: Product, value: Array, rows: int) -> Array:
-    """float32 columns [G, about ``rows``, K], from all over the image."""
+def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Array:
+    """float32 columns [G, about ``rows``, K], from all over the image; ``offset``, from 0 to 1, says
+    where between two lines, and between two of their rows, the first is.
+    """
     spatial = value.shape[1] if value.ndim == 4 else 1
     per_line = value.shape[0] * (value.shape[2] if value.ndim == 4 else 1)
     lines = max(1, min(spatial, -(-4 * rows // max(per_line, 1))))
-    bands = product.bands(value, every=max(1, spatial // lines))
+    apart = max(1, spatial // lines)
+    bands = product.bands(value, every=apart, first=int(offset * apart))
     columns = np.concatenate([band[0] for band in bands], axis=1)
-    return np.asarray(columns[:, :: max(1, columns.shape[1] // rows)])
+    every = max(1, columns.shape[1] // rows)
+    return np.asarray(columns[:, int(offset * every) :: every])
 
 
 def _rounded(values: Array, element: ElementType) -> Array:

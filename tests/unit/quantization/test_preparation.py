@@ -17,6 +17,7 @@ from quantglow.ops import (
     Concat,
     Conv,
     HardSwish,
+    Mul,
     Reciprocal,
     ReduceMean,
     Reshape,
@@ -140,6 +141,38 @@ def test_a_value_whose_rounding_gives_infinities_keeps_its_range() -> None:
     with np.errstate(all="ignore"):
         chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
     assert "first" not in chosen
+
+
+def test_each_sample_tells_of_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first lines only values that are not read go far; in the last line those that are."""
+    monkeypatch.setattr(range_choice, "WORK", 1)
+    x = image(2, 16)
+    w = np.array([1.0, 0.0]).reshape(1, 1, 2, 1)
+    last = Conv(name="last", x=x, w=constant("w", w), b=constant("b", np.zeros(1)))
+    graph = graph_of(last, inputs=(x,))
+    data = samples_for(graph, 16)
+    for sample in data:
+        signs = np.sign(sample["x"])
+        sample["x"] *= 0.01
+        sample["x"][:, :-1, :, 1] = signs[:, :-1, :, 1]
+        sample["x"][:, -1, :, 0] = signs[:, -1, :, 0]
+    chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
+    assert chosen.get("x", Range(-1.0, 1.0)).high > 0.99
+
+
+def test_each_sample_tells_of_other_lines_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes far is multiplied by 0 in the first three quarters."""
+    monkeypatch.setattr(range_choice, "LIGHT_WORK", 1)
+    x, y = image(2, 16), replace(image(2, 16), name="y")
+    last = conv("last", Mul(name="product", x=x, y=y), 4, kernel=1)
+    graph = graph_of(last, inputs=(x, y))
+    data = samples_for(graph, 4)
+    for sample in data:
+        np.clip(sample["x"], -1.0, 1.0, out=sample["x"])
+        sample["x"][..., 0] = -4.0
+        sample["y"][:, :12, :, 0] = 0.0
+    chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
+    assert chosen.get("x", Range(-4.0, 1.0)).low < -3.99
 
 
 def test_a_result_that_is_known_does_not_disturb() -> None:
