@@ -1,10 +1,14 @@
-"""Where the ``quantglow`` command begins: Ctrl-C ends it quietly while it still imports, too."""
+"""Where the ``quantglow`` command begins: Ctrl-C ends it quietly while it still imports, too, and
+what stdout cannot encode is shown as ``?``.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from importlib import import_module
+from io import TextIOWrapper
 
 INTERRUPTED = 128 + signal.SIGINT
 """The exit code of shells for Ctrl-C."""
@@ -18,4 +22,6 @@ def main() -> int:
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     commands = import_module("quantglow.cli.main")
     signal.signal(signal.SIGINT, usual)
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     return int(commands.main())

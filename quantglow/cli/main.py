@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from rich.console import Console
 from quantglow.cli import bench, calibrate, commands, debug, demo, inspect
 from quantglow.cli.entry import INTERRUPTED
 from quantglow.errors import QuantglowError
+from quantglow.files import cause
 from quantglow.version import __version__
 
 DESCRIPTION = """Quantizes ONNX models to int8, and compiles them for this processor.  Flags are
@@ -23,6 +25,9 @@ Exit codes: 0 done, 1 an error of the model, the data or the options, 2 wrong us
 
 WIDE = 160
 """Columns where there is no terminal: names of layers stay whole."""
+
+UNWRITABLE = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE)
+"""What writing to stdout may fail with."""
 
 
 @dataclass(frozen=True)
@@ -97,15 +102,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: that of the process); its exit code."""
     try:
         options = parser().parse_args(arguments)
-        piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+        piped = not (sys.stdout and sys.stdout.isatty()) and "COLUMNS" not in os.environ
         console = Console(soft_wrap=False, width=WIDE if piped else None)
         COMMANDS[options.command].run(options, console)
+        console.file.flush()
     except QuantglowError as error:
         print(f"quantglow: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        # The reader of our output went away; a closed stdout must not raise again at exit.
+    except OSError as error:
+        if error.filename is not None or error.errno not in UNWRITABLE:
+            raise  # It is not about stdout, which has no name.
+        # Its reader went away, or its disk is full; it must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            print(f"quantglow: cannot write to stdout: {cause(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return INTERRUPTED

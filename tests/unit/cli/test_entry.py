@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,10 +30,19 @@ sys.exit(main())
 """
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+COMMAND = """
+import sys
+{setting}
+sys.argv = ["quantglow", *{arguments}]
+from {entry} import {function} as main
+sys.exit(main())
+"""
+
+
+def python(code: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=ROOT, check=False, **{**streams, **options})
 
 
 def entry() -> tuple[str, str]:
@@ -53,3 +64,32 @@ def test_the_command_runs_to_its_end_otherwise() -> None:
     found = python(INTERRUPTED_AT.format(module="none", entry=place, function=function))
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.startswith("quantglow ")
+
+
+def quantglow(
+    *arguments: str, setting: str = "", **options: Any
+) -> subprocess.CompletedProcess[str]:
+    place, function = entry()
+    code = COMMAND.format(setting=setting, arguments=arguments, entry=place, function=function)
+    return python(code, **options)
+
+
+INSPECT = ("inspect", "datasets/mnist_cnn.onnx", "--stage", "optimized")
+
+
+def test_a_full_disk_behind_stdout_is_one_message() -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        found = quantglow(*INSPECT, stdout=full)
+    message = "quantglow: cannot write to stdout: No space left on device\n"
+    assert (found.returncode, found.stderr) == (1, message)
+
+
+def test_nobody_needs_to_read_stdout() -> None:
+    found = quantglow(*INSPECT, setting="sys.stdout = None")
+    assert (found.returncode, found.stderr) == (0, "")
+
+
+def test_what_stdout_cannot_encode_is_replaced() -> None:
+    found = quantglow("run", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "NAME:D,D,?" in found.stdout
