@@ -132,12 +132,14 @@ class ControlledJob:
     def ranking(self, deadline: Deadline) -> list[Step]:
         """All steps.  What float is worth is measured where all that can be int16 is.
 
-        Raises ``TimeUp``.
+        What the deadline leaves no time for comes last, or is no step to int16.
         """
         samples = self.job.kept[:RANKING_SAMPLES]
         self.quantize(())
         plan = self.job.quantized.plan
-        wide = int16_steps(plan, samples, deadline)
+        wide = int16_steps(plan, samples, deadline.halfway)
+        if deadline.is_over:
+            return ranked(plan, wide, float_steps(plan, {}))
         self.quantize(wide)
         exact = self.job.quantized.prepared.graph
         real = float_steps(plan, {})

@@ -126,16 +126,20 @@ def measured_harms(
     deadline: Deadline = NEVER,
 ) -> dict[Node, float]:
     """For each group the error of what the outputs are judged by, over its power, summed over the
-    outputs, if the group alone is int8.  Raises ``TimeUp``.
+    outputs, if the group alone is int8; 0 for what the deadline left no time for.
     """
     judges = list(dict.fromkeys(judges_of(plan.graph)))
     stored = {root: stored_members(plan, root) for root in roots}
-    noise, signal = np.zeros((len(roots), len(judges))), np.zeros(len(judges))
+    noise, signal = np.zeros((2, len(roots), len(judges)))
     for feeds in shown(samples, "Choosing int16", progress):
+        if deadline.is_over:
+            break
         exact = _exact(plan.graph, feeds)
-        signal += [energy(exact[node].astype(np.float64), shift) for node, shift in judges]
+        power = [energy(exact[node].astype(np.float64), shift) for node, shift in judges]
         for index, root in enumerate(roots):
-            deadline.check()
+            if deadline.is_over:
+                break
+            signal[index] += power
             changed = rounded_run(plan, exact, stored[root], plan.elements[root], feeds)
             for place, (node, shift) in enumerate(judges):
                 if node in changed:

@@ -27,6 +27,12 @@ class Deadline:
         """Whether the time is up."""
         return time.monotonic() >= self.at
 
+    @property
+    def halfway(self) -> Deadline:
+        """When half of the time that is left will have passed."""
+        now = time.monotonic()
+        return Deadline(now + (self.at - now) / 2)
+
     def check(self) -> None:
         """Raise ``TimeUp`` if it is."""
         if self.is_over:

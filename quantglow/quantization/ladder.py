@@ -82,7 +82,9 @@ UNRAISED = Raised()
 
 
 def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER) -> list[Step]:
-    """A step for each group of int8 values whose rounding harms the outputs.  Raises ``TimeUp``."""
+    """A step for each group of int8 values whose rounding harms the outputs, as far as that is
+    measured until the deadline.
+    """
     roots = [root for root in candidates(plan) if not is_int16(plan, root)]
     harms = measured_harms(plan, roots, samples, False, deadline)
     stored = {root: stored_members(plan, root) for root in roots}

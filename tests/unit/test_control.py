@@ -10,7 +10,7 @@ import pytest
 import quantglow as qg
 from quantglow.driver.control import shown_steps
 from quantglow.quantization.accuracy_control import Search
-from quantglow.quantization.deadline import TimeUp
+from quantglow.quantization.deadline import Deadline, TimeUp
 from quantglow.quantization.ladder import INT16, Step
 from quantglow.report import Report
 from quantglow.report.metrics import sqnr_db
@@ -110,6 +110,14 @@ def test_time_ends_the_ranking_with_the_best_model() -> None:
         qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, max_minutes=1e-9, **PLAIN)
     assert isinstance(caught.value.best, qg.CompiledModel)
     assert "float" not in [node.precision for node in caught.value.best.report.layers]
+
+
+def test_a_ranking_that_is_cut_short_leaves_time_for_trials(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Deadline, "halfway", Deadline(0.0))
+    found = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, max_minutes=9, **PLAIN)
+    assert set(precisions(found).values()) == {"float"}
 
 
 def test_the_report_says_that_the_time_was_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +15,7 @@ from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
 from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.costs import float_seconds, int16_seconds
-from quantglow.quantization.deadline import Deadline, TimeUp
+from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.ladder import (
     FLOAT,
     INT16,
@@ -89,11 +89,33 @@ def test_the_steps_are_the_same_every_time() -> None:
     assert int16_steps(PLAN, samples) == int16_steps(PLAN, samples)
 
 
+@dataclasses.dataclass(frozen=True)
+class Looks(Deadline):
+    """The time is up at the next look after so many."""
+
+    left: Iterator[int] = dataclasses.field(default_factory=lambda: iter(()))
+
+    @property
+    def is_over(self) -> bool:
+        return next(self.left, None) is None
+
+
 def test_measuring_ends_where_the_time_is_up() -> None:
-    with pytest.raises(TimeUp):
-        int16_steps(PLAN, samples_for(GRAPH, 2), Deadline(0.0))
-    with pytest.raises(TimeUp):
-        noise_of_each(GRAPH, GRAPH, NAMES, samples_for(GRAPH, 2), Deadline(0.0))
+    samples = samples_for(GRAPH, 2)
+    assert int16_steps(PLAN, samples, Deadline(0.0)) == []
+    assert noise_of_each(GRAPH, GRAPH, NAMES, samples, Deadline(0.0)) == {}
+
+
+def test_what_was_measured_until_then_counts() -> None:
+    """One look for a sample, and one for each value of it."""
+    samples = samples_for(GRAPH, 2)
+    one, two = int16_steps(PLAN, samples[:1]), int16_steps(PLAN, samples)
+    assert int16_steps(PLAN, samples, Looks(left=iter(range(3)))) == one[:2]
+    assert int16_steps(PLAN, samples, Looks(left=iter(range(6)))) == [two[0], *one[1:]]
+    int8 = quantize_for_all_shapes(GRAPH, SEEN, progress=False).graph
+    found = noise_of_each(GRAPH, int8, NAMES, samples, Looks(left=iter(range(1))))
+    first = noise_of_each(GRAPH, int8, NAMES, samples[:1])
+    assert found == {NAMES[0]: first[NAMES[0]]}
 
 
 def test_float_costs_more_than_int16() -> None:
