@@ -274,8 +274,8 @@ def _residual(reader: Contraction) -> Node | None:
 
 
 def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Array:
-    """float32 columns [G, about ``rows``, K], from all over the image; ``offset``, from 0 to 1, says
-    where between two lines, and between two of their rows, the first is.
+    """float32 columns [G, about ``rows``, K], from all over the image; ``offset``, from 0 to 1,
+    says where between two lines, and between two of their rows, the first is.
     """
     spatial = value.shape[1] if value.ndim == 4 else 1
     per_line = value.shape[0] * (value.shape[2] if value.ndim == 4 else 1)

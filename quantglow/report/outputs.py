@@ -35,8 +35,9 @@ def _entry(
     name: str, wanted: Sequence[Array], found: Sequence[Array], classes: bool
 ) -> OutputAccuracy:
     sums = sum(map(Sums.of, wanted, found), Sums())
-    rows = [(_rows(w), _rows(f)) for w, f in zip(wanted, found, strict=True)]
-    agreement = float(np.mean([top1_agreement(w, f) for w, f in rows])) if classes else None
+    pairs = zip(wanted, found, strict=True) if classes else ()
+    hits = [top1_agreement(_rows(w), _rows(f)) for w, f in pairs]
+    agreement = float(np.mean(hits)) if hits else None
     return OutputAccuracy(name, sums.sqnr_db, sums.cosine, sums.max_error, agreement)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import quantglow as qg
 from quantglow.driver.stages import float_graph_of
@@ -76,6 +77,17 @@ def test_output_sqnr_is_that_of_the_model(compiled: Any) -> None:
 def test_class_like_outputs_alone_have_top1_agreement(compiled: Any) -> None:
     scores, features = compiled.report.outputs
     assert (scores.top1_agreement is None, features.top1_agreement) == (False, None)
+
+
+def test_an_output_may_be_one_number_without_axes() -> None:
+    model = small_model()
+    model.graph.node.append(helper.make_node("ReduceMean", ["scores"], ["mean"], keepdims=0))
+    model.graph.output.append(helper.make_tensor_value_info("mean", TensorProto.FLOAT, []))
+    compiled = qg.quantize_and_compile(model, small_samples(), num_threads=1, progress=False)
+    found = {output.name: output for output in compiled.report.outputs}["mean"]
+    assert found.sqnr_db > 20
+    assert found.top1_agreement is None
+    assert "mean" in str(qg.diagnose(model, small_samples(), progress=False))
 
 
 def test_layers_that_stayed_float_say_why(compiled: Any) -> None:
