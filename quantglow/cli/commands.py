@@ -30,7 +30,7 @@ from quantglow.cli.files import (
 )
 from quantglow.cli.opening import opened, refuse_shapes_of_saved
 from quantglow.driver import main_job, stages
-from quantglow.errors import AccuracyDropError
+from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.report.tables import Table
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel
@@ -119,6 +119,12 @@ def compile(options: argparse.Namespace, console: Console) -> None:
     refuse_shapes_of_saved(options)
     check_writable(options.output, MODELS, (options.model,))
     compiled = opened(options)
+    if isinstance(compiled, CompiledModel) and compiled.specialisations.is_empty:
+        raise OptionError(
+            "the model leaves dimensions free, and a file holds a program for some shape. Remedy: "
+            "fix them by --input-shapes, or keep them free by `quantglow quantize`; in Python, "
+            "compile the model, run it once, and save it."
+        )
     console.print(compiled.report)
     save(compiled, options.output, console)
 

@@ -22,9 +22,10 @@ from tests.unit.small_network import small_model, small_samples
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """net.onnx, samples.npz, one.npz; for errors plain.npy, empty.npz, and a folder.npz."""
+    """net.onnx, free.onnx, samples.npz, one.npz; for errors plain.npy, empty.npz, and a folder.npz."""
     made = tmp_path_factory.mktemp("cli")
     onnx.save(small_model(), made / "net.onnx")
+    onnx.save(free_model(), made / "free.onnx")
     np.savez(made / "samples.npz", x=np.concatenate(small_samples()))
     np.savez(made / "one.npz", x=small_samples()[0])
     np.save(made / "plain.npy", small_samples()[0])
@@ -70,7 +71,6 @@ def test_the_best_model_of_a_broken_contract_is_saved(
 
 
 def test_a_model_with_free_dimensions_keeps_them(folder: Path) -> None:
-    onnx.save(free_model(), folder / "free.onnx")
     np.savez(folder / "tall.npz", x=image((4, 3, 9, 5)))
     np.savez(folder / "wide.npz", x=image((2, 3, 4, 13)))
     run(folder, "profile free.onnx --calibration-data tall.npz --output tall.profile.npz")
@@ -227,6 +227,7 @@ def test_the_inspected_report_is_that_of_the_options(
         ("run net.onnx --inputs one.npz --output folder.npz", "OptionError: cannot write"),
         ("quantize net.onnx --calibration-data plain.npy", "CalibrationError: cannot read"),
         ("quantize net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
+        ("compile free.onnx --output a.qgm", "OptionError: the model leaves dimensions free"),
         ("compile net.onnx --output a.txt", "OptionError: output must end in .qgm or .onnx"),
         ("run net.qgm --inputs one.npz --input-shapes x:1", "OptionError: input_shapes is for"),
         ("bench net.onnx --input-shapes z:1", "ModelError: input_shapes names"),
