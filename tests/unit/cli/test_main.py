@@ -22,7 +22,7 @@ from tests.unit.small_network import small_model, small_samples
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """net.onnx, free.onnx, samples.npz, one.npz; for errors plain.npy, empty.npz, and a folder.npz."""
+    """net.onnx, free.onnx, samples.npz, one.npz; for errors plain.npy, empty.npz, folder.npz."""
     made = tmp_path_factory.mktemp("cli")
     onnx.save(small_model(), made / "net.onnx")
     onnx.save(free_model(), made / "free.onnx")
