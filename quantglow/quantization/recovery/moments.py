@@ -46,7 +46,7 @@ class Moments:
         self.count += x.shape[1]
         self.rest_sum += rest.sum(axis=1, dtype=np.float64)
         # Rows of int16 codes, whose squares float32 does not hold, are multiplied in float64.
-        if self.second and len(x) == 1 and np.abs(x).max(initial=0.0) ** 2 <= EXACT:
+        if self.second and len(x) == 1 and _largest(x) ** 2 <= EXACT:
             for rows in exact_slices(x[0]):
                 part = x[0, rows]
                 # No sum of integers is larger than that of their squares.
@@ -96,6 +96,11 @@ class Moments:
 
 EXACT = 2.0**24
 """Up to here float32 holds every integer."""
+
+
+def _largest(x: Array) -> float:
+    """The largest magnitude, without a copy."""
+    return float(max(x.max(initial=0.0), -x.min(initial=0.0)))
 
 
 def exact_slices(x: Array) -> list[slice]:

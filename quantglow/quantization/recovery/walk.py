@@ -308,7 +308,9 @@ def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
         dead = None if everywhere else _both_dead(node, goals[part], sums[part])
         np.subtract(goals[part], sums[part], out=sums[part])
         if dead is not None:
-            np.copyto(sums[part], 0, where=dead)
+            # By bits: a masked copy takes ten times as long where the mask looks random.
+            bits, kept = sums[part].view(np.int32), dead.view(np.int8) - np.int8(1)
+            np.bitwise_and(bits, kept, out=bits)
     return sums.reshape(now.shape)
 
 

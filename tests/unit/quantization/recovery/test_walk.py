@@ -226,3 +226,20 @@ def test_where_some_lines_are_looked_at_samples_tell_of_different_ones(
     assert seen
     for (_, kinds), found in seen.items():
         assert found == set(range(min(kinds, 8)))
+
+
+@pytest.mark.parametrize("bounds", [(0.0, np.inf), (-1.0, 1.0), (-np.inf, np.inf)])
+def test_nothing_is_missing_where_bounds_make_the_same_of_both_sums(
+    bounds: tuple[float, float],
+) -> None:
+    low, high = bounds
+    node = conv("c", image(), 4, low=low, high=high)
+    values = np.array([-np.inf, -2, -1, -0.0, 0, 0.5, 1, 2, np.inf], np.float32)
+    wanted, now = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
+    with np.errstate(invalid="ignore"):
+        expected = wanted - now
+        if low > -np.inf:
+            expected[np.maximum(wanted, now) <= low] = 0
+        if high < np.inf:
+            expected[np.minimum(wanted, now) >= high] = 0
+        np.testing.assert_array_equal(walk._missing(node, wanted, now), expected)
