@@ -16,20 +16,21 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.choose_int16 import with_chosen_int16
 from quantglow.quantization.convert import Converter
+from quantglow.quantization.costs import macs_of
 from quantglow.quantization.decisions import Decisions
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.other_shapes import at_own_shapes, fit, graph_for
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.preparation import WORTH, Prepared, prepare
 from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
-from quantglow.quantization.recovery.samples import Spread
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.rounded_run import judged, noise_to_signal, run
 from quantglow.quantization.widths import AUTO, with_named_int16
 from quantglow.types import Array
 
-JUDGING_SAMPLES = 8
-"""On which the int8 graph with chosen int16 values is compared with that without."""
+FEWEST_TO_JUDGE, JUDGING_WORK = 8, 10**11
+"""The int8 graph with chosen int16 values is compared with that without on as many samples as these
+multiply-accumulates allow, but no fewer: of few the one that is least sure decides by chance."""
 
 Converted = Callable[[Graph], object]
 """Is shown the int8 graph before its weights are rounded against samples, which takes long; nothing
@@ -140,7 +141,9 @@ class _Quantizer:
         """The other one if its outputs are less noisy, on some of the samples that both can run."""
         rows = zip(self.floats, self._integers(*other), self._integers(*plain), strict=True)
         both = [(one, (a, b)) for one, a, b in rows if a is not None and b is not None]
-        some = Spread[tuple[Feeds, tuple[Feeds, Feeds]]](JUDGING_SAMPLES).extend(both).kept
+        work = 3 * sum(map(macs_of, self.prepared.graph.compute_nodes()))
+        count = max(FEWEST_TO_JUDGE, JUDGING_WORK // max(work, 1))
+        some = both[:: max(1, len(both) // count)]
         wanted = [run(self.prepared.graph, feeds) for feeds, _ in some]
         noises = [
             self._noise(int8, [own[index] for _, own in some], wanted)

@@ -322,6 +322,26 @@ def test_two_plans_are_compared_on_the_samples_that_fit_both(
     assert len(judged_on[0]) == 6
 
 
+@pytest.mark.parametrize(("work", "count"), [(10**12, 40), (1, 8)])
+def test_two_plans_are_compared_on_all_samples_there_is_time_for(
+    monkeypatch: pytest.MonkeyPatch, work: int, count: int
+) -> None:
+    plans = [make_plan(main_graph(), seen(), replace(PLAIN, preset=preset)) for preset in PRESETS]
+    made = [(Converter(plan, per_channel=True).run(), plan) for plan in plans]
+    judged_on: list[int] = []
+
+    def noise(graph: Graph, found: list[list[Array]], wanted: list[list[Array]]) -> float:
+        judged_on.append(len(found))
+        return noise_to_signal(graph, found, wanted)
+
+    monkeypatch.setattr(quantizer, "JUDGING_WORK", work)
+    monkeypatch.setattr(quantizer, "noise_to_signal", noise)
+    data = [sample(MAIN, k) for k in range(40)]
+    ready = prepare(main_graph(), seen(), PLAIN, ())
+    quantizer._Quantizer(ready, PLAIN, data, data, False, Memory(), None).better(*made)
+    assert judged_on == [count, count]
+
+
 def test_a_graph_that_is_not_alike_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver_samples, "are_alike", lambda one, other: False)
     _, data = deciding([image(shape, 1) for shape in (MAIN, *OTHERS)])
