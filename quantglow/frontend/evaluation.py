@@ -26,6 +26,9 @@ FLOAT = onnx.TensorProto.FLOAT
 COMPUTED = frozenset({FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.INT32, onnx.TensorProto.BOOL})
 """Element types of operands and results; on others importers may compute with other ones."""
 
+BYTES = frozenset({"DynamicQuantizeLinear"})
+"""Operators whose importers give uint8 as they are."""
+
 Bind = Callable[[onnx.NodeProto, Sequence[Result], Scope], dict[str, Value]]
 """``importer.bind``."""
 
@@ -39,7 +42,8 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
         return False
     kinds = {v.onnx_type for v in known}
     results = {element for element, _ in inferred_types(proto, operands, opsets).values()}
-    return FLOAT in kinds and kinds | results <= COMPUTED
+    held = COMPUTED | {onnx.TensorProto.UINT8} if proto.op_type in BYTES else COMPUTED
+    return FLOAT in kinds and kinds | results <= held
 
 
 def evaluated(

@@ -48,10 +48,11 @@ def dynamic(m: QdqModel, x: str) -> tuple[str, str, str]:
     ],
     ids=["both", "positive", "negative", "zeros", "tiny", "ties"],
 )
-def test_dynamic_quantize_linear(x: np.ndarray) -> None:
-    m = QdqModel()
-    outputs = dynamic(m, m.input(6, 10))
-    assert_equal(m, *outputs, feeds={"v0": x.reshape(6, 10).astype(np.float32)})
+@pytest.mark.parametrize("is_known", [False, True])
+def test_dynamic_quantize_linear(x: np.ndarray, is_known: bool) -> None:
+    m, x = QdqModel(), x.reshape(6, 10).astype(np.float32)
+    given = m.tensor(x) if is_known else m.input(6, 10)
+    assert_equal(m, *dynamic(m, given), feeds=None if is_known else {given: x})
 
 
 @pytest.mark.parametrize("dtype", [INT8, UINT8])
