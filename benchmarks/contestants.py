@@ -75,6 +75,7 @@ def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> 
 
 
 UNALIGNED = tuple(name for name in EQUALIZATIONS if name != "align-inputs")
+UNFUSED = tuple(name for name in EQUALIZATIONS if name != "fuse-functions")
 _NNCF = ("openvino", "nncf")
 CONTESTANTS = {
     found.name: found
@@ -83,6 +84,9 @@ CONTESTANTS = {
         Contestant("quantglow int16", partial(ours, int16_activations="auto"), peer=False),
         Contestant(
             "quantglow without align-inputs", partial(ours, equalization=UNALIGNED), peer=False
+        ),
+        Contestant(
+            "quantglow without fuse-functions", partial(ours, equalization=UNFUSED), peer=False
         ),
         Contestant("quantglow without recovery", partial(ours, recovery=()), peer=False),
         Contestant("onnxruntime minmax", partial(onnxruntime, method="MinMax")),

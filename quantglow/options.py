@@ -16,7 +16,13 @@ METHODS = ("auto", "minmax", "entropy", "percentile", "mse")
 """How a tensor's range is chosen: from its histogram; ``auto`` by what it does to calibration
 samples, see ``quantglow.quantization.range_choice``, and without samples as ``minmax``."""
 
-EQUALIZATIONS = ("equalize-channels", "smooth-activations", "mix-channels", "align-inputs")
+EQUALIZATIONS = (
+    "equalize-channels",
+    "smooth-activations",
+    "mix-channels",
+    "align-inputs",
+    "fuse-functions",
+)
 """Other forms of the same float network, see ``quantglow.quantization.equalization``; "auto": all,
 each where it helps."""
 

@@ -4,11 +4,13 @@ before."""
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
+from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.graph.rewrite import RewritePass, Uses, rewrite_pass
 from quantglow.ops.activation import ACTIVATIONS, Activation
 from quantglow.ops.binary import Add, Max, Min, Mul, Sub
 from quantglow.ops.contraction import Contraction
@@ -47,6 +49,16 @@ def fuse_float_activation(node: Node, uses: Uses) -> Node | None:
     if isinstance(node, Relu | Clip) and getattr(node.x, "activation", None) is None:
         return None
     return fused(node, uses) if node.type.dtype.is_float else None
+
+
+def fuse_functions(graph: Graph, names: Collection[str]) -> Graph:
+    """As ``fuse-activation``, however few the products, for the functions of these ``names``."""
+
+    def rule(node: Node, uses: Uses) -> Node | None:
+        left = isinstance(node, ACTIVATIONS) and node.name not in names
+        return None if left else fused(node, uses)
+
+    return RewritePass("fuse-functions", rule)(graph) if names else graph
 
 
 def products_of(node: Contraction) -> int:

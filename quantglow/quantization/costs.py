@@ -38,6 +38,9 @@ INT16_TABLES = 1.6e9
 """Results of a function of one value that reads int16, computed in float or looked up in a table of
 65,536; or that gives int16.  In int8 it costs next to nothing, being a table in registers."""
 
+FUSED_FUNCTIONS = 30e9
+"""Results of a cheap function computed on float32 sums, beyond what its table takes in int8."""
+
 FLOAT_TIMES = 4.0
 """Products in float32 take so much longer: an instruction has a quarter of the multiplications."""
 FLOAT_NBYTES = 8
@@ -104,6 +107,11 @@ def _reading_seconds(value: Node, reader: Node) -> float:
     weights = reader.w.type.size if isinstance(reader, Contraction) else 0
     rate = INT16_DEPTHWISE_MACS if is_depthwise(reader) else INT16_DENSE_MACS
     return macs_of(reader) / rate + weights / WEIGHT_BYTES
+
+
+def fused_function_seconds(layer: Node) -> float:
+    """What it adds that an int8 layer applies a cheap function to its sums."""
+    return layer.type.size / FUSED_FUNCTIONS
 
 
 def float_seconds(plan: Plan, node: Node) -> float:

@@ -23,6 +23,7 @@ def to_json(decisions: Decisions) -> dict[str, Any]:
         "per_channel": decisions.per_channel,
         "factors": {n: _factors(fs) for n, fs in decisions.factors.items()},
         "grids": {name: _factors(grid) for name, grid in decisions.grids.items()},
+        "fused": sorted(decisions.fused),
         "sizes": {name: [s.hex() for s in sizes] for name, sizes in decisions.sizes.items()},
     }
 
@@ -43,6 +44,7 @@ def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
         per_channel=bool(data["per_channel"]),
         factors={str(name): _factors_from(fs) for name, fs in data.get("factors", {}).items()},
         grids={str(name): _grid_from(grid) for name, grid in data.get("grids", {}).items()},
+        fused=frozenset(map(str, data.get("fused", ()))),
         sizes={str(name): _sizes_from(sizes) for name, sizes in data.get("sizes", {}).items()},
     )
 

@@ -24,6 +24,7 @@ from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
+from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Range, choose_range
 from quantglow.quantization.convert import Converter
 from quantglow.quantization.equalization import Factors, rescaled, unscalable
@@ -65,7 +66,8 @@ class LayerWeights:
 class Decisions:
     """``reasons``: why operators stay float; ``int8``: those that do not; ``elements``: the int8
     type of each value that has one; ``weights``: by layer; ``factors``: by rescaled value;
-    ``grids``: by input; ``sizes``: of the real weights and biases that were rounded, by layer.
+    ``grids``: by input; ``fused``: functions that layers apply; ``sizes``: of the real weights and
+    biases that were rounded, by layer.
     """
 
     reasons: Mapping[str, str]
@@ -77,6 +79,7 @@ class Decisions:
     per_channel: bool = True
     factors: Factors = field(default_factory=dict)
     grids: Grids = field(default_factory=dict)
+    fused: frozenset[str] = frozenset()
     sizes: Mapping[str, Sizes] = field(default_factory=dict)
 
     @staticmethod
@@ -103,12 +106,13 @@ class Decisions:
             per_channel=config.per_channel,
             factors=prepared.factors,
             grids=prepared.grids,
+            fused=prepared.fused,
             sizes={node.name: sizes_of(node) for node in layers_of(plan)},
         )
 
     def apply(self, graph: Graph) -> Graph:
         """The int8 graph of the optimized float graph of the same model at any shape."""
-        graph = aligned(graph, self.grids)[0]
+        graph = aligned(fuse_functions(graph, self.fused), self.grids)[0]
         unknown = unscalable(graph, self.factors)
         elements = {name: e for name, e in self.elements.items() if name not in unknown}
         plan = replace(self, elements=elements).plan(rescaled(graph, self.factors))

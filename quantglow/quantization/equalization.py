@@ -9,6 +9,7 @@ smooth-activations  between a LayerNormalization and the products behind it,  Sm
                     by a tap where others read it too (see ``taps``)
 mix-channels        between convolutions without activation: ``channel_mixing``  QuaRot, 2024
 align-inputs        between an input and convolutions: ``input_levels``
+fuse-functions      between a layer and a cheap function: ``fused_functions``
 =================== ======================================================== ======================
 
 Cross-layer equalization (Nagel et al., 2019, arXiv:1906.04721, section 4.1) and SmoothQuant (Xiao

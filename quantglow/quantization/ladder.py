@@ -15,13 +15,10 @@ from quantglow.graph.node import Node
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.choose_int16 import (
-    candidates,
-    measured_harms,
-    stored_members,
-)
+from quantglow.quantization.choose_int16 import candidates
 from quantglow.quantization.costs import float_seconds, int16_seconds
 from quantglow.quantization.deadline import NEVER, Deadline
+from quantglow.quantization.harms import measured_harms, stored_members
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.widths import int16_refusal, is_int16, ranges_for_int16, with_int16
 
@@ -86,7 +83,7 @@ def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER
     measured until the deadline.
     """
     roots = [root for root in candidates(plan) if not is_int16(plan, root)]
-    harms = measured_harms(plan, roots, samples, False, deadline)
+    harms = measured_harms(plan, roots, samples, deadline=deadline)
     stored = {root: stored_members(plan, root) for root in roots}
     return [
         Step(stored[root][0].name, INT16, harm, int16_seconds(plan, stored[root]))

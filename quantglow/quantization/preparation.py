@@ -3,7 +3,8 @@
 Every lever is tried and kept only where it lowers the noise of the network's outputs on samples
 that were held back: first for the whole network, then for each stretch of it alone.  The plain
 graph with min-max ranges is the first candidate, so that the result is never worse there.  Only
-inputs on the grid of their bytes are taken without a trial: their rounding is exact.
+functions on the sums of a layer and inputs on the grid of their bytes are taken without a trial:
+they leave a rounding out, or make it exact.
 
 Decisions are keyed by value names, so that they hold for the same model at another shape.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.options import QuantizationConfig
+from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Histogram, Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
@@ -26,6 +28,7 @@ from quantglow.quantization.channel_mixing import mixtures_of
 from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.equalization import Factors, factors_of, rescaled
 from quantglow.quantization.float_runs import FloatRuns
+from quantglow.quantization.fused_functions import worth_fusing
 from quantglow.quantization.input_levels import Grids, aligned, grids_of
 from quantglow.quantization.other_shapes import at_own_shapes, fit, graph_for, sharing
 from quantglow.quantization.plan import make_plan
@@ -51,17 +54,21 @@ WORTH = 0.98
 
 @dataclass(frozen=True)
 class Prepared:
-    """A graph ready to be quantized, its profile, and the ranges that are not min-max."""
+    """A graph ready to be quantized, its profile, and the ranges that are not min-max; ``fused``:
+    names of functions that its layers apply, see ``fused_functions``.
+    """
 
     graph: Graph
     profile: Profile
     ranges: Ranges = field(default_factory=dict)
     factors: Factors = field(default_factory=dict)
     grids: Grids = field(default_factory=dict)
+    fused: frozenset[str] = frozenset()
 
     def at(self, graph: Graph) -> Graph:
         """The same of the model's graph at other shapes."""
-        return sharing(rescaled(aligned(graph, self.grids)[0], self.factors), self.graph)
+        graph = aligned(fuse_functions(graph, self.fused), self.grids)[0]
+        return sharing(rescaled(graph, self.factors), self.graph)
 
     def on(self, samples: Sequence[Feeds]) -> list[Feeds]:
         """The samples, those elsewhere with this of their graph."""
@@ -95,7 +102,7 @@ def prepare(
         return Prepared(graph, profile)
     runs = runs or FloatRuns(graph)
     parts = _split(samples, config.seed)
-    search = _Search(graph, profile, config, *parts, runs, imported)
+    search = _Search(graph, profile, config, *parts, runs, imported, deadline)
     try:
         with side_by_side():
             for _ in shown(search.steps(), "Choosing ranges and scales", progress):
@@ -132,15 +139,13 @@ class _Search:
     held: list[Feeds]
     runs: FloatRuns
     imported: Graph | None = None
+    deadline: Deadline = NEVER
     refused: dict[int, Ranges] = field(default_factory=dict)
     traces: Traces = field(default_factory=Traces)
 
     def __post_init__(self) -> None:
-        self.start = self.best = Prepared(self.graph, self.profile)
-        self.tapped = tapped(self.graph)
         self.noise = float("inf")
-        self.ends = judged(self.graph)
-        self._measure_wanted()
+        self._begin(Prepared(self.graph, self.profile))
 
     @property
     def chooses_ranges(self) -> bool:
@@ -149,11 +154,16 @@ class _Search:
 
     def steps(self) -> Iterator[None]:
         """One trial after the other."""
+        if "fuse-functions" in self.config.equalization:
+            self._fuse()
+            yield
         if "align-inputs" in self.config.equalization:
             self._align()
         self._leave_out_unlike()
         if not self.held:
             return
+        ends = judged(self.graph)
+        self.wanted = [self.runs.results(feeds, ends) for feeds in self.held]
         self._offer(self.best)
         yield
         plain = self.best
@@ -178,9 +188,6 @@ class _Search:
             self._offer(self._plain_in(stretch))
             yield
 
-    def _measure_wanted(self) -> None:
-        self.wanted = [self.runs.results(feeds, self.ends) for feeds in self.held]
-
     def _leave_out_unlike(self) -> None:
         """Leave out samples elsewhere whose graphs are not like this one with levels and factors:
         frames have the size of the padding there, and other values may need the same factors.
@@ -194,7 +201,6 @@ class _Search:
         kept = [feeds for feeds, there in pairs if graph_for(there, self.graph) in same]
         if len(kept) < len(given):
             self.fitting, self.held = _split(kept, self.config.seed)
-            self._measure_wanted()
 
     def _offer(self, candidate: Prepared) -> None:
         """Take the candidate if its outputs are less noisy on the held-back samples."""
@@ -229,6 +235,19 @@ class _Search:
         scarce |= {f"{name}{SUFFIX}" for name in scarce}
         return self._rescaled(factors_of(self.tapped, reach, self.config.equalization, scarce))
 
+    def _fuse(self) -> None:
+        """Take the graph with functions fused; all that follows starts from it."""
+        samples = self.start.fitting([*self.fitting, *self.held])[1]
+        arguments = (self.graph, self.profile, self.config, samples, self.imported)
+        if names := worth_fusing(*arguments, self.deadline):
+            graph = fuse_functions(self.graph, names)
+            self._begin(replace(self.start, graph=graph, fused=names))
+
+    def _begin(self, start: Prepared) -> None:
+        self.start = self.best = start
+        self.graph, self.profile = start.graph, start.profile
+        self.tapped = tapped(self.graph)
+
     def _align(self) -> None:
         """Take the graph on levels of its inputs; all that follows starts from it.
 
@@ -244,8 +263,8 @@ class _Search:
             name: Histogram.of(np.array([r.low, r.high], np.float32)) for name, r in ranges.items()
         }
         profile = replace(self.profile, histograms={**added, **known})
-        self.start = self.best = Prepared(graph, profile, ranges, grids=grids)
-        self.graph, self.profile, self.tapped = graph, profile, tapped(graph)
+        start = replace(self.start, graph=graph, profile=profile, ranges=ranges, grids=grids)
+        self._begin(start)
 
     def _offer_mixed(self) -> None:
         """The best so far, with the channels of linear streams mixed."""

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input
+from quantglow.graph.node import Constant
 from quantglow.interpreter import interpret
-from quantglow.ops import Add, Conv, HardSwish, Mul, Softmax
-from quantglow.ops.arithmetic import dequantize, is_integer, quant_of
-from quantglow.ops.arithmetic import quantize as quantized_array
+from quantglow.ops import Add, HardSwish, Mul, Softmax
+from quantglow.ops.arithmetic import is_integer
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import choose_int16, quantize, quantizer
-from quantglow.quantization.choose_int16 import (
-    BUDGET,
-    SHARES,
-    measured_harms,
-    most_harmful,
-    stored_members,
-)
+from quantglow.quantization.choose_int16 import BUDGET
 from quantglow.quantization.costs import int16_seconds, total_seconds
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.rounded_run import relative_noise
@@ -109,52 +99,6 @@ def test_compiled_code_of_a_choice_equals_the_interpreter() -> None:
     assert_agree(graph, samples_for(graph, 1)[0], "x86-64")
 
 
-def test_a_harm_is_what_the_outputs_lose_by_one_value() -> None:
-    graph = network()
-    plan = plan_of(graph)
-    (root,) = {plan.groups[n] for n in graph.nodes if n.name == "thin"}
-    found = measured_harms(plan, [root], samples_for(graph, 2), progress=False)[root]
-    assert [n.name for n in stored_members(plan, root)] == ["thin"]
-    noise = signal = 0.0
-    for feeds in samples_for(graph, 2):
-        values: dict[str, Any] = {}
-        interpret(graph, feeds, [lambda n, v, values=values: values.__setitem__(n.name, v)])
-        element = plan.elements[root]
-        rounded = dequantize(quantized_array(values["thin"], element), quant_of(element))
-        (behind,) = interpret(rest_of(graph), {"thin": rounded})
-        noise += np.square(behind - values["last"], dtype=np.float64).sum()
-        signal += np.square(values["last"], dtype=np.float64).sum()
-    np.testing.assert_allclose(found, noise / signal, rtol=1e-6)
-
-
-@given(st.lists(st.tuples(st.floats(0.001, 1.5), st.floats(0.0, 1.0)), max_size=7))
-def test_no_other_values_within_the_budget_do_more_harm(drawn: list[tuple[float, float]]) -> None:
-    nodes = [image() for _ in drawn]
-    costs = {node: cost for node, (cost, _) in zip(nodes, drawn, strict=True) if cost <= 1}
-    harms = {node: harm for node, (_, harm) in zip(nodes, drawn, strict=True)}
-    found = most_harmful(costs, harms, 1.0)
-    assert sum(costs[node] for node in found) <= 1 + 1e-9
-    # Costs are rounded up, so the best may need a little more room.
-    best = max(
-        sum(harms[n] for n in some)
-        for size in range(len(costs) + 1)
-        for some in combinations(costs, size)
-        if sum(costs[n] + 1 / SHARES for n in some) <= 1
-    )
-    assert sum(harms[node] for node in found) >= best - 1e-9
-
-
-def test_harms_ignore_what_a_softmax_does_not_see() -> None:
-    x, rng = image(8, 4), np.random.default_rng(3)
-    same = constant("same", np.repeat(rng.normal(size=(1, 1, 4, 1)), 64, axis=3))
-    common = replace(conv("common", x, 4), low=0.0)
-    logits = Conv(name="logits", x=common, w=same)
-    graph = graph_of(Softmax(name="shares", x=logits), inputs=(x,))
-    plan = plan_of(graph)
-    harms = measured_harms(plan, [plan.groups[x]], samples_for(graph, 2), progress=False)
-    np.testing.assert_allclose(list(harms.values()), 0.0, atol=1e-6)
-
-
 def test_values_inside_a_chain_of_functions_are_not_stored() -> None:
     graph = chain()
     plan = plan_of(graph)
@@ -189,14 +133,6 @@ def coarse(plan: Plan, names: tuple[str, ...]) -> dict[Any, ElementType]:
     """Types of so few steps that nobody could overlook them."""
     element = ElementType(DType.I8, QuantParams((4.0,), (0,)))
     return {n: element for n in plan.elements if n.name in names}
-
-
-def rest_of(graph: Graph) -> Graph:
-    """The graph behind ``thin``."""
-    thin = graph.by_name("thin")
-    start = Input(name="thin", tensor=thin.type)
-    swapped = graph.rebuild(lambda node: start if node.name == "thin" else node)
-    return Graph((start,), swapped.outputs, "rest")
 
 
 def test_values_that_cannot_be_int16_are_left_alone() -> None:

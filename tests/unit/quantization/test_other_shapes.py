@@ -23,8 +23,9 @@ from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes, quantizer
 from quantglow.quantization.channel_groups import channel_groups
-from quantglow.quantization.choose_int16 import candidates, measured_harms
+from quantglow.quantization.choose_int16 import candidates
 from quantglow.quantization.convert import Converter
+from quantglow.quantization.harms import measured_harms
 from quantglow.quantization.other_shapes import (
     Elsewhere,
     are_alike,
@@ -167,7 +168,7 @@ def test_noise_elsewhere_is_that_of_the_same_plan_there(shape: tuple[int, ...]) 
 def test_harms_elsewhere_are_those_of_the_same_plan_there(shape: tuple[int, ...]) -> None:
     def harms(graph: Graph, feeds: dict[str, Array]) -> dict[str, float]:
         plan = make_plan(graph, seen(), PLAIN)
-        found = measured_harms(plan, candidates(plan), [feeds], progress=False)
+        found = measured_harms(plan, candidates(plan), [feeds])
         return {root.name: harm for root, harm in found.items()}
 
     there = family().at({"x": shape})

@@ -1,0 +1,84 @@
+"""fuse-functions: functions behind a layer that are worth computing on its sums, at one rounding.
+
+In int8 a function of one value (HardSwish) is a table of 256 bytes, which costs next to nothing:
+
+    int32 sum -> round to int8 -> table -> int8
+
+It rounds twice.  In float32 on the sums it rounds once, and each result takes an operation or two
+more.  Where a sum has many products they hide that, and every such function is fused (see
+``passes.fuse_activation``).  Of the others those are, whose first rounding harms the outputs most
+for what this costs (see ``harms``), as far as ``BUDGET`` goes: harms are spread so unevenly that a
+third of the functions of PP-OCR recognition has 95 % of them.
+
+Nothing but a rounding goes away, so this is not tried out on other samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.graph.rewrite import Uses
+from quantglow.ops.activation import ACTIVATIONS
+from quantglow.ops.contraction import Contraction
+from quantglow.options import QuantizationConfig
+from quantglow.passes.fuse_activation import fused
+from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.costs import fused_function_seconds, total_seconds
+from quantglow.quantization.deadline import NEVER, Deadline
+from quantglow.quantization.harms import measured_harms, most_harmful, some_of
+from quantglow.quantization.plan import Plan, make_plan
+from quantglow.quantization.widths import is_int16, with_named_int16
+
+BUDGET = 0.02
+"""Of the network's time, for all that is fused."""
+
+MOST_SAMPLES = 4
+"""On which harms are measured: most of them fit the budget, in whatever order."""
+
+LEAST_SHARE = 0.002
+"""Of the error of all candidates: what has less keeps its table, however cheap it were."""
+
+
+def worth_fusing(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig,
+    samples: Sequence[Feeds],
+    imported: Graph | None = None,
+    deadline: Deadline = NEVER,
+) -> frozenset[str]:
+    """Names of the functions to be fused, for ``passes.fuse_activation.fuse_functions``; of those
+    whose harm is known when the deadline comes.
+    """
+    plan = make_plan(graph, profile, config, imported)
+    plan = with_named_int16(plan, profile, config, imported)
+    found = candidates(plan)
+    if not (found and samples):
+        return frozenset()
+    budget = BUDGET * total_seconds(plan)
+    costs = {x: fused_function_seconds(x) for x in found}
+    costs = {x: cost for x, cost in costs.items() if cost <= budget}
+    some = some_of(plan, len(costs), samples, MOST_SAMPLES)
+    corrected = "correct-bias" in config.recovery
+    harms = measured_harms(plan, list(costs), some, corrected, deadline)
+    least = LEAST_SHARE * sum(harms.values())
+    worth = {x: cost for x, cost in costs.items() if harms[x] > least}
+    return frozenset(found[x].name for x in most_harmful(worth, harms, budget))
+
+
+def candidates(plan: Plan) -> dict[Node, Node]:
+    """Results of int8 layers that are rounded to int8 for one function -> this function."""
+    uses = Uses(dict(plan.graph.use_counts))
+    return {
+        node.operands[0]: node
+        for node in plan.graph.compute_nodes()
+        if isinstance(node, ACTIVATIONS)
+        and isinstance(node.operands[0], Contraction)
+        and plan.is_int8(node)
+        and plan.is_int8(node.operands[0])
+        and not is_int16(plan, node.operands[0])
+        and fused(node, uses) is not None
+    }
