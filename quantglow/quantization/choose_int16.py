@@ -15,15 +15,12 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import int16_seconds, total_seconds
-from quantglow.quantization.harms import measured_harms, most_harmful, some_of, stored_members
+from quantglow.quantization.harms import stored_members, worth_their_costs
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.widths import int16_refusal, ranges_for_int16, with_int16
 
 BUDGET = 0.05
 """Of the network's time, for all that becomes int16."""
-
-LEAST_SHARE = 0.002
-"""Of the error of all candidates: values with less stay int8, however cheap int16 were."""
 
 
 def with_chosen_int16(
@@ -34,17 +31,11 @@ def with_chosen_int16(
     progress: bool | str = False,
 ) -> Plan:
     """The plan with some values in int16."""
+    costs = {root: int16_seconds(plan, stored_members(plan, root)) for root in candidates(plan)}
     budget = BUDGET * total_seconds(plan)
-    costs = {}
-    for root in candidates(plan):
-        cost = int16_seconds(plan, stored_members(plan, root))
-        costs.update({root: cost} if cost <= budget else {})
-    some = some_of(plan, len(costs), samples)
-    harms = measured_harms(plan, list(costs), some, progress=progress)
-    least = LEAST_SHARE * sum(harms.values())
-    worth = {root: cost for root, cost in costs.items() if harms[root] > least}
+    worst = worth_their_costs(plan, costs, budget, samples, progress=progress)
     ranges = ranges_for_int16(plan.graph, profile, config)
-    for root in sorted(most_harmful(worth, harms, budget), key=lambda r: -harms[r]):
+    for root in worst:
         # What was chosen before may forbid it: see ``int16_refusal``.
         if not int16_refusal(plan, root):
             plan = with_int16(plan, ranges, [root])

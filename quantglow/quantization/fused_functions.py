@@ -28,7 +28,7 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import fused_function_seconds, total_seconds
 from quantglow.quantization.deadline import NEVER, Deadline
-from quantglow.quantization.harms import measured_harms, most_harmful, some_of
+from quantglow.quantization.harms import worth_their_costs
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.widths import is_int16, with_named_int16
 
@@ -37,9 +37,6 @@ BUDGET = 0.02
 
 MOST_SAMPLES = 4
 """On which harms are measured: most of them fit the budget, in whatever order."""
-
-LEAST_SHARE = 0.002
-"""Of the error of all candidates: what has less keeps its table, however cheap it were."""
 
 
 def worth_fusing(
@@ -56,17 +53,17 @@ def worth_fusing(
     plan = make_plan(graph, profile, config, imported)
     plan = with_named_int16(plan, profile, config, imported)
     found = candidates(plan)
-    if not (found and samples):
+    if not samples:
         return frozenset()
-    budget = BUDGET * total_seconds(plan)
-    costs = {x: fused_function_seconds(x) for x in found}
-    costs = {x: cost for x, cost in costs.items() if cost <= budget}
-    some = some_of(plan, len(costs), samples, MOST_SAMPLES)
-    corrected = "correct-bias" in config.recovery
-    harms = measured_harms(plan, list(costs), some, corrected, deadline)
-    least = LEAST_SHARE * sum(harms.values())
-    worth = {x: cost for x, cost in costs.items() if harms[x] > least}
-    return frozenset(found[x].name for x in most_harmful(worth, harms, budget))
+    worst = worth_their_costs(
+        plan,
+        {x: fused_function_seconds(x) for x in found},
+        BUDGET * total_seconds(plan),
+        samples[:: -(-len(samples) // MOST_SAMPLES)],
+        corrected="correct-bias" in config.recovery,
+        deadline=deadline,
+    )
+    return frozenset(found[x].name for x in worst)
 
 
 def candidates(plan: Plan) -> dict[Node, Node]:

@@ -40,8 +40,33 @@ WORK = 2e11
 MEAN_ROWS = 16
 """Of a layer's results, over all samples, that a mean error is taken of."""
 
+LEAST_SHARE = 0.002
+"""Of the error of all candidates: what has less is let be, however cheap it were to avoid."""
+
 SHARES = 2000
 """Of the budget, to which costs are rounded up."""
+
+
+def worth_their_costs(
+    plan: Plan,
+    costs: Mapping[Node, float],
+    budget: float,
+    samples: Sequence[Feeds],
+    corrected: bool = False,
+    deadline: Deadline = NEVER,
+    progress: bool | str = False,
+) -> list[Node]:
+    """Of groups, whose roundings could be avoided at these costs, those that the budget is best
+    spent on, the most harmful first.  The other arguments are those of ``measured_harms``.
+    """
+    costs = {root: cost for root, cost in costs.items() if cost <= budget}
+    if not costs:
+        return []
+    some = _some(plan, len(costs), samples)
+    harms = measured_harms(plan, list(costs), some, corrected, deadline, progress)
+    least = LEAST_SHARE * sum(harms.values())
+    worth = {root: cost for root, cost in costs.items() if harms[root] > least}
+    return sorted(most_harmful(worth, harms, budget), key=lambda root: -harms[root])
 
 
 def most_harmful(
@@ -65,12 +90,10 @@ def most_harmful(
     return found
 
 
-def some_of(
-    plan: Plan, count: int, samples: Sequence[Feeds], most: int = MOST_SAMPLES
-) -> Sequence[Feeds]:
+def _some(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
     """As many of the samples as there is time for with ``count`` candidates, spread over all."""
     work = sum(map(macs_of, plan.graph.compute_nodes())) * count / 2
-    wanted = min(max(int(WORK / max(work, 1)), FEWEST_SAMPLES), most)
+    wanted = min(max(int(WORK / max(work, 1)), FEWEST_SAMPLES), MOST_SAMPLES)
     return samples[:: -(-len(samples) // wanted)]
 
 
