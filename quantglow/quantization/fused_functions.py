@@ -15,22 +15,21 @@ Nothing but a rounding goes away, so this is not tried out on other samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.graph.rewrite import Uses
 from quantglow.ops.activation import ACTIVATIONS
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
-from quantglow.passes.fuse_activation import fused
+from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import fused_function_seconds, total_seconds
 from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.harms import worth_their_costs
 from quantglow.quantization.plan import Plan, make_plan
-from quantglow.quantization.widths import is_int16, with_named_int16
+from quantglow.quantization.widths import named_values
 
 BUDGET = 0.02
 """Of the network's time, for all that is fused."""
@@ -51,8 +50,7 @@ def worth_fusing(
     whose harm is known when the deadline comes.
     """
     plan = make_plan(graph, profile, config, imported)
-    plan = with_named_int16(plan, profile, config, imported)
-    found = candidates(plan)
+    found = candidates(plan, named_values(graph, config, imported))
     if not samples:
         return frozenset()
     worst = worth_their_costs(
@@ -66,16 +64,20 @@ def worth_fusing(
     return frozenset(found[x].name for x in worst)
 
 
-def candidates(plan: Plan) -> dict[Node, Node]:
-    """Results of int8 layers that are rounded to int8 for one function -> this function."""
-    uses = Uses(dict(plan.graph.use_counts))
-    return {
+def candidates(plan: Plan, kept: Collection[Node] = ()) -> dict[Node, Node]:
+    """Results of int8 layers that are rounded to int8 for one function -> this function; but none
+    of the ``kept`` values may go away.
+    """
+    pairs = {
         node.operands[0]: node
         for node in plan.graph.compute_nodes()
-        if isinstance(node, ACTIVATIONS)
-        and isinstance(node.operands[0], Contraction)
-        and plan.is_int8(node)
-        and plan.is_int8(node.operands[0])
-        and not is_int16(plan, node.operands[0])
-        and fused(node, uses) is not None
+        if isinstance(node, ACTIVATIONS) and isinstance(node.operands[0], Contraction)
     }
+    return {x: function for x, function in pairs.items() if _can_be_fused(plan, function, kept)}
+
+
+def _can_be_fused(plan: Plan, function: Node, kept: Collection[Node]) -> bool:
+    """Whether all that goes away with it, like what is behind it in a chain, is int8."""
+    left = {n.name: n.op for n in fuse_functions(plan.graph, {function.name}).nodes}
+    gone = [n for n in plan.graph.compute_nodes() if left.get(n.name) != n.op]
+    return bool(gone) and all(plan.is_int8(n) and n not in kept for n in gone)

@@ -62,6 +62,17 @@ def with_named_int16(
     return plan
 
 
+def named_values(
+    graph: Graph, config: QuantizationConfig, imported: Graph | None = None
+) -> set[Node]:
+    """The values that ``config.int16_activations`` names, whether they can be int16 or not."""
+    if config.int16_activations == AUTO:
+        return set()
+    names = value_names(graph, imported)
+    entries = config.int16_activations
+    return {n for entry in entries for n in matching(entry, names, validate=False)}
+
+
 def value_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
     """Every name a user may know of a value: of inputs and of what operators compute."""
     return {node.name: node for node in graph.inputs} | known_names(graph, imported)

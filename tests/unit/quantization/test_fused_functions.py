@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.ops import Add, Conv, HardSwish, LeakyRelu, Mul
 from quantglow.options import QuantizationConfig
@@ -122,6 +123,8 @@ def test_the_program_gives_the_integers_of_the_graph(rich: None) -> None:
     [
         {"nodes_to_exclude": ["second"]},
         {"nodes_to_exclude": ["rough"]},
+        {"nodes_to_exclude": ["scaled"]},
+        {"nodes_to_exclude": ["moved"]},
         {"int16_activations": ["second"]},
     ],
 )
@@ -131,6 +134,13 @@ def test_what_the_user_decided_of_a_value_stays(rich: None, options: dict[str, A
     assert chosen(graph, config) == {"fine"}
     made = quantized(graph, config)
     assert activations_of(made) == ["fine"]
+
+
+@pytest.mark.parametrize("inside", ["rough", "scaled"])
+def test_names_inside_a_chain_are_refused_as_ever(rich: None, inside: str) -> None:
+    config = QuantizationConfig(equalization="fuse-functions", int16_activations=[inside])
+    with pytest.raises(OptionError, match="not stored as integers"):
+        quantized(network(), config)
 
 
 def test_a_sum_that_others_read_is_rounded_for_them(rich: None) -> None:
