@@ -176,7 +176,8 @@ class _Trial:
         waiting.update(self.ends)
         for node in self.plan.graph.nodes:
             seen = ChainMap(copies, changed) if self.plan.is_int8(node) else changed
-            if any(o in seen for o in node.operands) and (not self.within or node in self.within):
+            may_change = self.within is None or node in self.within
+            if may_change and any(o in seen for o in node.operands):
                 operands = [seen[o] if o in seen else exact[o] for o in node.operands]
                 changed[node] = counterpart(node, feeds).evaluate(*operands)
                 if node in self.shifts:
