@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
 from quantglow.ops import Add, Conv, HardSwish, LeakyRelu, Mul
 from quantglow.options import QuantizationConfig
+from quantglow.passes import optimize
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import profile
 from quantglow.quantization import fused_functions, prepare, quantize, quantize_for_all_shapes
@@ -20,6 +25,7 @@ from quantglow.quantization.harms import measured_harms
 from quantglow.quantization.plan import make_plan
 from tests.matrix.harness import assert_agree
 from tests.same import same_graph
+from tests.strategies import networks
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,
@@ -164,6 +170,18 @@ def test_without_samples_tables_stay(rich: None) -> None:
     graph = network()
     seen = profile(graph, samples_for(graph, 6), progress=False)
     assert activations_of(quantize(graph, seen, FUSING)) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(networks(), st.data())
+def test_the_float_function_stays(drawn: Graph, data: st.DataObject) -> None:
+    graph = optimize(drawn)
+    names = [node.name for node in graph.compute_nodes()]
+    some = data.draw(st.sets(st.sampled_from(names)))
+    feeds = samples_for(graph, 1)[0]
+    found = interpret(fuse_functions(graph, some), feeds)
+    for wanted, got in zip(interpret(graph, feeds), found, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max(initial=0))
 
 
 def test_a_name_that_is_no_function_fuses_nothing() -> None:
