@@ -176,7 +176,7 @@ def test_without_samples_tables_stay(rich: None) -> None:
 @given(networks(), st.data())
 def test_the_float_function_stays(drawn: Graph, data: st.DataObject) -> None:
     graph = optimize(drawn)
-    names = [node.name for node in graph.compute_nodes()]
+    names = [node.name for node in graph.nodes]
     some = data.draw(st.sets(st.sampled_from(names)))
     feeds = samples_for(graph, 1)[0]
     found = interpret(fuse_functions(graph, some), feeds)
