@@ -1,0 +1,40 @@
+"""Laws of networks whose functions are computed on the sums of layers wherever that is possible."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.options import QuantizationConfig
+from quantglow.passes import optimize
+from quantglow.profiling import profile
+from quantglow.quantization import Quantized, fused_functions, quantize_for_all_shapes
+from tests.matrix.harness import TARGETS, assert_agree
+from tests.same import same_graph
+from tests.strategies import networks
+from tests.unit.quantization.quantization_networks import samples_for
+
+
+def quantized(graph: Graph, quantize_output: bool) -> Quantized:
+    """With a budget for all functions."""
+    samples = samples_for(graph)
+    seen = profile(graph, samples, progress=False)
+    config = QuantizationConfig(quantize_output=quantize_output)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_functions, "BUDGET", 10.0)
+        return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(networks(), st.booleans())
+def test_programs_give_the_integers_of_graphs_that_decisions_give_back(
+    drawn: Graph, quantize_output: bool
+) -> None:
+    graph = optimize(drawn)
+    made = quantized(graph, quantize_output)
+    assert same_graph(made.decisions.apply(graph), made.graph)
+    for target in (TARGETS[0], "x86-64"):
+        rtol = 0 if quantize_output else 2e-5
+        assert_agree(made.graph, samples_for(graph, 1)[0], target, rtol=rtol)
