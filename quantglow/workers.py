@@ -95,6 +95,12 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
     return [results[index] for index in range(len(given))]
 
 
+def at_once() -> int:
+    """How many things ``each`` does at once here."""
+    pool = _POOL.get()
+    return 1 if pool is None else pool.helpers + 1
+
+
 def later(function: Callable[[Item], Result], item: Item) -> Callable[[], Result]:
     """What gives ``function(item)``, computed by another thread inside ``side_by_side``."""
     pool = _POOL.get()

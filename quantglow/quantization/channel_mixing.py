@@ -30,9 +30,8 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops import Add, AveragePool, Conv, Gemm, ReduceMean
-from quantglow.profiling.data import Feeds
 from quantglow.quantization.channel_groups import channel_groups, takes_factors
-from quantglow.quantization.float_runs import FloatRuns
+from quantglow.quantization.float_runs import Values
 from quantglow.types import Array
 
 NORM = 12
@@ -59,21 +58,47 @@ were added is gone, and the minimum is flat."""
 TINY = 1e-12
 
 
-def mixtures_of(runs: FloatRuns, samples: Sequence[Feeds]) -> dict[str, Array]:
-    """Value name -> F [C, C] float32, for each value whose channels are worth mixing."""
-    graph = runs.graph
-    streams = [group for group in channel_groups(graph) if _is_linear(graph, group)]
-    rows = _rows(runs, samples, [node for group in streams for node in group])
-    found: dict[str, Array] = {}
-    for group in streams:
-        if not all(node.name in rows for node in group):
-            continue
-        x = np.concatenate([rows[node.name] for node in group])
-        noise = np.mean([m for node in group for m in _metrics(graph, node, rows)], axis=0)
-        mixture = descended(x, noise)
-        if mixture is not None:
-            found |= {node.name: mixture for node in group}
-    return found
+def linear_streams(graph: Graph) -> list[list[Node]]:
+    """Groups of values that may be mixed, each by one F."""
+    return [group for group in channel_groups(graph) if _is_linear(graph, group)]
+
+
+@dataclass
+class Streams:
+    """Linear streams of ``graph``, and some of their rows from so many ``samples``."""
+
+    graph: Graph
+    groups: Sequence[Sequence[Node]]
+    samples: int
+
+    def __post_init__(self) -> None:
+        nodes = [node for group in self.groups for node in group]
+        self.strides = {node.name: _stride(node, self.samples) for node in nodes}
+        self.kept: dict[str, list[Array]] = {name: [] for name in self.strides}
+        self.seen = dict.fromkeys(self.strides, 0)
+
+    def see(self, values: Values) -> None:
+        """Keep the same share of all rows of each value, however samples are batched."""
+        for name, stride in self.strides.items():
+            if name not in values:  # of a branch that was not taken
+                continue
+            rows = values[name].reshape(-1, values[name].shape[-1])
+            self.kept[name].append(rows[-self.seen[name] % stride :: stride].copy())
+            self.seen[name] += len(rows)
+
+    def mixtures(self) -> dict[str, Array]:
+        """Value name -> F [C, C] float32, for each value whose channels are worth mixing."""
+        rows = {name: np.concatenate(parts) for name, parts in self.kept.items() if parts}
+        found: dict[str, Array] = {}
+        for group in self.groups:
+            if not all(node.name in rows for node in group):
+                continue
+            x = np.concatenate([rows[node.name] for node in group])
+            noise = np.mean([m for n in group for m in _metrics(self.graph, n, rows)], axis=0)
+            mixture = descended(x, noise)
+            if mixture is not None:
+                found |= {node.name: mixture for node in group}
+        return found
 
 
 def _is_linear(graph: Graph, group: Sequence[Node]) -> bool:
@@ -100,23 +125,6 @@ def _makes(node: Node) -> bool:
 def _reads(node: Node) -> bool:
     whole = isinstance(node, Gemm) or (isinstance(node, Conv) and node.group == 1)
     return whole and takes_factors(node)
-
-
-def _rows(runs: FloatRuns, samples: Sequence[Feeds], wanted: Sequence[Node]) -> dict[str, Array]:
-    """For each value the same share of all its rows [rows, C], however samples are batched."""
-    strides = {n.name: _stride(n, len(samples)) for n in wanted}
-    kept: dict[str, list[Array]] = {name: [] for name in strides}
-    seen = dict.fromkeys(strides, 0)
-
-    for feeds in samples if strides else ():
-        values = runs.values(feeds)
-        for name, stride in strides.items():
-            if name not in values:  # of a branch that was not taken
-                continue
-            rows = values[name].reshape(-1, values[name].shape[-1])
-            kept[name].append(rows[-seen[name] % stride :: stride].copy())
-            seen[name] += len(rows)
-    return {name: np.concatenate(parts) for name, parts in kept.items() if parts}
 
 
 def _stride(node: Node, samples: int) -> int:

@@ -28,7 +28,7 @@ nothing within ``MARGIN`` times the calibrated reach meets it, which is also whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,7 @@ SMOOTH_ALPHA = 0.5
 def factors_of(
     graph: Graph,
     reach: Mapping[str, Array],
-    techniques: Sequence[str],
+    techniques: Collection[str],
     scarce: frozenset[str] = frozenset(),
 ) -> Factors:
     """The factors that ``techniques`` choose; ``reach``: value name -> max |x| by channel.
@@ -68,14 +68,25 @@ def factors_of(
     stays as it is.
     """
     found: dict[str, Array] = {}
-    for group in channel_groups(graph):
-        if scarce.issuperset(node.name for node in group):
-            continue
-        smooth = any(isinstance(node, LayerNormalization) or is_tap(node) for node in group)
-        if ("smooth-activations" if smooth else "equalize-channels") in techniques:
-            chosen = _factors(graph, group, reach, SMOOTH_ALPHA if smooth else ALPHA)
+    for group in groups_to_scale(graph, techniques):
+        if not scarce.issuperset(node.name for node in group):
+            alpha = SMOOTH_ALPHA if _is_smooth(group) else ALPHA
+            chosen = _factors(graph, group, reach, alpha)
             found |= {node.name: chosen for node in group}
     return found
+
+
+def groups_to_scale(graph: Graph, techniques: Collection[str]) -> list[list[Node]]:
+    """The groups of values that ``techniques`` give factors."""
+    return [
+        group
+        for group in channel_groups(graph)
+        if ("smooth-activations" if _is_smooth(group) else "equalize-channels") in techniques
+    ]
+
+
+def _is_smooth(group: Sequence[Node]) -> bool:
+    return any(isinstance(node, LayerNormalization) or is_tap(node) for node in group)
 
 
 def _factors(

@@ -30,6 +30,7 @@ from quantglow.quantization.rounded_run import energy
 from quantglow.quantization.rounded_run import judges as judges_of
 from quantglow.quantization.widths import group_of, is_stored
 from quantglow.types import Array, ElementType
+from quantglow.workers import each, side_by_side
 
 FEWEST_SAMPLES, MOST_SAMPLES = 2, 8
 """Calibration samples on which errors are measured; each costs half a run for each candidate."""
@@ -128,17 +129,16 @@ def measured_harms(
             break
         exact = _exact(plan.graph, feeds, needed)
         power = [energy(exact[node].astype(np.float64), shift) for node, shift in judges]
-        for index, trial in enumerate(trials):
-            if deadline.is_over:
-                break
-            signal[index] += power
-            changed = trial.run(exact, feeds)
-            for place, (node, shift) in enumerate(judges):
-                if node in changed:
-                    difference = np.subtract(changed[node], exact[node], dtype=np.float64)
-                    noise[index, place] += energy(difference, shift)
+        for index, found in enumerate(_noises(trials, exact, feeds, judges, deadline)):
+            if found is not None:
+                signal[index] += power
+                noise[index] += found
     relative = np.divide(noise, signal, out=np.zeros_like(noise), where=signal > 0)
     return dict(zip(roots, relative.sum(axis=1).tolist(), strict=True))
+
+
+Judges = Sequence[tuple[Node, bool]]
+"""See ``rounded_run.judges``."""
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,16 @@ class _Trial:
                     (layers if is_layer else waiting).append(user)
         return replace(self, ends=layers, within=between)
 
+    def noise(self, exact: Mapping[Node, Array], feeds: Feeds, judges: Judges) -> list[float]:
+        """The energy of the error of each judge."""
+        changed = self.run(exact, feeds)
+        return [
+            energy(np.subtract(changed[node], exact[node], dtype=np.float64), shift)
+            if node in changed
+            else 0.0
+            for node, shift in judges
+        ]
+
     def run(self, exact: Mapping[Node, Array], feeds: Feeds) -> dict[Node, Array]:
         """Those of the ends that change; where a float operator gives a stored value, its float
         readers see it as it is.
@@ -191,6 +201,20 @@ class _Trial:
                     changed.pop(operand, None)
                     copies.pop(operand, None)
         return {node: changed[node] for node in self.ends if node in changed}
+
+
+def _noises(
+    trials: Sequence[_Trial],
+    exact: Mapping[Node, Array],
+    feeds: Feeds,
+    judges: Judges,
+    deadline: Deadline,
+) -> list[list[float] | None]:
+    """Of each trial ``noise``; None where the deadline left no time."""
+    with side_by_side():
+        return each(
+            lambda trial: None if deadline.is_over else trial.noise(exact, feeds, judges), trials
+        )
 
 
 def _corrected(trials: Sequence[_Trial], graph: Graph, samples: Sequence[Feeds]) -> list[_Trial]:

@@ -24,9 +24,9 @@ from quantglow.profiling import Histogram, Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.channel_groups import channel_groups
-from quantglow.quantization.channel_mixing import mixtures_of
+from quantglow.quantization.channel_mixing import Streams, linear_streams
 from quantglow.quantization.deadline import NEVER, Deadline
-from quantglow.quantization.equalization import Factors, factors_of, rescaled
+from quantglow.quantization.equalization import Factors, factors_of, groups_to_scale, rescaled
 from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.fused_functions import worth_fusing
 from quantglow.quantization.input_levels import Grids, aligned, grids_of
@@ -34,9 +34,10 @@ from quantglow.quantization.other_shapes import at_own_shapes, fit, graph_for, s
 from quantglow.quantization.plan import make_plan
 from quantglow.quantization.range_choice import Ranges, choose_ranges
 from quantglow.quantization.rounded_run import judged, relative_noise
-from quantglow.quantization.taps import SUFFIX, tapped, with_taps
+from quantglow.quantization.taps import SUFFIX, tapped, tapped_name, with_taps
 from quantglow.quantization.tensor_ranges import scarce_values
 from quantglow.quantization.traces import Traces
+from quantglow.quantization.viewers import ChannelReach, RescaledValues
 from quantglow.workers import side_by_side
 
 HELD_BACK = 8
@@ -170,15 +171,22 @@ class _Search:
         if self.chooses_ranges:
             self._offer_ranges(plain)
             yield
-        equal = self._equalized()
+        equal, mixed = self._learned()
+        yield
+        if views := [view for view in (equal, mixed) if view.factors]:
+            self.runs.show([*self.fitting, *self.held], *views)
+            self.runs.forget()
+            yield
         if equal.factors:
-            self._offer(equal)
+            equalized = self._rescaled(equal)
+            self._offer(equalized)
             yield
             if self.chooses_ranges:
-                self._offer_ranges(equal)
+                self._offer_ranges(equalized)
                 yield
-        if "mix-channels" in self.config.equalization:
-            self._offer_mixed()
+        if mixed.factors:
+            both = self._rescaled(equal.only(self.best.factors), mixed)
+            self._offer(self._with_ranges(both) if self.chooses_ranges else both)
             yield
         refused = self.refused.get(id(self.best), {})
         for stretch in self._stretches():
@@ -227,13 +235,19 @@ class _Search:
         )
         return replace(candidate, ranges={**found, **self.start.ranges})
 
-    def _equalized(self) -> Prepared:
-        if not self.config.equalization:
-            return self.best
-        reach = with_taps(self.runs.channel_reach(self.fitting))
+    def _learned(self) -> tuple[RescaledValues, RescaledValues]:
+        """With the factors of equalization, and with the mixtures of linear streams."""
+        graph, techniques = self.runs.graph, self.config.equalization
+        groups = groups_to_scale(self.tapped, techniques)
+        reach = ChannelReach(graph, {tapped_name(node.name) for group in groups for node in group})
+        linear = linear_streams(graph) if "mix-channels" in techniques else []
+        streams = Streams(graph, linear, len(self.fitting))
+        if reach.names or streams.groups:
+            self.runs.show(self.fitting, reach, streams)
         scarce = scarce_values(self.graph, self.profile)
         scarce |= {f"{name}{SUFFIX}" for name in scarce}
-        return self._rescaled(factors_of(self.tapped, reach, self.config.equalization, scarce))
+        factors = factors_of(self.tapped, with_taps(reach.found), techniques, scarce)
+        return RescaledValues(graph, factors), RescaledValues(graph, streams.mixtures())
 
     def _fuse(self) -> None:
         """Take the graph with functions fused; all that follows starts from it."""
@@ -266,17 +280,10 @@ class _Search:
         start = replace(self.start, graph=graph, profile=profile, ranges=ranges, grids=grids)
         self._begin(start)
 
-    def _offer_mixed(self) -> None:
-        """The best so far, with the channels of linear streams mixed."""
-        mixtures = mixtures_of(self.runs, self.fitting)
-        if mixtures:
-            mixed = self._rescaled({**self.best.factors, **mixtures})
-            self._offer(self._with_ranges(mixed) if self.chooses_ranges else mixed)
-
-    def _rescaled(self, factors: Factors) -> Prepared:
+    def _rescaled(self, *values: RescaledValues) -> Prepared:
         """The graph with these factors, and the histograms of what they change."""
-        recorded = self.runs.histograms([*self.fitting, *self.held], factors)
-        self.runs.forget()
+        factors = {name: factor for some in values for name, factor in some.factors.items()}
+        recorded = {name: counts for some in values for name, counts in some.histograms.items()}
         graph = rescaled(self.graph, factors)
         changed = replace(self.profile, histograms={**self.profile.histograms, **recorded})
         return replace(self.start, graph=graph, profile=changed, factors=factors)

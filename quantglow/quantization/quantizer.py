@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from quantglow import debug
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.interpreter import interpret
-from quantglow.ops.arithmetic import dequantize, is_integer
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.choose_int16 import with_chosen_int16
 from quantglow.quantization.convert import Converter
-from quantglow.quantization.costs import macs_of
 from quantglow.quantization.decisions import Decisions
 from quantglow.quantization.ladder import UNRAISED, Raised
-from quantglow.quantization.other_shapes import at_own_shapes, fit, graph_for
+from quantglow.quantization.other_shapes import at_own_shapes, fit
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.preparation import WORTH, Prepared, prepare
 from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
-from quantglow.quantization.rounded_run import judged, noise_to_signal, run
+from quantglow.quantization.rounded_run import judged, noise_to_signal
 from quantglow.quantization.widths import AUTO, with_named_int16
 from quantglow.types import Array
-
-FEWEST_TO_JUDGE, JUDGING_WORK = 8, 10**11
-"""The int8 graph with chosen int16 values is compared with that without on as many samples as these
-multiply-accumulates allow, but no fewer: of few the one that is least sure decides by chance."""
 
 Converted = Callable[[Graph], object]
 """Is shown the int8 graph before its weights are rounded against samples, which takes long; nothing
@@ -99,11 +91,12 @@ def quantize_prepared(
     samples, floats = prepared.fitting(samples)
     arguments = (samples, floats, progress, memory or Memory(), converted)
     quantizer = _Quantizer(prepared, config, *arguments)
-    result, plan = quantizer.run(raised.widened(plan, profile, config))
+    made = quantizer.run(raised.widened(plan, profile, config))
     if samples and config.int16_activations == AUTO:
         wider = with_chosen_int16(plan, profile, config, floats, progress)
         if wider is not plan:
-            result, plan = quantizer.better((result, plan), quantizer.run(wider))
+            made = better(graph, made, quantizer.run(wider))
+    result, plan = made.graph, made.plan
     if debug.verifying():
         result.verify()
     debug.dump_ir("quantize", result)
@@ -124,40 +117,22 @@ class _Quantizer:
     memory: Memory
     converted: Converted | None
 
-    def run(self, plan: Plan) -> tuple[Graph, Plan]:
-        """The int8 graph of a plan, its weights rounded against the samples; and the plan."""
+    def run(self, plan: Plan) -> _Made:
+        """The int8 graph of a plan, its weights rounded against the samples."""
         config, result = self.config, Converter(plan, self.config.per_channel).run()
-        if not self.samples or not config.recovery:
-            return result, plan
-        if self.converted is not None:
+        graph, is_judged = self.prepared.graph, config.int16_activations == AUTO
+        if not self.samples or not (config.recovery or is_judged):
+            return _Made(result, plan)
+        if config.recovery and self.converted is not None:
             self.converted(result)
-        pairs = zip(self.floats, self._integers(result, plan), strict=True)
-        kept = [(one, other) for one, other in pairs if other is not None]
-        floats, integers = [one for one, _ in kept], [other for _, other in kept]
+        own = enumerate(self._integers(result, plan))
+        fitting = {place: feeds for place, feeds in own if feeds is not None}
+        floats, integers = [self.floats[place] for place in fitting], list(fitting.values())
+        ends = [node.name for node in judged(graph)] if is_judged else []
         arguments = (config.recovery, config.per_channel, self.progress, self.memory, integers)
-        return recover(self.prepared.graph, result, floats, *arguments), plan
-
-    def better(self, plain: tuple[Graph, Plan], other: tuple[Graph, Plan]) -> tuple[Graph, Plan]:
-        """The other one if its outputs are less noisy, on some of the samples that both can run."""
-        rows = zip(self.floats, self._integers(*other), self._integers(*plain), strict=True)
-        both = [(one, (a, b)) for one, a, b in rows if a is not None and b is not None]
-        work = 3 * sum(map(macs_of, self.prepared.graph.compute_nodes()))
-        count = max(FEWEST_TO_JUDGE, JUDGING_WORK // max(work, 1))
-        some = both[:: max(1, len(both) // count)]
-        wanted = [run(self.prepared.graph, feeds) for feeds, _ in some]
-        noises = [
-            self._noise(int8, [own[index] for _, own in some], wanted)
-            for index, (int8, _) in enumerate((other, plain))
-        ]
-        return other if noises[0] < WORTH * noises[1] else plain
-
-    def _noise(
-        self, int8: Graph, samples: Sequence[Feeds], wanted: Sequence[Sequence[Array]]
-    ) -> float:
-        """Of the outputs over their signal."""
-        graph = self.prepared.graph
-        found = [reals(graph_for(feeds, int8), judged(graph), feeds) for feeds in samples]
-        return noise_to_signal(graph, found, wanted)
+        recovered = recover(graph, result, floats, *arguments, ends)
+        pairs = zip(recovered.found, recovered.wanted, strict=True)
+        return _Made(recovered.graph, plan, dict(zip(fitting, pairs, strict=True)))
 
     def _integers(self, int8: Graph, plan: Plan) -> list[Feeds | None]:
         """The samples with the int8 graphs for their shapes; None for one unlike ``int8``."""
@@ -166,18 +141,26 @@ class _Quantizer:
         return [feeds if fits else None for feeds, fits in zip(own, fit(own, int8), strict=True)]
 
 
-def reals(int8: Graph, nodes: Iterable[Node], feeds: Feeds) -> list[Array]:
-    """What an int8 graph has in the place of float nodes, as real numbers."""
-    found: dict[str, Array] = {}
+@dataclass(frozen=True)
+class _Made:
+    """An int8 graph and its plan; of samples, by their places, what the outputs are judged by
+    (``rounded_run.judged``), in this graph and in the float one.
+    """
 
-    def keep(node: Node, value: Array) -> None:
-        if node.name in names:
-            is_code = is_integer(node.type)
-            found[node.name] = dequantize(value, node.type.params) if is_code else value
+    graph: Graph
+    plan: Plan
+    ends: Mapping[int, tuple[Sequence[Array], Sequence[Array]]] = field(default_factory=dict)
 
-    names = [node.name for node in nodes]
-    interpret(int8, feeds, [keep])
-    return [found[name] for name in names]
+    def noise(self, graph: Graph, places: Iterable[int]) -> float:
+        """Of the outputs over their signal; ``graph``: the float one."""
+        pairs = [self.ends[place] for place in places]
+        return noise_to_signal(graph, [found for found, _ in pairs], [right for _, right in pairs])
+
+
+def better(graph: Graph, plain: _Made, other: _Made) -> _Made:
+    """The other one if its outputs are less noisy, on the samples that both can run."""
+    places = sorted(plain.ends.keys() & other.ends.keys())
+    return other if other.noise(graph, places) < WORTH * plain.noise(graph, places) else plain
 
 
 def report_of(plan: Plan) -> QuantizationReport:

@@ -284,7 +284,7 @@ def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Arra
     bands = product.bands(value, every=apart, first=int(offset * apart))
     columns = np.concatenate([band[0] for band in bands], axis=1)
     every = max(1, columns.shape[1] // rows)
-    return np.asarray(columns[:, int(offset * every) :: every])
+    return np.ascontiguousarray(columns[:, int(offset * every) :: every])
 
 
 def _rounded(values: Array, element: ElementType) -> Array:
@@ -319,7 +319,8 @@ def _relative(samples: Sequence[_Energies]) -> Array:
 
 
 def _energy(values: Array, centred: bool) -> float:
-    exact = values.astype(np.float64)
+    """Of float32 values [G, rows, O]; ``centred``: less the mean of each column."""
     if centred:
-        exact = exact - exact.mean(axis=1, keepdims=True)
-    return float(np.square(exact).sum())
+        values = values - values.mean(axis=1, keepdims=True)
+    exact = values.reshape(-1).astype(np.float64)
+    return float(exact @ exact)

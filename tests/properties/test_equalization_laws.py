@@ -30,9 +30,14 @@ from quantglow.options import EQUALIZATIONS
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.equalization import factors_of, rescaled
-from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.taps import SUFFIX, is_tap, tapped, with_taps
-from tests.unit.quantization.quantization_networks import constant, graph_of, image, samples_for
+from tests.unit.quantization.quantization_networks import (
+    constant,
+    graph_of,
+    image,
+    reach_of,
+    samples_for,
+)
 
 quick = settings(max_examples=40, deadline=None)
 BOUNDS = ((-math.inf, math.inf), (0.0, math.inf), (0.0, 1.5), (-1.0, 1.0))
@@ -71,7 +76,7 @@ def normalized_after_addition(x: Node, rng: np.random.Generator) -> Node:
 
 def equalized(graph: Graph, data: list[Feeds]) -> Graph:
     whole = tapped(graph)
-    reach = with_taps(FloatRuns(graph).channel_reach(data))
+    reach = with_taps(reach_of(graph, data))
     return rescaled(graph, factors_of(whole, reach, EQUALIZATIONS))
 
 

@@ -26,7 +26,8 @@ what is done once for the weights then serves them all."""
 
 @dataclass
 class Frontier:
-    """Values by name, one for each sample, as long as some reader waits for them.
+    """Values by name, one for each sample, as long as some reader waits for them; those of ``ends``
+    for good.
 
     What a branch computes in vain is finite here: 0 instead of NaN and Inf.  Nodes may be others
     than those of ``graph``, if they keep the names.
@@ -37,12 +38,14 @@ class Frontier:
 
     graph: Graph
     samples: list[Feeds]
+    ends: Sequence[str] = ()
     values: dict[str, list[Array]] = field(default_factory=dict)
     waiting: Counter[str] = field(default_factory=Counter)
     unfinished: dict[str, Contraction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.in_vain = {node.name for node in in_branches(self.graph)}
+        self.waiting.update(self.ends)
         for node in self.graph.nodes:
             self.waiting.update(operand.name for operand in node.operands)
 

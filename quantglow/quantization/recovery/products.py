@@ -87,6 +87,9 @@ class Product:
         else:
             top, left, bottom, right = node.pads
             padded, strides = pad_or_crop(x, (top, left), (bottom, right)), node.strides
+        if self.group == padded.shape[-1]:
+            # Channel by channel in memory, so that windows are copied by rows of pixels.
+            padded = np.ascontiguousarray(padded.transpose(3, 0, 1, 2)).transpose(1, 2, 3, 0)
         (dh, dw), (kh, kw) = node.dilations, node.w.type.shape[:2]
         span = (dh * (kh - 1) + 1, dw * (kw - 1) + 1)
         windows = sliding_window_view(padded, span, axis=(1, 2))
@@ -94,6 +97,9 @@ class Product:
 
     def _columns(self, windows: Array) -> Array:
         n, oh, ow, c, kh, kw = windows.shape
+        if self.group == c:
+            taps = np.ascontiguousarray(windows.transpose(3, 4, 5, 0, 1, 2), np.float32)
+            return taps.reshape(c, kh * kw, -1).transpose(0, 2, 1)
         grouped = windows.reshape(n, oh, ow, self.group, c // self.group, kh, kw)
         moved = grouped.transpose(3, 0, 1, 2, 5, 6, 4)
         return np.ascontiguousarray(moved, np.float32).reshape(self.group, n * oh * ow, -1)

@@ -67,6 +67,11 @@ wide layers more teach little and cost the most: neighbouring pixels say much th
 MOMENTS_WORK = 10**9
 """Multiply-accumulates within which the second moments of a layer are taken of all rows."""
 
+COPYING_WORK = 32
+"""What it costs to copy and to look at one value of a row, in multiply-accumulates: most of the
+work of depthwise layers, whose rows are short.
+"""
+
 FEWEST_ROWS_PER_INPUT = 0.25
 """With fewer rows for each input the second moments say too little: the bias is corrected only."""
 
@@ -90,6 +95,17 @@ def sample_nbytes(graph: Graph) -> int:
     return max(inputs + peak_nbytes(graph) * 5 // 4, 1)
 
 
+@dataclass(frozen=True)
+class Recovered:
+    """An int8 graph with improved layers, and the real values of its ``ends`` and of the float
+    graph's, [samples][ends].
+    """
+
+    graph: Graph
+    found: Sequence[Sequence[Array]] = ()
+    wanted: Sequence[Sequence[Array]] = ()
+
+
 def recover(
     graph: Graph,
     int8: Graph,
@@ -99,26 +115,30 @@ def recover(
     progress: bool | str = False,
     memory: Memory | None = None,
     int8_samples: Sequence[Feeds] | None = None,
-) -> Graph:
+    ends: Sequence[str] = (),
+) -> Recovered:
     """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
 
     ``int8`` is what ``quantize`` made of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
     ``memory`` has the layers of earlier calls with the same graph and samples.
     ``int8_samples``: the samples, with int8 graphs where they are elsewhere (``other_shapes``).
+    ``ends``: names of nodes that both graphs have, whose values are asked for.
     """
-    if not samples or not techniques:
-        return int8
+    if not samples or not (techniques or ends):
+        return Recovered(int8)
     memory = memory or Memory()
     known = memory.known(int8)
     both = list(samples), list(int8_samples or samples)
-    walk = _Walk(graph, int8, *both, frozenset(techniques), per_channel, known)
+    walk = _Walk(graph, int8, *both, frozenset(techniques), per_channel, known, ends)
     made: dict[Node, Node] = {}
     with side_by_side():
         for node in shown(int8.nodes, "Recovering accuracy", progress):
             moved = node.with_operands(tuple(made[operand] for operand in node.operands))
             made[node] = walk.visit(moved)
+        found, wanted = walk.found(), walk.wanted()
     memory.add(int8, {name: made[int8.by_name(name)] for name in walk.names})
-    return int8.with_outputs(made[node] for _, node in int8.outputs)
+    improved = int8.with_outputs(made[node] for _, node in int8.outputs)
+    return Recovered(improved, found, wanted)
 
 
 @dataclass
@@ -134,17 +154,18 @@ class _Walk:
     techniques: frozenset[str]
     per_channel: bool
     known: Mapping[str, Operands]
+    ends: Sequence[str] = ()
     results: dict[str, list[Array]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.floats = Frontier(self.graph, self.samples)
-        self.integers = Frontier(self.int8, self.int8_samples)
+        self.floats = Frontier(self.graph, self.samples, self.ends)
+        self.integers = Frontier(self.int8, self.int8_samples, self.ends)
         self.ahead: Iterator[Node] = iter(self.graph.nodes)
         self.float_step: Callable[[], None] = self._advance_to_layer
         self.names = {
             node.name
             for node in self.int8.nodes
-            if isinstance(node, Contraction) and is_integer(node.x.type)
+            if self.techniques and isinstance(node, Contraction) and is_integer(node.x.type)
         } - self.known.keys()
 
     def visit(self, node: Node) -> Node:
@@ -157,6 +178,24 @@ class _Walk:
             node = self._improved(node)
         self.integers.keep(node, self.integers.compute(node))
         return node
+
+    def found(self) -> list[list[Array]]:
+        """The real values of the ends in the int8 graph, all of whose nodes were visited."""
+        ends = [self.int8.by_name(name) for name in self.ends]
+        return [
+            [_reals(node, self.integers.value(node, sample)) for node in ends]
+            for sample in range(len(self.samples))
+        ]
+
+    def wanted(self) -> list[list[Array]]:
+        """``found`` in the float graph; its walk goes on as far as they ask for."""
+        ends = [self.graph.by_name(name) for name in self.ends]
+        for node in self.ahead if ends else ():
+            self._advance(node)
+        return [
+            [self.floats.value(node, sample) for node in ends]
+            for sample in range(len(self.samples))
+        ]
 
     def _improved(self, node: Any) -> Any:
         layer = self._layer(node)
@@ -176,7 +215,8 @@ class _Walk:
         wanted = self._float_results(node.name)
         rows = sum(result.size for result in wanted) // node.type.shape[-1]
         group, k, _ = product.shape
-        every = max(1, rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // (group * k * k)))
+        row_work = group * k * (k + COPYING_WORK)
+        every = max(1, rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // row_work))
         real: Any = self.graph.by_name(node.name)
         weights = product.matrix(real.w.value * np.float32(x.scale))
         outputs = node.type.shape[-1]
@@ -284,6 +324,10 @@ class _Walk:
         if not node.is_bare:
             self.floats.unfinished[node.name] = node
         self.floats.keep(node, results)
+
+
+def _reals(node: Node, value: Array) -> Array:
+    return dequantize(value, node.type.params) if is_integer(node.type) else value
 
 
 def _together(node: Any, results: int, columns_nbytes: int) -> int:

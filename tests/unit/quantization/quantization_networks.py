@@ -12,7 +12,8 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Concat, Conv, Gemm, MaxPool, ReduceMean, Softmax
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import quantize_with_report
+from quantglow.quantization import FloatRuns, quantize_with_report
+from quantglow.quantization.viewers import ChannelReach
 from quantglow.types import Array, f32
 
 INF = float("inf")
@@ -89,3 +90,10 @@ def small_cnn() -> Graph:
     w, b = constant("fc_w", rng.normal(size=(12, 10)) * 0.5), constant("fc_b", np.zeros(10))
     fc = Gemm(name="fc", x=mean, w=w, b=b)
     return graph_of(Softmax(name="prob", x=fc), inputs=(x,))
+
+
+def reach_of(graph: Graph, samples: list[dict[str, Array]]) -> dict[str, Array]:
+    """The largest magnitude in each channel of every value."""
+    names = {node.name for node in graph.nodes if not isinstance(node, Constant)}
+    FloatRuns(graph).show(samples, reach := ChannelReach(graph, names))
+    return reach.found

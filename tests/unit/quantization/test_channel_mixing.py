@@ -14,8 +14,12 @@ from quantglow.ops import Add, Relu
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import prepare, quantize_with_report
-from quantglow.quantization.channel_mixing import LARGEST_CONDITION, descended
-from quantglow.quantization.channel_mixing import mixtures_of as mixtures_of_runs
+from quantglow.quantization.channel_mixing import (
+    LARGEST_CONDITION,
+    Streams,
+    descended,
+    linear_streams,
+)
 from quantglow.quantization.decision_text import from_json, to_json
 from quantglow.quantization.equalization import rescaled
 from quantglow.quantization.float_runs import FloatRuns
@@ -34,7 +38,9 @@ MIXED = QuantizationConfig(equalization="mix-channels")
 
 
 def mixtures_of(graph: Graph, samples: list[dict[str, Array]]) -> dict[str, Array]:
-    return mixtures_of_runs(FloatRuns(graph), samples)
+    streams = Streams(graph, linear_streams(graph), len(samples))
+    FloatRuns(graph).show(samples, streams)
+    return streams.mixtures()
 
 
 def stream(channels: int = 8, batch: int = 1) -> Graph:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant
+from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Add, HardSwish, Mul, Softmax
-from quantglow.ops.arithmetic import is_integer
+from quantglow.ops.arithmetic import dequantize, is_integer
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
@@ -20,9 +20,10 @@ from quantglow.quantization import choose_int16, quantize, quantizer
 from quantglow.quantization.choose_int16 import BUDGET
 from quantglow.quantization.costs import int16_seconds, total_seconds
 from quantglow.quantization.plan import Plan, make_plan
+from quantglow.quantization.recovery import recover
 from quantglow.quantization.rounded_run import relative_noise
 from quantglow.quantization.widths import int16_refusal, is_stored
-from quantglow.types import DType, ElementType, QuantParams
+from quantglow.types import Array, DType, ElementType, QuantParams
 from tests.matrix.harness import assert_agree
 from tests.unit.quantization.quantization_networks import (
     constant,
@@ -158,15 +159,28 @@ def test_what_is_chosen_stays_only_if_the_int8_graph_is_closer_to_float(
     assert any(node.type.dtype is DType.I16 for node in made.nodes) == is_kept
 
 
-def test_the_noise_of_an_int8_graph_is_that_of_what_its_outputs_are_judged_by() -> None:
+def test_recovery_tells_what_both_graphs_have_at_their_ends() -> None:
     graph = small_cnn()
     data = samples_for(graph, 8)
     seen = profile(graph, data, progress=False)
     int8 = quantize(graph, seen, QuantizationConfig(), data=data)
-    nodes = [node for node in graph.compute_nodes() if node.name in {n.name for n in int8.nodes}]
-    values = dict(zip(nodes, quantizer.reals(int8, nodes, data[0]), strict=True))
-    for node, value in values.items():
-        assert value.dtype == np.float32
-        assert value.shape == node.type.shape
-    (got,) = interpret(int8, data[0])
-    np.testing.assert_array_equal(values[graph.outputs[0][1]], got)
+    shared = {n.name for n in int8.nodes} & {n.name for n in graph.compute_nodes()}
+    ends = sorted(shared | {"x"})
+    recovered = recover(graph, int8, data, (), ends=ends)
+    assert str(recovered.graph) == str(int8)
+    for feeds, found, wanted in zip(data, recovered.found, recovered.wanted, strict=True):
+        for exact, values in ((True, wanted), (False, found)):
+            own = values_of(graph if exact else int8, feeds)
+            for name, value in zip(ends, values, strict=True):
+                np.testing.assert_array_equal(value, own[name])
+
+
+def values_of(graph: Graph, feeds: dict[str, Array]) -> dict[str, Array]:
+    """All values of a graph as real numbers."""
+    found: dict[str, Array] = {}
+
+    def keep(node: Node, value: Array) -> None:
+        found[node.name] = dequantize(value, node.type.params) if is_integer(node.type) else value
+
+    interpret(graph, feeds, [keep])
+    return found

@@ -14,9 +14,21 @@ from quantglow.interpreter import interpret
 from quantglow.profiling import Histogram, profile
 from quantglow.quantization import FloatRuns, float_runs
 from quantglow.quantization.equalization import factors_of, rescaled
-from tests.unit.quantization.quantization_networks import samples_for, small_cnn
+from quantglow.quantization.float_runs import Values
+from quantglow.quantization.viewers import RescaledValues
+from tests.unit.quantization.quantization_networks import reach_of, samples_for, small_cnn
 
 Calls = list[object]
+
+
+class Seen:
+    """Keeps what it sees."""
+
+    def __init__(self) -> None:
+        self.values: list[Values] = []
+
+    def see(self, values: Values) -> None:
+        self.values.append(values)
 
 
 @pytest.fixture
@@ -36,10 +48,21 @@ def test_a_sample_is_run_once(calls: Calls) -> None:
     graph = small_cnn()
     data = samples_for(graph, 3)
     runs = FloatRuns(graph)
-    runs.channel_reach(data)
+    runs.show(data, Seen())
     found = runs.results(data[1], [node for _, node in graph.outputs])
     np.testing.assert_array_equal(found[0], interpret(graph, data[1])[0])
     assert len(calls) == 3
+
+
+def test_a_sample_is_run_once_for_all_viewers(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
+    graph = small_cnn()
+    data = samples_for(graph, 3)
+    FloatRuns(graph).show(data, one := Seen(), other := Seen())
+    assert len(calls) == 3
+    assert all(a is b for a, b in zip(one.values, other.values, strict=True))
 
 
 def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
@@ -47,11 +70,12 @@ def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
 ) -> None:
     graph = small_cnn()
     data = samples_for(graph, 3)
-    kept = FloatRuns(graph).channel_reach([*data, *data])
+    FloatRuns(graph).show([*data, *data], kept := Seen())
     monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
     runs = FloatRuns(graph)
-    again = runs.channel_reach([*data, *data])
-    assert all(np.array_equal(kept[name], again[name]) for name in kept)
+    runs.show([*data, *data], again := Seen())
+    for one, other in zip(kept.values, again.values, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
     assert len(calls) == 3 + 6
     assert runs.kept == []
 
@@ -59,8 +83,7 @@ def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
 def test_histograms_are_those_of_the_rescaled_graph() -> None:
     graph = small_cnn()
     data = samples_for(graph, 4)
-    runs = FloatRuns(graph)
-    factors = factors_of(graph, runs.channel_reach(data), ("equalize-channels",))
+    factors = factors_of(graph, reach_of(graph, data), ("equalize-channels",))
     seen: dict[str, Histogram] = {}
 
     def record(node: Any, value: Any) -> None:
@@ -69,7 +92,8 @@ def test_histograms_are_those_of_the_rescaled_graph() -> None:
 
     for feeds in data:
         interpret(rescaled(graph, factors), feeds, [record])
-    found = runs.histograms(data, factors)
+    FloatRuns(graph).show(data, rescaled_values := RescaledValues(graph, factors))
+    found = rescaled_values.histograms
     assert factors and found.keys() == seen.keys()
     for name, histogram in found.items():
         ends = (histogram.minimum, histogram.maximum)
@@ -79,9 +103,7 @@ def test_histograms_are_those_of_the_rescaled_graph() -> None:
 
 def test_factors_that_stay_keep_their_constants() -> None:
     graph = small_cnn()
-    factors = factors_of(
-        graph, FloatRuns(graph).channel_reach(samples_for(graph, 4)), ("equalize-channels",)
-    )
+    factors = factors_of(graph, reach_of(graph, samples_for(graph, 4)), ("equalize-channels",))
     whole = rescaled(graph, factors)
     fewer = {name: found for name, found in factors.items() if name != "c2"}
     assert len(fewer) == len(factors) - 1
@@ -100,6 +122,6 @@ def test_the_profiling_run_serves_what_comes_next(calls: Calls) -> None:
     profile(family, samples, progress=False, run=samples.run)
     runs = samples.taken_runs(family.fitting(samples.latest))
     assert runs is not None
-    runs.channel_reach(samples.kept)
+    runs.show(samples.kept, Seen())
     assert len(calls) == 3
     assert samples.taken_runs(graph) is None

@@ -37,7 +37,6 @@ from quantglow.quantization import (
 from quantglow.quantization.channel_groups import channel_groups
 from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.equalization import factors_of
-from quantglow.quantization.float_runs import FloatRuns
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
@@ -50,6 +49,7 @@ from tests.unit.quantization.quantization_networks import (
     conv,
     graph_of,
     image,
+    reach_of,
     samples_for,
     small_cnn,
     sqnr,
@@ -183,7 +183,7 @@ def test_a_result_that_is_known_does_not_disturb() -> None:
 
 def test_channels_that_were_seen_too_rarely_are_not_equalized() -> None:
     names = [group[0].name for group in channel_groups(uneven())]
-    reach = FloatRuns(uneven()).channel_reach(samples_for(uneven()))
+    reach = reach_of(uneven(), samples_for(uneven()))
     found = factors_of(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
     assert names[0] not in found
     assert set(names[1:]) <= found.keys()

@@ -165,9 +165,9 @@ def test_layers_known_from_before_are_taken_over() -> None:
     int8 = recovered(graph, None)
     memory = Memory()
     techniques = ("adapt-weights", "round-weights", "correct-bias")
-    first = recover(graph, int8, data, techniques, memory=memory)
+    first = recover(graph, int8, data, techniques, memory=memory).graph
     known = memory.known(int8)
-    again = recover(graph, int8, data, techniques, memory=memory)
+    again = recover(graph, int8, data, techniques, memory=memory).graph
     assert constants(again) == constants(first)
     assert known.keys() == {n.name for n in first.nodes if isinstance(n, Contraction)}
     assert all(again.by_name(name).w is layer["w"] for name, layer in known.items())
@@ -182,8 +182,8 @@ def test_a_layer_in_float_leaves_those_before_it_as_they_were() -> None:
     other = recovered(graph, None, nodes_to_exclude=["c3"])
     # c2 is read as float now, so that it is another layer.
     assert memory.known(other).keys() == {"c1"}
-    found = recover(graph, other, data, techniques, memory=memory)
-    fresh = recover(graph, other, data, techniques)
+    found = recover(graph, other, data, techniques, memory=memory).graph
+    fresh = recover(graph, other, data, techniques).graph
     assert constants(found) == constants(fresh)
 
 
