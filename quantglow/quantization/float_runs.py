@@ -21,6 +21,9 @@ KEPT_NBYTES, KEPT_SAMPLES = 2**28, 4
 are many, that hardly counts, and less memory does.
 """
 
+TOGETHER_NBYTES = 2**27
+"""Of values of samples that run side by side."""
+
 Values = Mapping[str, Array]
 """By name, of all nodes but Constants and those of branches that were not taken."""
 
@@ -60,7 +63,7 @@ class FloatRuns:
     def show(self, samples: Iterable[Feeds], *viewers: Viewer) -> None:
         """Every viewer sees all values of each sample, which runs once for them all."""
         nbytes = sum(node.type.nbytes for node in self.graph.compute_nodes())
-        together = max(1, min(at_once(), KEPT_NBYTES // max(nbytes, 1)))
+        together = max(1, min(at_once(), TOGETHER_NBYTES // max(nbytes, 1)))
         rest = iter(samples)
         while some := list(islice(rest, together)):
             found = each(lambda feeds: self._known(feeds) or self._run(feeds), some)

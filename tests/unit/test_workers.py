@@ -13,7 +13,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from quantglow import workers
 from quantglow.ops.window_products import conv2d
-from quantglow.workers import each, later, side_by_side
+from quantglow.workers import at_once, each, later, side_by_side
 
 
 @contextmanager
@@ -122,3 +122,12 @@ def test_a_convolution_in_parts_does_not_depend_on_the_threads(group: int) -> No
     assert all(np.array_equal(found[0], other) for other in found[1:])
     exact = conv2d(x.astype(np.float64), w.astype(np.float64), (1, 1), (1, 1), group)
     np.testing.assert_allclose(found[0], exact, rtol=0, atol=1e-3)
+
+
+def test_as_much_is_done_at_once_as_blas_had_threads() -> None:
+    with blas_threads(3):
+        assert at_once() == 1
+        with side_by_side():
+            assert at_once() == 3
+            assert each(lambda _: at_once(), range(4)) == [1] * 4
+        assert at_once() == 1

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from quantglow.driver.samples import Samples
 from quantglow.graph.family import Family
@@ -16,6 +17,7 @@ from quantglow.quantization import FloatRuns, float_runs
 from quantglow.quantization.equalization import factors_of, rescaled
 from quantglow.quantization.float_runs import Values
 from quantglow.quantization.viewers import RescaledValues
+from quantglow.workers import each, side_by_side
 from tests.unit.quantization.quantization_networks import reach_of, samples_for, small_cnn
 
 Calls = list[object]
@@ -63,6 +65,29 @@ def test_a_sample_is_run_once_for_all_viewers(
     FloatRuns(graph).show(data, one := Seen(), other := Seen())
     assert len(calls) == 3
     assert all(a is b for a, b in zip(one.values, other.values, strict=True))
+
+
+@pytest.mark.parametrize(("nbytes", "together"), [(2**30, 2), (0, 1)])
+def test_samples_run_side_by_side_where_memory_has_room(
+    monkeypatch: pytest.MonkeyPatch, nbytes: int, together: int
+) -> None:
+    monkeypatch.setattr(float_runs, "TOGETHER_NBYTES", nbytes)
+    graph = small_cnn()
+    data = samples_for(graph, 5)
+    sizes: list[int] = []
+
+    def noted(function: Any, items: Any) -> Any:
+        sizes.append(len(items))
+        return each(function, items)
+
+    monkeypatch.setattr(float_runs, "each", noted)
+    seen = Seen()
+    with threadpool_limits(2, user_api="blas"), side_by_side():
+        FloatRuns(graph).show(data, seen)
+    assert max(sizes) == together
+    for feeds, values in zip(data, seen.values, strict=True):
+        wanted = FloatRuns(graph).values(feeds)
+        assert all(np.array_equal(values[name], wanted[name]) for name in wanted)
 
 
 def test_beyond_the_memory_samples_are_run_again_with_the_same_result(

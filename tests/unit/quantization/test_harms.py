@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_limits
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
@@ -47,6 +48,16 @@ def test_a_harm_is_what_the_outputs_lose_by_one_value() -> None:
         noise += np.square(behind - values["last"], dtype=np.float64).sum()
         signal += np.square(values["last"], dtype=np.float64).sum()
     np.testing.assert_allclose(found, noise / signal, rtol=1e-6)
+
+
+def test_the_number_of_threads_changes_no_harm() -> None:
+    graph = small_cnn()
+    plan, samples = plan_of(graph), samples_for(graph, 3)
+    found = []
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append(measured_harms(plan, candidates(plan), samples, corrected=True))
+    assert found[0] == found[1] == found[2]
 
 
 def rest_of(graph: Graph) -> Graph:
