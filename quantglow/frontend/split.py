@@ -47,9 +47,9 @@ def split(
     late = [o for o in source.proto.graph.output if o.name not in cut.computed]
     wanted = dict.fromkeys([*early, *cut.border])
     read = cut.read_by_tail
-    inputs = [i for i in source.fed if i.name in read] + [cut.info(n, ()) for n in cut.border]
+    inputs = [i for i in source.fed if i.name in read] + [cut.info(n) for n in cut.border]
     return Split(
-        part_of(source, cut.head, source.fed, [cut.info(n, source.fed) for n in wanted]),
+        part_of(source, cut.head, source.fed, [cut.info(n) for n in wanted]),
         part_of(source, cut.tail, inputs, late),
     )
 
@@ -129,10 +129,12 @@ class _Cut:
         nodes = [value for value in values if isinstance(value, Node) and value.operands]
         return not all(isinstance(node, External) for node in nodes)
 
-    def info(self, name: str, fed: Iterable[onnx.ValueInfoProto]) -> onnx.ValueInfoProto:
-        """A value with its type; with its shape where all inputs ``fed`` have one."""
+    def info(self, name: str) -> onnx.ValueInfoProto:
+        """A value with its type; with its shape where all inputs of the model have one, without
+        which onnxruntime does not run every Scan.
+        """
         value = self.scope.values[name]
-        dims = [d for i in fed for d in i.type.tensor_type.shape.dim]
+        dims = [d for i in self.source.fed for d in i.type.tensor_type.shape.dim]
         is_fixed = bool(dims) and all(d.dim_value > 0 for d in dims)
         made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
             name, onnx_type_of(value), shape_of(value) if is_fixed else None

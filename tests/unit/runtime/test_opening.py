@@ -11,6 +11,7 @@ import quantglow as qg
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import DelegationError
 from quantglow.frontend.restamping import means_the_same, restamped
+from quantglow.runtime import opening
 from quantglow.runtime.opening import opened
 
 
@@ -22,13 +23,30 @@ def too_new(op_type: str = "NonZero", opset: int = onnx.defs.onnx_opset_version(
     return bytes(helper.make_model(graph, opset_imports=[stamp]).SerializeToString())
 
 
+class OlderSession(Session):
+    """Of an onnxruntime that does not know ONNX's newest opset."""
+
+    def __init__(self, model: bytes, num_threads: int = 1) -> None:
+        stamps = onnx.ModelProto.FromString(model).opset_import
+        if any(stamp.version >= onnx.defs.onnx_opset_version() for stamp in stamps):
+            raise DelegationError("the opset is too new")
+        super().__init__(model, num_threads)
+
+
+@pytest.fixture
+def older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The installed one may know it."""
+    monkeypatch.setattr(opening, "Session", OlderSession)
+    opening.session_of.cache_clear()
+
+
+@pytest.mark.usefixtures("older")
 def test_a_model_newer_than_onnxruntime_runs_if_an_older_opset_says_the_same() -> None:
-    with pytest.raises(DelegationError):
-        Session(too_new())
     (found,) = opened(too_new()).run({"x": np.eye(2, 3, dtype=np.float32)})
     assert found.tolist() == [[0, 1], [0, 1]]
 
 
+@pytest.mark.usefixtures("older")
 def test_a_compiled_model_delegates_from_a_newer_opset() -> None:
     compiled = qg.compile(too_new(), num_threads=1)
     (found,) = compiled.run(None, {"x": np.eye(2, 3, dtype=np.float32)})
