@@ -72,6 +72,11 @@ COPYING_WORK = 32
 work of depthwise layers, whose rows are short.
 """
 
+SAMPLES_PER_LINE = 8
+"""That tell of the same line of an image, where lines are left out to save copying: lines of text
+are not alike, and few samples would tell too little of each.
+"""
+
 FEWEST_ROWS_PER_INPUT = 0.25
 """With fewer rows for each input the second moments say too little: the bias is corrected only."""
 
@@ -215,8 +220,7 @@ class _Walk:
         wanted = self._float_results(node.name)
         rows = sum(result.size for result in wanted) // node.type.shape[-1]
         group, k, _ = product.shape
-        row_work = group * k * (k + COPYING_WORK)
-        every = max(1, rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // row_work))
+        every = _every(rows, group, k, len(wanted))
         real: Any = self.graph.by_name(node.name)
         weights = product.matrix(real.w.value * np.float32(x.scale))
         outputs = node.type.shape[-1]
@@ -328,6 +332,16 @@ class _Walk:
 
 def _reals(node: Node, value: Array) -> Array:
     return dequantize(value, node.type.params) if is_integer(node.type) else value
+
+
+def _every(rows: int, group: int, k: int, samples: int) -> int:
+    """Of so many rows of a layer's data the moments are taken of every so-manieth."""
+
+    def for_work(row_work: int) -> int:
+        return rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // row_work)
+
+    copied = for_work(group * k * (k + COPYING_WORK))
+    return max(1, for_work(group * k * k), min(copied, samples // SAMPLES_PER_LINE))
 
 
 def _together(node: Any, results: int, columns_nbytes: int) -> int:

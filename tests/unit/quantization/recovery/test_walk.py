@@ -228,6 +228,13 @@ def test_where_some_lines_are_looked_at_samples_tell_of_different_ones(
         assert found == set(range(min(kinds, 8)))
 
 
+def test_few_samples_tell_of_all_lines_of_a_depthwise_layer() -> None:
+    rows, group, k = 125_440, 144, 9
+    assert walk._every(rows, group, k, 40) == 5  # by its copying 6
+    assert walk._every(rows, group, k, 7) == 1
+    assert walk._every(rows, group, 25, 7) == 11  # the products alone are too much work
+
+
 @pytest.mark.parametrize("bounds", [(0.0, np.inf), (-1.0, 1.0), (-np.inf, np.inf)])
 def test_nothing_is_missing_where_bounds_make_the_same_of_both_sums(
     bounds: tuple[float, float],
