@@ -157,6 +157,19 @@ def test_the_tail_computes_shapes_itself() -> None:
     assert "Shape" in {n.op_type for n in parts.tail.graph.node}
 
 
+@pytest.mark.parametrize("is_fixed", [True, False])
+def test_the_tail_knows_the_shapes_of_what_it_reads_where_the_model_fixes_them(
+    is_fixed: bool,
+) -> None:
+    model = detector()
+    if not is_fixed:
+        model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    parts = split(open_model(model), {"x": SHAPE})
+    assert parts is not None
+    read = [i.type.tensor_type for i in parts.tail.graph.input if i.name != "x"]
+    assert read and {kind.HasField("shape") for kind in read} == {is_fixed}
+
+
 def test_both_parts_are_valid_models() -> None:
     parts = split(open_model(detector()))
     assert parts is not None
