@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test bench fuzz conformance operators
+.PHONY: check test bench fuzz stress conformance operators
 
 check:
 	$(PYTHON) -m ruff check .
@@ -15,7 +15,7 @@ bench:
 		--models mnist ppocr_cls efficientnet_lite0 mobilenet_v2 resnet50
 
 conformance:
-	$(PYTHON) -m benchmarks conformance
+	$(PYTHON) -m benchmarks conformance --num-threads 1 2 4
 
 operators:
 	$(PYTHON) -m benchmarks operators
@@ -23,3 +23,8 @@ operators:
 fuzz:
 	$(PYTHON) -m tests.fuzz graphs --seeds 0:100000 --minutes 30
 	$(PYTHON) -m tests.fuzz files --seeds 0:100000 --minutes 15
+
+stress:
+	$(PYTHON) -m tests.stress leaks --seconds 300
+	$(PYTHON) -m tests.stress forks --seconds 60
+	$(PYTHON) -m tests.stress threads --seconds 60

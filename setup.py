@@ -2,6 +2,7 @@
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
+from setuptools.command.editable_wheel import editable_wheel
 
 DATA = "quantglow._data"
 
@@ -13,8 +14,20 @@ class BuildPy(build_py):
         return [] if package == DATA else super().find_package_modules(package, package_dir)
 
 
+class EditableWheel(editable_wheel):
+    """Without the data, which are read from ``datasets/`` there: then a plain ``.pth`` file leads
+    to the package.  Type checkers follow it; they do not run the import hook that setuptools
+    writes for packages in other folders.
+    """
+
+    def finalize_options(self):
+        self.distribution.packages.remove(DATA)
+        self.distribution.package_dir = {"": "."}
+        super().finalize_options()
+
+
 setup(
-    cmdclass={"build_py": BuildPy},
+    cmdclass={"build_py": BuildPy, "editable_wheel": EditableWheel},
     packages=[*find_packages(include=["quantglow*"]), DATA],
     package_dir={DATA: "datasets"},
     package_data={

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from benchmarks import limits
 from benchmarks.conformance import cases
 from quantglow import passes
 from quantglow.driver import models, stages
@@ -224,7 +225,8 @@ def section() -> str:
         "where it is not directly behind a product (normalizations). Integers and conditions are "
         "exact anyway."
     )
-    return textwrap.fill(text, WIDTH) + "\n\n" + "".join(table(found))
+    paragraphs = (textwrap.fill(each, WIDTH) + "\n\n" for each in (text, limits.classical()))
+    return "".join([*paragraphs, *table(found), *limits.lines()])
 
 
 def updated(text: str) -> str:

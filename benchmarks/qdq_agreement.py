@@ -1,15 +1,21 @@
-"""How often onnxruntime, running the exported QDQ model, gives other integers than quantglow.
+"""How often onnxruntime, running the exported QDQ model, gives other integers than quantglow, and
+how far from float both are.
 
 ``python -m benchmarks.qdq_agreement [NAME ...]`` prints a row for each network and each level of
 onnxruntime's optimizations: share of differing integers and largest difference in steps, counted
-over int8 values.  *local*: every operator alone, on the interpreter's operands.  *network*: every
-value of one run of the model, where a differing integer makes others differ behind it.  *output*:
-what the model gives.  (Watching every value keeps onnxruntime from fusing some operators.)
+over int8 values.  *local*: every operator alone, on the interpreter's operands; operators that
+differ are listed, the most frequent first.  *network*: every value of one run of the model, where a
+differing integer makes others differ behind it.  *output*: integers behind the outputs.  (Watching
+every value keeps onnxruntime from fusing some operators.)  *SQNR*: outputs against float
+onnxruntime, over all samples, and the mean difference in dB by sample with its standard error.
+
+``--model m.qgm --samples s.npz`` takes a saved int8 model and its inputs; ``--source m.onnx`` adds
+the SQNR.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +25,8 @@ import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+import quantglow as qg
+from benchmarks.evaluation import sqnr
 from benchmarks.models import TABLE, Network, network
 from quantglow.frontend import import_model
 from quantglow.frontend.export.model import export_onnx
@@ -41,7 +49,9 @@ LEVELS = {
     "optimized": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
     "as written": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
-CALIBRATION = 8
+CALIBRATION, TEST = 8, 20
+LISTED = 12
+"""Operators that are listed at most."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +174,7 @@ def watched_output(node: Node) -> tuple[str, Node]:
 
 
 def real(value: Array, node: Node) -> Array:
-    """What a value of the node stands for, in float32."""
+    """The real value, in float32, of an integer or float value of the node."""
     return dequantize(value, node.type.params) if is_integer(node.type) else value
 
 
@@ -192,28 +202,85 @@ MEASURES = {
 }
 
 
-def report(name: str) -> None:
-    """Print the rows of one network, and the operators that differ by more than one step."""
-    chosen = network(name)
-    graph = int8_graph(chosen)
-    feeds = chosen.feeds(1, seed=1)
+def report(title: str, graph: Graph, feeds: Sequence[Feeds], expected: Sequence[Array]) -> None:
+    """Print the rows of one network; ``expected``: the first output of float, empty if unknown."""
     for label, level in LEVELS.items():
         for kind, measure in MEASURES.items():
-            found = measure(graph, feeds, level)
+            found = measure(graph, feeds[:1], level)
             whole = total(found)
             print(
-                f"{name:20} {label:11} {kind:8} {whole.rate:10.2e} "
+                f"{title:20} {label:11} {kind:8} {whole.rate:10.2e} "
                 f"{whole.differing:8} of {whole.count:9}  {whole.steps:4} step(s)"
             )
             if kind == "local":
-                for node, own in found.items():
-                    if own.steps > 1:
-                        print(f"{'':21}{graph.by_name(node)!r}: {own}")
+                list_operators(graph, found)
+    if expected:
+        print_accuracy(title, graph, feeds, expected)
+
+
+def list_operators(graph: Graph, found: Mapping[str, Agreement]) -> None:
+    """Print the operators that differ when they run alone."""
+    differing = [(own.rate, name) for name, own in found.items() if own.differing]
+    for rate, name in sorted(differing, reverse=True)[:LISTED]:
+        print(f"{'':21}{rate:.1e} {found[name].steps} step(s) {graph.by_name(name)!r}")
+
+
+def print_accuracy(
+    title: str, graph: Graph, feeds: Sequence[Feeds], expected: Sequence[Array]
+) -> None:
+    """Print the SQNR of quantglow and of the exported model."""
+    model = export_onnx(graph)
+    ours = [interpret(graph, feed)[0] for feed in feeds]
+    print(f"{title:20} {'quantglow':11} SQNR     {sqnr_of(expected, ours):6.2f} dB")
+    for label, level in LEVELS.items():
+        theirs = [run_onnx(model, feed, level)[0] for feed in feeds]
+        gains = [
+            sqnr_of([e], [t]) - sqnr_of([e], [o])
+            for e, t, o in zip(expected, theirs, ours, strict=True)
+        ]
+        known = np.array([gain for gain in gains if np.isfinite(gain)])
+        error = known.std() / np.sqrt(max(known.size, 1))
+        print(
+            f"{title:20} {label:11} SQNR     {sqnr_of(expected, theirs):6.2f} dB, "
+            f"by sample {known.mean():+.2f} +- {error:.2f} dB"
+        )
+
+
+def sqnr_of(expected: Sequence[Array], found: Sequence[Array]) -> float:
+    return sqnr(np.stack(expected), np.stack(found))
+
+
+def of_network(name: str) -> None:
+    """The rows of a benchmark network."""
+    chosen = network(name)
+    feeds = chosen.feeds(TEST, seed=1)
+    source = onnx.load(chosen.path())
+    report(name, int8_graph(chosen), feeds, [run_onnx(source, feed)[0] for feed in feeds])
+
+
+def of_file(model: str, samples: str, source: str | None) -> None:
+    """The rows of a saved model."""
+    loaded: Any = qg.load(model, num_threads=1)
+    graph = getattr(loaded, "head", loaded).graph
+    arrays = np.load(samples)
+    (count,) = {len(arrays[name]) for name in arrays.files}
+    feeds = [{name: arrays[name][i : i + 1] for name in arrays.files} for i in range(count)]
+    expected = [run_onnx(onnx.load(source), feed)[0] for feed in feeds] if source else []
+    report(model, graph, feeds, expected)
 
 
 def main() -> None:
-    for name in sys.argv[1:] or TABLE:
-        report(name)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.qdq_agreement")
+    parser.add_argument("names", nargs="*", help="benchmark networks; default: all of the table")
+    parser.add_argument("--model", help="a saved int8 model (.qgm) at one shape")
+    parser.add_argument("--samples", help=".npz with an array [count, ...] for each input")
+    parser.add_argument("--source", help="its float ONNX file")
+    options = parser.parse_args()
+    if options.model:
+        of_file(options.model, options.samples, options.source)
+        return
+    for name in options.names or TABLE:
+        of_network(name)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 import quantglow as qg
+from benchmarks import unseen_int8
 from benchmarks.evaluation import sqnr
 from benchmarks.wheels import wheel_member
 
@@ -152,10 +153,15 @@ def fastest(run: Callable[[None, Feeds], object], feeds: Feeds) -> float:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--only", default="", help="networks whose names contain this")
+    command.add_argument(
+        "--int8", action="store_true", help="thirteen others: quantize, save, load"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Exit code 1 if a network does not run."""
+    if options.int8:
+        return unseen_int8.run(options.only)
     print("| network | dB | delegated | first call s | quantglow ms | onnxruntime ms | ratio |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     failed = 0

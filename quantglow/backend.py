@@ -8,7 +8,7 @@
     outputs = prepared.run([x])
 
 Values have the types that the model declares: float16 is computed as float32 and rounded at the
-end.  Models of float64 inputs or outputs are onnxruntime's, quantglow has no such arithmetic.
+end.  Models of float64 inputs or outputs are onnxruntime's, because callers expect its precision.
 """
 
 from __future__ import annotations
@@ -35,18 +35,10 @@ class PreparedModel(BackendRep):
     """A compiled model that takes its inputs in order, in the types the model declares."""
 
     compiled: CompiledModel | DelegatedModel
-    outputs: tuple[onnx.ValueInfoProto, ...]
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs for arrays in the order of the inputs, for one array, or by name."""
-        feeds = self._feeds(inputs)
-        if isinstance(self.compiled, DelegatedModel):
-            return tuple(self.compiled.run(None, feeds))
-        kinds = {info.name: info.dtype for info in self.compiled.get_inputs()}
-        feeds = {name: cast(array, kinds.get(name)) for name, array in feeds.items()}
-        results = self.compiled.run(None, feeds)
-        pairs = zip(results, self.outputs, strict=True)
-        return tuple(cast(array, declared_dtype(info)) for array, info in pairs)
+        return tuple(self.compiled.run(None, self._feeds(inputs)))
 
     def _feeds(self, inputs: Any) -> dict[str, Any]:
         if isinstance(inputs, Mapping):
@@ -56,34 +48,17 @@ class PreparedModel(BackendRep):
         return dict(zip(names, arrays, strict=False))
 
 
-def cast(array: Any, dtype: np.dtype[Any] | None) -> Any:
-    """The array as another type of float; other arrays, and sequences, stay as they are."""
-    if isinstance(array, list):
-        return array
-    found = np.asarray(array)
-    if dtype is None or found.dtype == dtype or "float" not in f"{found.dtype}":
-        return found
-    with np.errstate(all="ignore"):
-        return found.astype(dtype)
-
-
-def declared_dtype(info: onnx.ValueInfoProto) -> np.dtype[Any] | None:
-    element = info.type.tensor_type.elem_type
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)) if element else None
-
-
 class QuantglowBackend(Backend):
     """The interface of ``onnx.backend``; keywords are those of ``quantglow.compile``."""
 
     @classmethod
     def prepare(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> PreparedModel:
         """Compile a model; what cannot be compiled runs in onnxruntime."""
-        outputs = tuple(model.graph.output)
         if not is_wide(model):
-            return PreparedModel(compilation.compile(model, **kwargs), outputs)
+            return PreparedModel(compilation.compile(model, **kwargs))
         source, threads = frontend.open_model(model), thread_count(kwargs.get("num_threads"))
         reason = UnsupportedOpError(["its inputs or outputs are float64"])
-        return PreparedModel(delegated_model(source, reason, threads), outputs)
+        return PreparedModel(delegated_model(source, reason, threads))
 
     @classmethod
     def run_model(

@@ -4,6 +4,7 @@
 
     QuantglowError
     ├── ModelError                a model that is corrupt, unsafe or ill-typed
+    │   ├── ImportBudgetError     importing it takes more memory or time than is allowed
     │   └── UnsupportedOpError    valid ONNX that quantglow does not compile; lists all nodes
     │       └── UndecidedError    the values of small inputs decide what a model computes
     ├── TypeRuleError             an operator applied to operands it does not accept
@@ -13,8 +14,10 @@
     ├── IgnoredScopeError         an ignored_scope or nodes_to_exclude entry that matches nothing
     ├── AccuracyDropError         the accuracy contract could not be met
     ├── InputError                arguments of ``run`` that do not fit the model
+    │   └── OutOfRangeError       an index that was computed is outside of its axis
     ├── FileFormatError           a saved file that is truncated, altered or of another version
     └── BackendError              a target or code-generation problem
+        ├── OutOfMemoryError      no memory for what a program needs
         └── DelegationError       onnxruntime refuses what was handed to it
 
 Each message names the node or tensor, the cause and the remedy.
@@ -34,6 +37,10 @@ class QuantglowError(Exception):
 
 class ModelError(QuantglowError):
     """The model is corrupt, refers to files outside its folder, or is ill-typed."""
+
+
+class ImportBudgetError(ModelError):
+    """Importing takes more memory, work, nodes or seconds than ``QUANTGLOW_IMPORT_…`` allow."""
 
 
 class UnsupportedOpError(ModelError):
@@ -102,12 +109,33 @@ class InputError(QuantglowError):
     """The feeds of a run do not fit the model's inputs."""
 
 
+class OutOfRangeError(InputError, IndexError):
+    """An index that a model computed, or was fed, lies outside of its axis."""
+
+    def __init__(self, node: str, index: int, length: int) -> None:
+        self.node, self.index, self.length = node, index, length
+        super().__init__(
+            f"node {node!r}: index {index} is out of range for an axis of length {length}. "
+            "Remedy: feed indices that fit; onnxruntime refuses these, too."
+        )
+
+
 class FileFormatError(QuantglowError):
     """A saved file is truncated, altered, or written by an unknown version."""
 
 
 class BackendError(QuantglowError):
     """The target is unknown, or code for it could not be generated."""
+
+
+class OutOfMemoryError(BackendError, MemoryError):
+    """The system has no memory for the values, the constants or the code of a program."""
+
+    def __init__(self, nbytes: int) -> None:
+        super().__init__(
+            f"the system has no memory for {nbytes / 1e6:.1f} MB of a program. Remedy: run smaller "
+            "batches or shapes, or fewer models at a time; look at the limits of the process."
+        )
 
 
 class DelegationError(BackendError):

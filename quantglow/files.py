@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import stat
 import zipfile
 import zlib
@@ -35,6 +36,9 @@ DAMAGED_CONTENT = (*DAMAGE, ValueError, TypeError, AttributeError, RecursionErro
 
 MAX_UNPACKED_NBYTES = 4 << 30
 """Of all compressed members of a file together: a thousandth of it on disk can become that."""
+
+PROBE_NBYTES = 1 << 16
+"""Size of the file that ``check_replacing`` writes."""
 
 ZIP, NPY = b"PK", b"\x93NUMPY"
 """How files begin."""
@@ -69,14 +73,8 @@ def replacing(target: str | os.PathLike[str]) -> Iterator[Path]:
     If the block raises, the temporary file vanishes and ``target`` stays as it was.
     Raises ``OSError``, for folders, devices and pipes, too.
     """
-    path = Path(os.path.realpath(target))
-    if path.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if path.exists() and not path.is_file():
-        raise OSError(errno.EINVAL, "It is a device or a pipe", str(path))
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    # Not tempfile: its files are for this user only, and to ask for the umask one has to change it.
-    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    path = _replaceable(target)
+    temporary = _temporary_beside(path)
     try:
         with suppress(FileNotFoundError):
             temporary.chmod(stat.S_IMODE(path.stat().st_mode))
@@ -84,6 +82,41 @@ def replacing(target: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_replacing(target: str | os.PathLike[str], nbytes: int = 0) -> None:
+    """Raise the ``OSError`` that ``replacing`` would raise, or the lack of room for ``nbytes``.
+
+    A small file is written and removed: what a folder allows cannot be told from its mode alone.
+    """
+    path = _replaceable(target)
+    temporary = _temporary_beside(path)
+    try:
+        temporary.write_bytes(bytes(PROBE_NBYTES))
+        free = shutil.disk_usage(temporary).free
+    finally:
+        temporary.unlink(missing_ok=True)
+    if free < nbytes:
+        text = f"{os.strerror(errno.ENOSPC)}: {free} bytes are free, at least {nbytes} needed"
+        raise OSError(errno.ENOSPC, text, str(path))
+
+
+def _replaceable(target: str | os.PathLike[str]) -> Path:
+    path = Path(os.path.realpath(target))
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "It is a device or a pipe", str(path))
+    return path
+
+
+def _temporary_beside(path: Path) -> Path:
+    """A new empty file.  Not by tempfile: its files are for this user only, and the umask cannot be
+    read without changing it.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    return temporary
 
 
 def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantglow.arguments import choice, flag, integer, number, strings
+from quantglow.concise import Concise
 from quantglow.errors import OptionError
 
 PRESETS = ("mixed", "performance")
@@ -37,8 +38,8 @@ AUTO_RECOVERIES = ("adapt-weights", "round-weights", "correct-bias")
 _ONNXRUNTIME_METHODS = {0: "minmax", 1: "entropy", 2: "percentile"}
 
 
-@dataclass(frozen=True)
-class IgnoredScope:
+@dataclass(frozen=True, repr=False)
+class IgnoredScope(Concise):
     """Nodes that stay float: exact value names, regular expressions, op types (NNCF's words).
 
     ``validate``: an entry that matches nothing is an error.
@@ -69,8 +70,8 @@ class IgnoredScope:
         )
 
 
-@dataclass(frozen=True)
-class QuantizationConfig:
+@dataclass(frozen=True, repr=False)
+class QuantizationConfig(Concise):
     """How ``quantize`` turns a float graph into an int8 graph.
 
     preset                mixed | performance, see ``PRESETS``

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quantglow.concise import Concise
+
 Array = npt.NDArray[Any]
 
 
@@ -66,8 +68,8 @@ _NUMPY: dict[DType, type] = {
 }
 
 
-@dataclass(frozen=True)
-class QuantParams:
+@dataclass(frozen=True, repr=False)
+class QuantParams(Concise):
     """``scales`` and ``zero_points`` hold one entry per tensor, or one per index of ``axis``.
 
     Scales are kept as Python floats, rounded to what float32 represents.
@@ -133,8 +135,8 @@ def shortest(scale: float) -> float:
     return float(str(np.float32(scale)))
 
 
-@dataclass(frozen=True)
-class ElementType:
+@dataclass(frozen=True, repr=False)
+class ElementType(Concise):
     """What one element of a tensor is: its storage type and its quantization."""
 
     dtype: DType
@@ -145,8 +147,8 @@ class ElementType:
             self.quant.check_storage(self.dtype)
 
 
-@dataclass(frozen=True)
-class TensorType:
+@dataclass(frozen=True, repr=False)
+class TensorType(Concise):
     """Element type, shape and quantization of a tensor."""
 
     dtype: DType

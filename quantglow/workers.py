@@ -9,15 +9,18 @@ does several things at once.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
+
+from quantglow.foreign_calls import ending
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,9 +30,16 @@ Result = TypeVar("Result")
 class _Pool:
     executor: ThreadPoolExecutor
     helpers: int
+    process: int
 
 
 _POOL: ContextVar[_Pool | None] = ContextVar("quantglow_workers", default=None)
+
+
+def _pool() -> _Pool | None:
+    """The threads of the block around; a forked child has none of them, and works alone."""
+    pool = _POOL.get()
+    return pool if pool is not None and pool.process == os.getpid() else None
 
 
 @contextmanager
@@ -38,7 +48,7 @@ def side_by_side() -> Iterator[None]:
 
     So ``OPENBLAS_NUM_THREADS`` and ``threadpoolctl`` bound both.  Nested, it changes nothing.
     """
-    if _POOL.get() is not None:
+    if _pool() is not None:
         yield
         return
     loaded: Any = ThreadpoolController()
@@ -48,7 +58,7 @@ def side_by_side() -> Iterator[None]:
         yield
         return
     with blas.limit(limits=1), ThreadPoolExecutor(helpers, "quantglow-worker") as executor:
-        token = _POOL.set(_Pool(executor, helpers))
+        token = _POOL.set(_Pool(executor, helpers, os.getpid()))
         try:
             yield
         finally:
@@ -61,7 +71,7 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
     The caller works, too: it never waits for a thread that has not begun.  The error raised is that
     of the first item that has one.  What an item does with ``each`` in turn, it does alone.
     """
-    pool, given = _POOL.get(), list(items)
+    pool, given = _pool(), list(items)
     if pool is None or len(given) < 2:
         return [function(item) for item in given]
     results: dict[int, Result] = {}
@@ -81,15 +91,16 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
                 errors[index] = error
                 waiting.clear()
 
-    count = min(pool.helpers, len(given) - 1)
-    helping = [pool.executor.submit(copy_context().run, work) for _ in range(count)]
-    try:
-        copy_context().run(work)
-    finally:
-        waiting.clear()
-        for helper in helping:
-            helper.cancel()
-        wait(helping)
+    helping: list[Future[None]] = []
+    with ending(helping):
+        for _ in range(min(pool.helpers, len(given) - 1)):
+            helping.append(pool.executor.submit(copy_context().run, work))
+        try:
+            copy_context().run(work)
+        finally:
+            waiting.clear()
+            for helper in helping:
+                helper.cancel()
     if errors:
         raise errors[min(errors)]
     return [results[index] for index in range(len(given))]
@@ -97,13 +108,13 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
 
 def at_once() -> int:
     """How many things ``each`` does at once here."""
-    pool = _POOL.get()
+    pool = _pool()
     return 1 if pool is None else pool.helpers + 1
 
 
 def later(function: Callable[[Item], Result], item: Item) -> Callable[[], Result]:
     """What gives ``function(item)``, computed by another thread inside ``side_by_side``."""
-    pool = _POOL.get()
+    pool = _pool()
     if pool is None:
         result = function(item)
         return lambda: result

@@ -22,6 +22,7 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.types import ElementType, f32
+from tests.equality import assert_equal_values
 
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)
@@ -107,11 +108,7 @@ def assert_same_function(before: Graph, after: Graph) -> None:
     """Both graphs are well formed and give the same outputs, to float32 rounding."""
     after.verify()
     feeds = feeds_of(before)
-    expected, found = interpret(before, feeds), interpret(after, feeds)
-    for a, b in zip(expected, found, strict=True):
-        np.testing.assert_allclose(
-            b, a, rtol=1e-4, atol=1e-5 * max(1.0, float(np.abs(a).max(initial=0)))
-        )
+    assert_equal_values(interpret(after, feeds), interpret(before, feeds))
 
 
 def ops_of(graph: Graph) -> list[str]:

@@ -24,10 +24,14 @@ def attempted(step: Step, g: Growth, x: Node) -> Node | None:
         return None
 
 
-def grown(draw: st.DrawFn, most: int) -> Graph:
-    """A graph whose outputs may be inputs, constants, one value twice, or parts of one another."""
+BATCHES = (1, 1, 2, 0)
+
+
+def grown(draw: st.DrawFn, most: int, batches: tuple[int, ...]) -> Graph:
+    """A graph whose outputs may be inputs, constants, one value twice (under one name or two), or
+    parts of one another."""
     g = Growth(draw)
-    shape = (g.pick(1, 1, 2, 0), g.pick(1, 2, 4), g.pick(1, 3, 5), g.pick(1, 2, 3))
+    shape = (g.pick(*batches), g.pick(1, 2, 4), g.pick(1, 3, 5), g.pick(1, 2, 3))
     g.input(shape, g.element())
     g.input(shape, g.pick(ElementType(DType.F32), g.element()))
     for _ in range(draw(st.integers(1, most))):
@@ -40,16 +44,24 @@ def grown(draw: st.DrawFn, most: int) -> Graph:
                 step in KEEPS_FLOATS_EXACT and all(o in g.exact or integer(o) for o in sources)
             )
             g.add(node, exact=exact)
-    outputs = draw(st.lists(st.sampled_from(g.values), min_size=1, max_size=4))
-    outputs.append(g.values[-1])
     inputs = tuple(v for v in g.values if isinstance(v, Input))
-    return Graph(inputs, tuple((f"out{i}", v) for i, v in enumerate(outputs)), "drawn")
+    return Graph(inputs, drawn_outputs(g), "drawn")
+
+
+def drawn_outputs(g: Growth) -> tuple[tuple[str, Node], ...]:
+    """The last value, and up to four others."""
+    values = g.draw(st.lists(st.sampled_from(g.values), min_size=1, max_size=4))
+    if g.pick(False, False, True):
+        values.append(g.floats(*g.pick(*(v.type.shape for v in g.values))))
+    values.append(g.values[-1])
+    outputs = [(f"out{i}", value) for i, value in enumerate(values)]
+    return (*outputs, g.pick(*outputs)) if g.pick(False, False, False, True) else tuple(outputs)
 
 
 @st.composite
-def mixed_graphs(draw: st.DrawFn, most: int = 9) -> Graph:
-    """Graphs of up to ``most`` steps."""
-    return grown(draw, most)
+def mixed_graphs(draw: st.DrawFn, most: int = 9, batches: tuple[int, ...] = BATCHES) -> Graph:
+    """Graphs of up to ``most`` steps, whose inputs have one of these numbers of samples."""
+    return grown(draw, most, batches)
 
 
 def drawn_feeds(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:

@@ -261,7 +261,8 @@ def moved(g: Growth, x: Node) -> Node | None:
 def padded(g: Growth, x: Node) -> Node | None:
     before = tuple(g.pick(0, 1, 2) for _ in x.type.shape)
     after = tuple(g.pick(0, 1) for _ in x.type.shape)
-    return g.make(Pad, x=x, before=before, after=after, value=g.pick(0.0, -0.0, 0.0, 1.5))
+    fill = g.pick(0.0, -0.0, 0.0, 1.5, *([] if integer(x) else [-np.inf, np.inf]))
+    return g.make(Pad, x=x, before=before, after=after, value=fill)
 
 
 def concat(g: Growth, x: Node) -> Node | None:

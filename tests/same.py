@@ -17,6 +17,7 @@ def same_graph(a: Graph, b: Graph) -> bool:
         return False
     twins = dict(zip(a.nodes, b.nodes, strict=True))
     borders = [tuple(twins[i] for i in a.inputs) == b.inputs]
+    borders += [dict(a.declared) == dict(b.declared)]
     borders += [tuple((name, twins[node]) for name, node in a.outputs) == b.outputs]
     return all(borders) and all(same_node(x, y, twins) for x, y in twins.items())
 

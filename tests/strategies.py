@@ -26,6 +26,7 @@ from quantglow.ops import (
     Relu,
     Sigmoid,
     Slice,
+    Softmax,
     Sub,
 )
 from quantglow.ops.activation import Activation
@@ -130,6 +131,20 @@ def padded(b: Builder, x: Node, values: list[Node]) -> Node:
     return b.make(Pad, x=x, before=(0, 0, 1, 0), after=(0, 0, 0, 1))
 
 
+def framed(b: Builder, x: Node, values: list[Node]) -> Node:
+    """A frame of -inf before a maximum over windows, each of which reaches inside."""
+    wide = b.make(Pad, x=x, before=(0, 0, 1, 1), after=(0, 0, 0, 0), value=-np.inf)
+    return b.max_pool(wide)
+
+
+def masked(b: Builder, x: Node, values: list[Node]) -> Node:
+    """Some columns hidden by -inf, the first never, before a Softmax over the rest."""
+    hidden = b.random.random(x.type.shape[-1]) < 0.4
+    hidden[0] = False
+    bias = b.constant(np.where(hidden, -np.inf, 0.5))
+    return b.make(Softmax, x=b.make(Add, x=x, y=bias))
+
+
 def swapped(b: Builder, x: Node, values: list[Node]) -> Node:
     """H and W exchanged."""
     return b.transpose(x, 0, 1, 3, 2)
@@ -169,6 +184,8 @@ STEPS: dict[str, Step] = {
     "residual-leaky": lambda b, x, values: b.make(LeakyRelu, x=residual(b, x, values), alpha=0.2),
     "half": half,
     "pad": padded,
+    "framed": framed,
+    "masked": masked,
     "swap": swapped,
 }
 """Layers that networks are drawn from."""

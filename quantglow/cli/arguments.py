@@ -36,6 +36,15 @@ def calibration_arguments(
     )
 
 
+def validation_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--validation-data",
+        metavar="FILE",
+        help=".npz with samples for the check; an array `labels` (class indices) beside the inputs "
+        "gives the share of right answers (default: samples held out of the calibration data)",
+    )
+
+
 def quantization_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--preset", choices=PRESETS, default="mixed", help="performance: zero points are fixed"
@@ -68,7 +77,7 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-drop",
         type=float,
-        help="relative error of the outputs that is allowed, on the calibration samples: 0.1 is an "
+        help="relative error of the outputs that is allowed, on the samples checked: 0.1 is an "
         "SQNR of 20 dB, 0.01 of 40 dB; values become int16, then operators float, those first that "
         "harm most for the time it costs, until it holds; what is not needed returns to int8",
     )

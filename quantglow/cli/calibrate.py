@@ -14,11 +14,12 @@ from quantglow.cli.files import check_writable
 from quantglow.cli.recipe import Recipe, images_of, load_recipe
 from quantglow.driver import main_job, stages
 from quantglow.errors import AccuracyDropError, ModelError
+from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.report.metrics import Sums
-from quantglow.report.outputs import reference_runner
+from quantglow.report.outputs import reference
 from quantglow.report.tables import Table, number
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
@@ -26,6 +27,9 @@ from quantglow.types import Array
 
 PROFILE_TOLERANCE = 0.01
 """Ends of ranges may differ by this share of the range: float sums differ between processors."""
+
+PIECE = 64
+"""Images whose float outputs are held at a time."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     """Print the table.  Raises ``AccuracyDropError`` if the gate is missed."""
     recipe = load_recipe(options.recipe)
+    if options.update_profile and recipe.profile:
+        check_writable(str(recipe.profile))
     graph, feeds = prepared(recipe)
     read = READERS[recipe.answers](recipe.model)
     machine = Machine.of(num_threads=options.num_threads)
@@ -69,7 +75,6 @@ def run(options: argparse.Namespace, console: Console) -> None:
     assert profile is not None
     measured = evaluate(recipe, graph, compiled, read)
     if options.update_profile and recipe.profile:
-        check_writable(str(recipe.profile))
         profile.save(recipe.profile)
     figures = (*gate_figures(recipe, measured), *profile_figures(recipe, profile))
     console.print(results_table(recipe, measured, figures).rich())
@@ -104,16 +109,21 @@ def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader
     """The compiled model against float on the evaluation data; ``read`` gives their answers."""
     images, labels = images_of(recipe.evaluation, recipe.steps)
     feeds = feeds_of_images(graph, images)
-    expected, name, _ = reference_runner(recipe.model, graph, feeds)
     sums = [Sums() for _ in graph.outputs]
-    wanted, got = list[Any](), list[Any]()
-    for sample in feeds:
-        exact, found = expected(sample), compiled.run(None, sample)
-        sums = [s + Sums.of(a, b) for s, a, b in zip(sums, exact, found, strict=True)]
-        wanted.append(read(exact[0]))
-        got.append(read(found[0]))
+    wanted, got, names = list[Any](), list[Any](), set[str]()
+    for start in range(0, len(feeds), PIECE):
+        piece = feeds[start : start + PIECE]
+        with reference(recipe.model, graph, piece) as waiting:
+            expected = waiting()
+        names.add(expected.name)
+        for sample, exact in zip(piece, expected.outputs, strict=True):
+            found = compiled.run(None, declared_feeds(graph.signature.inputs, sample))
+            sums = [s + Sums.of(a, b) for s, a, b in zip(sums, exact, found, strict=True)]
+            wanted.append(read(exact[0]))
+            got.append(read(found[0]))
     accuracies = [None if labels is None else same(a, list(labels)) for a in (wanted, got)]
     worst = min(s.sqnr_db for s in sums)
+    name = " and ".join(sorted(names))
     return Measured(len(feeds), name, worst, same(wanted, got), *accuracies)
 
 

@@ -18,9 +18,12 @@ from quantglow.cli.arguments import (
     quantization_arguments,
     quantization_options,
     shapes_of,
+    validation_argument,
 )
 from quantglow.cli.files import (
     ARRAYS,
+    FLOAT_SHARE,
+    INT8_SHARE,
     MODELS,
     SAVED,
     arrays_in,
@@ -35,6 +38,9 @@ from quantglow.report.tables import Table
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.delegated import DelegatedModel
 from quantglow.types import Array
+
+DEFAULT_ENDING = f".int8{SAVED}"
+"""How the model ends that ``quantize`` writes to the current folder where no name is given."""
 
 
 def profile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,21 +77,26 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="compare with onnxruntime on calibration samples, for the report",
+        help="compare with onnxruntime, for the report, on samples held out of calibration",
     )
+    validation_argument(parser)
     parser.add_argument(
         "--measure-speed",
         action="store_true",
         help="keep layers float that int8 makes slower on this machine",
     )
-    output_argument(parser, f"model to write: {SAVED}, or .onnx for QDQ", required=False)
+    what = f"model to write: {SAVED}, or .onnx for QDQ (default: MODEL{DEFAULT_ENDING} here)"
+    output_argument(parser, what, required=False)
 
 
 def quantize(options: argparse.Namespace, console: Console) -> None:
     """Quantize, compile, check, report and save; the best model too where a contract broke."""
     check_onnx(options.model)
-    if options.output:
-        check_writable(options.output, MODELS, (options.model, options.calibration_data))
+    output = options.output or Path(options.model).stem + DEFAULT_ENDING
+    given = (options.model, options.calibration_data, options.validation_data)
+    check_writable(output, MODELS, [path for path in given if path], INT8_SHARE)
+    if not options.output:
+        console.print(f"no --output: the model goes to {output}", highlight=False, markup=False)
     try:
         compiled = main_job.quantize_and_compile(
             options.model,
@@ -99,13 +110,14 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
             verify=options.verify,
             input_shapes=shapes_of(options),
             measure_speed=options.measure_speed,
+            validation_data=options.validation_data,
         )
     except AccuracyDropError as error:
         if isinstance(error.best, CompiledModel | DelegatedModel):
-            save(error.best, options.output, console)
+            save(error.best, output, console)
         raise
     console.print(compiled.report)
-    save(compiled, options.output, console)
+    save(compiled, output, console)
 
 
 def compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +129,7 @@ def compile_arguments(parser: argparse.ArgumentParser) -> None:
 def compile(options: argparse.Namespace, console: Console) -> None:
     """Compile a model as it is and save it."""
     refuse_shapes_of_saved(options)
-    check_writable(options.output, MODELS, (options.model,))
+    check_writable(options.output, MODELS, (options.model,), FLOAT_SHARE)
     compiled = opened(options)
     if isinstance(compiled, CompiledModel) and compiled.specialisations.is_empty:
         raise OptionError(
@@ -155,12 +167,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
 # -- helpers
 
 
-def save(compiled: CompiledModel | DelegatedModel, output: str | None, console: Console) -> None:
-    if output:
-        write = compiled.export_onnx if Path(output).suffix == ".onnx" else compiled.save
-        write(output)
-        saved = f"saved {output} ({os.path.getsize(output)} bytes)"
-        console.print(saved, highlight=False, markup=False)
+def save(compiled: CompiledModel | DelegatedModel, output: str, console: Console) -> None:
+    write = compiled.export_onnx if Path(output).suffix == ".onnx" else compiled.save
+    write(output)
+    saved = f"saved {output} ({os.path.getsize(output)} bytes)"
+    console.print(saved, highlight=False, markup=False)
 
 
 def extremes(array: Array) -> tuple[str, str, str]:

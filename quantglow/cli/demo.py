@@ -8,13 +8,13 @@ import time
 import numpy as np
 from rich.console import Console
 
+from quantglow.backends.onnxruntime.session import Session
 from quantglow.cli.data import EXAMPLES, Example
 from quantglow.cli.timing import medians
 from quantglow.driver.compilation import compile
 from quantglow.driver.main_job import quantize_and_compile
 from quantglow.frontend.peer_model import peer_model
 from quantglow.report import Report
-from quantglow.report.onnxruntime_check import float_runner
 from quantglow.report.onnxruntime_quantizer import int8_runner
 from quantglow.report.outputs import Runner
 from quantglow.report.tables import Table, number
@@ -55,7 +55,7 @@ def prepared(example: Example, threads: int) -> tuple[dict[str, Runner], Report]
     int8 = quantize_and_compile(example.model, feeds, num_threads=threads, input_shapes=shapes)
     fixed = peer_model(example.model, shapes)
     runners: dict[str, Runner] = {
-        f"{PEER} float": float_runner(fixed, threads),
+        f"{PEER} float": Session(fixed.SerializeToString(), threads).run,
         f"{OURS} float": lambda feeds: exact.run(None, feeds),
         f"{PEER} int8": int8_runner(fixed, feeds, threads),
         f"{OURS} int8": lambda feeds: int8.run(None, feeds),

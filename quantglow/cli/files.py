@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.errors import InputError, OptionError
-from quantglow.files import cause, read_arrays, writing
+from quantglow.files import cause, check_replacing, read_arrays, writing
 from quantglow.types import Array
 
 SAVED = ".qgm"
@@ -18,6 +17,11 @@ MODELS = (SAVED, ".onnx")
 """How files of models end that commands write."""
 ARRAYS = (".npz",)
 """And files of arrays, profiles among them."""
+
+INT8_SHARE, FLOAT_SHARE = 0.25, 0.5
+"""Least size of what is saved, as a share of the size of the ONNX file: float weights become int8;
+a float model may hold float16 weights twice, or fold half of them away.
+"""
 
 
 def is_saved(model: str) -> bool:
@@ -34,24 +38,30 @@ def check_onnx(model: str) -> None:
         )
 
 
-def check_writable(output: str, endings: tuple[str, ...] = (), inputs: Sequence[str] = ()) -> None:
+def check_writable(
+    output: str,
+    endings: tuple[str, ...] = (),
+    inputs: Sequence[str] = (),
+    share: float = 0.0,
+) -> None:
     """Raise ``OptionError`` before the work rather than after it.
 
-    ``endings``: those allowed; ``inputs``: files that the command reads, which stay as they are.
+    ``endings``: those allowed; ``inputs``: files that the command reads, which stay as they are;
+    ``share``: least size of the output, as a share of the size of the first input.
     """
-    path = Path(output).absolute()
-    if endings and path.suffix not in endings:
+    if endings and Path(output).suffix not in endings:
         raise OptionError(f"output must end in {' or '.join(endings)}, got {output!r}")
-    if any(path.resolve() == Path(name).resolve() for name in inputs):
+    if any(Path(output).resolve() == Path(name).resolve() for name in inputs):
         raise OptionError(f"{output!r} would be read and overwritten. Remedy: another output name")
-    if path.is_dir():
-        raise OptionError(f"cannot write {output!r}: it is a folder. Remedy: add a file name")
-    folder = path.parent
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
+    known = Path(inputs[0]) if inputs else None
+    nbytes = known.stat().st_size if known is not None and known.is_file() else 0
+    try:
+        check_replacing(output, int(share * nbytes))
+    except OSError as error:
         raise OptionError(
-            f"cannot write {output!r}: the folder {folder} is missing or read-only. "
-            "Remedy: make it, or name another one"
-        )
+            f"cannot write {output!r}: {cause(error)}. Remedy: name a file in a folder that exists "
+            "and has room, where you may write."
+        ) from error
 
 
 def arrays_in(path: str) -> dict[str, Array]:

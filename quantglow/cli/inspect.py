@@ -61,7 +61,7 @@ def graph_of(options: argparse.Namespace) -> Graph:
     if is_saved(options.model):
         return saving.load(options.model).graph
     if options.calibration_data and options.stage not in ("imported", "optimized"):
-        job = Job(options.model, verify=False)
+        job = Job(options.model, verify=False, holds_out=True)
         job.prepare(shapes_of(options), options.calibration_data)
         job.calibrate(options.subset_size, "auto")
         job.quantize(config_of(options))

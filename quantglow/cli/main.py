@@ -8,6 +8,8 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import takewhile
 from typing import Any
 
 from rich.console import Console
@@ -153,6 +155,27 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse, but an unknown flag is named before what is missing."""
+        given = list(sys.argv[1:] if args is None else args)
+        if self._subparsers is not None:  # The flags behind the command are the command's own.
+            given = list(takewhile(_is_flag, given))
+        for flag in filter(_is_flag, takewhile(lambda word: word != "--", given)):
+            if (name := flag.partition("=")[0]) not in self._option_string_actions:
+                self.error(unknown_flag(name, list(self._option_string_actions)))
+        return super().parse_known_args(args, namespace)
+
+
+def unknown_flag(name: str, known: Sequence[str]) -> str:
+    """The message for a flag that there is not, with the nearest one that there is."""
+    near = get_close_matches(name.replace("_", "-").lower(), known, 1)
+    return f"there is no flag {name}" + (f", did you mean {near[0]}?" if near else "")
+
+
+def _is_flag(word: str) -> bool:
+    """Whether argparse takes a word for a flag: not a lone dash, nor a number, nor a text."""
+    return len(word) > 1 and word[0] == "-" and " " not in word and not word[1:2].isdigit()
 
 
 _RAW: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}

@@ -10,12 +10,8 @@ from typing import Any
 from quantglow import debug, frontend, quantization
 from quantglow.arguments import shapes
 from quantglow.driver.delegating import Delegation, delegated_model, partly_compiled
-from quantglow.driver.models import (
-    InputShapes,
-    family_of,
-    programs_of,
-    settled,
-)
+from quantglow.driver.models import InputShapes, family_of, settled
+from quantglow.driver.origins import Built, programs_of
 from quantglow.errors import (
     DelegationError,
     ModelError,
@@ -102,22 +98,23 @@ def compile_family(
         graph = family.default
     whole = Delegation(source, machine) if source else None
     if graph is None:
-        return compiled_on_use(programs_of(family, None, machine, delegate=whole))
+        return compiled_on_use(programs_of(Built(family), None, machine, whole), family.notes)
     build = machine.compile(graph)
-    programs = programs_of(family, Specialisation(graph, build), machine, delegate=whole)
-    report = replace(report_of(build, seconds), notes=quantization.float_notes(graph))
+    programs = programs_of(Built(family), Specialisation(graph, build), machine, whole)
+    notes = (*family.notes, *quantization.float_notes(graph))
+    report = replace(report_of(build, seconds), notes=notes)
     return CompiledModel(programs, lambda: report)
 
 
-def compiled_on_use(programs: Specialisations) -> CompiledModel:
-    """A model of which nothing is compiled yet."""
+def compiled_on_use(programs: Specialisations, known: tuple[str, ...]) -> CompiledModel:
+    """A model of which nothing is compiled yet; notes that are ``known`` already."""
 
     def report() -> Report:
         if programs.is_empty:
             empty = Report(programs.target, programs.num_threads, MemoryFigures(), {})
-            return replace(empty, notes=(ON_USE,))
+            return replace(empty, notes=(ON_USE, *known))
         found = programs.first
-        notes = (ON_USE, FIRST, *quantization.float_notes(found.graph))
+        notes = (ON_USE, FIRST, *known, *quantization.float_notes(found.graph))
         return replace(report_of(found.build, {}), notes=notes)
 
     return CompiledModel(programs, report)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 from quantglow import debug, interpreter
 from quantglow.driver.job import Job, compiled_float
 from quantglow.errors import CalibrationError
+from quantglow.lazy import cached_property
 from quantglow.options import QuantizationConfig
+from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control import Contract, Search, Trial
 from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.ladder import (
@@ -27,6 +28,7 @@ from quantglow.report.metrics import Sums
 from quantglow.report.raised import RaisedLayer
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import noise_of_each
+from quantglow.report.verification import MAX_SAMPLES
 from quantglow.runtime.ahead import kernels_ahead
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
@@ -148,20 +150,25 @@ class ControlledJob:
         return ranked(plan, wide, float_steps(plan, harms))
 
     def minus_relative_error(self, model: CompiledModel | PartlyCompiledModel) -> float:
-        """``-10 ** (-SQNR / 20)`` of the worst output on the kept calibration samples; of a model
+        """``-10 ** (-SQNR / 20)`` of the worst output on samples kept for the check; of a model
         in two parts the outputs of the compiled one.
         """
         compiled = model.head if isinstance(model, PartlyCompiledModel) else model
         totals = [Sums()] * len(self.job.float_graph.outputs)
-        for feeds, wanted in zip(self.job.kept, self.wanted, strict=True):
-            pairs = zip(totals, wanted, compiled.run(None, feeds), strict=True)
+        for feeds, wanted in zip(self.samples, self.wanted, strict=True):
+            pairs = zip(totals, wanted, compiled.specialisations.at(feeds).run(feeds), strict=True)
             totals = [t + Sums.of(w, g) for t, w, g in pairs]
         return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in totals))
 
     @cached_property
     def wanted(self) -> list[list[Array]]:
-        """The float outputs on each of the kept calibration samples."""
-        return [interpreter.interpret(self.job.float_graph, feeds) for feeds in self.job.kept]
+        """The float outputs on each of the samples."""
+        return [interpreter.interpret(self.job.float_graph, feeds) for feeds in self.samples]
+
+    @property
+    def samples(self) -> Sequence[Feeds]:
+        """Samples on which the error of the outputs is measured."""
+        return self.job.kept[:MAX_SAMPLES]
 
 
 def noted(search: Search[Any, Step], found: Trial[Step]) -> str:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TypeVar
-
-import numpy as np
-from numpy.typing import DTypeLike
 
 from quantglow.backends.onnxruntime.session import NAME, Session
 from quantglow.driver.models import ready
@@ -18,20 +14,27 @@ from quantglow.errors import (
     InputError,
     ModelError,
     QuantglowError,
+    UnsupportedOpError,
 )
-from quantglow.frontend import Source, Split, split
+from quantglow.frontend import Source, Split, reasons, split
+from quantglow.graph.border import is_float
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
+from quantglow.lazy import cached_property
 from quantglow.report import MemoryFigures, Report
 from quantglow.runtime.build import Build, Machine
-from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.compiled import CompiledModel, TensorInfo
 from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
 from quantglow.runtime.delegation import DelegatedNode, whole_model
 from quantglow.runtime.opening import opened
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.specialisations import Specialisation
 from quantglow.types import Array, TensorType
+
+NOTHING_COMPILED = (
+    "nothing of this model is compiled and nothing is int8: onnxruntime runs it as it is"
+)
 
 AnyDelegated = TypeVar("AnyDelegated", bound=DelegatedModel)
 
@@ -41,20 +44,35 @@ def delegated_model(source: Source, error: QuantglowError, threads: int) -> Dele
 
     Raises ``error`` with onnxruntime's message as its cause if onnxruntime does not take it either.
     """
-    reasons = error.reasons
-    report = Report(NAME, threads, MemoryFigures(), {}, delegated=whole_model(reasons))
-    found = DelegatedModel(source.serialized(), reasons, threads, lambda: report)
+    known = all_reasons(source, error)
+    report = Report(
+        NAME,
+        threads,
+        MemoryFigures(),
+        {},
+        notes=(NOTHING_COMPILED,),
+        delegated=whole_model(known),
+    )
+    found = DelegatedModel(source.serialized(), known, threads, lambda: report)
     try:
         return loaded(found)
     except DelegationError as refusal:
         raise error from refusal
 
 
+def all_reasons(source: Source, error: QuantglowError) -> tuple[str, ...]:
+    """Those of the error, and of nodes that would run in onnxruntime anyway."""
+    found = list(error.reasons)
+    with suppress(ModelError):
+        found += reasons(source) if isinstance(error, UnsupportedOpError) else ()
+    return tuple(dict.fromkeys(found))
+
+
 def partly_compiled(
     source: Source, parts: Split, head: CompiledModel, error: QuantglowError
 ) -> PartlyCompiledModel:
     """The compiled head of a model, and its tail in onnxruntime.  Raises ``DelegationError``."""
-    tail = tail_of(parts, error.reasons)
+    tail = tail_of(parts)
 
     def report() -> Report:
         known = head.report
@@ -74,10 +92,15 @@ def partly_compiled(
     )
 
 
-def tail_of(parts: Split, reasons: Sequence[str]) -> tuple[DelegatedNode, ...]:
-    """The operators behind the cut, which is there for these reasons."""
+def check_tail(parts: Split, threads: int) -> None:
+    """Raise ``DelegationError`` if onnxruntime does not load the tail."""
+    opened(parts.tail.SerializeToString(), threads)
+
+
+def tail_of(parts: Split) -> tuple[DelegatedNode, ...]:
+    """The operators behind the cut."""
     return tuple(
-        DelegatedNode(next(filter(None, node.output)), node.op_type, NAME, "; ".join(reasons))
+        DelegatedNode(next(filter(None, node.output)), node.op_type, NAME, parts.reason(node))
         for node in parts.tail.graph.node
         if node.op_type != "Constant"
     )
@@ -89,8 +112,13 @@ def loaded(model: AnyDelegated) -> AnyDelegated:
     return model
 
 
-WIDTHS: dict[str, DTypeLike] = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
-"""onnxruntime's names of the floats that are float32 where quantglow computes."""
+def declared_by(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Values of float32 in the types that a session takes."""
+    found = dict(feeds)
+    for info in map(TensorInfo.of_node, session.inputs):
+        if info.name in found and is_float(found[info.name].dtype):
+            found[info.name] = found[info.name].astype(info.dtype, copy=False)
+    return found
 
 
 @dataclass(frozen=True)
@@ -101,10 +129,8 @@ class WholeExecutable:
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs.  Raises ``InputError`` for feeds that the model cannot take."""
-        kinds = {i.name: WIDTHS[i.type] for i in self.session.inputs if i.type in WIDTHS}
-        wide = {name: feeds[name].astype(kind) for name, kind in kinds.items() if name in feeds}
         try:
-            return self.session.run({**feeds, **wide})
+            return self.session.run(declared_by(self.session, feeds))
         except DelegationError as error:
             shapes = {name: array.shape for name, array in feeds.items()}
             raise InputError(
@@ -128,7 +154,8 @@ class PartsExecutable:
         values = {**feeds, **dict(zip(self.known, self.head.run(feeds), strict=True))}
         late = [name for name in self.names if name not in values]
         reads = {name: values[name] for name in self.tail.input_names}
-        values.update(zip(late, self.tail.run(reads, late), strict=True))
+        found = self.tail.run(declared_by(self.tail, reads), late)
+        values.update(zip(late, found, strict=True))
         return [values[name] for name in self.names]
 
 
@@ -154,10 +181,10 @@ class Delegation:
         with suppress(ModelError, DelegationError):
             parts = split(self.source, case.shape_map, case.value_map)
             if parts is not None:
-                return self._cut(parts, case, reasons)
+                return self._cut(parts, case)
         return self._whole(case, reasons)
 
-    def _cut(self, parts: Split, case: Case, reasons: tuple[str, ...]) -> Specialisation:
+    def _cut(self, parts: Split, case: Case) -> Specialisation:
         graph = ready(Source(parts.head).at(case))
         build = self.machine.compile(graph)
         model = bytes(parts.tail.SerializeToString(deterministic=True))
@@ -166,7 +193,7 @@ class Delegation:
         known = tuple(name for name, _ in graph.outputs)
         names = tuple(port.name for port in self.source.signature.outputs)
         executable = PartsExecutable(build.executable, known, self._tails[model], names)
-        rest = tail_of(parts, reasons)
+        rest = tail_of(parts)
         return Specialisation(graph, replace(build, executable=executable, rest=rest), case)
 
     def _whole(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
@@ -181,3 +208,19 @@ class Delegation:
     @cached_property
     def _session(self) -> Session:
         return opened(self.source.serialized(), self.machine.num_threads)
+
+
+@dataclass(frozen=True)
+class DelegationOnUse:
+    """``Delegation`` of a source that is made for the first case that needs it."""
+
+    make: Callable[[], Source]
+    machine: Machine
+
+    def __call__(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
+        """The program for a case that cannot be compiled, for these reasons."""
+        return self._delegation(case, reasons)
+
+    @cached_property
+    def _delegation(self) -> Delegation:
+        return Delegation(self.make(), self.machine)

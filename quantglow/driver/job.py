@@ -8,22 +8,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantglow import debug, frontend, profiling, quantization
-from quantglow.driver.models import (
-    Decided,
-    DecidedByValues,
-    InputShapes,
-    float_family_of,
-    programs_of,
-)
+from quantglow import debug, frontend, interrupts, profiling, quantization
+from quantglow.driver.delegating import DelegationOnUse
+from quantglow.driver.models import InputShapes, float_family_of
+from quantglow.driver.origins import Built, Decided, DecidedByValues, programs_of
 from quantglow.driver.samples import Samples, profile_in
+from quantglow.driver.validation import Validation
 from quantglow.errors import CalibrationError, OptionError, QuantglowError, UnsupportedOpError
+from quantglow.graph.border import leaving
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
+from quantglow.interrupts import say
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, first_of
+from quantglow.profiling.progress import is_shown
 from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.recovery import Memory
@@ -31,6 +31,9 @@ from quantglow.quantization.scope import matching
 from quantglow.quantization.widths import AUTO, value_names
 from quantglow.report import Report, verification
 from quantglow.report.call_report import timed_calls
+from quantglow.report.data_warnings import unlike_training
+from quantglow.report.headline import SAME, UNSEEN, VALIDATION
+from quantglow.report.outputs import Reference, reference
 from quantglow.report.report import report_of
 from quantglow.report.speed import (
     LayerSpeed,
@@ -40,10 +43,11 @@ from quantglow.report.speed import (
     time_ratio,
     with_float,
 )
-from quantglow.report.verification import Verification
+from quantglow.report.verification import Verification, affordable, no_labels, until_interrupted
 from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.specialisations import Specialisation
+from quantglow.types import Array
 
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
 
@@ -60,7 +64,8 @@ class Cut:
 @dataclass
 class Job:
     """One model on its way.  ``float_graph`` has the shapes at which everything is decided: those
-    that most of the data came in.  ``kept`` are samples of these shapes, for the check; ``data``
+    that most of the data came in.  ``kept`` are samples of these shapes for the check, from
+    ``origin``: ``validation``, those that are held out of calibration, or the same; ``data``
     are for all that is decided, where these are few also others (see ``other_shapes``).  Empty and
     None if there is a profile only.
     """
@@ -74,7 +79,12 @@ class Job:
     deadline: Deadline = NEVER
     memory: Memory = field(default_factory=Memory)
     samples: Samples | None = None
+    holds_out: bool = False
+    validation: Validation | None = None
+    origin: str = SAME
     speeds: tuple[LayerSpeed, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def prepare(self, input_shapes: InputShapes | None, data: Any) -> Cut | None:
         """Import the model, or the part of it that can be compiled; then says what is left.
@@ -125,7 +135,7 @@ class Job:
         """
         with debug.timed("profile", self.seconds):
             known = profile_in(self.given)
-            samples = Samples(self.given, self.family, seed=seed)
+            samples = Samples(self.given, self.family, subset_size, self._splits, seed=seed)
             self.profile = known or profiling.profile(
                 self.family,
                 samples,
@@ -138,6 +148,36 @@ class Job:
         if known is None:
             self.samples = samples
             self.kept, self.data = samples.deciding(self.case, self.float_graph)
+            if unseen := samples.unseen(self.case):
+                self.kept, self.origin = affordable(unseen, self.float_graph), UNSEEN
+            if self.verify:
+                self.warnings = self._warnings(samples)
+                if is_shown(progress):
+                    for warning in self.warnings:
+                        say(f"warning: {warning}")
+        if self.validation is not None:
+            self._take_validation(self.validation.at(self.case, self.family))
+
+    @property
+    def _splits(self) -> bool:
+        return self.holds_out and self.validation is None
+
+    def validate_on(self, data: Any) -> None:
+        """Take these samples for the check.  Raises ``CalibrationError``."""
+        self.validation = Validation.of(data, self.family.signature)
+
+    def _take_validation(self, fitting: Validation) -> None:
+        """Check on the samples of ``fitting``, if there are any."""
+        assert self.validation is not None
+        if missing := len(self.validation.samples) - len(fitting.samples):
+            self.notes += (
+                f"{missing} of {len(self.validation.samples)} samples of validation_data have "
+                f"other shapes than the program that is checked ({self.case})",
+            )
+        if fitting.samples:
+            fitting.check(self.float_graph)
+            self.kept, self.origin = fitting.samples, VALIDATION
+        self.validation = fitting
 
     def quantize(
         self,
@@ -223,6 +263,7 @@ class Job:
             kept = SpeedSearch(
                 lambda names: build(names).executable,
                 lambda one, other: time_ratio(one, other, feeds),
+                deadline=self.deadline,
             ).run(slower(speeds), [speed.name for speed in speeds])
         self.speeds = with_float(speeds, kept)
         return excluding(config, kept)
@@ -233,34 +274,56 @@ class Job:
 
     def compile(self, machine: Machine) -> CompiledModel:
         """The quantized model, checked."""
-        build = machine.compile(self.quantized.graph)
-        seconds = {**self.seconds, **build.seconds}
-        with debug.timed("verify", seconds):
-            found = self._verification(build)
+        checked = list(until_interrupted(self.kept if self.verify else ()))
+        with reference(self.model, self.quantized.prepared.graph, checked) as wanted:
+            build = machine.compile(self.quantized.graph)
+            seconds = {**self.seconds, **build.seconds}
+            with debug.timed("verify", seconds):
+                found = self._verification(build, wanted, checked)
         report = replace(
             checked_report(build, seconds, found),
+            notes=(*self.notes, *found.notes, *interrupts.notes()),
+            warnings=self.warnings,
+            origin=self.origin if found.samples else "",
             profile={"samples": self.profile.samples, "tensors": len(self.profile.histograms)},
             speeds=self.speeds,
         )
         return self.model_of(build, machine, report)
 
+    def _warnings(self, samples: Samples) -> tuple[str, ...]:
+        """Signs that the calibration data is not what the model was trained on."""
+        found = samples.seen.warnings()
+        if not isinstance(self.model, Graph):
+            imported = frontend.open_model(self.model).at(self.case)
+            found += unlike_training(imported, samples.fitting(self.case)[1])
+        return tuple(found)
+
     def model_of(self, build: Build, machine: Machine, report: Report) -> CompiledModel:
         """The compiled model of a build of the quantized graph."""
         first = Specialisation(self.quantized.graph, build, self.case)
-        programs = programs_of(self.family, first, machine, decided=self._decided())
+        built = Built(self.family, self._decided())
+        whole = DelegationOnUse(lambda: built.source, machine)
+        programs = programs_of(built, first, machine, whole)
         return CompiledModel(programs, lambda: report, self.profile)
 
-    def _verification(self, build: Build) -> Verification:
+    def _verification(
+        self, build: Build, wanted: Reference, checked: Sequence[Feeds]
+    ) -> Verification:
         precisions = self.quantized.report
         is_float = precisions.count("float") == len(precisions.nodes)
         nothing = (NOTHING_QUANTIZED,) if is_float else ()
         if not self.verify:
-            return verification.unverified(precisions, *nothing)
-        run = build.executable.run
+            return verification.unverified(precisions, *self.family.notes, *nothing)
+        ends = self.quantized.graph.signature.outputs
+
+        def run(feeds: Mapping[str, Array]) -> list[Array]:
+            return leaving(ends, build.executable.run(feeds))
+
         prepared = self.quantized.prepared
         graphs = (prepared.graph, self.quantized.graph, precisions)
-        found = verification.verify(self.model, *graphs, run, self.kept, prepared.profile)
-        return replace(found, notes=(*found.notes, *nothing))
+        right = self.validation.right if self.validation else no_labels
+        found = verification.verify(wanted, *graphs, run, checked, prepared.profile, right)
+        return replace(found, notes=(*found.notes, *self.family.notes, *nothing))
 
 
 def main_case(family: Family, profile: Profile) -> Case:
@@ -283,7 +346,7 @@ def main_case(family: Family, profile: Profile) -> Case:
 def compiled_float(family: Family, graph: Graph, machine: Machine) -> CompiledModel:
     """A float model, compiled for the shapes of ``graph`` at once."""
     build = machine.compile(graph)
-    programs = programs_of(family, Specialisation(graph, build), machine)
+    programs = programs_of(Built(family), Specialisation(graph, build), machine)
     return CompiledModel(programs, lambda: report_of(build, {}))
 
 
@@ -295,6 +358,7 @@ def checked_report(build: Build, seconds: Mapping[str, float], found: Verificati
         layers=found.layers,
         compared_with=found.compared_with,
         samples=found.samples,
+        right=found.right,
         notes=found.notes,
     )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from quantglow.arguments import file_path
@@ -17,6 +16,7 @@ from quantglow.errors import FileFormatError, InputError, ModelError
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
+from quantglow.lazy import cached_property
 from quantglow.ops.external import External
 from quantglow.report.report import Report, report_of
 from quantglow.runtime import saving
@@ -34,7 +34,7 @@ from quantglow.runtime.specialisations import (
 
 if TYPE_CHECKING:
     from quantglow.driver.delegating import Delegation
-    from quantglow.driver.models import Origin
+    from quantglow.driver.origins import Origin
 
 
 def load(
@@ -154,14 +154,14 @@ class Reopened:
 
     @cached_property
     def _origin(self) -> Origin:
-        from quantglow.driver.models import Origin
+        from quantglow.driver.origins import Origin
 
         return Origin.restored(self.saved)
 
     @cached_property
     def _delegation(self) -> Delegation:
         from quantglow.driver.delegating import Delegation
-        from quantglow.driver.models import source_of
+        from quantglow.driver.origins import source_of
 
         return Delegation(source_of(self.saved), self.machine)
 

@@ -7,21 +7,21 @@ from typing import Any
 
 from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
 from quantglow.driver.control import AccuracyContract, quantized
-from quantglow.driver.delegating import partly_compiled
+from quantglow.driver.delegating import check_tail, delegated_model, partly_compiled
 from quantglow.driver.job import Cut, Job
 from quantglow.driver.models import (
     InputShapes,
 )
-from quantglow.errors import (
-    OptionError,
-)
+from quantglow.errors import DelegationError, OptionError, UnsupportedOpError
+from quantglow.frontend import open_model
 from quantglow.graph.graph import Graph
+from quantglow.interrupts import keeping_best
 from quantglow.options import QuantizationConfig
 from quantglow.profiling.data import Feeds
 from quantglow.quantization import accuracy_control
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.delegated import PartlyCompiledModel
+from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
 
 
 def quantize_and_compile(
@@ -48,22 +48,33 @@ def quantize_and_compile(
     seed: int = 0,
     input_shapes: InputShapes | None = None,
     measure_speed: bool = False,
-) -> CompiledModel | PartlyCompiledModel:
+    validation_data: Any = None,
+) -> CompiledModel | DelegatedModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
     model             path, bytes or ``onnx.ModelProto``
-    calibration_data  samples (dicts, arrays or tuples; ``subset_size`` are used at most), a
-                      CalibrationDataReader, an ``.npz`` path, a ``Profile`` or its path
+    calibration_data  samples (dicts, arrays or tuples), a CalibrationDataReader, an ``.npz`` path,
+                      a ``Profile`` or its path
+    subset_size       samples (batches of the model) that are calibrated on at most
+    validation_data   samples for the check, in the forms of ``calibration_data``; a dict or
+                      ``.npz`` file may have an array ``labels`` (class indices) beside the inputs:
+                      the report then has the share of right answers of float and int8
     max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
     max_minutes       bounds each search (ranges and scales; steps out of int8 and their ranking)
-    verify            compare with onnxruntime on calibration samples, for the report
+    verify            compare with onnxruntime, for the report, on samples that are held out of
+                      calibration: up to 60 beyond ``subset_size``, or one in five of ten or more;
+                      of fewer, on the same.  False: calibrate on all
     progress          progress bar on stderr; "auto": only on a terminal
     input_shapes      fixes the shapes that the model leaves free; without it, it serves them all
     measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
     target, num_threads  see ``compile``; the other options: see ``QuantizationConfig``
 
-    Raises ``quantglow.errors``; ``model_type`` has no rules yet, so it is refused.  Where shapes
-    are only known at run time, onnxruntime runs the rest (``PartlyCompiledModel``).
+    Ctrl-C ends what is under way and keeps the best so far, in every stage after the import; a
+    second one aborts.  The report says what was cut.
+
+    Raises ``quantglow.errors``; ``model_type`` has no rules yet, so it is refused.  No model is
+    refused because it cannot be compiled: onnxruntime runs what cannot (``PartlyCompiledModel``),
+    or, as in ``compile``, all of it (``DelegatedModel``).  The report says which.
     """
     refuse_unavailable(model_type=model_type)
     max_minutes = None if max_minutes is None else positive("max_minutes", max_minutes)
@@ -83,13 +94,33 @@ def quantize_and_compile(
     input_shapes = shapes("input_shapes", input_shapes)
     measure_speed = flag("measure_speed", measure_speed)
     machine = Machine.of(target, num_threads)
-    job = Job(model, verify=flag("verify", verify))
-    cut = job.prepare(input_shapes, calibration_data)
-    job.calibrate(subset_size, progress, seed)
-    job.end_searches_after(max_minutes)
-    chosen = job.without_slower(config, machine, progress) if measure_speed else config
+    verify = flag("verify", verify)
+    job = Job(model, verify=verify, holds_out=verify)
+    try:
+        cut = prepared(job, input_shapes, calibration_data, machine)
+    except UnsupportedOpError as error:
+        return delegated_model(open_model(model), error, machine.num_threads)
+    if validation_data is not None:
+        job.validate_on(validation_data)
     whole = whole_model(cut)
-    return whole(quantized(job, chosen, contract, machine, whole, progress))
+    with keeping_best():
+        job.calibrate(subset_size, progress, seed)
+        job.end_searches_after(max_minutes)
+        chosen = job.without_slower(config, machine, progress) if measure_speed else config
+        return whole(quantized(job, chosen, contract, machine, whole, progress))
+
+
+def prepared(job: Job, input_shapes: InputShapes | None, data: Any, machine: Machine) -> Cut | None:
+    """The prepared job's cut, if the model has one.  Raises ``UnsupportedOpError`` where nothing
+    of it can be compiled, or onnxruntime does not take the rest: before the work, not after.
+    """
+    cut = job.prepare(input_shapes, data)
+    if cut is not None:
+        try:
+            check_tail(cut.parts, machine.num_threads)
+        except DelegationError as refusal:
+            raise cut.error from refusal
+    return cut
 
 
 def quantized_under(
@@ -102,9 +133,10 @@ def quantized_under(
     """An optimized float graph quantized on all of the samples and compiled, not checked."""
     job = Job(graph, verify=False)
     job.prepare(None, samples)
-    job.calibrate(len(samples), "auto", config.seed)
-    job.end_searches_after(contract.max_minutes if contract else None)
-    return quantized(job, config, contract, machine, whole_model(None), "auto")
+    with keeping_best():
+        job.calibrate(len(samples), "auto", config.seed)
+        job.end_searches_after(contract.max_minutes if contract else None)
+        return quantized(job, config, contract, machine, whole_model(None), "auto")
 
 
 def whole_model(cut: Cut | None) -> Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]:
@@ -135,7 +167,7 @@ def accuracy_contract(
 
     Until the contract holds, values become int16, then operators float, in the order of
     ``quantglow.quantization.ladder``.  Without ``validation_fn`` the figure is minus the relative
-    error of the outputs on calibration samples, ``10 ** (-SQNR / 20)``: a drop of 0.1 is 20 dB.
+    error of the outputs on the samples checked, ``10 ** (-SQNR / 20)``: a drop of 0.1 is 20 dB.
     """
     choice("drop_type", drop_type, accuracy_control.DROP_TYPES)
     if max_drop is not None:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from quantglow import quantization
+from quantglow.driver.held_out import HeldOut, digest_of
 from quantglow.errors import QuantglowError
 from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import Listener, interpret
 from quantglow.profiling import Profile
-from quantglow.profiling.data import Feeds, feeds_of
+from quantglow.profiling.data import Feeds, Located, feeds_of
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization.other_shapes import Elsewhere, are_alike, sharing
 from quantglow.quantization.recovery import MOST_NBYTES, Reservoir, capacity, sample_nbytes
+from quantglow.report.data_warnings import Seen
 from quantglow.report.verification import MAX_SAMPLES
 from quantglow.types import Array
 
@@ -41,20 +45,26 @@ def profile_in(data: Any) -> Profile | None:
 
 @dataclass
 class Samples:
-    """Calibration data as feeds; some are kept for accuracy recovery, the first for the check."""
+    """Calibration data as feeds; some are kept for accuracy recovery, the first for the check.
+
+    With ``holds_out`` others are kept for the check, which are not among these feeds, and all that
+    are there are calibrated on: ``subset_size`` at most.
+    """
 
     data: Any
     family: Family
+    subset_size: int = sys.maxsize
+    holds_out: bool = False
     kept: list[Feeds] = field(default_factory=list)
     drawn: Reservoir | None = None
     seed: int = 0
     latest: Feeds = field(default_factory=dict)
     runs: quantization.FloatRuns | None = None
+    held: HeldOut | None = None
+    seen: Seen = field(default_factory=Seen)
 
-    def __iter__(self) -> Iterator[Feeds]:
-        for feeds in feeds_of(self.data, self.family.signature):
-            # The caller may fill the same array again for the next sample.
-            own = {name: array.copy() for name, array in feeds.items()}
+    def __iter__(self) -> Iterator[Located]:
+        for own in self._split() if self.holds_out else self._read():
             if len(self.kept) < MAX_SAMPLES:
                 self.kept.append(own)
             if self.drawn is None:
@@ -62,6 +72,27 @@ class Samples:
             self.drawn.add(own)
             self.latest = own
             yield own
+
+    def _read(self) -> Iterator[Located]:
+        for feeds in feeds_of(self.data, self.family.signature):
+            # The caller may fill the same array again for the next sample.
+            own = Located({name: array.copy() for name, array in feeds.items()}, feeds.place)
+            self.seen.add(own, digest_of(own))
+            yield own
+
+    def _split(self) -> Iterator[Located]:
+        """The samples that are not held out."""
+        samples = self._read()
+        for feeds in islice(samples, self.subset_size):
+            self.held = self.held or HeldOut.fitting(feeds)
+            yield from self.held.offer(feeds)
+        if self.held is not None:
+            yield from self.held.end(list(islice(samples, self.held.capacity)))
+
+    def unseen(self, case: Case) -> list[Feeds]:
+        """The samples of a case that are held out."""
+        held = self.held.samples if self.held else []
+        return [s for s in held if Case.fitting(s, self.family.deciding) == case]
 
     def run(self, graph: Graph, feeds: Mapping[str, Array], listeners: Sequence[Listener]) -> None:
         """``interpret`` the latest sample; what comes next finds its values in ``runs``."""

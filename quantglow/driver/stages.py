@@ -20,7 +20,9 @@ from quantglow.errors import (
     CalibrationError,
     OptionError,
 )
+from quantglow.graph.border import entering, leaving
 from quantglow.graph.graph import Graph
+from quantglow.interrupts import keeping_best
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.report import Diagnosis, diagnosis
@@ -74,7 +76,8 @@ def profile(
         )
     job = Job(model, verify=False)
     job.prepare(shapes("input_shapes", input_shapes), calibration_data)
-    return profiling.profile(job.family, job.given, subset_size=subset_size, progress=progress)
+    with keeping_best():
+        return profiling.profile(job.family, job.given, subset_size=subset_size, progress=progress)
 
 
 def quantize(
@@ -93,14 +96,19 @@ def quantize(
             "Remedy: record one with quantglow.profile"
         )
     known = profile if isinstance(profile, Profile) else Profile.load(profile)
-    return quantization.quantize(float_graph_of(graph), known, config_of(config), data=data)
+    with keeping_best():
+        return quantization.quantize(float_graph_of(graph), known, config_of(config), data=data)
 
 
 def interpret(graph: Graph, feeds: Mapping[str, Array]) -> list[Array]:
-    """Outputs of a graph by the reference interpreter, in the order of its outputs."""
+    """Outputs of a graph by the reference interpreter, in the order of its outputs.
+
+    Arrays have the types that the model declares, as in ``CompiledModel.run``.
+    """
     instance("graph", graph, Graph, "a Graph, as import_model gives it")
     check_mapping(feeds)
-    return interpreter.interpret(graph, {name: as_array(name, a) for name, a in feeds.items()})
+    ends, given = graph.signature, {name: as_array(name, a) for name, a in feeds.items()}
+    return leaving(ends.outputs, interpreter.interpret(graph, entering(ends.inputs, given)))
 
 
 def diagnose(
@@ -129,18 +137,21 @@ def diagnose(
     sensitivity = flag("sensitivity", sensitivity)
     progress = progress_mode("progress", progress)
     config = config_of(config)
-    job = Job(model, verify=False)
+    job = Job(model, verify=False, holds_out=True)
     job.prepare(shapes("input_shapes", input_shapes), calibration_data)
-    job.calibrate(subset_size, progress, config.seed)
-    if not job.kept:
-        raise CalibrationError(
-            "a profile holds no samples to measure on. Remedy: pass the calibration samples."
+    with keeping_best():
+        job.calibrate(subset_size, progress, config.seed)
+        if not job.kept:
+            raise CalibrationError(
+                "a profile holds no samples to measure on. Remedy: pass the calibration samples."
+            )
+        job.quantize(config)
+        prepared = job.quantized.prepared
+        graphs = (prepared.graph, job.quantized.graph, job.quantized.report)
+        kept = job.kept[:samples]
+        return diagnosis.diagnose(
+            *graphs, kept, prepared.profile, sensitivity=sensitivity, shown=worst
         )
-    job.quantize(config)
-    prepared = job.quantized.prepared
-    graphs = (prepared.graph, job.quantized.graph, job.quantized.report)
-    kept = job.kept[:samples]
-    return diagnosis.diagnose(*graphs, kept, prepared.profile, sensitivity=sensitivity, shown=worst)
 
 
 def config_of(config: QuantizationConfig | None) -> QuantizationConfig:

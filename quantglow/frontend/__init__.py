@@ -1,26 +1,32 @@
 """ONNX import and export: the only rooms that know ``onnx``.
 
 - ``source``: the way in, for any number of shapes.  ``loading`` makes a checked model of untrusted
-  bytes, ``input_shapes`` concrete shapes, ``source_hash`` the name of what it computes.
+  bytes, ``external_data`` reads the weights beside it, ``inlining`` counts the nodes of its local
+  functions; ``input_shapes`` gives concrete shapes, ``source_hash`` the name of what it computes;
+  ``budget`` limits what one import takes; ``proto`` walks over nodes and tensors.
 - ``importer``: nodes, one by one, by the tables of ``operators``; ``context`` is what an importer
   sees, ``values`` what a name stands for.  What has no importer: ``expansion`` by the standard's
-  definition, else ``external``, for onnxruntime; ``folding`` and ``evaluation`` of known values.
-- ``split``: a model cut where shapes stop being known; ``restamping``: under an older opset;
-  ``stored_weights``: in a saved file; ``peer_model``: for onnxruntime's quantizer.
+  definition, else ``external``, for onnxruntime
+  (``ml_types``: its types); ``folding`` and ``evaluation`` of known values.
+- ``split``: a model cut where shapes stop being known, or types are none of ours (``label_codes``:
+  not for the strings of classifiers); ``restamping``: under an older opset; ``stored_weights``: in
+  a saved file; ``peer_model``: for onnxruntime's quantizer.
 - ``export``: the way out.
 """
 
 from quantglow.frontend.export.model import export_onnx
 from quantglow.frontend.source import Source, import_model, open_model
-from quantglow.frontend.split import Split, split
-from quantglow.frontend.stored_weights import restored, stored
+from quantglow.frontend.split import Split, reasons, split
+from quantglow.frontend.stored_weights import Places, restored, stored
 
 __all__ = [
+    "Places",
     "Source",
     "Split",
     "export_onnx",
     "import_model",
     "open_model",
+    "reasons",
     "restored",
     "split",
     "stored",

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar, cast
 
 import numpy as np
 import onnx
 
+from quantglow.frontend.budget import Meter
 from quantglow.frontend.values import (
     Coded,
     Foreign,
@@ -31,6 +31,7 @@ from quantglow.frontend.values import (
 )
 from quantglow.graph.case import MOST_DECIDING
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.lazy import cached_property
 from quantglow.ops.quantization import Dequantize, Table
 from quantglow.types import Array, DType, ElementType
 
@@ -50,9 +51,11 @@ class Scope:
     ``delegate``: nodes without an importer become External nodes, where ``declared``, the types
     that the model states, or inference give them concrete types.  ``placeholders`` are nodes that
     stand for values nobody made, ``missed`` those whose values an importer had to know.
+    ``conditions``: values, and what each must be for the branch that is imported to be taken.
     """
 
     opsets: dict[str, int]
+    meter: Meter
     reserved: frozenset[str]
     used: frozenset[str]
     delegate: bool = False
@@ -62,6 +65,7 @@ class Scope:
     placeholders: set[Value] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     missed: list[Node] = field(default_factory=list)
+    conditions: list[tuple[Node, bool]] = field(default_factory=list)
     claimed: set[str] = field(default_factory=set)
     shared: dict[tuple[object, str], Node] = field(default_factory=dict)
 
@@ -268,6 +272,10 @@ class Call:
         array = as_float32(layout(self.array(position, "weight")))
         return Constant(name=self.scope.claim(name, derived=True), value=array)
 
+    def reserve(self, shape: Sequence[int], itemsize: int) -> None:
+        """Refuse an array of this shape, before it is made, if the import has no room for it."""
+        self.scope.meter.reserve(str(self.proto.output[0]), shape, itemsize)
+
     def constant(self, tag: str, array: Array) -> Constant:
         """A float32 constant that only this node needs."""
         return Constant(name=self.derived(tag), value=as_float32(array))
@@ -290,11 +298,18 @@ Imported = Result | Sequence[Result]
 Importer = Callable[[Call], Imported]
 AnyImporter = TypeVar("AnyImporter", bound=Importer)
 
-DOMAINS = frozenset({"", "com.microsoft"})
-"""The standard operators, and those that onnxruntime's tools write."""
+ML = "ai.onnx.ml"
+DOMAINS = frozenset({"", ML, "com.microsoft"})
+"""The standard operators, those of classical machine learning, and those that onnxruntime's tools
+write."""
 
 IMPORTERS: dict[str, Importer] = {}
-"""Importers by op type; outside the standard domain by ``domain.op_type``."""
+"""Importers by ``qualified`` op type."""
+
+
+def qualified(proto: onnx.NodeProto) -> str:
+    """The op type; outside the standard domain ``domain.op_type``."""
+    return f"{proto.domain}.{proto.op_type}" if proto.domain else str(proto.op_type)
 
 
 def importer(*op_types: str) -> Callable[[AnyImporter], AnyImporter]:

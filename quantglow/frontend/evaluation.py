@@ -7,6 +7,7 @@ lengths and of more.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -14,12 +15,23 @@ from typing import cast
 import onnx
 
 from quantglow.errors import BackendError
-from quantglow.frontend.context import IMPORTERS, Call, Result, Scope, Unsupported
+from quantglow.frontend.budget import Meter
+from quantglow.frontend.context import (
+    IMPORTERS,
+    ML,
+    Call,
+    Importer,
+    Result,
+    Scope,
+    Unsupported,
+    qualified,
+)
 from quantglow.frontend.external import delegated
-from quantglow.frontend.folding import check_size, inferred_types
+from quantglow.frontend.folding import admit, inferred_types
 from quantglow.frontend.values import Known, Value
 from quantglow.graph.graph import topological_order
-from quantglow.graph.node import Node
+from quantglow.graph.node import Constant, Node
+from quantglow.ops.work import work_of
 from quantglow.types import Array
 
 FLOAT = onnx.TensorProto.FLOAT
@@ -34,16 +46,20 @@ Bind = Callable[[onnx.NodeProto, Sequence[Result], Scope], dict[str, Value]]
 
 
 def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]) -> bool:
-    """Whether the node is known, computes with float32, and its results are of types held."""
-    if proto.op_type not in IMPORTERS:
+    """Whether the node is known, computes with float32, and its results are of types held.
+
+    So are all of ai.onnx.ml: ``onnx.reference`` has another idea of the scores of trees, and gives
+    integers where the operators give floats.
+    """
+    if (kind := qualified(proto)) not in IMPORTERS and proto.domain != ML:
         return False
     known = [v for v in operands.values() if isinstance(v, Known)]
     if len(known) < len(operands) or not all(v.array.size for v in known):
         return False
     kinds = {v.onnx_type for v in known}
     results = {element for element, _ in inferred_types(proto, operands, opsets).values()}
-    held = COMPUTED | {onnx.TensorProto.UINT8} if proto.op_type in BYTES else COMPUTED
-    return FLOAT in kinds and kinds | results <= held
+    held = COMPUTED | {onnx.TensorProto.UINT8} if kind in BYTES else COMPUTED
+    return (FLOAT in kinds or proto.domain == ML) and kinds | results <= held
 
 
 def evaluated(
@@ -53,22 +69,29 @@ def evaluated(
 
     What the importer refuses is evaluated by onnxruntime, or ``Unsupported`` is raised.
     """
-    check_size(proto, operands, scope.opsets)
+    admit(proto, operands, scope.opsets, scope.meter)
     plain = {name: Known(name, cast(Known, value).array) for name, value in operands.items()}
     inner = replace(scope, values=dict[str, Value](plain), problems=[], claimed=set(), shared={})
     try:
-        made = IMPORTERS[proto.op_type](Call(proto, inner))
+        made = importer_of(proto)(Call(proto, inner))
         results = bind(proto, made if isinstance(made, Sequence) else [made], inner)
     except Unsupported as reason:
         results = handed_over(proto, inner, reason)
     try:
         return {
-            name: Known(name, computed(value)) if isinstance(value, Node) else value
+            name: Known(name, computed(value, scope.meter)) if isinstance(value, Node) else value
             for name, value in results.items()
             if name
         }
     except BackendError as error:
         raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from error
+
+
+def importer_of(proto: onnx.NodeProto) -> Importer:
+    """The importer of the node.  Raises ``Unsupported``."""
+    if (kind := qualified(proto)) not in IMPORTERS:
+        raise Unsupported("there is no importer for this operator")
+    return IMPORTERS[kind]
 
 
 def handed_over(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dict[str, Value]:
@@ -79,10 +102,19 @@ def handed_over(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dic
     return results
 
 
-def computed(node: Node) -> Array:
+def computed(node: Node, meter: Meter) -> Array:
     """The value of a node that depends on Constants only."""
+    steps = topological_order([node])
+    reads = Counter(operand for step in steps for operand in step.operands)
     values: dict[Node, Array] = {}
-    for step in topological_order([node]):
-        operands = (values[operand] for operand in step.operands)
-        values[step] = step.evaluate(*operands)
-    return values[node]
+    for step in steps:
+        if not isinstance(step, Constant):
+            meter.reserve(step.name, step.type.shape, step.type.dtype.numpy.itemsize)
+            meter.spend(work_of(step))
+        values[step] = step.evaluate(*(values[operand] for operand in step.operands))
+        reads.subtract(step.operands)
+        for operand in {o for o in step.operands if not reads[o]}:
+            del values[operand]
+    result = values[node]
+    meter.made(node.name, result.shape, result.itemsize)
+    return result

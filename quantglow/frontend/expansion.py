@@ -9,10 +9,10 @@ from typing import Any
 
 import onnx
 
-from quantglow.errors import ModelError
+from quantglow.errors import ImportBudgetError, ModelError
 from quantglow.frontend.context import Scope, Unsupported
 from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES, typed
-from quantglow.frontend.loading import opsets_of
+from quantglow.frontend.proto import opsets_of
 from quantglow.frontend.values import Value
 
 ImportNodes = Callable[[Iterable[onnx.NodeProto], Scope], None]
@@ -40,6 +40,8 @@ def expanded(
     )
     try:
         import_nodes([node for node in nodes if any(node.output)], inner)
+    except ImportBudgetError:
+        raise
     except ModelError as error:
         raise Unsupported(f"its definition cannot be imported: {error}") from error
     if inner.problems:

@@ -13,11 +13,20 @@ from dataclasses import dataclass
 import onnx
 
 from quantglow.errors import FileFormatError, ModelError
-from quantglow.frontend.context import AlreadyReported, Scope, Unsupported
+from quantglow.frontend.context import AlreadyReported, Scope, Unsupported, qualified
 from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES, with_defaults
-from quantglow.frontend.loading import all_tensors, decoded
+from quantglow.frontend.loading import decoded
+from quantglow.frontend.ml_types import ml_types
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
-from quantglow.frontend.values import Known, Value, as_element, held_dtype
+from quantglow.frontend.proto import all_tensors
+from quantglow.frontend.values import (
+    Known,
+    Value,
+    as_element,
+    held_dtype,
+    onnx_type_of,
+    shape_of,
+)
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.external import External
 from quantglow.types import Array, DType, TensorType
@@ -33,7 +42,8 @@ def delegated(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Val
     made = single_model(proto, scope)
     if made is None:
         return None
-    types = concrete_types(made.proto, scope)
+    types = ml_types(proto, operand_types(proto, scope))
+    types |= concrete_types(made.proto, scope)
     outputs = [name for name in proto.output if name and name in scope.used]
     if not outputs or not all(name in types for name in outputs):
         return None
@@ -43,7 +53,6 @@ def delegated(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Val
     except onnx.checker.ValidationError:
         return None
     model = made.proto.SerializeToString(deterministic=True)
-    op_type = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
     return {
         name: External(
             name=scope.claim(name),
@@ -51,11 +60,18 @@ def delegated(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Val
             model=model,
             output=position,
             result=types[name],
-            op_type=op_type,
+            op_type=qualified(proto),
             reason=reason,
         )
         for position, name in enumerate(outputs)
     }
+
+
+def operand_types(proto: onnx.NodeProto, scope: Scope) -> list[TensorType]:
+    """As far as the graph has them; a node that was taken alone has no others."""
+    values = [scope.values[name] for name in proto.input if name]
+    kinds = [(held_dtype(onnx_type_of(value)), shape_of(value)) for value in values]
+    return [TensorType(dtype, shape) for dtype, shape in kinds if dtype and shape is not None]
 
 
 @dataclass(frozen=True)
@@ -139,7 +155,7 @@ def concrete_types(proto: onnx.ModelProto, scope: Scope) -> Types:
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     try:
         probe.graph.node[0].CopyFrom(with_defaults(proto.graph.node[0], scope.opsets))
-        probe = onnx.shape_inference.infer_shapes(probe, data_prop=True)
+        probe = onnx.shape_inference.infer_shapes(probe)
     except (*INFERENCE_FAILURES, *FAILURES):
         probe.Clear()
     inferred = {info.name: info for info in probe.graph.output}

@@ -7,15 +7,17 @@ result before it is computed, and types the results of nodes that were refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 
+from quantglow.frontend.budget import Meter
 from quantglow.frontend.context import Unsupported
 from quantglow.frontend.values import Known, Value, onnx_type_of, shape_of
+from quantglow.ops.work import ELEMENT_WORK
 from quantglow.types import Array
 
 FAILURES = (
@@ -53,8 +55,24 @@ _CHANGED = {"Hardmax": 13, "LogSoftmax": 13, "Resize": 11, "Softmax": 13}
 _IMPLEMENTED = {"DequantizeLinear": 19}
 """Opset whose evaluation also serves older opsets, for ops it does not have in an older one."""
 
-MAX_CONSTANT_ELEMENTS = 2**28
-"""Larger results are not computed at import (1 GiB as float32)."""
+_PRODUCTS = frozenset({"Conv", "ConvInteger", "ConvTranspose", "Einsum", "QLinearConv"})
+"""Operators whose work is bounded by elements of the result times those of an operand."""
+
+_LOOPS = frozenset(
+    {
+        *("AveragePool", "Col2Im", "DeformConv", "Erf", "GatherElements", "GatherND", "GridSample"),
+        *("LpPool", "LRN", "MaxPool", "MaxUnpool", "NonMaxSuppression", "Resize", "RoiAlign"),
+        *("Scatter", "ScatterElements", "ScatterND", "STFT", "StringNormalizer", "TensorScatter"),
+        *("TfIdfVectorizer", "Upsample"),
+    }
+)
+"""Operators that the evaluator computes in a loop of Python over the elements."""
+
+LOOP_WORK = 20_000
+"""Multiply-accumulates of a matrix product in the time in which Python computes one element."""
+
+SLOW_PRODUCT = 100
+"""The same for a multiply-accumulate of types for which NumPy has no fast product."""
 
 _SMALL = 4096
 
@@ -70,10 +88,10 @@ def foldable(proto: onnx.NodeProto, operands: Mapping[str, Value], opset: int) -
 
 
 def fold(
-    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]
+    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int], meter: Meter
 ) -> list[Known]:
     """The values of the named outputs.  Raises ``Unsupported`` where ONNX cannot evaluate them."""
-    check_size(proto, operands, opsets)
+    admit(proto, operands, opsets, meter)
     outputs = [name for name in proto.output if name]
     feeds = {name: v.array for name, v in operands.items() if isinstance(v, Known)}
     graph = onnx.helper.make_graph(
@@ -83,9 +101,12 @@ def fold(
     version = max(opsets[""], _IMPLEMENTED.get(proto.op_type, 0))
     try:
         arrays = evaluator_class()(graph, opsets={**opsets, "": version}).run(None, feeds)
-        return [Known(n, as_array(a)) for n, a in zip(outputs, arrays, strict=True)]
+        found = [Known(n, as_array(a)) for n, a in zip(outputs, arrays, strict=True)]
     except FAILURES as error:
         raise Unsupported(f"it is constant, but cannot be evaluated: {error}") from None
+    for known in found:
+        meter.made(known.name, known.shape, known.array.itemsize)
+    return found
 
 
 @cache
@@ -103,13 +124,43 @@ def as_array(value: object) -> Array:
     return np.asarray(value)
 
 
-def check_size(
-    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]
+def admit(
+    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int], meter: Meter
 ) -> None:
-    """Raise ``Unsupported`` before a hostile node fills the memory."""
-    for name, (_, shape) in inferred_types(proto, operands, opsets).items():
-        if shape is not None and math.prod(shape) > MAX_CONSTANT_ELEMENTS:
-            raise Unsupported(f"constant {name!r} would have shape {shape}")
+    """Raise ``ImportBudgetError`` before a hostile node fills the memory or never ends."""
+    results = 0
+    for name, (element, shape) in inferred_types(proto, operands, opsets).items():
+        if shape is not None:
+            meter.reserve(name, shape, itemsize_of(element))
+            results += math.prod(shape)
+    meter.spend(work_of_evaluation(proto, operands, results))
+
+
+def itemsize_of(element: int) -> int:
+    """Bytes of an element in memory; at least those of one in a NumPy array of objects."""
+    try:
+        return int(onnx.helper.tensor_dtype_to_np_dtype(element).itemsize)
+    except KeyError:
+        return 8
+
+
+def work_of_evaluation(proto: onnx.NodeProto, operands: Mapping[str, Value], results: int) -> int:
+    """Upper bound of the time of an evaluation, in multiply-accumulates of a matrix product."""
+    arrays = [value.array for value in operands.values() if isinstance(value, Known)]
+    elements = results + sum(array.size for array in arrays)
+    moved = elements * (LOOP_WORK if proto.op_type in _LOOPS else ELEMENT_WORK)
+    is_fast = all(array.dtype.char in "fd" for array in arrays)
+    return moved + products_of(proto, arrays, results) * (1 if is_fast else SLOW_PRODUCT)
+
+
+def products_of(proto: onnx.NodeProto, arrays: Sequence[Array], results: int) -> int:
+    """Upper bound of the multiply-accumulates of a node that is a product, else 0."""
+    kind = proto.op_type
+    if kind in _PRODUCTS:
+        return results * max((array.size for array in arrays), default=0)
+    if kind == "Gemm" or "MatMul" in kind:
+        return results * max(((0, *array.shape)[-1] for array in arrays[:2]), default=0)
+    return 0
 
 
 def inferred_types(
@@ -152,8 +203,12 @@ def typed(name: str, value: Value) -> onnx.ValueInfoProto:
 
 
 def small_tensor(value: Value) -> onnx.TensorProto | None:
-    """A known integer operand, which may decide the shape of the result."""
-    if not isinstance(value, Known) or value.array.size > _SMALL or value.array.dtype.kind != "i":
+    """A known operand that may decide the shape of the result."""
+    if (
+        not isinstance(value, Known)
+        or value.array.size > _SMALL
+        or value.array.dtype.kind not in "if"
+    ):
         return None
     return onnx.numpy_helper.from_array(value.array)
 

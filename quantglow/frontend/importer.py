@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from quantglow.errors import ModelError, TypeRuleError
+from quantglow.frontend.budget import Meter, described
 from quantglow.frontend.context import (
     DOMAINS,
     IMPORTERS,
@@ -17,16 +18,17 @@ from quantglow.frontend.context import (
     Result,
     Scope,
     Unsupported,
+    qualified,
 )
-from quantglow.frontend.evaluation import evaluated, is_ours
+from quantglow.frontend.evaluation import evaluated, importer_of, is_ours
 from quantglow.frontend.expansion import expanded
 from quantglow.frontend.external import delegated
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
-from quantglow.frontend.loading import all_nodes, opsets_of
 from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
 from quantglow.frontend.operators.qlinear import import_float_product, import_qlinear
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
+from quantglow.frontend.proto import OLDEST_OPSET, all_nodes, opsets_of
 from quantglow.frontend.values import Foreign, Known, Value, array_of, held_dtype, shape_of
 from quantglow.graph.case import Values
 from quantglow.graph.node import Input, Node
@@ -34,14 +36,15 @@ from quantglow.graph.signature import Shapes
 from quantglow.types import TensorType
 
 
-def new_scope(proto: onnx.ModelProto, delegate: bool = False) -> Scope:
+def new_scope(proto: onnx.ModelProto, meter: Meter, delegate: bool = False) -> Scope:
     """The names of the main graph reserved."""
     graph = proto.graph
     nodes = list(all_nodes(graph.node))
     read = {name for node in nodes for name in node.input}
     made = {name for node in graph.node for name in node.output}
     return Scope(
-        opsets=opsets_of(proto),
+        opsets={"": OLDEST_OPSET, **opsets_of(proto)},
+        meter=meter,
         reserved=frozenset({*made, *(i.name for i in graph.input)}),
         used=frozenset(read | outputs_of_graphs(graph, nodes)),
         delegate=delegate,
@@ -122,6 +125,7 @@ def live_nodes(graph: onnx.GraphProto) -> list[onnx.NodeProto]:
 def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
     """Bind the outputs of all nodes; a refused node leaves its reason and placeholders."""
     for proto in nodes:
+        scope.meter.enter(proto)
         if proto.domain == "ai.onnx":
             proto = standard(proto)
         missed = len(scope.missed)
@@ -166,17 +170,18 @@ def standard(proto: onnx.NodeProto) -> onnx.NodeProto:
 
 def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     """The values of the node's outputs: folded, or by the importer of its type."""
-    kind = f"{proto.domain}.{proto.op_type}" if proto.domain else proto.op_type
+    kind = qualified(proto)
     if proto.domain not in DOMAINS:
         raise Unsupported(f"quantglow does not know the domain {proto.domain!r}")
     operands = {name: scope.values[name] for name in proto.input if name}
-    if (layout := quantized.laid_out(proto, operands, scope.opsets)) is not None:
+    if (layout := quantized.laid_out(proto, operands, scope)) is not None:
         return {layout.name: layout}
     if kind not in quantized.ON_INTEGERS and foldable(proto, operands, scope.opset):
         try:
             if is_ours(proto, operands, scope.opsets):
                 return evaluated(proto, operands, scope, bind)
-            return {known.name: known for known in fold(proto, operands, scope.opsets)}
+            found = fold(proto, operands, scope.opsets, scope.meter)
+            return {known.name: known for known in found}
         except Unsupported:
             if kind not in IMPORTERS:
                 raise
@@ -192,9 +197,7 @@ def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     if kind == "If":
         return import_if(call, import_body)
     try:
-        if kind not in IMPORTERS:
-            raise Unsupported("there is no importer for this operator")
-        made = IMPORTERS[kind](call)
+        made = importer_of(proto)(call)
         return bind(proto, made if isinstance(made, Sequence) else [made], scope)
     except Unsupported:
         scope.claimed.difference_update(proto.output)
@@ -210,6 +213,8 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict
     values: dict[str, Value] = {}
     for name, result in zip(proto.output, results, strict=False):
         value = Known(name, result) if isinstance(result, np.ndarray) else result
+        if isinstance(value, Known):
+            scope.meter.made(name, value.shape, value.array.itemsize)
         shape = shape_of(value)
         if not isinstance(value, Known) and shape and not 0 < math.prod(shape) <= MAX_ELEMENTS:
             raise Unsupported(f"{name!r} would have shape {shape}")
@@ -242,10 +247,3 @@ def output_node(name: str, scope: Scope) -> Node | None:
     except AlreadyReported:
         pass
     return None
-
-
-def described(proto: onnx.NodeProto) -> str:
-    """A node in one line: name, op and domain."""
-    name = proto.name or next(iter(proto.output), "")
-    domain = f"{proto.domain}." if proto.domain else ""
-    return f"node {name!r} ({domain}{proto.op_type})"

@@ -9,7 +9,8 @@ import onnx
 from onnx.version_converter import convert_version
 
 from quantglow.errors import ModelError
-from quantglow.frontend.loading import load_model, opsets_of
+from quantglow.frontend.loading import load_model
+from quantglow.frontend.proto import opsets_of
 
 PER_CHANNEL_OPSET = 13
 """DequantizeLinear has an axis from here on."""

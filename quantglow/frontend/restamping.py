@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import onnx
 from google.protobuf.message import DecodeError
 
-from quantglow.frontend.loading import all_nodes, opsets_of
+from quantglow.frontend.proto import all_nodes, opsets_of
 
 MOST_STEPS = 4
 """Runtimes lag behind the standard by a few opsets at most."""

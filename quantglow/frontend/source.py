@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 import onnx
 from google.protobuf.message import EncodeError
 
 from quantglow.errors import ModelError, UndecidedError, UnsupportedOpError
+from quantglow.frontend.budget import Meter
 from quantglow.frontend.context import Scope, Unsupported
 from quantglow.frontend.folding import INFERENCE_FAILURES, fold
 from quantglow.frontend.importer import (
@@ -24,12 +24,14 @@ from quantglow.frontend.importer import (
     output_node,
 )
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resolve_values
-from quantglow.frontend.loading import check_age, load_model, opsets_of
+from quantglow.frontend.loading import check_age, load_model
+from quantglow.frontend.proto import all_nodes, opsets_of
 from quantglow.frontend.source_hash import source_hash
-from quantglow.frontend.values import Known, dtype_of
+from quantglow.frontend.values import OTHER_FLOATS, Known, dtype_of
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Port, Shapes, Signature
+from quantglow.lazy import cached_property
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -46,7 +48,8 @@ def import_model(
 
     Inputs and outputs keep their ONNX names and layout; inside, images are NHWC between
     transposes.  ``input_shapes`` fixes dimensions that the model leaves free; a free batch
-    dimension alone becomes 1.  float16 and float64 become float32.
+    dimension alone becomes 1.  float16, bfloat16 and float64 are computed as float32, and stay the
+    types of inputs and outputs that declare them.
 
     ``input_values`` fixes the elements of small integer inputs that decide shapes or branches; what
     the graph is fed for them then changes nothing.
@@ -103,7 +106,7 @@ class Source:
         if scope.problems:
             raise UnsupportedOpError(scope.problems)
         named = tuple((name, node) for name, node in outputs if node is not None)
-        return Graph(inputs=scope.inputs, outputs=named, source_hash=self.source_hash)
+        return Graph(scope.inputs, named, self.source_hash, self.declared)
 
     def scope(
         self,
@@ -114,8 +117,9 @@ class Source:
     ) -> Scope:
         """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
-        scope = new_scope(self.proto, delegate)
         known, nodes = self.decoded
+        own_nbytes = sum(value.array.nbytes for value in known)
+        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), delegate)
         add_initializers(self.proto.graph, known, scope)
         shapes = resolve_shapes(self.fed, input_shapes or {})
         values = resolve_values(self.fed, input_values or {})
@@ -140,7 +144,7 @@ class Source:
                 onnx.TensorShapeProto.Dimension(dim_value=n) for n in shapes.get(value.name, ())
             )
         try:
-            onnx.shape_inference.infer_shapes(copy, strict_mode=True, data_prop=True)
+            onnx.shape_inference.infer_shapes(copy, strict_mode=True)
         except INFERENCE_FAILURES as error:
             raise ModelError(f"inputs of the shapes {dict(shapes)} do not fit: {error}") from error
 
@@ -184,6 +188,22 @@ class Source:
         return Signature(tuple(inputs), self.signature.outputs)
 
     @cached_property
+    def declared(self) -> dict[str, str]:
+        """The float types of inputs and outputs that are not float32."""
+        ends = (*self.fed, *self.proto.graph.output)
+        kinds = ((end.name, OTHER_FLOATS.get(end.type.tensor_type.elem_type)) for end in ends)
+        return {name: kind for name, kind in kinds if kind}
+
+    @cached_property
+    def conversions(self) -> tuple[str, ...]:
+        """Notes on what of the model is computed in another float type than it says."""
+        if self.declared:
+            ends = ", ".join(f"{name} ({kind})" for name, kind in self.declared.items())
+            return (f"inputs and outputs that are computed in float32: {ends}",)
+        found = {OTHER_FLOATS[kind] for kind in inner_types(self.proto) if kind in OTHER_FLOATS}
+        return (f"computed in float32: {' and '.join(sorted(found))} inside",) if found else ()
+
+    @cached_property
     def source_hash(self) -> str:
         """Of what the model computes; it does not see declared shapes."""
         return source_hash(self.proto)
@@ -221,7 +241,7 @@ def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known
     if node.op_type != "Constant" or node.domain:
         return []
     try:
-        return fold(node, {}, opsets)
+        return fold(node, {}, opsets, Meter(own_nbytes=node.ByteSize()))
     except Unsupported:
         return []
 
@@ -229,4 +249,13 @@ def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known
 def port_of(value: onnx.ValueInfoProto) -> Port:
     """An input or output; an undeclared element type is float."""
     element = value.type.tensor_type.elem_type or onnx.TensorProto.FLOAT
-    return Port(value.name, dtype_of(value.name, element), declared_dims(value))
+    dtype = dtype_of(value.name, element)
+    return Port(value.name, dtype, declared_dims(value), OTHER_FLOATS.get(element, ""))
+
+
+def inner_types(proto: onnx.ModelProto) -> Iterator[int]:
+    """The element types of weights, and those that values are cast to."""
+    yield from (tensor.data_type for tensor in proto.graph.initializer)
+    for node in all_nodes(proto.graph.node):
+        if node.op_type == "Cast":
+            yield from (attribute.i for attribute in node.attribute if attribute.name == "to")

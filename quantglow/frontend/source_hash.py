@@ -11,7 +11,7 @@ import hashlib
 import numpy as np
 import onnx
 
-from quantglow.frontend.loading import opsets_of
+from quantglow.frontend.proto import opsets_of
 from quantglow.frontend.values import array_of
 
 

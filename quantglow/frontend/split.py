@@ -8,27 +8,46 @@ What the tail needs of constants and of shapes it computes itself, so it serves 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 
 import onnx
 
+from quantglow.frontend.budget import described
 from quantglow.frontend.context import Scope
 from quantglow.frontend.external import read_names
+from quantglow.frontend.folding import INFERENCE_FAILURES
 from quantglow.frontend.importer import live_nodes
+from quantglow.frontend.label_codes import with_label_codes
 from quantglow.frontend.source import Source
-from quantglow.frontend.values import Foreign, Known, onnx_type_of, shape_of
+from quantglow.frontend.values import (
+    OTHER_FLOATS,
+    Foreign,
+    Known,
+    Value,
+    is_float_type,
+    onnx_type_of,
+    shape_of,
+)
 from quantglow.graph.node import Node
+from quantglow.lazy import cached_property
 from quantglow.ops.external import External
 
 
 @dataclass(frozen=True)
 class Split:
     """``head`` takes the model's inputs and gives what ``tail`` and the user read of it; ``tail``
-    takes values of the head and inputs of the model, by their names."""
+    takes values of the head and inputs of the model, by their names.  ``reasons``: a line for each
+    node that made the cut necessary."""
 
     head: onnx.ModelProto
     tail: onnx.ModelProto
+    reasons: tuple[str, ...]
+
+    def reason(self, node: onnx.NodeProto) -> str:
+        """Why a node is in the tail: for itself, or because of what comes before it."""
+        own = [line for line in self.reasons if line.startswith(f"{described(node)}: ")]
+        return own[0] if own else "; ".join(self.reasons)
 
 
 def split(
@@ -40,6 +59,7 @@ def split(
 
     Raises ``ModelError`` as importing does.
     """
+    source = Source(with_label_codes(source.proto))
     cut = _Cut(source, source.scope(input_shapes, input_values, delegate=True))
     if not cut.border or not cut.is_worth_it:
         return None
@@ -51,7 +71,18 @@ def split(
     return Split(
         part_of(source, cut.head, source.fed, [cut.info(n) for n in wanted]),
         part_of(source, cut.tail, inputs, late),
+        tuple(cut.scope.problems),
     )
+
+
+def reasons(
+    source: Source, input_shapes: Mapping[str, Sequence[int]] | None = None
+) -> tuple[str, ...]:
+    """Each node that is not compiled at these shapes, with its reason.  Raises ``ModelError``."""
+    scope = source.scope(input_shapes, delegate=True)
+    nodes = (value for value in scope.values.values() if isinstance(value, External))
+    elsewhere = (f"node {n.name!r} ({n.op_type}): {n.reason}" for n in nodes)
+    return tuple(dict.fromkeys([*scope.problems, *elsewhere]))
 
 
 @dataclass(frozen=True)
@@ -129,17 +160,43 @@ class _Cut:
         nodes = [value for value in values if isinstance(value, Node) and value.operands]
         return not all(isinstance(node, External) for node in nodes)
 
+    def element(self, name: str, value: Value) -> int:
+        """The element type that the model gives a value, which may be another float than ours."""
+        kind = onnx_type_of(value)
+        return self.other_floats.get(name, kind) if is_float_type(kind) else kind
+
+    @cached_property
+    def other_floats(self) -> dict[str, int]:
+        """Values that are float16, bfloat16 or float64 in the model."""
+        if not self.source.conversions:
+            return {}
+        with suppress(*INFERENCE_FAILURES):
+            inferred = onnx.shape_inference.infer_shapes(self.source.proto).graph
+            infos = (*inferred.value_info, *inferred.output)
+            kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
+            return {name: kind for name, kind in kinds.items() if kind in OTHER_FLOATS}
+        return {}
+
     def info(self, name: str) -> onnx.ValueInfoProto:
-        """A value with its type; with its shape where all inputs of the model have one, without
-        which onnxruntime does not run every Scan.
+        """A value with its type: declared, if it is an output with a shape; else with its shape
+        where all inputs of the model have one, without which onnxruntime does not run every Scan.
         """
         value = self.scope.values[name]
+        for output in self.source.proto.graph.output:
+            kind = output.type.tensor_type
+            if output.name == name and is_declared(kind, self.element(name, value)):
+                return output
         dims = [d for i in self.source.fed for d in i.type.tensor_type.shape.dim]
         is_fixed = bool(dims) and all(d.dim_value > 0 for d in dims)
         made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
-            name, onnx_type_of(value), shape_of(value) if is_fixed else None
+            name, self.element(name, value), shape_of(value) if is_fixed else None
         )
         return made
+
+
+def is_declared(kind: onnx.TypeProto.Tensor, element: int) -> bool:
+    """Whether a type has this element type and a shape."""
+    return kind.elem_type == element and kind.HasField("shape")
 
 
 def part_of(

@@ -10,8 +10,9 @@ place       what the model's file has of a tensor      the tensor
 ==========  =========================================  ==================================
 
 A constant of int8 differs from the tensor it was rounded from, as codes do.  They may stand for it
-where no graph of the model shows the difference, because the quantizer's own integers take its
-place: the caller's ``is_same`` tells.
+where the graphs that were decided on do not show the difference, because the quantizer's own
+integers take its place: the caller's ``is_same`` tells.  Graphs for further shapes may show it, so
+a model that was just quantized imports them from what ``restored`` gives, too (``driver.origins``).
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx
 
-from quantglow.frontend.loading import all_nodes, decoded
+from quantglow.frontend.loading import decoded
+from quantglow.frontend.proto import all_nodes
 from quantglow.frontend.source import Source, open_model
 from quantglow.frontend.values import array_of
 from quantglow.graph.node import Constant
@@ -48,6 +51,9 @@ MOVES = frozenset(
     {"Concat", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
 )
 
+FLOATS: dict[int, str] = {onnx.TensorProto.FLOAT: "<f4", onnx.TensorProto.FLOAT16: "<f2"}
+"""Element types of the tensors that are looked for."""
+
 Place = dict[str, Any]
 Places = dict[str, Place]
 """Tensor name -> where it is; as ``json`` writes it."""
@@ -61,7 +67,7 @@ def stored(
     ``is_same`` says whether another model gives the same graphs; None: nothing may be rounded.
     """
     proto = onnx.ModelProto.FromString(model)
-    tensors = {name: array_of(tensor) for name, tensor in large_tensors(proto).items()}
+    tensors = {name: widened(tensor) for name, tensor in large_tensors(proto).items()}
     places = {n: p for n, array in tensors.items() if (p := exact_place(array, constants))}
     if is_same is not None:
         rest = [name for name in weights_of(proto) if name in tensors and name not in places]
@@ -69,8 +75,8 @@ def stored(
         places |= roundable(proto, rounded, tensors, constants, is_same)
     for name, tensor in large_tensors(proto).items():
         if name in places:
-            tensor.ClearField("float_data")
-            tensor.raw_data = b"" if "graph" in places[name] else codes(tensors[name], places[name])
+            is_known = "graph" in places[name]
+            replace_data(tensor, b"" if is_known else codes(tensors[name], places[name]))
     return bytes(proto.SerializeToString(deterministic=True)), places
 
 
@@ -81,9 +87,25 @@ def restored(data: bytes, places: Mapping[str, Place], constants: Sequence[Const
     proto = decoded(data, "the source of the saved model")
     tensors, known = all_float_tensors(proto), {c.name: c for c in constants}
     for name, place in places.items():
-        tensors[name].ClearField("float_data")  # files of older versions have it beside the codes
-        tensors[name].raw_data = content(tensors[name], place, known).tobytes()
+        replace_data(tensors[name], elements(tensors[name], place, known))
     return open_model(proto)
+
+
+def widened(tensor: onnx.TensorProto) -> Array:
+    """The tensor as float32, which holds every float16."""
+    return np.asarray(array_of(tensor), np.float32)
+
+
+def replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
+    """Give a tensor other data, wherever it had its own: files of version 2 may have both."""
+    tensor.ClearField("float_data")
+    tensor.ClearField("int32_data")  # of float16
+    tensor.raw_data = data
+
+
+def elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Constant]) -> bytes:
+    """``content`` in the type of the tensor.  Raises as that does."""
+    return content(tensor, place, constants).astype(FLOATS[tensor.data_type]).tobytes()
 
 
 def content(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Constant]) -> Array:
@@ -105,14 +127,13 @@ def content(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Cons
 
 
 def all_float_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Initializers and Constants of float32, by the names of values; none that occur twice."""
+    """Initializers and Constants of ``FLOATS``, by the names of values; none that occur twice."""
     found = [(tensor.name, tensor) for tensor in proto.graph.initializer]
     for node in all_nodes(proto.graph.node):
         if node.op_type == "Constant" and not node.domain:
             found += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
     counts = Counter(name for name, _ in found)
-    is_float = onnx.TensorProto.FLOAT
-    return {n: t for n, t in found if counts[n] == 1 and t.data_type == is_float}
+    return {n: t for n, t in found if counts[n] == 1 and t.data_type in FLOATS}
 
 
 def large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -241,18 +262,45 @@ def roundable(
     constants: Sequence[Constant],
     is_same: Callable[[Source], bool],
 ) -> Places:
-    """Those of tensors that may all be rounded, found by halves."""
-    known = {constant.name: constant for constant in constants}
-    kept: list[str] = []
-    waiting, trials = [list(places)], 0
-    while waiting and trials < MOST_TRIALS:
-        names, trials = waiting.pop(), trials + 1
-        if names and is_same(changed(proto, [*kept, *names], places, tensors, known)):
-            kept += names
-        elif len(names) > 1:
+    """The tensors that may all be rounded."""
+    search = Search(proto, places, tensors, {c.name: c for c in constants}, is_same)
+    search.visit(list(places))
+    return {name: places[name] for name in search.kept}
+
+
+@dataclass
+class Search:
+    """The tensors that may all be rounded: ``kept``, found by halves in ``MOST_TRIALS`` imports."""
+
+    proto: onnx.ModelProto
+    places: Places
+    tensors: Mapping[str, Array]
+    constants: Mapping[str, Constant]
+    is_same: Callable[[Source], bool]
+    kept: list[str] = field(default_factory=list)
+    trials: int = 0
+
+    def visit(self, names: list[str], fails: bool = False) -> bool:
+        """Keep what may be rounded of these tensors; whether that is all of them.
+
+        ``fails``: not all can be, which is known without a trial.
+        """
+        if not names or (not fails and self._may_all_be_rounded(names)):
+            self.kept += names
+            return True
+        if len(names) > 1:
             half = len(names) // 2
-            waiting += [names[half:], names[:half]]
-    return {name: places[name] for name in kept}
+            first = self.visit(names[:half])
+            self.visit(names[half:], fails=first)
+        return False
+
+    def _may_all_be_rounded(self, names: list[str]) -> bool:
+        """A trial; no while there are none left."""
+        if self.trials == MOST_TRIALS:
+            return False
+        self.trials += 1
+        names = [*self.kept, *names]
+        return self.is_same(changed(self.proto, names, self.places, self.tensors, self.constants))
 
 
 def changed(
@@ -268,7 +316,6 @@ def changed(
     found = large_tensors(copy)
     for name in names:
         place, tensor = places[name], found[name]
-        tensor.ClearField("float_data")
-        tensor.raw_data = b"" if "graph" in place else codes(tensors[name], place)
-        tensor.raw_data = content(tensor, place, constants).tobytes()
+        replace_data(tensor, b"" if "graph" in place else codes(tensors[name], place))
+        replace_data(tensor, elements(tensor, place, constants))
     return Source(copy)

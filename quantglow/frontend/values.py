@@ -147,14 +147,14 @@ def is_float_type(onnx_type: int) -> bool:
     return onnx_type in _FLOATS
 
 
-_FLOATS = frozenset(
-    {
-        onnx.TensorProto.FLOAT,
-        onnx.TensorProto.FLOAT16,
-        onnx.TensorProto.DOUBLE,
-        onnx.TensorProto.BFLOAT16,
-    }
-)
+OTHER_FLOATS: dict[int, str] = {
+    onnx.TensorProto.FLOAT16: "float16",
+    onnx.TensorProto.DOUBLE: "float64",
+    onnx.TensorProto.BFLOAT16: "bfloat16",
+}
+"""Float types that are computed as float32, by NumPy's names."""
+
+_FLOATS = frozenset({onnx.TensorProto.FLOAT, *OTHER_FLOATS})
 _ONNX_TYPES: dict[DType, int] = {
     dtype: int(onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)) for dtype in DType
 }

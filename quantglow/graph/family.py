@@ -25,7 +25,7 @@ class Family:
 
     ``make`` gives the graph for a case that ``signature`` allows, ``source`` the bytes of the
     model.  ``deciding`` are the inputs whose values are part of a case; ``make`` may ask for more
-    of them by ``UndecidedError``.  Not for several threads.
+    of them by ``UndecidedError``.  ``notes`` are for the report.  Not for several threads.
     """
 
     signature: Signature
@@ -33,6 +33,7 @@ class Family:
     make: Callable[[Case], Graph]
     source: Callable[[], bytes] | None = None
     deciding: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     _kept: OrderedDict[Case, Graph] = field(default_factory=OrderedDict)
     _arrays: SharedArrays = field(default_factory=SharedArrays)
 

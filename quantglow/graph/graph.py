@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 
 from quantglow.errors import ModelError
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import Port, Signature
+from quantglow.lazy import cached_property
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,12 +18,14 @@ class Graph:
     """A dataflow graph.  Immutable: passes build new graphs.
 
     ``outputs`` pairs the names the user knows with the nodes that compute them.
-    ``source_hash`` binds profiles to the ONNX model the graph came from.
+    ``source_hash`` binds profiles to the ONNX model the graph came from.  ``declared`` has the
+    float types, by the names of inputs and outputs, that the model declares instead of float32.
     """
 
     inputs: tuple[Input, ...]
     outputs: tuple[tuple[str, Node], ...]
     source_hash: str = ""
+    declared: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
@@ -50,17 +52,34 @@ class Graph:
     def signature(self) -> Signature:
         """The inputs and outputs, all of fixed shapes."""
         return Signature(
-            tuple(Port.of(node.name, node.type) for node in self.inputs),
-            tuple(Port.of(name, node.type) for name, node in self.outputs),
+            tuple(Port.of(node.name, node.type, self.declared) for node in self.inputs),
+            tuple(Port.of(name, node.type, self.declared) for name, node in self.outputs),
         )
 
     def by_name(self, name: str) -> Node:
-        """The node that computes the value ``name``.  Raises ``KeyError``."""
+        """The node that computes the value ``name``.  Raises ``KeyError``, and ``ModelError`` if
+        two nodes have one name.
+        """
         return self._by_name[name]
+
+    def check_names(self) -> None:
+        """Raise ``ModelError`` if two nodes have one name: a file or a table of names would take
+        one for the other.
+        """
+        _ = self._by_name
 
     @cached_property
     def _by_name(self) -> dict[str, Node]:
-        return {node.name: node for node in self.nodes}
+        found = {node.name: node for node in self.nodes}
+        if len(found) < len(self.nodes):
+            counts = Counter(node.name for node in self.nodes)
+            twice = next(name for name, count in counts.items() if count > 1)
+            kinds = " and ".join(node.op for node in self.nodes if node.name == twice)
+            raise ModelError(
+                f"two nodes are called {twice!r} ({kinds}). Remedy: names are unique in a graph; "
+                "make new ones with quantglow.graph.names."
+            )
+        return found
 
     def compute_nodes(self) -> tuple[Node, ...]:
         """Nodes that are neither inputs nor constants."""
@@ -89,19 +108,16 @@ class Graph:
 
     def verify(self) -> None:
         """Raise ``ModelError`` if a name is used twice or a reachable input is not declared."""
+        self.check_names()
         declared = set(self.inputs)
-        seen: set[str] = set()
         for node in self.nodes:
-            if node.name in seen:
-                raise ModelError(f"two nodes are called {node.name!r}")
-            seen.add(node.name)
             if isinstance(node, Input) and node not in declared:
                 raise ModelError(f"input {node.name!r} is used but not declared")
             if node.infer() != node.type:
                 raise ModelError(f"{node!r} does not have the type its operands imply")
 
     def __str__(self) -> str:
-        return graph_text(self.source_hash, self.nodes, self.outputs)
+        return graph_text(self.source_hash, self.declared, self.nodes, self.outputs)
 
 
 def topological_order(

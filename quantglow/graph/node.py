@@ -10,12 +10,12 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 
 from quantglow.errors import TypeRuleError
+from quantglow.lazy import cached_property
 from quantglow.types import Array, DType, ElementType, TensorType
 
 OPS: dict[str, type[Node]] = {}
@@ -74,6 +74,7 @@ class Node:
         """``reference`` with absent optional operands passed as None, tuples kept together.
 
         NumPy makes scalars of what it computes of arrays without dimensions; here all are arrays.
+        Infinities and NaN are values as in compiled code: NumPy warns of none.
         """
         supply: Iterator[Array] = iter(arrays)
         arguments: list[Any] = []
@@ -83,7 +84,8 @@ class Node:
                 arguments.append(tuple(next(supply) for _ in value))
             else:
                 arguments.append(None if value is None else next(supply))
-        return np.asarray(self.reference(*arguments))
+        with np.errstate(all="ignore"):
+            return np.asarray(self.reference(*arguments))
 
     def with_operands(self, operands: tuple[Node, ...]) -> Node:
         """The same operator on other operands; ``self`` if they are the same objects."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from quantglow import debug
 from quantglow.errors import QuantglowError
 from quantglow.graph.graph import Graph
+from quantglow.graph.names import Names
 from quantglow.graph.node import Node
 
 ROUNDS = 64
@@ -26,19 +27,15 @@ class Uses:
     """
 
     counts: dict[Node, int] = field(default_factory=dict)
-    names: set[str] = field(default_factory=set)
+    names: Names = field(default_factory=Names)
 
     def single(self, node: Node) -> bool:
         """Whether ``node`` has only one reader, so that it may be absorbed."""
         return self.counts.get(node, 1) == 1
 
     def fresh(self, name: str) -> str:
-        """``name``, or if the graph has it already ``name_2``, ``name_3``, …"""
-        candidate, number = name, 2
-        while candidate in self.names:
-            candidate, number = f"{name}_{number}", number + 1
-        self.names.add(candidate)
-        return candidate
+        """``name``, numbered if the graph has it already."""
+        return self.names.fresh(name)
 
     def replaced(self, node: Node, replacement: Node) -> None:
         """Note that the readers of ``node`` now read ``replacement``."""
@@ -79,7 +76,7 @@ class RewritePass:
         raise QuantglowError(f"pass {self.name!r} did not settle in {ROUNDS} rounds")
 
     def _once(self, graph: Graph) -> Graph:
-        uses = Uses(names={node.name for node in graph.nodes})
+        uses = Uses(names=Names.of(graph))
         originals = iter(graph.nodes)
 
         def apply(node: Node) -> Node:

@@ -19,22 +19,31 @@ def is_symbol(dim: Dim) -> bool:
 
 
 Shape = tuple[int, ...]
+DECLARED = ("float16", "float64", "bfloat16")
+"""Float types that inputs and outputs may have besides float32, by NumPy's names."""
+
 Shapes = Mapping[str, Shape]
 """Input name -> shape."""
 
 
 @dataclass(frozen=True)
 class Port:
-    """One input or output; ``dims`` is None where not even their number is known."""
+    """One input or output; ``dims`` is None where not even their number is known.
+
+    ``declared``: the float type that the model declares (one of ``DECLARED``) where that is not
+    ``dtype``; see ``graph.border``.
+    """
 
     name: str
     dtype: DType
     dims: tuple[Dim, ...] | None
+    declared: str = ""
 
     @staticmethod
-    def of(name: str, kind: TensorType) -> Port:
-        """The port of a tensor of known shape."""
-        return Port(name, kind.dtype, kind.shape)
+    def of(name: str, kind: TensorType, declared: Mapping[str, str]) -> Port:
+        """The port of a tensor of known shape; ``declared`` has float types by name."""
+        is_float = kind.dtype.is_float and kind.quant is None
+        return Port(name, kind.dtype, kind.shape, declared.get(name, "") if is_float else "")
 
     @property
     def is_free(self) -> bool:
@@ -130,7 +139,11 @@ def _port_from_json(data: Mapping[str, Any]) -> Port:
         dim is None or isinstance(dim, str) or (type(dim) is int and dim > 0) for dim in dims
     ):
         raise ValueError(f"{dims} are no dimensions")
-    return Port(str(data["name"]), DType(data["dtype"]), None if dims is None else tuple(dims))
+    declared = data.get("declared", "")
+    if declared and declared not in DECLARED:
+        raise ValueError(f"{declared!r:.60} is no float type")
+    sizes = None if dims is None else tuple(dims)
+    return Port(str(data["name"]), DType(data["dtype"]), sizes, declared)
 
 
 def _fits(port: Port, shape: Shape) -> bool:

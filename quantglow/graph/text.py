@@ -12,13 +12,16 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
-from quantglow.graph.attributes import ArrayMark, parse_call
+from quantglow.graph.attributes import ArrayMark, parse_call, register
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
-from quantglow.types import Array
+from quantglow.graph.printer import graph_text
+from quantglow.graph.signature import DECLARED
+from quantglow.types import Array, DType, ElementType, QuantParams
 
 STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _HEADER = re.compile(rf"graph ({STRING})")
+_DECLARED = re.compile(rf"declared ({STRING}): (\w+)")
 _NODE = re.compile(rf"({STRING}): ([^=]*) = (.*)")
 _OUTPUT = re.compile(rf"output ({STRING}) = ({STRING})")
 
@@ -33,21 +36,71 @@ def constants_of(graph: Graph) -> dict[str, Array]:
     return {node.name: node.value for node in graph.nodes if isinstance(node, Constant)}
 
 
-def parse_graph(text: str, constants: Mapping[str, Array]) -> Graph:
-    """The graph that ``print_graph`` wrote.  Raises ``FileFormatError``, naming the line."""
+@dataclass(frozen=True)
+class ScalesMark:
+    """What a text says of an element type with a scale for each channel, and no zero points, where
+    its scales are apart.
+    """
+
+    dtype: str
+    scales: ArrayMark
+    axis: int
+
+
+register(ScalesMark, lambda mark: (mark.dtype, mark.scales, mark.axis), ScalesMark)
+
+
+def print_without_scales(graph: Graph) -> str:
+    """As ``print_graph``; ``parse_graph`` reads it back, given ``scales_of(graph)``, too."""
+    return graph_text(
+        graph.source_hash, graph.declared, graph.nodes, graph.outputs, _without_scales
+    )
+
+
+def scales_of(graph: Graph) -> dict[ArrayMark, Array]:
+    """The scales that are not in the text."""
+    elements = (node.element for node in graph.nodes if isinstance(node, Constant))
+    arrays = (found for element in elements if (found := _channel_scales(element)) is not None)
+    return {ArrayMark.of(array): array for array in arrays}
+
+
+def _channel_scales(value: object) -> Array | None:
+    """The scales of an element type that has one for each channel, and no zero points."""
+    quant = value.quant if isinstance(value, ElementType) else None
+    if quant is None or quant.axis is None or any(quant.zero_points):
+        return None
+    return np.array(quant.scales, np.float32)
+
+
+def _without_scales(value: object) -> object:
+    scales = _channel_scales(value)
+    if scales is None or not isinstance(value, ElementType) or value.quant is None:
+        return value
+    assert value.quant.axis is not None
+    return ScalesMark(str(value.dtype), ArrayMark.of(scales), value.quant.axis)
+
+
+def parse_graph(
+    text: str, constants: Mapping[str, Array], scales: Mapping[ArrayMark, Array] | None = None
+) -> Graph:
+    """The graph that ``print_graph`` wrote, or ``print_without_scales`` if these are given.
+
+    Raises ``FileFormatError``, naming the line.
+    """
     lines = [(i, line) for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     header = _HEADER.fullmatch(lines[0][1]) if lines else None
     if header is None:
         raise FileFormatError(
             "line 1: expected \"graph 'source hash'\"; this is not the text of a graph"
         )
-    reader = _Reader(constants)
+    reader = _Reader(constants, scales or {})
     for number, line in lines[1:]:
         try:
             reader.read(line)
         except ValueError as error:
             raise failure(number, line, error) from None
-    return Graph(tuple(reader.inputs), tuple(reader.outputs), unquote(header[1]))
+    inputs, outputs = tuple(reader.inputs), tuple(reader.outputs)
+    return Graph(inputs, outputs, unquote(header[1]), reader.declared)
 
 
 def failure(number: int, line: str, error: ValueError) -> FileFormatError:
@@ -71,17 +124,26 @@ class _Reader:
     """Nodes by name, while lines are read.  Its methods raise ``ValueError``."""
 
     constants: Mapping[str, Array]
+    scales: Mapping[ArrayMark, Array]
     nodes: dict[str, Node] = field(default_factory=dict)
     inputs: list[Input] = field(default_factory=list)
     outputs: list[tuple[str, Node]] = field(default_factory=list)
+    declared: dict[str, str] = field(default_factory=dict)
 
     def read(self, line: str) -> None:
         if match := _OUTPUT.fullmatch(line):
             self.outputs.append((unquote(match[1]), self.node(unquote(match[2]))))
+        elif match := _DECLARED.fullmatch(line):
+            self.declare(unquote(match[1]), match[2])
         elif match := _NODE.fullmatch(line):
             self.define(unquote(match[1]), match[2], *parse_call(match[3]))
         else:
             raise ValueError("expected \"'name': type = Op(…)\" or \"output 'name' = 'node'\"")
+
+    def declare(self, name: str, kind: str) -> None:
+        if kind not in DECLARED or name in self.declared:
+            raise ValueError(f"{name!r} cannot be declared {kind}, or is declared twice")
+        self.declared[name] = kind
 
     def node(self, name: object) -> Node:
         if not isinstance(name, str) or name not in self.nodes:
@@ -98,12 +160,21 @@ class _Reader:
                 values[operand] = self.operands(values[operand])
         if isinstance(values.get("value"), ArrayMark):
             values["value"] = stored_array(name, values["value"], self.constants)
+        if isinstance(values.get("element"), ScalesMark):
+            values["element"] = self.element(values["element"])
         node = build(OPS[op], name, values)
         if str(node.type) != kind:
             raise ValueError(f"{name!r} is of type {node.type}, not {kind}")
         self.nodes[name] = node
         if isinstance(node, Input):
             self.inputs.append(node)
+
+    def element(self, mark: ScalesMark) -> ElementType:
+        """The element type whose scales are apart."""
+        if mark.scales not in self.scales:
+            raise ValueError(f"the scales {mark.scales} are missing")
+        scales = self.scales[mark.scales].reshape(-1)
+        return ElementType(DType(mark.dtype), QuantParams.symmetric(scales, mark.axis))
 
     def operands(self, names: object) -> Node | tuple[Node, ...]:
         if isinstance(names, tuple):

@@ -188,17 +188,19 @@ class _Generator:
 
     def finish(self) -> Program:
         inputs = tuple((i.name, self.views[i]) for i in self.graph.inputs)
-        outputs = tuple((name, self.output(name, node)) for name, node in self.graph.outputs)
+        outputs = tuple(map(self.output, range(len(self.graph.outputs))))
         return Program(inputs, outputs, with_lifetimes(self.steps))
 
-    def output(self, name: str, node: Node) -> View:
+    def output(self, position: int) -> tuple[str, View]:
+        """Name and view of an output; every output has a buffer of its own."""
+        name, node = self.graph.outputs[position]
         view = self.views[node]
         direct = self.placement.direct_outputs.get(source_of(node))
-        if view.buffer.kind is BufferKind.OUTPUT and direct == name:
-            return view
+        if view.buffer.kind is BufferKind.OUTPUT and direct == position:
+            return name, view
         target = dense_view(self.buffer(name, BufferKind.OUTPUT, node.type), node.type)
         self.steps.append(Copy(view, target))
-        return target
+        return name, target
 
 
 _HANDLERS: dict[type[Node], Callable[[_Generator, Node], View]] = {

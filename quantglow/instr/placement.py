@@ -33,12 +33,12 @@ class Placement:
 
     ``homes``: values computed inside a container.  ``wider_pads``: Pads that are a box of
     another Pad of the same value.  ``direct_outputs``: values computed in an output buffer, with
-    the name of that output.
+    the position of that output.
     """
 
     homes: dict[Node, Home]
     wider_pads: dict[Node, Pad]
-    direct_outputs: dict[Node, str]
+    direct_outputs: dict[Node, int]
 
 
 def source_of(node: Node) -> Node:
@@ -123,11 +123,11 @@ def _covers(outer: Pad, inner: Pad) -> bool:
     )
 
 
-def _direct_outputs(graph: Graph, wider: dict[Node, Pad]) -> dict[Node, str]:
+def _direct_outputs(graph: Graph, wider: dict[Node, Pad]) -> dict[Node, int]:
     """Computed outputs go straight to the caller's buffer; a value output twice is copied."""
-    found: dict[Node, str] = {}
-    for name, node in graph.outputs:
+    found: dict[Node, int] = {}
+    for position, (_, node) in enumerate(graph.outputs):
         source = source_of(node)
         if not isinstance(source, ALIASES) and source not in wider and source.type.size:
-            found.setdefault(source, name)
+            found.setdefault(source, position)
     return found

@@ -11,12 +11,13 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
 
+from quantglow.concise import Concise
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Node
 from quantglow.graph.printer import shown_attributes
 from quantglow.instr.strides import dense_strides, reshaped_strides
+from quantglow.lazy import cached_property
 from quantglow.types import Array, ElementType, TensorType
 
 Spelling = Callable[[TensorType], str]
@@ -35,8 +36,8 @@ class BufferKind(StrEnum):
     TEMP = "temp"
 
 
-@dataclass(frozen=True, eq=False)
-class Buffer:
+@dataclass(frozen=True, eq=False, repr=False)
+class Buffer(Concise):
     """A piece of memory of ``nbytes`` bytes.  Constants carry their ``value``."""
 
     name: str
@@ -53,8 +54,8 @@ class Buffer:
         return f"{self.kind} {self} ({self.nbytes} bytes){value}"
 
 
-@dataclass(frozen=True)
-class View:
+@dataclass(frozen=True, repr=False)
+class View(Concise):
     """A tensor inside a buffer: element (i, j, …) lies at ``offset + i*strides[0] + …``.
 
     Strides and offset count elements; a stride may be 0 (broadcast) or negative.
@@ -135,8 +136,8 @@ class View:
         return self.text(str)
 
 
-@dataclass(frozen=True, eq=False)
-class Instruction:
+@dataclass(frozen=True, eq=False, repr=False)
+class Instruction(Concise):
     """One step of a program."""
 
     @property
@@ -185,7 +186,7 @@ class Instruction:
         return self.text(str)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Alloc(Instruction):
     """The life of a buffer begins; its contents are undefined."""
 
@@ -195,7 +196,7 @@ class Alloc(Instruction):
         return f"alloc {self.buffer} ({self.buffer.nbytes} bytes)"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dealloc(Instruction):
     """The life of a buffer ends."""
 
@@ -205,7 +206,7 @@ class Dealloc(Instruction):
         return f"dealloc {self.buffer}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Copy(Instruction):
     """``dst[...] = src``"""
 
@@ -221,7 +222,7 @@ class Copy(Instruction):
         return (self.dst,)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Fill(Instruction):
     """Write ``value`` to the elements of ``dst`` outside the box ``interior`` (starts, sizes)."""
 
@@ -251,7 +252,7 @@ class Fill(Instruction):
             rest_starts[axis], rest_sizes[axis] = start, size
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Compute(Instruction):
     """``output = op(inputs)``.  ``op`` is a primitive whose operands have the views' types."""
 
@@ -282,8 +283,8 @@ class Compute(Instruction):
         return {"name": self.op.name, **shown}
 
 
-@dataclass(frozen=True, eq=False)
-class Program:
+@dataclass(frozen=True, eq=False, repr=False)
+class Program(Concise):
     """Instructions in order, and the views that the caller fills and reads."""
 
     inputs: tuple[tuple[str, View], ...]

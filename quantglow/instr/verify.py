@@ -35,6 +35,19 @@ def verify_program(program: Program) -> None:
     for name, view in program.outputs:
         if view.type.size and view.buffer not in written:
             raise BackendError(f"output {name!r} is never written")
+    _check_ends(program)
+
+
+def _check_ends(program: Program) -> None:
+    """Raise ``BackendError`` unless each input and output is the whole of a buffer of its own: the
+    caller's arrays take the place of these buffers, one for each."""
+    owners: dict[Buffer, str] = {}
+    for name, view in (*program.inputs, *program.outputs):
+        if not view.contiguous or view.offset or view.buffer.nbytes != view.type.nbytes:
+            raise BackendError(f"{name!r} is not the whole of {view.buffer}")
+        if view.buffer in owners:
+            raise BackendError(f"{name!r} and {owners[view.buffer]!r} share {view.buffer}")
+        owners[view.buffer] = name
 
 
 def _lifetimes(instruction: Instruction, live: set[Buffer], ended: set[Buffer]) -> str | None:

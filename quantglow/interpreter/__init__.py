@@ -63,7 +63,7 @@ def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
             )
 
 
-def check_names(expected: Iterable[str], feeds: Mapping[str, Array]) -> None:
+def check_names(expected: Iterable[str], feeds: Mapping[str, object]) -> None:
     """Raise ``InputError`` unless ``feeds`` has exactly these inputs."""
     names = set(expected)
     if names == feeds.keys():

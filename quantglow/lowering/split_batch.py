@@ -26,7 +26,7 @@ Rule = Callable[[Any, Shape], dict[str, Any] | None]
 
 def split_batch(graph: Graph, pieces: int) -> Graph | None:
     """The graph for one of so many equal parts of the batch; None if samples may depend on each
-    other.  Names stay.
+    other, or if an output is not made of samples.  Names stay.
     """
     batch = batch_of(graph)
     if batch is None or batch % pieces:
@@ -47,10 +47,16 @@ def split_batch(graph: Graph, pieces: int) -> Graph | None:
 
 
 def batch_of(graph: Graph) -> int | None:
-    """The length of axis 0, if it is that of all inputs and outputs."""
+    """The length of axis 0, if it counts samples in all inputs and outputs.
+
+    A constant output has no samples, whatever its shape: every part of the batch would give all
+    of it.
+    """
     ends = [*graph.inputs, *(node for _, node in graph.outputs)]
     found = {node.type.shape[:1] for node in ends}
     if len(found) != 1 or found == {()} or not graph.inputs:
+        return None
+    if any(isinstance(node, Constant) for node in ends):
         return None
     return next(iter(found))[0]
 

@@ -30,7 +30,9 @@ def store_unsigned(graph: Graph) -> Graph:
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         new[node] = _moved(node, new, weights)
-    outputs = [_border(name, node, new[node]) for name, node in graph.outputs]
+    # A value that is two outputs of one name is converted once: names are unique.
+    borders = {(name, node): _border(name, node, new[node]) for name, node in graph.outputs}
+    outputs = [borders[end] for end in graph.outputs]
     return graph.with_outputs(outputs)
 
 

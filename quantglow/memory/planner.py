@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from quantglow.concise import Concise
 from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
 
 ALIGNMENT = 64
@@ -31,8 +32,8 @@ class Interval:
         return self.begin <= other.end and other.begin <= self.end
 
 
-@dataclass(frozen=True)
-class MemoryPlan:
+@dataclass(frozen=True, repr=False)
+class MemoryPlan(Concise):
     """Byte offsets of temporaries in an arena of ``peak_nbytes``."""
 
     offsets: Mapping[Buffer, int]

@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from quantglow.graph.attributes import register
 from quantglow.graph.node import Node, attribute_fields
+from quantglow.lazy import cached_property
 from quantglow.ops.expression import Expr, arg, call, clipped, const, if_negative
 from quantglow.ops.unary import HardSigmoid, HardSwish, LeakyRelu, Unary
 from quantglow.types import Array

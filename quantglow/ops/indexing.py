@@ -1,7 +1,10 @@
 """Operators that read or write where integers computed at run time say.
 
-No index leads outside of a tensor: negative ones count from the end; beyond that ``Gather`` takes
-the nearest element, and ``Scatter`` writes nothing.
+Negative indices count from the end.  An index beyond that is an ``OutOfRangeError``; compiled code
+takes the first element or writes nothing, and reports the index when it is done.
+
+Positions in a flattened tensor are computed from indices of several axes.  ``misplaced`` stands for
+the position of an index that is out of range: no tensor is that large.
 """
 
 from __future__ import annotations
@@ -11,8 +14,42 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.errors import OutOfRangeError
 from quantglow.graph.node import Node, op
 from quantglow.types import Array, DType, TensorType
+
+_MISPLACED = 2**62
+_LENGTHS = 2**31
+_CENTRE = 2**30
+"""An index between -2**30 and 2**30, moved by this, and the length of its axis make the position
+``2**62 + length * 2**31 + index``."""
+MOST_INDEX = _CENTRE - 1
+"""Larger indices are reported as this one."""
+
+
+def misplaced(length: int) -> int:
+    """The position of index 0 where it is out of range for an axis of this length; those of other
+    indices up to ``MOST_INDEX`` lie beside it."""
+    return _MISPLACED + min(length, _LENGTHS - 1) * _LENGTHS + _CENTRE
+
+
+def out_of_range(node: Node, index: int, length: int) -> OutOfRangeError:
+    """The error for an index of a Gather or Scatter, which may be ``misplaced``."""
+    of, at = divmod(index - _MISPLACED, _LENGTHS)
+    if 0 <= of <= length:  # an axis is no longer than the tensor that has it
+        length, index = of, at - _CENTRE
+    name = node.name.removesuffix(":gathered").removesuffix(":scattered")
+    return OutOfRangeError(name, index, length)
+
+
+def counted(node: Node, indices: Array, length: int) -> Array:
+    """Indices counted from the begin.  Raises ``OutOfRangeError``."""
+    found = np.where(indices < 0, indices + length, indices)
+    outside = (found < 0) | (found >= length)
+    if outside.any():
+        raise out_of_range(node, int(indices[outside][0]), length)
+    return found
+
 
 INDEX_TYPES = (DType.I32, DType.I64)
 
@@ -35,9 +72,12 @@ class Gather(Node):
         return self.x.type.with_shape((*before, *self.indices.type.shape, *after))
 
     def reference(self, x: Array, indices: Array) -> Array:
-        last = x.shape[self.axis] - 1
-        wrapped = np.where(indices < 0, indices + last + 1, indices)
-        return np.asarray(np.take(x, np.clip(wrapped, 0, last), axis=self.axis))
+        return np.asarray(np.take(x, counted(self, indices, self.length), axis=self.axis))
+
+    @property
+    def length(self) -> int:
+        """Of the axis that the indices address."""
+        return self.x.type.shape[self.axis]
 
 
 REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
@@ -74,12 +114,15 @@ class Scatter(Node):
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
         result, combine = x.copy(), REDUCTIONS[self.reduction]
-        rows = np.where(indices < 0, indices + len(x), indices)
         with np.errstate(all="ignore"):
-            for row, update in zip(rows, updates, strict=True):
-                if 0 <= row < len(x):
-                    result[row] = combine(result[row], update)
+            for row, update in zip(counted(self, indices, self.length), updates, strict=True):
+                result[row] = combine(result[row], update)
         return result
+
+    @property
+    def length(self) -> int:
+        """Of the axis that the indices address."""
+        return self.x.type.shape[0]
 
 
 @op

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
@@ -14,6 +16,11 @@ from quantglow.types import Array
 def float_constant(value: object, name: str, uses: Uses) -> Constant:
     """A float32 Constant under a name derived from ``name``."""
     return Constant(name=uses.fresh(name), value=np.asarray(value, np.float32, order="C"))
+
+
+def is_infinite(node: Node) -> bool:
+    """Whether the node is a Constant with an infinity."""
+    return isinstance(node, Constant) and any(map(math.isinf, node.extremes))
 
 
 def is_float(node: Node) -> bool:

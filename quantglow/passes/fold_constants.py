@@ -7,9 +7,14 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.external import External
+from quantglow.ops.work import work_of
 
 GROWTH_NBYTES = 1 << 20
 """A folded value may be larger than its operands only up to this size (Expand, Pad, Resize)."""
+
+
+MOST_WORK = 2 * 10**10
+"""A value that takes longer to compute stays computed: about a second, see ``work_of``."""
 
 
 @rewrite_pass("fold-constants")
@@ -21,6 +26,8 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     if not operands or not all(isinstance(o, Constant) for o in operands):
         return None
     if node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in operands)):
+        return None
+    if work_of(node) > MOST_WORK:
         return None
     values = [o.value for o in operands if isinstance(o, Constant)]
     value = np.array(node.evaluate(*values), order="C")

@@ -8,7 +8,7 @@ from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Add
 from quantglow.ops.convolution import Conv
-from quantglow.passes.constants import absorbs, is_float
+from quantglow.passes.constants import absorbs, is_float, is_infinite
 
 
 @rewrite_pass("fuse-residual")
@@ -23,6 +23,6 @@ def fuse_residual(node: Node, uses: Uses) -> Node | None:
     for conv, other in ((node.y, node.x), (node.x, node.y)):
         if not isinstance(conv, Conv) or not absorbs(conv, uses) or conv is other:
             continue
-        if conv.type.shape == other.type.shape and is_float(other):
+        if conv.type.shape == other.type.shape and is_float(other) and not is_infinite(other):
             return replace(conv, name=node.name, residual=other, low=node.low, high=node.high)
     return None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from quantglow.graph.graph import Graph
+from quantglow.graph.names import Names
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses
 from quantglow.ops.binary import Binary
@@ -38,7 +39,7 @@ class HoistTranspose:
     name: str = "hoist-transpose"
 
     def __call__(self, graph: Graph) -> Graph:
-        uses = Uses(names={node.name for node in graph.nodes})
+        uses = Uses(names=Names.of(graph))
         wanted = {
             node.x: node.perm
             for node in graph.nodes

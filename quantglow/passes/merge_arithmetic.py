@@ -25,13 +25,16 @@ def merge_arithmetic(node: Node, uses: Uses) -> Node | None:
     a, b = inner.y.value, node.y.value
     if not compact(a, b) or (isinstance(inner, Mul) and isinstance(node, Add)):
         return None
-    return merged(node, inner, a, b, uses)
+    with np.errstate(over="ignore"):
+        made = a + b if isinstance(node, Add) else a * b
+    return merged(node, inner, made, uses) if np.isfinite(made).all() else None
 
 
-def merged(node: Binary, inner: Binary, a: Array, b: Array, uses: Uses) -> Node:
+def merged(node: Binary, inner: Binary, made: Array, uses: Uses) -> Node:
+    """``made``: the sum or product of both Constants."""
+    product = float_constant(made, f"{node.name}:y", uses)
     if isinstance(node, Add):
-        return Add(name=node.name, x=inner.x, y=float_constant(a + b, f"{node.name}:y", uses))
-    product = float_constant(a * b, f"{node.name}:y", uses)
+        return Add(name=node.name, x=inner.x, y=product)
     if isinstance(inner, Mul):
         return Mul(name=node.name, x=inner.x, y=product)
     scaled = Mul(name=uses.fresh(f"{node.name}:scaled"), x=inner.x, y=node.y)

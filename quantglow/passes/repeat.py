@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import cycle, groupby, islice
 
 from quantglow import debug
@@ -11,6 +10,7 @@ from quantglow.errors import QuantglowError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import ROUNDS, Pass, RewritePass, Uses
+from quantglow.lazy import cached_property
 
 USUAL_ROUNDS = 16
 """Rounds without looking for circles."""

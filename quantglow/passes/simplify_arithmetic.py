@@ -8,7 +8,13 @@ from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
 from quantglow.ops.unary import Neg, Sqrt
-from quantglow.passes.constants import absorbs, float_constant, is_float, scalar_of
+from quantglow.passes.constants import (
+    absorbs,
+    float_constant,
+    is_float,
+    is_infinite,
+    scalar_of,
+)
 from quantglow.types import Array
 
 
@@ -37,9 +43,13 @@ def simplify_arithmetic(node: Node, uses: Uses) -> Node | None:
 
 
 def plain(node: Binary) -> bool:
-    """Float, and nothing fused behind it yet."""
+    """Float, nothing fused behind it yet, and no mask: weights and sums of constants that an
+    infinity goes into are infinite, too, or no numbers.
+    """
     bounded = node.low != -np.inf or node.high != np.inf
-    return not bounded and node.out is None and is_float(node.x) and is_float(node.y)
+    is_mask = not isinstance(node, Max | Min) and any(map(is_infinite, node.operands))
+    is_whole = not bounded and node.out is None and not is_mask
+    return is_whole and is_float(node.x) and is_float(node.y)
 
 
 def invertible(c: Array) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -11,13 +12,22 @@ import numpy as np
 
 from quantglow.errors import CalibrationError, InputError
 from quantglow.files import cause, read_arrays
+from quantglow.graph.border import as_declared, as_float32, is_float
 from quantglow.graph.signature import Dim, Port, Signature
 from quantglow.types import Array
 
 Feeds = dict[str, Array]
 
 
-def feeds_of(data: Any, signature: Signature) -> Iterator[Feeds]:
+class Located(Feeds):
+    """Feeds, and their ``place`` in the user's data: "sample 3", or "sample 1, row 2"."""
+
+    def __init__(self, feeds: Mapping[str, Array], place: str) -> None:
+        super().__init__(feeds)
+        self.place = place
+
+
+def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
     """Feeds of one model batch each, from samples that hold one or several.
 
     A batch has the size of the inputs' first axes, and is one where all of them are free.  Of a
@@ -28,15 +38,45 @@ def feeds_of(data: Any, signature: Signature) -> Iterator[Feeds]:
     sample.  A sample: dict input name -> array, a tuple or list of arrays in the order of the
     inputs, or one array.  Raises ``CalibrationError``.
     """
-    for index, sample in enumerate(_samples(data)):
-        arrays = _by_name(sample, [port.name for port in signature.inputs], index)
-        sizes = batch_sizes(signature)
+    sizes = batch_sizes(signature)
+    for index, sample in enumerate(samples_in(data)):
+        place = Place(index, sample.place if isinstance(sample, Located) else "", is_one(data))
+        arrays = _by_name(sample, [port.name for port in signature.inputs], place)
         checked = {
-            port.name: _checked(arrays[port.name], port, sizes.get(port.name), index)
+            port.name: _checked(arrays[port.name], port, sizes.get(port.name), place)
             for port in signature.inputs
         }
-        _check_symbols(checked, signature, index)
-        yield from _batches(checked, sizes, index)
+        _check_symbols(checked, signature, place)
+        yield from _batches(checked, sizes, place)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an element of the user's data is.  ``known``: what was said of it before it was cut;
+    ``alone``: the data is one array (or one for each input) that holds all samples.
+    """
+
+    index: int
+    known: str = ""
+    alone: bool = False
+
+    def __str__(self) -> str:
+        return self.known or ("the calibration data" if self.alone else f"sample {self.index}")
+
+    def of_batch(self, batch: int, size: int, count: int) -> str:
+        """The place of one of ``count`` batches of ``size`` rows that it holds."""
+        if self.known or count == 1:
+            return str(self)
+        first = batch * size
+        rows = f"{first}" if size == 1 else f"{first} to {first + size - 1}"
+        if self.alone:
+            return f"sample{'s' if size > 1 else ''} {rows}"
+        return f"{self}, row{'s' if size > 1 else ''} {rows}"
+
+
+def is_one(data: Any) -> bool:
+    """Whether the data is one array, or one for each input, that holds all samples."""
+    return isinstance(data, str | os.PathLike | np.ndarray | Mapping)
 
 
 def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
@@ -44,7 +84,7 @@ def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
 
     Raises ``CalibrationError``.
     """
-    samples = _samples(data)
+    samples = samples_in(data)
     iterator = iter(samples)
     for sample in iterator:
         again = chain([sample], iterator) if iterator is samples else data
@@ -61,17 +101,18 @@ def batch_sizes(signature: Signature) -> dict[str, int]:
     return {port.name: int(port.dims[0] or 0) for port in signature.inputs if port.dims}
 
 
-def _check_symbols(arrays: Feeds, signature: Signature, index: int) -> None:
+def _check_symbols(arrays: Feeds, signature: Signature, place: Place) -> None:
     """Raise ``CalibrationError`` where a symbol has two sizes."""
     if not signature.is_free:
         return
     try:
         signature.check({name: array.shape for name, array in arrays.items()})
     except InputError as error:
-        raise CalibrationError(f"sample {index} does not fit the model: {error}") from None
+        raise CalibrationError(f"{place} does not fit the model: {error}") from None
 
 
-def _samples(data: Any) -> Iterable[Any]:
+def samples_in(data: Any) -> Iterable[Any]:
+    """The samples as the user gave them, one or several batches each."""
     if data is None:
         raise CalibrationError(
             "calibration data is missing. Remedy: pass an iterable of samples, a "
@@ -101,51 +142,68 @@ def _load(path: str | os.PathLike[str]) -> Mapping[str, Array]:
         ) from error
 
 
-def _by_name(sample: Any, names: list[str], index: int) -> Mapping[str, Any]:
+def _by_name(sample: Any, names: list[str], place: Place) -> Mapping[str, Any]:
     if isinstance(sample, Mapping):
         missing, unknown = set(names) - sample.keys(), sample.keys() - set(names)
         if missing or unknown:
             raise CalibrationError(
-                f"sample {index} has inputs {sorted(map(str, sample))}, the model takes {names}. "
+                f"{place} has inputs {sorted(map(str, sample))}, the model takes {names}. "
                 "Remedy: name the arrays as the model's inputs."
             )
         return sample
     arrays = sample if isinstance(sample, tuple | list) else [sample]
     if len(arrays) != len(names):
         raise CalibrationError(
-            f"sample {index} has {len(arrays)} array(s), the model takes {len(names)}: {names}. "
+            f"{place} has {len(arrays)} array(s), the model takes {len(names)}: {names}. "
             "Remedy: leave out labels, and give one array for each input in this order."
         )
     return dict(zip(names, arrays, strict=True))
 
 
-def _checked(value: Any, port: Port, batch: int | None, index: int) -> Array:
-    """The array in the input's element type; its first axis may hold several batches."""
-    array, wanted = np.asarray(value), port.dtype.numpy
-    if array.dtype == np.float64 and port.dtype.is_float:
-        with np.errstate(over="ignore"):
-            array = array.astype(np.float32)
+def _checked(value: Any, port: Port, batch: int | None, place: Place) -> Array:
+    """The array in the input's element type; its first axis may hold several batches.
+
+    Floats of any type become what the model would be fed: the declared type, then float32.
+    """
+    given, wanted = np.asarray(value), port.dtype.numpy
+    is_converted = port.dtype.is_float and is_float(given.dtype)
+    array = as_float32(as_declared(port, given)) if is_converted else given
     if array.dtype != wanted:
-        raise _unfit(port, index, f"elements of {wanted}", str(array.dtype), "cast it")
+        raise _unfit(port, place, f"elements of {wanted}", str(array.dtype), "cast it")
     is_whole = batch is None or isinstance(port.dims and port.dims[0], str | None)
     expected = f"shape {port}" + ("" if is_whole else " or a multiple of its first axis")
     if not _fits(array.shape, port.dims, whole=batch is None):
-        raise _unfit(port, index, expected, str(array.shape), "preprocess as for the model")
+        raise _unfit(port, place, expected, str(array.shape), "preprocess as for the model")
     if batch is not None and array.ndim and not len(array):
         raise CalibrationError(
-            f"sample {index} holds no data: input {port.name!r} has shape {array.shape}. "
+            f"{place} holds no data: input {port.name!r} has shape {array.shape}. "
             "Remedy: give one sample or more along the first axis."
         )
     if batch is not None and (not batch or len(array) % batch):
         remedy = f"give batches of {batch} (or a multiple), or import the model at another batch"
-        raise _unfit(port, index, expected, str(array.shape), remedy)
+        raise _unfit(port, place, expected, str(array.shape), remedy)
     if port.dtype.is_float and not np.isfinite(array).all():
-        bad = np.argwhere(~np.isfinite(array))
-        raise CalibrationError(
-            f"sample {index} has {len(bad)} NaN or Inf value(s) in input {port.name!r}, the first "
-            f"at {bad[0].tolist()}. Remedy: look at the preprocessing, or leave the sample out."
-        )
+        raise _not_finite(array, given, port, batch if array.ndim else None, place)
     return array
+
+
+def _not_finite(
+    array: Array, given: Array, port: Port, batch: int | None, place: Place
+) -> CalibrationError:
+    """The error that names the first batch with NaN or Inf, or with values that became Inf."""
+    bad, where = np.argwhere(~np.isfinite(array)), str(place)
+    is_lost = np.isfinite(given[tuple(bad[0])])
+    kind = port.declared if port.declared == "float16" else "float32"
+    what = f"value(s) too large for {kind}" if is_lost else "NaN or Inf value(s)"
+    if batch is not None:
+        first = int(bad[0][0]) // batch
+        where = place.of_batch(first, batch, len(array) // batch)
+        bad = bad[bad[:, 0] // batch == first]
+        bad[:, 0] %= batch
+    return CalibrationError(
+        f"{where} has {len(bad)} {what} in input {port.name!r}, the first "
+        f"at {bad[0].tolist()}. Remedy: look at the preprocessing, or leave the sample out."
+    )
 
 
 def _fits(shape: tuple[int, ...], dims: tuple[Dim, ...] | None, whole: bool) -> bool:
@@ -156,23 +214,25 @@ def _fits(shape: tuple[int, ...], dims: tuple[Dim, ...] | None, whole: bool) -> 
     return len(shape) == len(dims) and all(s == d for s, d in pairs if isinstance(d, int))
 
 
-def _unfit(port: Port, index: int, expected: str, got: str, remedy: str) -> CalibrationError:
+def _unfit(port: Port, place: Place, expected: str, got: str, remedy: str) -> CalibrationError:
     return CalibrationError(
-        f"sample {index} does not fit input {port.name!r}: expected {expected}, got {got}. "
+        f"{place} does not fit input {port.name!r}: expected {expected}, got {got}. "
         f"Remedy: {remedy}."
     )
 
 
-def _batches(arrays: Feeds, sizes: Mapping[str, int], index: int) -> Iterator[Feeds]:
+def _batches(arrays: Feeds, sizes: Mapping[str, int], place: Place) -> Iterator[Located]:
     """The arrays cut along their first axes into batches of these sizes."""
     counts = {name: len(arrays[name]) // size for name, size in sizes.items()}
     if len(set(counts.values())) > 1:
         raise CalibrationError(
-            f"sample {index} holds different numbers of batches for its inputs: {counts}. "
+            f"{place} holds different numbers of batches for its inputs: {counts}. "
             "Remedy: give the same number for each."
         )
-    for i in range(max(counts.values(), default=1)):
-        yield {
+    count, size = max(counts.values(), default=1), max(sizes.values(), default=1)
+    for i in range(count):
+        own = {
             name: array[i * sizes[name] : (i + 1) * sizes[name]] if name in sizes else array
             for name, array in arrays.items()
         }
+        yield Located(own, place.of_batch(i, size, count))

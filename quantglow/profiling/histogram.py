@@ -10,7 +10,7 @@ for bit, in any order and any split.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -31,6 +31,7 @@ class Histogram:
     """Counts of the finite values, their exact extremes, and how many were 0, NaN or Inf.
 
     ``counts[i]`` counts the values in bin ``start + i``.  Without values ``minimum`` is +inf.
+    ``infinities`` counts those of both signs, ``negative_infinities`` those below 0.
     """
 
     exponent: int = FINEST
@@ -41,6 +42,7 @@ class Histogram:
     zeros: int = 0
     nans: int = 0
     infinities: int = 0
+    negative_infinities: int = 0
 
     @staticmethod
     def of(values: Array) -> Histogram:
@@ -52,20 +54,25 @@ class Histogram:
         if math.isfinite(low) and math.isfinite(high):
             return _of_finite(flat, low, high)
         finite = flat[np.isfinite(flat)]
-        nans = int(np.isnan(flat).sum())
-        rest = Histogram.of(finite)
-        return rest._with_refused(nans, flat.size - finite.size - nans)
-
-    def _with_refused(self, nans: int, infinities: int) -> Histogram:
-        extremes = (self.minimum, self.maximum)
-        return Histogram(
-            self.exponent, self.start, self.counts, *extremes, self.zeros, nans, infinities
+        nans, below = int(np.isnan(flat).sum()), int(np.count_nonzero(flat == -math.inf))
+        return replace(
+            Histogram.of(finite),
+            nans=nans,
+            infinities=flat.size - finite.size - nans,
+            negative_infinities=below,
         )
 
     @property
     def count(self) -> int:
         """Finite values."""
         return int(self.counts.sum())
+
+    @property
+    def specials(self) -> frozenset[float]:
+        """Those of -inf, inf and ``math.nan`` that were among the values."""
+        counts = {-math.inf: self.negative_infinities, math.nan: self.nans}
+        counts[math.inf] = self.infinities - self.negative_infinities
+        return frozenset(special for special, count in counts.items() if count)
 
     @property
     def edges(self) -> Array:
@@ -92,6 +99,7 @@ class Histogram:
             self.zeros + other.zeros,
             self.nans + other.nans,
             self.infinities + other.infinities,
+            self.negative_infinities + other.negative_infinities,
         )
 
     def containing_zero(self) -> Histogram:
@@ -117,8 +125,8 @@ class Histogram:
         return hash(self._key())
 
     def _key(self) -> tuple[object, ...]:
-        extremes = (self.minimum, self.maximum, self.zeros, self.nans, self.infinities)
-        return (self.exponent, self.start, self.counts.tobytes(), *extremes)
+        numbers = (self.exponent, self.start, self.minimum, self.maximum, self.zeros, self.nans)
+        return (*numbers, self.counts.tobytes(), self.infinities, self.negative_infinities)
 
 
 def bin_exponent(low: float, high: float) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from quantglow.arguments import brief, file_path, instance
+from quantglow.concise import Concise
 from quantglow.errors import OptionError, ProfileMismatchError
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
@@ -17,8 +18,8 @@ from quantglow.profiling import storage
 from quantglow.profiling.histogram import Histogram
 
 
-@dataclass(frozen=True)
-class Profile:
+@dataclass(frozen=True, repr=False)
+class Profile(Concise):
     """One histogram for each float value, keyed by ONNX value name.
 
     ``source_hash`` binds it to the model, whatever shapes it ran at; ``samples`` counts the runs

@@ -9,6 +9,11 @@ from typing import TypeVar
 Item = TypeVar("Item")
 
 
+def is_shown(progress: bool | str) -> bool:
+    """Whether anything is shown on stderr: True, or "auto" where that is a terminal."""
+    return progress is True or (progress == "auto" and sys.stderr.isatty())
+
+
 def shown(
     items: Iterable[Item], label: str, progress: bool | str = "auto", total: float | None = None
 ) -> Iterator[Item]:
@@ -16,7 +21,7 @@ def shown(
 
     ``total``: how many there are; None: their ``len``, if they have one.
     """
-    if progress is False or (progress == "auto" and not sys.stderr.isatty()):
+    if not is_shown(progress):
         yield from items
         return
     # Only here: rich costs memory and time, and most processes never show a bar.

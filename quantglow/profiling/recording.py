@@ -23,15 +23,26 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret
 from quantglow.interpreter.choices import taken_only
-from quantglow.profiling.data import Feeds, feeds_of
+from quantglow.interrupts import ended, is_interrupted
+from quantglow.profiling.data import Located, feeds_of
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
 from quantglow.profiling.progress import shown
+from quantglow.profiling.specials import ABSENT, Specials, brought, moves, specials_of, text_of
 from quantglow.types import Array
 from quantglow.workers import later, side_by_side
 
 MOST_WAITING = 4
 """Values that are kept to be counted, while a run goes on."""
+
+AVOID = (
+    "look at the model in float, whose result is no number there; a mask of finite numbers such as "
+    "-1e4 avoids inf - inf and 0 * inf."
+)
+REPLACE = (
+    "look at the model in float, whose result is no number there; a finite number in its place "
+    "(Where) before it is computed with avoids that."
+)
 
 Runner = Callable[[Graph, Mapping[str, Array], Sequence[Listener]], object]
 """Runs a graph and shows every value to the listeners, as ``interpret`` does."""
@@ -50,21 +61,27 @@ def profile(
     Of a family, each batch is run by the graph for its shapes; values of one name share one
     histogram.
     ``data`` is what ``data.feeds_of`` takes.  ``progress``: a bar on stderr; "auto" shows it on a
-    terminal only.  Raises ``CalibrationError`` for data that does not fit the model, holds NaN or
-    Inf, or leads to NaN or Inf in any tensor (named in the message).
+    terminal only.  Ctrl-C inside ``interrupts.keeping_best`` ends it after a batch.
+    Raises ``CalibrationError`` for data that does not fit the model, holds NaN or Inf, or leads to
+    NaN or Inf in any tensor (named in the message).  Infinities that the model brings itself, as
+    masks do, and NaN of its constants that is moved only, are counted.
     """
     subset_size = count("subset_size", subset_size)
     recorded: dict[str, Histogram] = {}
     cases: Counter[Case] = Counter()
     family = Family.of(graph)
     batches = islice(feeds_of(data, family.signature), subset_size)
-    for index, feeds in enumerate(_shown(batches, data, progress)):
+    for feeds in _shown(batches, data, progress):
         with np.errstate(all="ignore"), side_by_side():
-            fitting = _graph_for(feeds, family, index)
-            recorder = _Recorder(recorded, index)
+            fitting = _graph_for(feeds, family)
+            recorder = _Recorder(recorded, feeds.place)
             run(fitting, feeds, [taken_only(fitting, recorder)])
             recorder.finish()
         cases[Case.fitting(feeds, family.deciding)] += 1
+        if is_interrupted():
+            batches_seen = f"calibrated on {cases.total()} batch(es)"
+            ended("profiling", f"Ctrl-C ended profiling early: {batches_seen}")
+            break
     if not cases:
         raise CalibrationError(
             "calibration data holds no samples. Remedy: pass at least one; an iterator or a "
@@ -73,25 +90,26 @@ def profile(
     return Profile(family.source_hash, recorded, cases.total(), cases)
 
 
-def _graph_for(feeds: Feeds, family: Family, index: int) -> Graph:
+def _graph_for(feeds: Located, family: Family) -> Graph:
     try:
         return family.fitting(feeds)
     except (InputError, ModelError, UnsupportedOpError) as error:
         raise CalibrationError(
-            f"batch {index} has shapes that the model does not take: {error}. Remedy: feed shapes "
+            f"{feeds.place} has shapes that the model does not take: {error}. Remedy: feed shapes "
             "that its operators agree with, or leave the sample out."
         ) from error
 
 
 @dataclass
 class _Recorder:
-    """A listener that merges each float value into ``recorded`` and refuses NaN and Inf.
+    """A listener that merges each float value into ``recorded``, and refuses NaN and Inf that the
+    model does not bring itself (see ``specials``).
 
     Values are counted while the next ones are computed.
     """
 
     recorded: dict[str, Histogram]
-    sample: int
+    place: str
     waiting: deque[tuple[Node, Callable[[], Histogram]]] = field(default_factory=deque)
 
     def __call__(self, node: Node, value: Array) -> None:
@@ -109,17 +127,33 @@ class _Recorder:
     def _merge_next(self) -> None:
         node, counted = self.waiting.popleft()
         seen = counted()
-        if seen.nans or seen.infinities:
+        is_computed = seen.nans and not moves(node)
+        if is_computed or not seen.specials <= specials_of(node, self._specials):
             raise CalibrationError(
-                f"batch {self.sample} leads to {seen.nans} NaN and {seen.infinities} Inf value(s) "
-                f"in {node.name!r} ({node.op}). Remedy: check the preprocessing (scale, channel "
-                "order), or the model itself in float."
+                f"{self.place} leads to {seen.nans} NaN and {seen.infinities} Inf value(s) "
+                f"in {node.name!r} ({node.op}). {self._remedy(node, seen)}"
             )
         before = self.recorded.get(node.name)
         self.recorded[node.name] = seen if before is None else before.merge(seen)
 
+    def _specials(self, value: Node) -> Specials:
+        known = None if isinstance(value, Constant) else self.recorded.get(value.name)
+        return brought(value) if known is None else known.specials
 
-def _shown(feeds: Iterable[Feeds], data: Any, progress: bool | str) -> Iterator[Feeds]:
+    def _remedy(self, node: Node, seen: Histogram) -> str:
+        for operand in node.operands if seen.nans else ():
+            if operand.type.dtype.is_float and (specials := self._specials(operand)):
+                return (
+                    f"Its operand {operand.name!r} holds the model's own {text_of(specials)}. "
+                    f"Remedy: {REPLACE if specials & ABSENT else AVOID}"
+                )
+        return (
+            "Finite numbers led to them. Remedy: check the preprocessing (scale, channel order), "
+            "or the model itself in float."
+        )
+
+
+def _shown(feeds: Iterable[Located], data: Any, progress: bool | str) -> Iterator[Located]:
     """The feeds, with a progress bar around them if wanted."""
     total = float(len(data)) if hasattr(data, "__len__") and not isinstance(data, str) else None
     return shown(feeds, "Profiling", progress, total)

@@ -25,8 +25,9 @@ from quantglow.types import Array
 
 FORMAT = "quantglow-profile"
 VERSION = 1
-MAX_NBYTES = 1 << 30
-"""Larger members are refused unread: a model of 50,000 tensors stays below."""
+MAX_NBYTES, MAX_TEXT_NBYTES = 1 << 30, 64 << 20
+"""Larger members are refused unread, the text and the counts: a model of 50,000 tensors stays
+below.  As Python objects the text takes 20 times as much."""
 
 Run = tuple[Case, int]
 """Input shapes and deciding values, and how many runs had them."""
@@ -68,8 +69,8 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, 
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            manifest = json.loads(_member(archive, "manifest.json"))
-            raw = io.BytesIO(_member(archive, "counts.npy"))
+            manifest = json.loads(_member(archive, "manifest.json", MAX_TEXT_NBYTES))
+            raw = io.BytesIO(_member(archive, "counts.npy", MAX_NBYTES))
         counts = np.lib.format.read_array(raw, allow_pickle=False)
         _check(manifest, counts)
         histograms = _histograms(manifest["tensors"], counts)
@@ -96,9 +97,9 @@ def is_profile(path: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _member(archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).file_size > MAX_NBYTES:
-        raise ValueError(f"{name} is larger than {MAX_NBYTES} bytes")
+def _member(archive: zipfile.ZipFile, name: str, most: int) -> bytes:
+    if archive.getinfo(name).file_size > most:
+        raise ValueError(f"{name} is larger than {most} bytes")
     return archive.read(name)
 
 
@@ -156,6 +157,8 @@ def _histogram(fields: Mapping[str, Any], counts: Array) -> Histogram:
     extremes = {key: float.fromhex(fields[key]) for key in ("minimum", "maximum")}
     whole = ("exponent", "start", "zeros", "nans", "infinities")
     numbers = {key: int(fields[key]) for key in whole}
+    # Older files have none: calibration refused infinities.
+    numbers["negative_infinities"] = int(fields.get("negative_infinities", 0))
     sane = FINEST <= numbers["exponent"] <= 128 and abs(numbers["start"]) < 1 << 26
     sane = sane and len(counts) == int(fields["counts"]) <= BINS
     if not sane or (len(counts) and not all(map(math.isfinite, extremes.values()))):

@@ -5,7 +5,7 @@ The steps (a value to int16, an operator to float) come in the order of what the
 bisection.  Then those are left out again that it does not need, those worth least first, many at
 once where that holds, else halves of them (Zeller and Hildebrandt: Simplifying and isolating
 failure-inducing input, 2002).  So the validation function is called seldom; the best model found
-so far is never lost, neither to a time limit nor to Ctrl-C.
+so far is never lost, neither to a time limit nor to Ctrl-C (see ``interrupts``).
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 from quantglow.arguments import brief, choice, number, positive
 from quantglow.errors import AccuracyDropError, OptionError
+from quantglow.interrupts import is_interrupted
+from quantglow.lazy import cached_property
 from quantglow.profiling.progress import shown
 from quantglow.quantization.deadline import NEVER, Deadline, TimeUp
 
@@ -117,12 +118,9 @@ class Search(Generic[Model, Rise]):
         try:
             for _ in shown(self._trials(), "Accuracy control", progress):
                 pass
-        except KeyboardInterrupt:
-            if not self.trials:
-                raise
-            self.cut_short = INTERRUPTED
         except TimeUp:
-            self.cut_short = LATE
+            self.cut_short = INTERRUPTED if is_interrupted() else LATE
+            self.deadline.ends("accuracy control")
         if self.found is None:
             raise self.failure()
         return self.found

@@ -31,8 +31,9 @@ from quantglow.ops import (
     Resize,
     Transpose,
 )
+from quantglow.profiling.specials import brought
 from quantglow.quantization.plan import UnionFind
-from quantglow.quantization.spectra import is_fourier
+from quantglow.quantization.spectra import is_fourier, transforms
 from quantglow.quantization.taps import is_tap
 
 PRODUCERS = (Conv, Gemm, LayerNormalization)
@@ -43,7 +44,7 @@ def channel_groups(graph: Graph) -> list[list[Node]]:
     """The groups of values that can be rescaled, each in the order of the graph."""
     nodes = [node for node in graph.nodes if not isinstance(node, Constant)]
     groups = UnionFind(nodes)
-    fixed = {node for _, node in graph.outputs if node in groups}
+    fixed = {node for _, node in graph.outputs if node in groups} | transforms(graph)
     for node in nodes:
         joined = tuple(o for o in _joined(node) if o in groups)
         fixed.update(_fixed(node, joined))
@@ -58,10 +59,10 @@ def channel_groups(graph: Graph) -> list[list[Node]]:
 
 
 def takes_factors(node: Node) -> bool:
-    """Whether the node is a producer with constant weights, and no Fourier transform."""
+    """Whether the node is a producer with constant, finite weights, and no Fourier transform."""
     return is_tap(node) or (
         isinstance(node, PRODUCERS)
-        and all(isinstance(operand, Constant) for operand in constants_of(node))
+        and all(isinstance(o, Constant) and not brought(o) for o in constants_of(node))
         and not is_fourier(node)
     )
 

@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from quantglow.graph.graph import Graph
+from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Dequantize, Quantize, Rescale
 from quantglow.ops.arithmetic import quantize as quantized_array
 from quantglow.quantization.plan import Plan
-from quantglow.quantization.rules import rule_of
+from quantglow.quantization.rules import Operands, rule_of
 from quantglow.types import ElementType
 
 
 class DecidedWeights(Protocol):
     """The integers of a layer, from before."""
 
-    def fitting(self, node: Any, x: ElementType) -> dict[str, Constant | None] | None:
+    def fitting(self, node: Any, x: ElementType) -> Operands | None:
         """Its operands ``w`` and ``b`` for an input of type ``x``; None if they do not fit."""
 
 
@@ -33,6 +34,9 @@ class Converter:
     weights: Mapping[str, DecidedWeights] = field(default_factory=dict)
     reals: dict[Node, Node] = field(default_factory=dict)
     integers: dict[tuple[Node, ElementType], Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = Names.of(self.plan.graph)
 
     def run(self) -> Graph:
         graph = self.plan.graph
@@ -63,7 +67,11 @@ class Converter:
         """The int8 type of a node's result, or None if it is only read as float32."""
         return self.element(node) if node in self.plan.integer_results else None
 
-    def decided(self, node: Node, x: ElementType) -> dict[str, Constant | None] | None:
+    def fresh(self, name: str) -> str:
+        """``name``, numbered if the float graph or this one has it."""
+        return self.names.fresh(name)
+
+    def decided(self, node: Node, x: ElementType) -> Operands | None:
         """The integer operands of a layer with input ``x``, if they are known already."""
         known = self.weights.get(node.name)
         return None if known is None else known.fitting(node, x)
@@ -72,7 +80,7 @@ class Converter:
         """The value as float32."""
         if node not in self.reals:
             stored = self.integers[node, self.element(node)]
-            self.reals[node] = Dequantize(name=f"{node.name}:dq", x=stored)
+            self.reals[node] = Dequantize(name=self.fresh(f"{node.name}:dq"), x=stored)
         return self.reals[node]
 
     def int8(self, node: Node, element: ElementType | None = None) -> Node:
@@ -85,12 +93,8 @@ class Converter:
     def _converted(self, node: Node, wanted: ElementType) -> Node:
         if isinstance(node, Constant):
             value = quantized_array(node.value, wanted)
-            return Constant(name=self._new_name(node), value=value, element=wanted)
+            return Constant(name=self.fresh(f"{node.name}:q"), value=value, element=wanted)
         if wanted != self.element(node):
             x = self.int8(node)  # before the name: it may have to be made, too
-            return Rescale(name=self._new_name(node), x=x, out=wanted)
-        return Quantize(name=self._new_name(node), x=self.reals[node], out=wanted)
-
-    def _new_name(self, node: Node) -> str:
-        others = sum(key is node for key, _ in self.integers)
-        return f"{node.name}:q{others or ''}"
+            return Rescale(name=self.fresh(f"{node.name}:q"), x=x, out=wanted)
+        return Quantize(name=self.fresh(f"{node.name}:q"), x=self.reals[node], out=wanted)

@@ -14,6 +14,7 @@ from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, LogSoftmax, MatMul, Softmax
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
+from quantglow.ops.work import macs_of
 from quantglow.quantization.functions import function_of
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.rules import EXACT_IN_FLOAT
@@ -62,15 +63,6 @@ def _seconds(plan: Plan, node: Node) -> float:
     if not plan.is_int8(node) and isinstance(node, FUNCTIONS):
         seconds += node.type.size / FLOAT_FUNCTIONS
     return seconds
-
-
-def macs_of(node: Node) -> int:
-    """Multiply-accumulates."""
-    if isinstance(node, MatMul):
-        return node.type.size * node.x.type.shape[-1]
-    if not isinstance(node, Contraction):
-        return 0
-    return node.type.size * (node.w.type.size // max(node.w.type.shape[-1], 1))
 
 
 def products_seconds(node: Node) -> float:

@@ -1,10 +1,14 @@
-"""How long a search may take (``max_minutes``)."""
+"""How long a search may go on: until ``max_minutes`` are over, or until Ctrl-C."""
 
 from __future__ import annotations
 
 import math
 import time
 from dataclasses import dataclass
+
+from quantglow.interrupts import ended, is_interrupted, say
+
+INTERRUPTED, LATE = "Ctrl-C", "max_minutes"
 
 
 class TimeUp(Exception):
@@ -13,7 +17,7 @@ class TimeUp(Exception):
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment of ``time.monotonic``, in seconds."""
+    """A moment of ``time.monotonic``, in seconds; Ctrl-C comes before it."""
 
     at: float = math.inf
 
@@ -24,8 +28,15 @@ class Deadline:
 
     @property
     def is_over(self) -> bool:
-        """Whether the time is up."""
-        return time.monotonic() >= self.at
+        """Whether there is no time left."""
+        return is_interrupted() or time.monotonic() >= self.at
+
+    @property
+    def reason(self) -> str:
+        """What ended the time; empty as long as there is some."""
+        if is_interrupted():
+            return INTERRUPTED
+        return LATE if self.is_over else ""
 
     @property
     def halfway(self) -> Deadline:
@@ -34,9 +45,18 @@ class Deadline:
         return Deadline(now + (self.at - now) / 2)
 
     def check(self) -> None:
-        """Raise ``TimeUp`` if it is."""
+        """Raise ``TimeUp`` if there is no time left."""
         if self.is_over:
             raise TimeUp
+
+    def ends(self, stage: str, kept: str = "the best found until then is kept") -> bool:
+        """Whether there is no time left; if so, the report will say that ``stage`` was cut."""
+        if not (reason := self.reason):
+            return False
+        is_new = ended(stage, f"{reason} ended {stage} early: {kept}")
+        if is_new and reason == LATE:  # Ctrl-C was answered when it came.
+            say(f"{LATE} are over: keeping the best so far ({stage})")
+        return True
 
 
 NEVER = Deadline()

@@ -8,7 +8,8 @@ taken by name at the others; nothing is profiled or rounded again.  What only an
 * an operator that keeps the parameters of its operand keeps them, in int8 if the operand is;
 * a product of known precision whose weights have another layout or input gets them rounded anew;
 * every other operator without a decision computes in float;
-* a value that cannot be rescaled there has no range: that of the rescaled one is another.
+* a value that cannot be rescaled there has no range: that of the rescaled one is another;
+* nor has a value that a mask or padding of the model may make infinite or NaN.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from quantglow.quantization.params import activation_element
 from quantglow.quantization.plan import Plan
 from quantglow.quantization.preparation import Prepared
 from quantglow.quantization.refusals import KEEPS_PARAMS, refusal
+from quantglow.quantization.rules import Operands
+from quantglow.quantization.tensor_ranges import special_values
 from quantglow.quantization.widths import reader_refusal
 from quantglow.types import DType, ElementType
 
@@ -54,7 +57,7 @@ class LayerWeights:
     b: Constant | None
     x: ElementType
 
-    def fitting(self, node: Any, x: ElementType) -> dict[str, Constant | None] | None:
+    def fitting(self, node: Any, x: ElementType) -> Operands | None:
         """The operands for a layer, a Gemm's also for the 1x1 convolution; None if they differ."""
         wanted, found = node.w.type.shape, self.w.type.shape
         if x != self.x or _core(wanted) != _core(found):
@@ -93,7 +96,7 @@ class Decisions:
                 choose_range(profile.histograms[name], *arguments), config.symmetric
             )
             for name in sorted(elsewhere)
-            if name in profile
+            if name in profile and not profile.histograms[name].specials
         }
         elements.update((node.name, element) for node, element in plan.elements.items())
         return Decisions(
@@ -131,8 +134,9 @@ class Decisions:
         """The plan for a graph, from what is known by name and the rules above."""
         reasons: dict[Node, str] = {}
         elements: dict[Node, ElementType] = {}
+        special = special_values(graph)
         for node in graph.nodes:
-            element = self._element(node, elements)
+            element = None if node in special else self._element(node, elements)
             if element is not None:
                 elements[node] = element
             if node.operands and (reason := self._reason(node, elements, reasons)):

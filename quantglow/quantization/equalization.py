@@ -37,6 +37,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, Gemm, LayerNormalization, Mul
+from quantglow.quantization.changed_constants import Owner
 from quantglow.quantization.channel_groups import bounded, channel_groups, high_of, takes_factors
 from quantglow.quantization.taps import is_tap, tapped
 from quantglow.types import Array
@@ -65,11 +66,14 @@ def factors_of(
     """The factors that ``techniques`` choose; ``reach``: value name -> max |x| by channel.
 
     ``scarce``: values seen too rarely to know the reach of their channels; a group of those only
-    stays as it is.
+    stays as it is.  So does a group with a value that is infinite somewhere, or that no sample
+    computed: it belongs to a branch that was not taken.
     """
     found: dict[str, Array] = {}
     for group in groups_to_scale(graph, techniques):
-        if not scarce.issuperset(node.name for node in group):
+        names = {node.name for node in group}
+        known = {name for name in names & reach.keys() if np.isfinite(reach[name]).all()}
+        if known == names and not names <= scarce:
             alpha = SMOOTH_ALPHA if _is_smooth(group) else ALPHA
             chosen = _factors(graph, group, reach, alpha)
             found |= {node.name: chosen for node in group}
@@ -144,12 +148,13 @@ def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | Non
     if not factors:
         return graph
     made: dict[Node, Node] = {}
+    owner = Owner.of(graph)
     known = {node.name: node for node in before[0].nodes} if before else {}
     for node in graph.nodes:
         moved = node.with_operands(tuple(made[operand] for operand in node.operands))
         if takes_factors(node):
             twin = _twin(node, factors, *before) if before else None
-            moved = _rescaled(node, moved, factors) if twin is None else _like(moved, twin)
+            moved = _like(moved, twin) if twin else _rescaled(node, moved, factors, owner)
         made[node] = _known(moved, known.get(moved.name))
     return graph.with_outputs(made[node] for _, node in graph.outputs)
 
@@ -192,20 +197,21 @@ def _by_group(graph: Graph, factors: Factors) -> Factors:
     return found
 
 
-def _rescaled(node: Any, moved: Any, factors: Factors) -> Node:
+def _rescaled(node: Any, moved: Any, factors: Factors, owner: Owner) -> Node:
     """The producer with factors in its constants."""
     out = factors.get(node.name)
     if isinstance(node, LayerNormalization):
-        return moved if out is None else _normalization(node, moved, 1 / out.astype(np.float64))
+        factor = None if out is None else 1 / out.astype(np.float64)
+        return moved if factor is None else _normalization(node, moved, factor, owner)
     read = factors.get(node.x.name)
     if out is None and read is None:
         return node if moved is node else moved  # type: ignore[no-any-return]
     if isinstance(node, Mul):
-        return _tap(node, moved, out, read)
+        return _tap(node, moved, out, read, owner)
     w = node.w.value if read is None else _read_through(node, read)
-    changes = {"w": _valued(node.w, w if out is None else divided(w, out))}
+    changes = {"w": owner.constant(node, "w", w if out is None else divided(w, out))}
     if node.b is not None and out is not None:
-        changes["b"] = _valued(node.b, divided(node.b.value, out))
+        changes["b"] = owner.constant(node, "b", divided(node.b.value, out))
     return replace(moved, **changes)  # type: ignore[no-any-return]
 
 
@@ -223,9 +229,9 @@ def divided(values: Array, factors: Array) -> Array:
     return np.asarray(values @ np.linalg.inv(factors.astype(np.float64)).T)
 
 
-def _tap(node: Any, moved: Any, out: Array | None, read: Array | None) -> Node:
+def _tap(node: Any, moved: Any, out: Array | None, read: Array | None, owner: Owner) -> Node:
     y = node.y.value * (1 if read is None else read) / (1 if out is None else out)
-    return replace(moved, y=_valued(node.y, y))  # type: ignore[no-any-return]
+    return replace(moved, y=owner.constant(node, "y", y))  # type: ignore[no-any-return]
 
 
 def by_row(factors: Array, node: Conv | Gemm) -> Array:
@@ -236,17 +242,9 @@ def by_row(factors: Array, node: Conv | Gemm) -> Array:
     return np.repeat(factors.reshape(group, -1).T, node.w.type.shape[-1] // group, axis=1)
 
 
-def _normalization(node: LayerNormalization, moved: Any, factor: Array) -> Node:
-    gamma: Any = node.gamma
-    changes: dict[str, Node] = {}
-    if gamma is None:
-        changes["gamma"] = Constant(name=f"{node.name}:gamma", value=factor.astype(np.float32))
-    else:
-        changes["gamma"] = _valued(gamma, gamma.value * factor)
+def _normalization(node: LayerNormalization, moved: Any, factor: Array, owner: Owner) -> Node:
+    gamma = factor if node.gamma is None else node.gamma.value * factor  # type: ignore[attr-defined]
+    changes = {"gamma": owner.constant(node, "gamma", gamma)}
     if isinstance(node.beta, Constant):
-        changes["beta"] = _valued(node.beta, node.beta.value * factor)
+        changes["beta"] = owner.constant(node, "beta", node.beta.value * factor)
     return replace(moved, **changes)  # type: ignore[no-any-return]
-
-
-def _valued(constant: Any, value: Array) -> Constant:
-    return replace(constant, value=value.astype(np.float32, copy=False))  # type: ignore[no-any-return]

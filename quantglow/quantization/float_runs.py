@@ -11,6 +11,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import Listener, interpret
 from quantglow.interpreter.choices import taken_only
+from quantglow.interrupts import check_interrupt
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.other_shapes import graph_for
 from quantglow.types import Array
@@ -61,11 +62,15 @@ class FloatRuns:
         self._keep(feeds, self._run(feeds, listeners))
 
     def show(self, samples: Iterable[Feeds], *viewers: Viewer) -> None:
-        """Every viewer sees all values of each sample, which runs once for them all."""
+        """Every viewer sees all values of each sample, which runs once for them all.
+
+        Raises ``Interrupted`` after Ctrl-C.
+        """
         nbytes = sum(node.type.nbytes for node in self.graph.compute_nodes())
         together = max(1, min(at_once(), TOGETHER_NBYTES // max(nbytes, 1)))
         rest = iter(samples)
         while some := list(islice(rest, together)):
+            check_interrupt()
             found = each(lambda feeds: self._known(feeds) or self._run(feeds), some)
             for feeds, values in zip(some, found, strict=True):
                 self._keep(feeds, values)

@@ -20,13 +20,13 @@ from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.work import macs_of
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
-from quantglow.quantization.costs import macs_of
 from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.other_shapes import counterpart, graph_for
 from quantglow.quantization.plan import Plan
-from quantglow.quantization.rounded_run import energy
+from quantglow.quantization.rounded_run import energy, error_of, power
 from quantglow.quantization.rounded_run import judges as judges_of
 from quantglow.quantization.widths import group_of, is_stored
 from quantglow.types import Array, ElementType
@@ -128,10 +128,10 @@ def measured_harms(
         if deadline.is_over:
             break
         exact = _exact(plan.graph, feeds, needed)
-        power = [energy(exact[node].astype(np.float64), shift) for node, shift in judges]
+        powers = [power(exact[node], shift) for node, shift in judges]
         for index, found in enumerate(_noises(trials, exact, feeds, judges, deadline)):
             if found is not None:
-                signal[index] += power
+                signal[index] += powers
                 noise[index] += found
     relative = np.divide(noise, signal, out=np.zeros_like(noise), where=signal > 0)
     return dict(zip(roots, relative.sum(axis=1).tolist(), strict=True))
@@ -170,9 +170,7 @@ class _Trial:
         """The energy of the error of each judge."""
         changed = self.run(exact, feeds)
         return [
-            energy(np.subtract(changed[node], exact[node], dtype=np.float64), shift)
-            if node in changed
-            else 0.0
+            energy(error_of(changed[node], exact[node]), shift) if node in changed else 0.0
             for node, shift in judges
         ]
 

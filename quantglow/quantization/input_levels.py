@@ -24,10 +24,12 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.graph import Graph
+from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Add, Concat, Conv, Mul, Transpose
 from quantglow.profiling import Range
 from quantglow.profiling.data import Feeds
+from quantglow.quantization.changed_constants import Owner
 from quantglow.quantization.channel_groups import takes_factors
 from quantglow.quantization.equalization import by_row
 from quantglow.types import Array
@@ -125,6 +127,7 @@ def aligned(graph: Graph, grids: Grids) -> tuple[Graph, dict[str, Range]]:
     made: dict[Node, Node] = {}
     levels: dict[Node, list[Node]] = {}
     ranges: dict[str, Range] = {}
+    owner = Owner.of(graph)
     for node in graph.nodes:
         moved = node.with_operands(tuple(made[operand] for operand in node.operands))
         if isinstance(node, Conv) and node.x.name in grids:
@@ -134,9 +137,9 @@ def aligned(graph: Graph, grids: Grids) -> tuple[Graph, dict[str, Range]]:
                 ranges |= {x.name: Range(*reals) for x in (node.x, *node.x.operands)}
             else:
                 if node.x not in levels:
-                    levels[node.x] = _levels(made[node.x], grid, node)
+                    levels[node.x] = _levels(made[node.x], grid, node, owner.names)
                 ranges |= {x.name: LEVELS for x in levels[node.x]}
-                moved = _reading(node, levels[node.x][-1], grid)
+                moved = _reading(node, levels[node.x][-1], grid, owner)
         made[node] = moved
     return graph.with_outputs(made[node] for _, node in graph.outputs), ranges
 
@@ -148,24 +151,26 @@ def _is_shared(grid: Array) -> bool:
     return bool(np.all(alike <= TOLERANCE) and np.abs(zeros - np.rint(zeros)).max() <= TOLERANCE)
 
 
-def _levels(x: Node, grid: Array, reader: Conv) -> list[Node]:
+def _levels(x: Node, grid: Array, reader: Conv, names: Names) -> list[Node]:
     """``(x - offset) / step``, then framed as the reader pads."""
-    factor = _constant(f"{x.name}:per-step", 1 / grid[0])
-    scaled = Mul(name=f"{x.name}:scaled", x=x, y=factor)
+
+    def name(kind: str) -> str:
+        return names.fresh(f"{x.name}:{kind}")
+
+    factor = _constant(name("per-step"), 1 / grid[0])
+    scaled = Mul(name=name("scaled"), x=x, y=factor)
     zeros = _zeros(grid)
-    found: list[Node] = [
-        Add(name=f"{x.name}:levels", x=scaled, y=_constant(f"{x.name}:zeros", zeros))
-    ]
+    found: list[Node] = [Add(name=name("levels"), x=scaled, y=_constant(name("zeros"), zeros))]
     top, left, bottom, right = reader.pads
     for axis, before, after, kind in ((2, left, right, "columns"), (1, top, bottom, "rows")):
         parts: list[Node] = [
-            _border(f"{x.name}:{kind}-before", found[-1], axis, before, zeros),
+            _border(name(f"{kind}-before"), found[-1], axis, before, zeros),
             found[-1],
-            _border(f"{x.name}:{kind}-after", found[-1], axis, after, zeros),
+            _border(name(f"{kind}-after"), found[-1], axis, after, zeros),
         ]
         parts = [part for part in parts if part.type.shape[axis]]
         if len(parts) > 1:
-            found.append(Concat(name=f"{x.name}:{kind}", parts=tuple(parts), axis=axis))
+            found.append(Concat(name=name(kind), parts=tuple(parts), axis=axis))
     return found
 
 
@@ -178,7 +183,7 @@ def _constant(name: str, value: Array) -> Constant:
     return Constant(name=name, value=np.ascontiguousarray(value, np.float32))
 
 
-def _reading(node: Conv, x: Node, grid: Array) -> Node:
+def _reading(node: Conv, x: Node, grid: Array, owner: Owner) -> Node:
     """The convolution of levels: ``w (step * level + offset) + b``."""
     w: Any = node.w
     weights = w.value.astype(np.float64)
@@ -187,9 +192,5 @@ def _reading(node: Conv, x: Node, grid: Array) -> Node:
     b: Any = node.b
     if b is not None:
         bias = bias + b.value
-    scaled = replace(w, value=(weights * steps).astype(np.float32))
-    return replace(node, x=x, w=scaled, b=_constant(_bias_name(node), bias), pads=(0, 0, 0, 0))
-
-
-def _bias_name(node: Conv) -> str:
-    return f"{node.name}:levels-bias" if node.b is None else node.b.name
+    w = owner.constant(node, "w", weights * steps)
+    return replace(node, x=x, w=w, b=owner.constant(node, "b", bias), pads=(0, 0, 0, 0))

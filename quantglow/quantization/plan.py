@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.interpreter.choices import in_branches
+from quantglow.lazy import cached_property
 from quantglow.ops import (
     Add,
     Clip,
@@ -38,6 +39,7 @@ from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
+from quantglow.profiling.specials import Specials, text_of
 from quantglow.quantization.params import activation_element
 from quantglow.quantization.refusals import (
     DIVISOR,
@@ -49,7 +51,7 @@ from quantglow.quantization.refusals import (
 )
 from quantglow.quantization.scope import excluded_nodes
 from quantglow.quantization.sensitive import sensitive
-from quantglow.quantization.tensor_ranges import tensor_ranges
+from quantglow.quantization.tensor_ranges import special_values, tensor_ranges
 from quantglow.types import DType, ElementType
 
 PRODUCTS = (Contraction, MatMul)
@@ -65,6 +67,7 @@ TAIL = (Unary, Reshape, Transpose, Slice, Concat)
 MASKED = -1e4
 """Exporters hide attention scores by adding or choosing this, or something lower."""
 
+UNTAKEN = "no calibration sample took this branch"
 RAISED = "int8 would lose more accuracy than max_drop allows"
 
 EXTREME_RATIO = 16.0
@@ -139,8 +142,11 @@ def make_plan(
     ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
     reasons = excluded_nodes(graph, config, imported)
     reasons |= {n: RAISED for n in graph.compute_nodes() if n.name in raised}
+    reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
+    special = special_values(graph, profile)
     for node in graph.compute_nodes():
-        reason = reasons.get(node) or refusal(node) or _range_refusal(node, ranges)
+        own = f"its values include {text_of(special[node])}" if node in special else ""
+        reason = reasons.get(node) or own or refusal(node) or _range_refusal(node, ranges, special)
         if reason:
             reasons[node] = reason
     if not config.quantize_output:
@@ -163,10 +169,23 @@ def make_plan(
     return Plan(graph, reasons, elements, groups, config.quantize_output)
 
 
-def _range_refusal(node: Node, ranges: Mapping[Node, Range]) -> str:
+def _untaken(graph: Graph, profile: Profile) -> list[Node]:
+    """Nodes of branches whose values the profile does not know."""
+    floats = (node for node in graph.compute_nodes() if node.type.dtype.is_float)
+    unknown = [node for node in floats if node.name not in profile.histograms]
+    inside = in_branches(graph) if unknown else frozenset()
+    return [node for node in unknown if node in inside]
+
+
+def _range_refusal(
+    node: Node, ranges: Mapping[Node, Range], special: Mapping[Node, Specials]
+) -> str:
     """Why the ranges of its tensors keep the node float, or an empty string."""
     values = [v for v in (node, *node.operands) if v.type.dtype.is_float]
     for value in values:
+        if value in special:
+            what = "constant" if isinstance(value, Constant) else "operand"
+            return f"its {what} {value.name!r} includes {text_of(special[value])}"
         if value not in ranges and isinstance(value, Constant):
             return f"its constant {value.name!r} has no finite range"
         if value not in ranges:

@@ -12,12 +12,14 @@ Decisions are keyed by value names, so that they hold for the same model at anot
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
+from quantglow.interrupts import Interrupted
 from quantglow.options import QuantizationConfig
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Histogram, Profile
@@ -104,13 +106,13 @@ def prepare(
     runs = runs or FloatRuns(graph)
     parts = _split(samples, config.seed)
     search = _Search(graph, profile, config, *parts, runs, imported, deadline)
-    try:
-        with side_by_side():
-            for _ in shown(search.steps(), "Choosing ranges and scales", progress):
-                if deadline.is_over:
-                    break
-    except KeyboardInterrupt:
-        pass  # What was found so far is whole.
+    with suppress(Interrupted), side_by_side():  # What was found so far is whole.
+        for _ in shown(search.steps(), "Choosing ranges and scales", progress):
+            if deadline.is_over:
+                break
+        else:
+            return search.best
+    deadline.ends("choosing ranges and scales")
     return search.best
 
 

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantglow import debug
+from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.choose_int16 import with_chosen_int16
 from quantglow.quantization.convert import Converter
+from quantglow.quantization.deadline import NEVER
 from quantglow.quantization.decisions import Decisions
 from quantglow.quantization.ladder import UNRAISED, Raised
 from quantglow.quantization.other_shapes import at_own_shapes, fit
@@ -92,7 +94,7 @@ def quantize_prepared(
     arguments = (samples, floats, progress, memory or Memory(), converted)
     quantizer = _Quantizer(prepared, config, *arguments)
     made = quantizer.run(raised.widened(plan, profile, config))
-    if samples and config.int16_activations == AUTO:
+    if samples and config.int16_activations == AUTO and not NEVER.ends("choosing int16"):
         wider = with_chosen_int16(plan, profile, config, floats, progress)
         if wider is not plan:
             made = better(graph, made, quantizer.run(wider))
@@ -132,7 +134,8 @@ class _Quantizer:
         arguments = (config.recovery, config.per_channel, self.progress, self.memory, integers)
         recovered = recover(graph, result, floats, *arguments, ends)
         pairs = zip(recovered.found, recovered.wanted, strict=True)
-        return _Made(recovered.graph, plan, dict(zip(fitting, pairs, strict=True)))
+        ends_of_samples = dict(zip(fitting, pairs, strict=bool(recovered.found)))
+        return _Made(recovered.graph, plan, ends_of_samples)
 
     def _integers(self, int8: Graph, plan: Plan) -> list[Feeds | None]:
         """The samples with the int8 graphs for their shapes; None for one unlike ``int8``."""
@@ -173,8 +176,8 @@ def report_of(plan: Plan) -> QuantizationReport:
     )
 
 
-@dataclass(frozen=True)
-class Quantized:
+@dataclass(frozen=True, repr=False)
+class Quantized(Concise):
     """An int8 graph, the precision of each operator, the decisions for other shapes, and the float
     graph and profile that it was made of, by ``plan``.
     """

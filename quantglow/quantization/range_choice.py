@@ -27,6 +27,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.interrupts import check_interrupt
 from quantglow.ops import Concat, Conv
 from quantglow.ops.arithmetic import quant_of, rounded_reals
 from quantglow.ops.binary import Binary
@@ -82,13 +83,17 @@ def choose_ranges(
     samples: Sequence[Feeds],
     imported: Graph | None = None,
 ) -> Ranges:
-    """The range of every value that should not have its ``minmax``."""
+    """The range of every value that should not have its ``minmax``.
+
+    Raises ``Interrupted`` after Ctrl-C.
+    """
     plan = make_plan(graph, profile, config, imported)
     candidates = _candidates(plan, profile, config)
     few = Spread[Feeds](SAMPLES).extend(samples).kept
     types = [_types(ranges, config) for ranges in candidates]
     trial = _Trial(plan, types, Frontier(graph, few), profile.histograms)
     for node in graph.nodes:
+        check_interrupt()
         trial.visit(node)
     chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
     scarce = scarce_values(graph, profile)

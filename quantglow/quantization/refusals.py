@@ -67,7 +67,7 @@ NO_INT8_FORM: dict[type[Node], str] = {
     Rescale: "it is part of the model",
     Table: "it is part of the model",
     External: "another runtime computes it",
-    Map: "it computes integers or conditions",
+    Map: "it computes a formula, integers or conditions in one step",
     Rows: "it computes on whole rows in float",
     Scatter: "its two tensors have no common int8 range",
     TopK: "its results are indices",

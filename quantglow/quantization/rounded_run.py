@@ -16,6 +16,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.interrupts import check_interrupt
 from quantglow.ops import LogSoftmax, Reshape, Sigmoid, Softmax, Transpose
 from quantglow.ops.arithmetic import quant_of, rounded_reals
 from quantglow.ops.contraction import Contraction
@@ -102,15 +103,39 @@ def noise_to_signal(
     any_shift = [shift for _, shift in judges(graph)]
     for results, right in zip(found, wanted, strict=True):
         for index, (got, exact) in enumerate(zip(results, right, strict=True)):
-            reference = exact.astype(np.float64)
-            noise[index] += energy(got - reference, any_shift[index])
-            signal[index] += energy(reference, any_shift[index])
+            noise[index] += energy(error_of(got, exact), any_shift[index])
+            signal[index] += power(exact, any_shift[index])
     return float((noise / signal).max(initial=0.0))
 
 
+def error_of(found: Array, exact: Array) -> Array:
+    """``found - exact`` in float64; NaN where both have the same infinity, or none is a number, and
+    inf where one has.
+    """
+    with np.errstate(invalid="ignore"):
+        error = np.asarray(np.subtract(found, exact, dtype=np.float64))
+    odd = ~np.isfinite(error)
+    if not odd.any():
+        return error
+    same = (found == exact) | (np.isnan(found) & np.isnan(exact))
+    return np.where(odd, np.where(same, np.nan, np.inf), error)
+
+
+def power(exact: Array, any_shift: bool) -> float:
+    """The ``energy`` of finite values."""
+    values = exact.astype(np.float64)
+    return energy(np.where(np.isfinite(values), values, np.nan), any_shift)
+
+
 def energy(values: Array, any_shift: bool) -> float:
-    """Sum of squares; of rows with ``any_shift`` around their mean."""
-    apart = values - values.mean(axis=-1, keepdims=True) if any_shift and values.size else values
+    """Sum of squares; of rows with ``any_shift`` around their mean.  NaN are left out."""
+    known = ~np.isnan(values)
+    if not known.all():
+        values = np.where(known, values, 0.0)
+    apart = values
+    if any_shift and values.size and not np.isinf(values).any():
+        counts = np.maximum(known.sum(axis=-1, keepdims=True), 1)
+        apart = np.where(known, values - values.sum(axis=-1, keepdims=True) / counts, 0.0)
     return float(np.square(apart).sum())
 
 
@@ -123,7 +148,8 @@ def run(
 ) -> list[Array]:
     """The judged values for one sample; ``weights`` stand in for Constants.
 
-    ``trace``: says where to begin, and keeps states of the run.
+    ``trace``: says where to begin, and keeps states of the run.  Raises ``Interrupted`` after
+    Ctrl-C.
     """
     values: dict[Node, Array] = dict(weights)
     copies: dict[Node, Array] = {}
@@ -136,6 +162,7 @@ def run(
         values.update(state.values)
         copies.update(state.copies)
     for position, node in enumerate(graph.nodes):
+        check_interrupt()
         if isinstance(node, Constant):
             constant: Any = counterpart(node, feeds)
             values.setdefault(node, constant.value)

@@ -7,7 +7,7 @@ that the plan chose.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar
 
@@ -52,6 +52,9 @@ from quantglow.quantization.functions import composed, function_of
 from quantglow.quantization.params import QuantizedWeights, quantize_weights
 from quantglow.types import Array, DType, ElementType, QuantParams
 
+Operands = Mapping[str, Constant | None]
+"""The Constants ``w`` and ``b`` of a layer."""
+
 
 class Conversion(Protocol):
     """What a rule may ask for; nodes are those of the float graph."""
@@ -64,7 +67,7 @@ class Conversion(Protocol):
     def is_int8(self, node: Node) -> bool:
         """Whether the node computes on int8 operands."""
 
-    def decided(self, node: Node, x: ElementType) -> dict[str, Constant | None] | None:
+    def decided(self, node: Node, x: ElementType) -> Operands | None:
         """The integer operands of a layer with input ``x``, if they are known already."""
 
     def real(self, node: Node) -> Node:
@@ -75,6 +78,9 @@ class Conversion(Protocol):
 
     def out(self, node: Node) -> ElementType | None:
         """The int8 type of the result, or None if it is only read as float32."""
+
+    def fresh(self, name: str) -> str:
+        """A name for a new node: ``name``, numbered if it is taken."""
 
 
 Rule = Callable[[Any, Conversion], Node]
@@ -100,12 +106,15 @@ def rule_of(kind: type[Node]) -> Rule | None:
 def contraction(node: Any, conversion: Conversion) -> Node:
     """int8 weights by channel, int32 bias, one rounding."""
     x, out = conversion.int8(node.x), conversion.out(node)
+    names = operand_names(node.name, conversion.fresh)
     integers = conversion.decided(node, x.type.element)
     if integers is None:
         bias = None if node.b is None else node.b.value
         params, dtype = x.type.params, x.type.dtype
         made = quantize_weights(node.w.value, bias, params, conversion.per_channel, dtype)
-        integers = integer_operands(node.name, made, params)
+        integers = integer_operands(names, made, params)
+    else:
+        integers = renamed(integers, names)
     changes: dict[str, Any] = {"x": x, "out": out, **integers}
     if isinstance(node, Conv) and node.residual is not None:
         read = conversion.real if out is None else conversion.int8
@@ -114,14 +123,31 @@ def contraction(node: Any, conversion: Conversion) -> Node:
     return result
 
 
-def integer_operands(name: str, made: QuantizedWeights, x: QuantParams) -> dict[str, Any]:
-    """The operands ``w`` and ``b`` of the layer ``name``."""
+def operand_names(layer: str, fresh: Callable[[str], str]) -> dict[str, str]:
+    """Names for the Constants ``w`` and ``b`` of a layer."""
+    return {"w": fresh(f"{layer}:w:q"), "b": fresh(f"{layer}:b:q")}
+
+
+def renamed(operands: Operands, names: Mapping[str, str]) -> dict[str, Any]:
+    """Operands that were made for this layer in another graph, under its names in this one."""
+    return {
+        key: constant
+        if constant is None or constant.name == names[key]
+        else replace(constant, name=names[key])
+        for key, constant in operands.items()
+    }
+
+
+def integer_operands(
+    names: Mapping[str, str], made: QuantizedWeights, x: QuantParams
+) -> dict[str, Any]:
+    """The operands ``w`` and ``b`` of a layer."""
     b = None
     if made.bias is not None:
         scales = made.scales.astype(np.float64) * x.scale
-        b = _constant(f"{name}:b:q", made.bias, DType.I32, _per_channel(scales, 0))
+        b = _constant(names["b"], made.bias, DType.I32, _per_channel(scales, 0))
     by_channel = _per_channel(made.scales, made.weights.ndim - 1)
-    return {"w": _constant(f"{name}:w:q", made.weights, DType.I8, by_channel), "b": b}
+    return {"w": _constant(names["w"], made.weights, DType.I8, by_channel), "b": b}
 
 
 def _constant(name: str, value: Array, dtype: DType, params: QuantParams) -> Constant:
@@ -190,7 +216,7 @@ def table_of(node: Any, conversion: Conversion) -> Node:
     source, function = composed(node, conversion.is_int8)
     x, out = conversion.int8(source), conversion.element(node)
     table = Constant(
-        name=f"{node.name}:table",
+        name=conversion.fresh(f"{node.name}:table"),
         value=tabulate(function, x.type.element, out),
         element=out,
     )
@@ -203,8 +229,8 @@ EXACT_IN_FLOAT = (Abs, Clip, HardSigmoid, HardSwish, LeakyRelu, Neg, Relu)
 
 def in_float(node: Any, conversion: Conversion) -> Node:
     """The function between Dequantize and Quantize: for int16 faster than a table of 65,536."""
-    x = Dequantize(name=f"{node.name}:x", x=conversion.int8(node.x))
-    real = replace(node, name=f"{node.name}:real", x=x)
+    x = Dequantize(name=conversion.fresh(f"{node.name}:x"), x=conversion.int8(node.x))
+    real = replace(node, name=conversion.fresh(f"{node.name}:real"), x=x)
     return Quantize(name=node.name, x=real, out=conversion.element(node))
 
 

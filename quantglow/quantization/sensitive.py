@@ -8,8 +8,15 @@
 3. A part of a float value that is much narrower than the whole: the hidden state beside the cell
    state in one tensor.  It is cut out first, then rounded in steps of its own.
 4. A Concat of results, whose parts would share the steps of the widest.
-5. A Fourier transform, with what prepares its samples, what makes powers of its bins, and the
-   first products that read these: the bins of a signal span more decades than 256 steps.
+5. A Fourier or constant-Q transform, with the filters and moves that prepare its samples, what
+   makes powers of its bins, and the first products that read these: the bins of a signal span more
+   decades than 256 steps.
+6. The condition of a branch, with what leads to it alone: int8 saturates where calibration ended,
+   and a branch whose threshold lies beyond would never be taken.
+7. The box decoder of a detector, where it takes the mean of distributions of distances: from the
+   logits on, boxes and scores have steps of their own.
+8. A value that is rounded to decide a length (durations of speech, counts), with what leads to it
+   alone: an error of a step is a frame more or less.
 """
 
 from __future__ import annotations
@@ -18,20 +25,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter.choices import branches_of
 from quantglow.ops import (
     Abs,
     Add,
+    Ceil,
     Clip,
     Concat,
+    Conv,
+    External,
+    Floor,
     Gather,
     HardSigmoid,
+    LayerNormalization,
     Log,
+    Map,
     MatMul,
     Mul,
     Pad,
     Pow,
     Reciprocal,
+    ReduceMax,
     ReduceMean,
+    ReduceMin,
     ReduceSum,
     Reshape,
     Sigmoid,
@@ -45,14 +61,19 @@ from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.profiling import Range
-from quantglow.quantization.spectra import is_fourier
+from quantglow.quantization.detection_heads import box_decoders
+from quantglow.quantization.spectra import transforms
 
 RECURRENT = "it is between the products of a recurrent cell, whose roundings come back"
 ROOT = "a square root is taken of it: near 0, 256 steps give 16 roots"
 LOGARITHM = "a logarithm is taken of it: 256 steps span two decades only"
 NARROW = "it is narrower than what it is cut out of, and rounded afterwards"
 RESULTS = "it joins results, each of its own range"
+CONDITION = "it decides which branch is taken, also beyond the range that calibration saw"
 SPECTRUM = "it makes or reads a spectrum, which spans more decades than 256 steps"
+
+BOXES = "it decodes boxes and scores, whose logits have no common steps"
+LENGTH = "it decides a length: rounded, it would be a step longer or shorter"
 
 GATES = (HardSigmoid, Sigmoid)
 ARITHMETIC = (*GATES, Mul, Sub, Tanh)
@@ -61,6 +82,10 @@ CELL_PARTS = (*LOOKS, Binary, Unary)
 UNDER_ROOTS = (*LOOKS, Binary, ReduceMean, ReduceSum)
 UNDER_LOGARITHMS = (*UNDER_ROOTS, Clip, Concat, Contraction, MatMul, Sqrt)
 BEFORE_SPECTRA = (*LOOKS, Binary, Concat, Gather, Pad)
+ROUNDINGS = (Ceil, Floor)
+ROUNDING_STEPS = ("ceil", "floor", "int32", "int64", "rint")
+BEHIND_ROUNDINGS = (*LOOKS, Binary, Clip, Concat, ReduceMax, ReduceMin, ReduceSum)
+BEFORE_ROUNDINGS = (*CELL_PARTS, Contraction, LayerNormalization, MatMul, ReduceMean, ReduceSum)
 BEHIND_SPECTRA = (*LOOKS, Abs, Binary, Concat, Pow, ReduceMean, ReduceSum, Sqrt)
 
 NARROWER = 2.0
@@ -84,16 +109,27 @@ def sensitive(
         yield node, RESULTS
     for node in spectra(graph):
         yield node, SPECTRUM
+    for node in conditions(graph, floats):
+        yield node, CONDITION
+    for node in box_decoders(graph):
+        yield node, BOXES
+    for node in with_feeders(graph, lengths(graph), BEFORE_ROUNDINGS):
+        yield node, LENGTH
 
 
-def with_feeders(graph: Graph, nodes: Iterable[Node], kinds: tuple[type[Node], ...]) -> list[Node]:
-    """The nodes, and those of ``kinds`` that only such nodes read."""
+def with_feeders(
+    graph: Graph,
+    nodes: Iterable[Node],
+    kinds: tuple[type[Node], ...],
+    others: Set[Node] = frozenset(),
+) -> list[Node]:
+    """The nodes, and those of ``kinds``, or among ``others``, that only such nodes read."""
     found = set(nodes)
     outputs = {node for _, node in graph.outputs}
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
         fed = readers and node not in outputs and all(user in found for user in readers)
-        if fed and isinstance(node, kinds):
+        if fed and (isinstance(node, kinds) or node in others):
             found.add(node)
     return [node for node in graph.compute_nodes() if node in found]
 
@@ -186,9 +222,9 @@ def width(seen: Range) -> float:
 
 
 def spectra(graph: Graph) -> list[Node]:
-    """Fourier transforms, what only they read, and what is computed of them alone, up to the first
-    products."""
-    found = {node for node in graph.compute_nodes() if is_fourier(node)}
+    """Fourier transforms, the filters and moves that only they read, and what is computed of them
+    alone, up to the first products."""
+    found = transforms(graph)
     products: set[Node] = set()
     for node in graph.compute_nodes():
         computed = [o for o in node.operands if not isinstance(o, Constant)]
@@ -197,7 +233,47 @@ def spectra(graph: Graph) -> list[Node]:
                 found.add(node)
             elif isinstance(node, Contraction | MatMul):
                 products.add(node)
-    return with_feeders(graph, found | products, BEFORE_SPECTRA)
+    filters = {node for node in graph.compute_nodes() if is_filter(node)} if found else set()
+    return with_feeders(graph, found | products, BEFORE_SPECTRA, filters)
+
+
+def is_filter(node: Node) -> bool:
+    """Whether a Conv filters one signal, as those that halve a sampling rate do."""
+    return isinstance(node, Conv) and node.x.type.shape[-1] == node.type.shape[-1] == 1
+
+
+def conditions(graph: Graph, floats: Set[Node]) -> list[Node]:
+    """Conditions of branches, with the operators before them, up to products, that nothing in int8
+    reads."""
+    found = {branch.condition for branch in branches_of(graph)}
+    for node in reversed(graph.compute_nodes() if found else []):
+        readers = set(graph.users[node])
+        leads = readers & found and all(user in found or user in floats for user in readers)
+        if leads and not isinstance(node, Contraction | MatMul):
+            found.add(node)
+    return [node for node in graph.compute_nodes() if node in found]
+
+
+def lengths(graph: Graph) -> set[Node]:
+    """Roundings to whole numbers that are summed, or that another runtime reads, as those of
+    durations are.
+    """
+    deciding: set[Node] = set()
+    for node in reversed(graph.compute_nodes()):
+        leads_on = isinstance(node, (Map, *ROUNDINGS, *BEHIND_ROUNDINGS))
+        decides = leads_on and not deciding.isdisjoint(graph.users[node])
+        if decides or isinstance(node, ReduceSum | External):
+            deciding.add(node)
+    return {node for node in deciding if is_rounding(node)}
+
+
+def is_rounding(node: Node) -> bool:
+    """Whether a node rounds floats to whole numbers."""
+    if isinstance(node, Map) and any(not o.type.dtype.is_float for o in node.args):
+        return False
+    return isinstance(node, ROUNDINGS) or (
+        isinstance(node, Map) and any(part.op in ROUNDING_STEPS for part in node.expression.parts())
+    )
 
 
 def joined_results(graph: Graph) -> list[Node]:

@@ -1,13 +1,23 @@
-"""Fourier transforms among the products, however a model spells them: STFT, DFT, or a convolution.
+"""Fourier transforms among the products, however a model spells them: STFT, DFT, a constant-Q
+transform, as matrices or convolutions.
 
 Kernels come in pairs in quadrature, a window times the cosine and the sine of a phase: ``c² + s²``
-is the window squared, whatever the phase.  Trained weights are not like that.
+is the window squared, whatever the phase.  The kernels of a Fourier transform share one window;
+those of a constant-Q transform have one each, and the phase of ``c + is`` turns by the same angle
+from sample to sample.  Trained weights are not like that.
+
+Cosines and sines are columns of one matrix, or those of two operators that read the same value.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import combinations
+
 import numpy as np
 
+from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import MatMul
@@ -18,32 +28,70 @@ LEAST = 5
 
 TOLERANCE = 1e-3
 
+STEADY = 0.02
+"""Maximum deviation of a phase from its steady turn, in radians."""
+
+SUPPORT = 0.01
+"""Minimum magnitude of a sample whose phase counts, relative to the largest of its kernel."""
+
 GLANCE = 64
 """Elements of two pairs that tell most matrices from those of a transform."""
+
+MAX_SIBLINGS = 8
+"""Maximum number of products of one value that are compared with each other: pairs are two."""
+
+
+def transforms(graph: Graph) -> set[Node]:
+    """The products with the matrix of a transform, or with its cosines or sines."""
+    found: set[Node] = set()
+    siblings: defaultdict[tuple[Node, tuple[int, ...]], list[Node]] = defaultdict(list)
+    for node in graph.compute_nodes():
+        if (matrix := matrix_of(node)) is not None:
+            siblings[node.operands[0], matrix.shape].append(node)
+            found.update([node] if is_transform(matrix) else [])
+    for nodes in siblings.values():
+        for pair in combinations(nodes[:MAX_SIBLINGS], 2):
+            matrices = [m for m in map(matrix_of, pair) if m is not None]
+            if are_kernels(matrices[0], matrices[1]):
+                found.update(pair)
+    return found
 
 
 def is_fourier(node: Node) -> bool:
     """Whether the node is a product with the matrix of a transform."""
+    matrix = matrix_of(node)
+    return matrix is not None and is_transform(matrix)
+
+
+def matrix_of(node: Node) -> Array | None:
+    """The constant weights of a product, one kernel a column."""
     match node:
         case Contraction(w=Constant(value=value)) | MatMul(y=Constant(value=value)):
-            return is_transform(value.reshape(-1, value.shape[-1]))
-    return False
+            return value.reshape(-1, value.shape[-1])
+    return None
 
 
 def is_transform(weights: Array) -> bool:
     """Whether columns, or rows, come in pairs that lie side by side, or one in either half."""
-    for matrix in (weights, weights.T):
-        half = matrix.shape[1] // 2
-        if matrix.shape[1] % 2 or min(matrix.shape[0], half) < LEAST:
-            continue
-        for c, s in (
-            (matrix[:, 0::2], matrix[:, 1::2]),
-            (matrix[:, :half], matrix[:, half:]),
-        ):
-            some = slice(None, None, max(1, len(c) // GLANCE)), slice(2)
-            if are_alike(c[some], s[some]) and are_alike(c, s) and are_many(c, s):
-                return True
-    return False
+    return any(are_kernels(c, s) for matrix in (weights, weights.T) for c, s in pairs_in(matrix))
+
+
+def pairs_in(matrix: Array) -> Iterator[tuple[Array, Array]]:
+    """The columns as pairs: neighbours, and those in either half."""
+    half = matrix.shape[1] // 2
+    if matrix.shape[1] % 2 == 0:
+        yield matrix[:, 0::2], matrix[:, 1::2]
+        yield matrix[:, :half], matrix[:, half:]
+
+
+def are_kernels(c: Array, s: Array) -> bool:
+    """Whether the columns of c and s are the cosines and sines of a transform."""
+    if min(c.shape) < LEAST:
+        return False
+    some = slice(None, None, max(1, len(c) // GLANCE)), slice(2)
+    if are_alike(c[some], s[some]) and are_alike(c, s) and are_many(c, s):
+        return True
+    return turn_steadily(c[:, :2], s[:, :2]) and turn_steadily(c, s) and differ(turns(c, s))
 
 
 def are_alike(c: Array, s: Array) -> bool:
@@ -57,7 +105,38 @@ def are_alike(c: Array, s: Array) -> bool:
 def are_many(c: Array, s: Array) -> bool:
     """Whether c and s have some phases, unlike equal weights, or ones of -1 and 1."""
     power = power_of(c, s)
-    phases = np.arctan2(s, c)[power > TOLERANCE * power.max()]
+    return differ(np.arctan2(s, c)[power > TOLERANCE * power.max()])
+
+
+def turn_steadily(c: Array, s: Array) -> bool:
+    """Whether the phase of each column turns by the same angle from row to row."""
+    steps, counts = steps_of(c, s)
+    directions = np.exp(1j * turns(c, s))
+    away = np.abs(steps - np.where(steps == 0, 0, directions))
+    return bool(counts.min() >= LEAST and away.max() <= STEADY)
+
+
+def turns(c: Array, s: Array) -> Array:
+    """The angle by which the phase of each column turns, in radians."""
+    steps, _ = steps_of(c, s)
+    angles: Array = np.angle(steps.sum(axis=0))
+    return angles
+
+
+def steps_of(c: Array, s: Array) -> tuple[Array, Array]:
+    """The turn from each row to the next, as complex numbers of magnitude 1, 0 where a kernel has
+    no support; and how many there are in each column.
+    """
+    z = c.astype(np.float64) + 1j * s.astype(np.float64)
+    size = np.abs(z)
+    inside = size > SUPPORT * size.max(axis=0)
+    both = inside[1:] & inside[:-1]
+    products = np.where(both, z[1:] * z[:-1].conj(), 0)
+    return np.divide(products, np.abs(products), where=both, out=products), both.sum(axis=0)
+
+
+def differ(phases: Array) -> bool:
+    """Whether there are enough distinct phases for a transform."""
     return len(np.unique(np.round(phases, 2))) >= LEAST
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from quantglow.graph.graph import Graph
+from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape, Transpose
 from quantglow.types import Array
@@ -47,20 +48,23 @@ def tapped(graph: Graph, names: Collection[str] | None = None) -> Graph:
     made: dict[Node, Node] = {}
     taps: dict[Node, Node] = {}
     behind: dict[Node, frozenset[Node]] = {}
+    new_names = Names.of(graph)
     for node in graph.nodes:
         operands = (taps[o] if node in behind.get(o, ()) else made[o] for o in node.operands)
         made[node] = node.with_operands(tuple(operands))
         readers = _products(graph, node) if isinstance(node, LayerNormalization) else frozenset()
-        wanted = names is None or node.name + SUFFIX in names
+        tap = node.name + SUFFIX
+        wanted = (names is None or tap in names) and tap not in new_names.taken
         if wanted and readers and len(readers) < len(set(graph.users[node])):
-            taps[node], behind[node] = _tap(made[node]), readers
+            taps[node], behind[node] = _tap(made[node], new_names), readers
     return graph.with_outputs(made[node] for _, node in graph.outputs) if taps else graph
 
 
-def _tap(value: Node) -> Mul:
+def _tap(value: Node, names: Names) -> Mul:
+    """The tap of a value; its name is free, and tells the value (see ``tapped_name``)."""
     ones = np.ones(value.type.shape[-1], np.float32)
-    name = value.name + SUFFIX
-    return Mul(name=name, x=value, y=Constant(name=f"{name}:y", value=ones))
+    name = names.fresh(value.name + SUFFIX)
+    return Mul(name=name, x=value, y=Constant(name=names.fresh(f"{name}:y"), value=ones))
 
 
 def _products(graph: Graph, value: Node) -> frozenset[Node]:

@@ -2,7 +2,8 @@
 
 ``metrics``, ``codes``, ``layers``, ``sensitivity``, ``outputs`` and ``verification`` measure
 accuracy, ``speed`` and ``call_report`` time; ``accuracy``, ``raised``, ``delegated``, ``report``
-and ``diagnosis`` hold the figures, ``tables`` draws them; ``onnxruntime_check`` and
+and ``diagnosis`` hold the figures, ``tables`` draws them, ``headline`` puts them into words,
+``data_warnings`` judges the calibration data; ``onnxruntime_check`` and
 ``onnxruntime_quantizer`` run the models to compare with.
 """
 

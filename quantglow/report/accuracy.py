@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quantglow.concise import Concise
 from quantglow.report.codes import CodeUse, bars
 from quantglow.report.tables import Table, number
 
@@ -29,8 +30,8 @@ class OutputAccuracy:
         return OutputAccuracy(**_figures(data))
 
 
-@dataclass(frozen=True)
-class LayerAccuracy:
+@dataclass(frozen=True, repr=False)
+class LayerAccuracy(Concise):
     """One operator of the float graph.
 
     ``sqnr_local_db``: of its integer form alone, on exact operands.  ``sqnr_accumulated_db``: with

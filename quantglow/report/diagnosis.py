@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.profiling import Profile
@@ -27,8 +28,8 @@ from quantglow.report.tables import Table, Tabular
 from quantglow.types import Array
 
 
-@dataclass(frozen=True)
-class Diagnosis(Tabular):
+@dataclass(frozen=True, repr=False)
+class Diagnosis(Concise, Tabular):
     """``print`` it, show it in a notebook, or take ``to_json()``; ``shown`` layers are detailed."""
 
     outputs: tuple[OutputAccuracy, ...]
@@ -78,12 +79,9 @@ def diagnose(
         names = [n.name for n in decisions.nodes if n.precision != "float"]
         alone = sensitivities(float_graph, int8_graph, names, samples)
         layers = tuple(replace(n, sensitivity_db=alone.get(n.name)) for n in layers)
-    outputs = output_accuracy(
-        int8_graph,
-        lambda feeds: interpret(int8_graph, feeds),
-        lambda feeds: interpret(float_graph, feeds),
-        samples,
-    )
+    exact = [interpret(float_graph, feeds) for feeds in samples]
+    rounded = [interpret(int8_graph, feeds) for feeds in samples]
+    outputs = output_accuracy(int8_graph, rounded, exact)
     return Diagnosis(outputs, layers, len(samples), shown)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +24,7 @@ def layer_accuracy(
     float_graph: Graph,
     int8_graph: Graph,
     decisions: QuantizationReport,
-    samples: Sequence[Feeds],
+    samples: Iterable[Feeds],
     histograms: Mapping[str, Histogram],
 ) -> tuple[LayerAccuracy, ...]:
     """An entry for each operator of the float graph, measured on ``samples`` where it can be.

@@ -20,7 +20,11 @@ BLOCK = 8_192
 
 @dataclass(frozen=True)
 class Sums:
-    """Energies of a signal, of another one, of their difference and product: they add up."""
+    """Energies of a signal, of another one, of their difference and product: they add up.
+
+    An infinity or NaN that both have in one place counts for nothing, any other is an infinite
+    error.
+    """
 
     signal: float = 0.0
     noise: float = 0.0
@@ -38,9 +42,20 @@ class Sums:
     @staticmethod
     def _block(reference: Array, value: Array) -> Sums:
         a, b = reference.astype(np.float64), value.astype(np.float64)
+        finite = np.isfinite(a) & np.isfinite(b)
+        if not finite.all():
+            return Sums._block_with_infinities(a, b, finite)
         error = a - b
         largest = float(np.abs(error).max())
         return Sums(float(a @ a), float(error @ error), float(b @ b), float(a @ b), largest)
+
+    @staticmethod
+    def _block_with_infinities(a: Array, b: Array, finite: Array) -> Sums:
+        left_out = ~finite & ((a == b) | (np.isnan(a) & np.isnan(b)))
+        rest = Sums._block(np.where(finite, a, 0.0), np.where(finite, b, 0.0))
+        if (finite | left_out).all():
+            return rest
+        return rest + Sums(noise=math.inf, max_error=math.inf)
 
     def __add__(self, more: Sums) -> Sums:
         return Sums(
@@ -54,8 +69,8 @@ class Sums:
     @property
     def sqnr_db(self) -> float:
         """``10 log10(signal / noise)``; infinite where both are equal."""
-        if not self.noise:
-            return math.inf
+        if not self.noise or self.noise == math.inf:
+            return -math.inf if self.noise else math.inf
         return round(10 * math.log10(self.signal / self.noise), 3) if self.signal else -math.inf
 
     @property
@@ -82,5 +97,8 @@ def class_like(kind: TensorType) -> bool:
 
 
 def top1_agreement(reference: Array, value: Array) -> float:
-    """Share of rows with the same largest entry along the last axis."""
-    return float(np.mean(reference.argmax(-1) == value.argmax(-1)))
+    """Share of rows with the same largest number along the last axis, and the same NaN."""
+    absent, missing = np.isnan(reference), np.isnan(value)
+    best = np.where(absent, -np.inf, reference).argmax(-1)
+    found = np.where(missing, -np.inf, value).argmax(-1)
+    return float(np.mean((best == found) & (absent == missing).all(-1)))

@@ -1,53 +1,68 @@
-"""A model run by onnxruntime."""
+"""The float results of samples, computed by onnxruntime in a child process.
+
+onnxruntime is foreign code with a graph optimizer that has crashed on valid models; in a child it
+ends that child only.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
-from quantglow.errors import QuantglowError
-from quantglow.report.outputs import Feeds, Runner
+from quantglow.isolation import ChildDied, called, started
 from quantglow.types import Array
 
+PLACE = "quantglow.backends.onnxruntime.apart:outputs"
+"""The function that the child calls."""
 
-class ReferenceRuntimeError(QuantglowError):
-    """onnxruntime cannot load or run the model; its message is kept."""
+MAX_SECONDS = 300.0
+"""Time limit of a child."""
+
+Outputs = list[list[Array]]
+"""For each sample all outputs, in order."""
+
+Answer = Callable[[], tuple[Outputs, tuple[str, ...]]]
+"""Waits for the outputs; the notes say how they were computed where that is unusual."""
 
 
-def float_runner(model: Any, num_threads: int = 1) -> Runner:
-    """The model (path, bytes or ModelProto) in an onnxruntime session.
+@contextmanager
+def running(model: Any, samples: Sequence[Mapping[str, Array]]) -> Iterator[Answer]:
+    """Let onnxruntime compute the samples while the block runs, and later if the answer is wanted.
 
-    Raises ``ReferenceRuntimeError`` when onnxruntime refuses the model.
+    The model is a path, bytes or ModelProto.  The answer raises ``IsolationError``.
     """
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = num_threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    try:
-        session = ort.InferenceSession(_loadable(model), options, ["CPUExecutionProvider"])
-    except _failures() as error:
-        raise ReferenceRuntimeError(f"onnxruntime cannot load the model: {error}") from error
+    path, first = located(model)
+    names = list(samples[0])
+    arrays = [*first, *(np.asarray(feeds[name]) for feeds in samples for name in names)]
+    facts = {"path": path, "names": names, "optimize": True}
+    with started(PLACE, arrays, facts, seconds=MAX_SECONDS) as call:
 
-    def run(feeds: Feeds) -> list[Array]:
-        try:
-            return [np.asarray(value) for value in session.run(None, dict(feeds))]
-        except _failures() as error:
-            raise ReferenceRuntimeError(f"onnxruntime cannot run the model: {error}") from error
+        def answer() -> tuple[Outputs, tuple[str, ...]]:
+            try:
+                return grouped(call.result(), len(samples)), ()
+            except ChildDied as error:
+                plain = {**facts, "optimize": False}
+                found = called(PLACE, arrays, plain, seconds=MAX_SECONDS)
+                note = f"onnxruntime ran without its graph optimizations: with them {error}"
+                return grouped(found, len(samples)), (note,)
 
-    return run
-
-
-def _loadable(model: Any) -> str | bytes:
-    """What a session takes: the path (weights may lie beside it), or the bytes of the model."""
-    if hasattr(model, "SerializeToString"):
-        return bytes(model.SerializeToString())
-    return bytes(model) if isinstance(model, bytes | bytearray | memoryview) else str(model)
+        yield answer
 
 
-def _failures() -> tuple[type[Exception], ...]:
-    """What sessions raise: their exception types derive from RuntimeError or Exception only."""
-    state = ort.capi.onnxruntime_pybind11_state
-    found = [v for v in vars(state).values() if isinstance(v, type) and issubclass(v, Exception)]
-    return (*found, RuntimeError, ValueError)
+def located(model: Any) -> tuple[str | None, list[Array]]:
+    """A model as a path (weights may lie beside the file), or as an array of its bytes."""
+    if isinstance(model, str | os.PathLike):
+        return os.fspath(model), []
+    is_proto = hasattr(model, "SerializeToString")
+    content = model.SerializeToString() if is_proto else model
+    return None, [np.frombuffer(content, np.uint8)]
+
+
+def grouped(arrays: Sequence[Array], samples: int) -> Outputs:
+    """The outputs by sample."""
+    count = len(arrays) // samples
+    return [list(arrays[i * count : (i + 1) * count]) for i in range(samples)]

@@ -18,7 +18,7 @@ from onnxruntime.quantization import (
 )
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from quantglow.report.onnxruntime_check import float_runner
+from quantglow.backends.onnxruntime.session import Session
 from quantglow.report.outputs import Feeds, Runner
 from quantglow.types import Array
 
@@ -42,7 +42,7 @@ def int8_runner(model: Any, samples: Iterable[Feeds], num_threads: int = 1) -> R
             weight_type=QuantType.QInt8,
             calibrate_method=CalibrationMethod.MinMax,
         )
-        return float_runner(target.read_bytes(), num_threads)
+        return Session(target.read_bytes(), num_threads).run
 
 
 @contextmanager

@@ -2,32 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.report.accuracy import OutputAccuracy
 from quantglow.report.metrics import Sums, class_like, top1_agreement
+from quantglow.report.onnxruntime_check import Outputs, running
 from quantglow.types import Array
 
 Feeds = Mapping[str, Array]
 """Input name -> array."""
 Runner = Callable[[Feeds], list[Array]]
-"""What computes all outputs, in order."""
+"""Computes all outputs, in order."""
+
+INTERPRETER = "the float interpreter"
+ONNXRUNTIME = "onnxruntime (float)"
 
 
-def output_accuracy(
-    graph: Graph, run: Runner, expected: Runner, samples: Sequence[Feeds]
-) -> tuple[OutputAccuracy, ...]:
-    """Each output of ``run`` against ``expected`` over the samples."""
-    pairs = [(expected(feeds), run(feeds)) for feeds in samples]
+@dataclass(frozen=True)
+class Expected:
+    """Float outputs of each sample, the name of what computed them, and notes on it."""
+
+    outputs: Outputs
+    name: str
+    notes: tuple[str, ...] = ()
+
+
+Reference = Callable[[], Expected]
+"""Waits for the float outputs."""
+
+
+@contextmanager
+def reference(model: object, float_graph: Graph, samples: Sequence[Feeds]) -> Iterator[Reference]:
+    """Compute the float outputs while the block runs: by onnxruntime, in a process of its own, or
+    by our interpreter where there is no ONNX model or onnxruntime fails.
+    """
+
+    def interpreted(*notes: str) -> Expected:
+        outputs = [interpret(float_graph, feeds) for feeds in samples]
+        return Expected(outputs, INTERPRETER, notes)
+
+    if isinstance(model, Graph) or not samples:
+        yield interpreted
+        return
+    with ExitStack() as stack:
+        try:
+            inputs = float_graph.signature.inputs
+            declared = [declared_feeds(inputs, feeds) for feeds in samples]
+            answer = stack.enter_context(running(model, declared))
+        except Exception as error:  # noqa: BLE001 - the check is worth less than the model
+            failure = str(error)
+            yield lambda: interpreted(failed(failure))
+            return
+
+        def expected() -> Expected:
+            try:
+                outputs, notes = answer()
+            except Exception as error:  # noqa: BLE001 - as above
+                return interpreted(failed(str(error)))
+            return Expected(outputs, ONNXRUNTIME, notes)
+
+        yield expected
+
+
+def failed(cause: str) -> str:
+    """The note on a model that onnxruntime did not run."""
+    return f"compared with {INTERPRETER}, because onnxruntime did not run the model: {cause}"
+
+
+def output_accuracy(graph: Graph, found: Outputs, expected: Outputs) -> tuple[OutputAccuracy, ...]:
+    """Each output of ``graph`` as it was ``found`` against ``expected``, over all samples."""
+    pairs = list(zip(expected, found, strict=True))
     entries = []
     for position, (name, node) in enumerate(graph.outputs):
         wanted = [reference[position] for reference, _ in pairs]
-        found = [np.reshape(values[position], node.type.shape) for _, values in pairs]
-        entries.append(_entry(name, wanted, found, class_like(node.type)))
+        own = [np.reshape(values[position], node.type.shape) for _, values in pairs]
+        entries.append(_entry(name, wanted, own, class_like(node.type)))
     return tuple(entries)
 
 
@@ -39,23 +95,6 @@ def _entry(
     hits = [top1_agreement(_rows(w), _rows(f)) for w, f in pairs]
     agreement = float(np.mean(hits)) if hits else None
     return OutputAccuracy(name, sums.sqnr_db, sums.cosine, sums.max_error, agreement)
-
-
-def reference_runner(
-    model: object, float_graph: Graph, samples: Sequence[Feeds]
-) -> tuple[Runner, str, str]:
-    """What gives the float results, its name, and a note: onnxruntime, or our interpreter."""
-    if isinstance(model, Graph):
-        return lambda feeds: interpret(float_graph, feeds), "the float interpreter", ""
-    # Only here: who does not verify does not need onnxruntime.
-    from quantglow.report.onnxruntime_check import ReferenceRuntimeError, float_runner
-
-    try:
-        run = float_runner(model)
-        run(samples[0])
-    except ReferenceRuntimeError as error:
-        return lambda feeds: interpret(float_graph, feeds), "the float interpreter", str(error)
-    return run, "onnxruntime (float)", ""
 
 
 def _rows(array: Array) -> Array:

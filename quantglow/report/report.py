@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from quantglow.concise import Concise
 from quantglow.errors import FileFormatError
 from quantglow.instr.program import BufferKind
 from quantglow.report.accuracy import (
@@ -18,6 +19,7 @@ from quantglow.report.accuracy import (
     worst_tables,
 )
 from quantglow.report.delegated import delegated_table
+from quantglow.report.headline import RightAnswers, headline
 from quantglow.report.raised import RaisedLayer, raised_table
 from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
@@ -39,11 +41,13 @@ class MemoryFigures:
         return self.lower_bound_nbytes / self.peak_nbytes if self.peak_nbytes else 1.0
 
 
-@dataclass(frozen=True)
-class Report(Tabular):
+@dataclass(frozen=True, repr=False)
+class Report(Concise, Tabular):
     """``print`` it in a terminal, show it in a notebook, or take ``to_json()``.
 
-    ``compared_with`` names what gave the float results, ``samples`` how many were compared;
+    ``compared_with`` names what gave the float results, ``samples`` how many were compared,
+    ``origin`` where these come from, ``right`` the shares of their labels that both models find;
+    ``warnings`` are signs that the calibration data is not what the model was trained on;
     ``seconds`` the time of each stage; ``profile`` what the ranges came from.
     """
 
@@ -60,12 +64,27 @@ class Report(Tabular):
     delegated: tuple[DelegatedNode, ...] = ()
     speeds: tuple[LayerSpeed, ...] = ()
     raised: tuple[RaisedLayer, ...] = ()
+    warnings: tuple[str, ...] = ()
+    origin: str = ""
+    right: RightAnswers | None = None
+
+    @property
+    def headline(self) -> str:
+        """How close int8 is to float, in words; empty where nothing was compared."""
+        arguments = (self.samples, self.origin, self.right, bool(self.warnings))
+        return headline(self.outputs, *arguments) if self.layers else ""
+
+    def heading(self) -> Iterator[str]:
+        """The headline and the warnings."""
+        if self.headline:
+            yield self.headline
+        yield from (f"Warning: {warning}" for warning in self.warnings)
 
     def tables(self) -> Iterator[Table]:
         """The report as tables."""
         if self.outputs:
-            title = f"Outputs against {self.compared_with}, {self.samples} sample(s)"
-            yield outputs_table(title, self.outputs)
+            title = f"Outputs against {self.compared_with}, {self.samples} sample(s) {self.origin}"
+            yield outputs_table(title.rstrip(), self.outputs)
         if found := worst(self.layers):
             yield from worst_tables(found)
         if self.layers:
@@ -145,4 +164,7 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         speeds=tuple(LayerSpeed.from_json(speed) for speed in data.get("speeds", ())),
         delegated=tuple(DelegatedNode.from_json(d) for d in data.get("delegated", ())),
         raised=tuple(RaisedLayer.from_json(r) for r in data.get("raised", ())),
+        warnings=tuple(map(str, data.get("warnings", ()))),
+        origin=str(data.get("origin", "")),
+        right=RightAnswers.from_json(data["right"]) if data.get("right") else None,
     )

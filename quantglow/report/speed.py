@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow.backends.llvm.call_times import CallTime
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.report import NodeReport
 from quantglow.report.tables import Table, number
 from quantglow.runtime.protocol import Executable
@@ -127,6 +128,7 @@ class SpeedSearch:
     build: Callable[[Sequence[str]], Executable]
     ratio: Callable[[Executable, Executable], float]
     kept: list[str] = field(default_factory=list)
+    deadline: Deadline = NEVER
 
     def run(self, slower: Sequence[str], layers: Sequence[str]) -> list[str]:
         """The layers to keep in float: all, those ``slower`` in int8 (worst first), or some."""
@@ -139,7 +141,7 @@ class SpeedSearch:
         return self.kept
 
     def _tried(self, group: list[str], best: Executable) -> Executable:
-        if not group or group == self.kept:
+        if not group or group == self.kept or self.deadline.ends("measuring speed"):
             return best
         found = self.build(group)
         # Twice, so that a disturbance of the machine decides less.

@@ -76,9 +76,15 @@ class Tabular:
         """The figures as tables."""
         raise NotImplementedError
 
+    def heading(self) -> Iterator[str]:
+        """Sentences above the tables."""
+        return iter(())
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.markup import escape
 
+        for line in self.heading():
+            yield escape(line)
         for table in self.tables():
             yield table.rich()
         for note in self.notes:
@@ -95,7 +101,8 @@ class Tabular:
     def _repr_html_(self) -> str:
         notes = Table("Notes", ("note",), [(note,) for note in self.notes])
         tables = [*self.tables(), *([notes] if self.notes else [])]
-        return "\n".join(table.html() for table in tables)
+        heading = [f"<p>{html.escape(line)}</p>" for line in self.heading()]
+        return "\n".join([*heading, *(table.html() for table in tables)])
 
 
 def number(value: float | None, pattern: str = "{:.1f}") -> str:

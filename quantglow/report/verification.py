@@ -2,23 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from quantglow.graph.graph import Graph
+from quantglow.interrupts import ended, is_interrupted
+from quantglow.ops.work import macs_of
 from quantglow.profiling import Profile
 from quantglow.quantization import QuantizationReport
 from quantglow.report.accuracy import LayerAccuracy, OutputAccuracy
+from quantglow.report.headline import RightAnswers
 from quantglow.report.layers import layer_accuracy
-from quantglow.report.outputs import Runner, output_accuracy, reference_runner
+from quantglow.report.outputs import Reference, Runner, output_accuracy
 from quantglow.types import Array
 
+Sample = TypeVar("Sample", bound=Mapping[str, Array])
+
 MAX_SAMPLES = 8
-"""Samples that are kept for the check."""
+"""Calibration samples that are kept for the check where none are held out; samples of the check of
+each layer, whatever they are.
+"""
+
+WORK = 10**11
+"""Multiply-accumulates of the float model within which more than ``MAX_SAMPLES`` are checked."""
 
 LAYER_ELEMENTS = 2_000_000
 """Values of the float graph that the per-layer check may compute: large models get one sample."""
+
+
+Counter = Callable[[Sequence[Sequence[Array]], Sequence[Sequence[Array]]], RightAnswers | None]
+"""Right answers in the outputs of the float and of the int8 model, [samples][outputs]."""
+
+
+def no_labels(wanted: object, found: object) -> None:
+    """Nothing is known to be right."""
+
+
+def affordable(samples: Sequence[Sample], graph: Graph) -> Sequence[Sample]:
+    """As many of the samples as the check has time for."""
+    work = sum(map(macs_of, graph.compute_nodes()))
+    return samples[: max(MAX_SAMPLES, WORK // max(int(work), 1))]
 
 
 @dataclass(frozen=True)
@@ -30,30 +54,68 @@ class Verification:
     compared_with: str = ""
     samples: int = 0
     notes: tuple[str, ...] = ()
+    right: RightAnswers | None = None
 
 
 def verify(
-    model: Any,
+    reference: Reference,
     float_graph: Graph,
     graph: Graph,
     decisions: QuantizationReport,
     run: Runner,
     samples: Sequence[Mapping[str, Array]],
     profile: Profile,
+    right: Counter = no_labels,
 ) -> Verification:
-    """Outputs of ``run`` against onnxruntime running ``model``; layers of ``graph`` against
-    ``float_graph``, by the interpreter; ranges against the ``profile`` they come from.
+    """Outputs of ``run`` against the ``reference``; layers of ``graph`` against ``float_graph``, by
+    the interpreter; ranges against the ``profile`` they come from.
+
+    A check that fails becomes a note: the model does not depend on it.
     """
     if not samples:
         return unverified(decisions, "not checked: a profile holds no samples to check with")
-    expected, name, note = reference_runner(model, float_graph, samples)
-    outputs = output_accuracy(graph, run, expected, samples)
-    few = samples[: max(1, LAYER_ELEMENTS // sum(node.type.size for node in float_graph.nodes))]
-    layers = layer_accuracy(float_graph, graph, decisions, few, profile.histograms)
-    return Verification(outputs, layers, name, len(samples), (note,) if note else ())
+
+    def compared() -> Verification:
+        expected = reference()
+        found = list(map(run, samples))
+        outputs = output_accuracy(graph, found, expected.outputs)
+        shares = right(expected.outputs, found)
+        return Verification(outputs, (), expected.name, len(samples), expected.notes, shares)
+
+    def by_layer() -> Verification:
+        affordable = LAYER_ELEMENTS // sum(node.type.size for node in float_graph.nodes)
+        few = samples[: min(max(1, affordable), MAX_SAMPLES)]
+        found = layer_accuracy(
+            float_graph, graph, decisions, until_interrupted(few), profile.histograms
+        )
+        return Verification(layers=found)
+
+    outputs = attempted(compared, Verification(), "the outputs were not compared")
+    layers = attempted(by_layer, unverified(decisions), "the layers were not compared")
+    return replace(outputs, layers=layers.layers, notes=(*outputs.notes, *layers.notes))
+
+
+def until_interrupted(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """The samples until Ctrl-C, at least one."""
+    for index, feeds in enumerate(samples):
+        if index and is_interrupted():
+            ended("the check", f"Ctrl-C ended the check early: after {index} sample(s)")
+            return
+        yield feeds
+
+
+def attempted(
+    check: Callable[[], Verification], otherwise: Verification, failure: str
+) -> Verification:
+    """The result of a check; ``otherwise`` with a note if it raises."""
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - no check costs the model that it checks
+        note = f"{failure}: {type(error).__name__}: {error}"
+        return replace(otherwise, notes=(*otherwise.notes, note))
 
 
 def unverified(decisions: QuantizationReport, *notes: str) -> Verification:
-    """What is known without running anything."""
+    """The decisions alone, without a run."""
     layers = tuple(LayerAccuracy(n.name, n.op, n.precision, n.reason) for n in decisions.nodes)
     return Verification(layers=layers, notes=notes)

@@ -7,5 +7,5 @@
 - ``specialisations``: the executables of one model, one for each shape it was fed.
 - ``compiled``: the model a user holds; ``delegated``: the same face where onnxruntime runs it;
   ``opening``: its sessions.
-- ``saving``: its file.
+- ``saving``: its file; ``archives``: the members of that.
 """

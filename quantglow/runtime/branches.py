@@ -9,8 +9,7 @@ from __future__ import annotations
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter.choices import Branch, branches_of
-from quantglow.ops import MatMul
-from quantglow.ops.contraction import Contraction
+from quantglow.ops.work import macs_of
 
 LEAST_OPERATIONS = 12_000_000
 """In float, of a branch that is worth programs of its own: they take some 130 microseconds, beside
@@ -28,10 +27,6 @@ def branches_apart(graph: Graph) -> list[Branch]:
 def operations(node: Node) -> int:
     """Multiply-accumulates of a matrix product, as many in float take its time; of other operators
     the elements of the result."""
-    if isinstance(node, MatMul):
-        macs = node.type.size * node.x.type.shape[-1]
-    elif isinstance(node, Contraction):
-        macs = node.type.size * (node.w.type.size // max(node.w.type.shape[-1], 1))
-    else:
+    if not (macs := macs_of(node)):
         return node.type.size
     return macs if node.operands[0].type.dtype.is_float else macs // INT8_TIMES

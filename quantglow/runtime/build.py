@@ -11,11 +11,12 @@ from typing import Any
 from quantglow import debug
 from quantglow.arguments import brief, choice, instance, integer
 from quantglow.backends.llvm.executable import compile_program, load_kernels
-from quantglow.backends.llvm.levels import resolve, runs_here
+from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.pieces import BatchedExecutable
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.reference import ReferenceExecutable
-from quantglow.errors import BackendError, OptionError
+from quantglow.concise import Concise
+from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.instr.generate import generate
@@ -39,8 +40,8 @@ BACKENDS = ("llvm", "reference")
 MAX_THREADS = 1024
 
 
-@dataclass(frozen=True)
-class PlannedProgram:
+@dataclass(frozen=True, repr=False)
+class PlannedProgram(Concise):
     """A program with its memory plan, and the primitives it came from."""
 
     lowered: Graph
@@ -48,8 +49,8 @@ class PlannedProgram:
     plan: MemoryPlan
 
 
-@dataclass(frozen=True)
-class Build:
+@dataclass(frozen=True, repr=False)
+class Build(Concise):
     """A compiled graph.  ``seconds`` holds the time of each stage of the compiler, ``programs``
     what quantglow's own backends compiled, ``segments`` the parts of a graph that was cut, ``rest``
     the operators of the model that are not in the graph, but run behind it.
@@ -113,7 +114,8 @@ class Machine:
         threads, others = thread_count(num_threads), code_generators(backends)
         if backend == "reference":
             return Machine(None, 1, others)
-        return Machine(runnable(target), threads, others)
+        machine = resolve(instance("target", target, str, "the name of a target"))
+        return Machine(machine, threads, others)
 
     @property
     def name(self) -> str:
@@ -122,6 +124,7 @@ class Machine:
     def compile(self, graph: Graph, *, skip_branches: bool = True) -> Build:
         """Machine code for a graph; it is cut into segments where others have a part in it, or
         where a large branch need not run (``skip_branches``)."""
+        graph.check_names()
         own = ProgramBackend(self.target)
         arguments = (self.name, self.num_threads)
         branches = branches_apart(graph) if skip_branches else []
@@ -143,16 +146,6 @@ class Machine:
         if self.target is not None and whole:
             planned, _ = ProgramBackend(self.target).planned(graph, self.num_threads)
             load_kernels(planned.program, self.target)
-
-
-def runnable(target: str) -> Target:
-    """The target called so.  Raises ``BackendError`` if its code would crash on this processor."""
-    machine = resolve(instance("target", target, str, "the name of a target"))
-    if not runs_here(machine.name):
-        raise BackendError(
-            f"target {target!r} does not run on this processor. Remedy: target='native'"
-        )
-    return machine
 
 
 def code_generators(backends: Any) -> tuple[Backend, ...]:
@@ -193,8 +186,11 @@ class ProgramBackend:
             return ReferenceExecutable(planned.program, planned.plan)
         with debug.timed("generate code", self.seconds):
             made = compile_program(planned.program, planned.plan, machine, num_threads)
+        if pieces == 1:
+            return made
+        inputs = tuple(node.type for node in segment.inputs)
         outputs = tuple(node.type for _, node in segment.outputs)
-        return made if pieces == 1 else BatchedExecutable(made, pieces, outputs)
+        return BatchedExecutable(made, pieces, inputs, outputs)
 
     def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
         """The program of a graph or of a piece of its batch, and how many pieces there are."""

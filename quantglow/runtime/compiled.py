@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from quantglow.arguments import file_path, strings
+from quantglow.arguments import file_path, shapes, strings
 from quantglow.errors import InputError
+from quantglow.graph.border import entering, leaving, numpy_type
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Dim, Port
+from quantglow.graph.signature import DECLARED, Dim, Port
 from quantglow.runtime.build import Build
 from quantglow.runtime.saving import save
 from quantglow.runtime.specialisations import OneShape, Specialisation, Specialisations
@@ -30,6 +31,7 @@ _ONNXRUNTIME_TYPES = {
     DType.I64: "tensor(int64)",
     DType.BOOL: "tensor(bool)",
 }
+_DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "tensor(double)"}
 
 
 class ReportLike(Protocol):
@@ -56,13 +58,19 @@ class TensorInfo:
         """What NumPy calls the elements.  Raises ``InputError`` for what is no numeric tensor."""
         element = self.type.removeprefix("tensor(").removesuffix(")")
         try:
-            return np.dtype({"float": "float32", "double": "float64"}.get(element, element))
+            return numpy_type({"float": "float32", "double": "float64"}.get(element, element))
         except TypeError:
             raise InputError(f"{self.name!r} is {self.type}, which no array holds") from None
 
     @staticmethod
+    def of_node(node: Any) -> TensorInfo:
+        """The description of onnxruntime's ``NodeArg``."""
+        return TensorInfo(node.name, node.shape, node.type)
+
+    @staticmethod
     def of(port: Port) -> TensorInfo:
-        return TensorInfo(port.name, list(port.dims or ()), _ONNXRUNTIME_TYPES[port.dtype])
+        kind = _DECLARED_TYPES.get(port.declared, _ONNXRUNTIME_TYPES[port.dtype])
+        return TensorInfo(port.name, list(port.dims or ()), kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +113,18 @@ class CompiledModel:
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """The named outputs (None: all, in order) for ``feeds``, input name -> array.
 
+        Arrays have the types that the model declares, as ``InferenceSession.run`` takes and gives
+        them; float16, bfloat16 and float64 are computed as float32.
+
         Raises ``InputError`` for unknown names, wrong shapes and wrong dtypes.
         """
-        known = [port.name for port in self.specialisations.signature.outputs]
+        ends = self.specialisations.signature
+        known = [port.name for port in ends.outputs]
         positions = [known.index(name) for name in chosen_outputs(output_names, known)]
         check_mapping(feeds)
-        arrays = {name: as_array(name, value) for name, value in feeds.items()}
-        outputs = self.specialisations.at(arrays).run(arrays)
+        given = {name: as_array(name, value) for name, value in feeds.items()}
+        arrays = entering(ends.inputs, given)
+        outputs = leaving(ends.outputs, self.specialisations.at(arrays).run(arrays))
         return [outputs[position] for position in positions]
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
@@ -136,15 +149,33 @@ class CompiledModel:
         freedom = self.specialisations.freedom_of_first()
         save(file_path("path", path), self.graph, self.report.to_json(), freedom)
 
-    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+    def export_onnx(
+        self,
+        path: str | os.PathLike[str],
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         """Write the graph as ONNX; int8 values as QDQ, which onnxruntime runs.
 
-        Its integers may differ from ours by one step where a sum lies on a tie.
+        Dimensions that the model leaves free stay free; ``input_shapes`` fixes them (input name ->
+        shape).  Where values of inputs decide what is computed, those of the first call stay.
+        Integers may differ from ours by one step where a sum lies on a tie; behind it others
+        follow.  On x86 without VNNI onnxruntime saturates sums at 16 bits, unless the session
+        option ``session.x64quantprecision`` is ``1``.
+
+        Raises ``ModelError`` where a dimension cannot stay free, ``InputError`` for shapes that the
+        model does not take.
         """
+        chosen, file = shapes("input_shapes", input_shapes), file_path("path", path)
         # Only here: a process that runs a saved model does not need onnx.
+        from quantglow.frontend.export.free_dimensions import export_free
         from quantglow.frontend.export.model import export_onnx
 
-        export_onnx(self.graph, file_path("path", path))
+        programs = self.specialisations
+        if chosen is None and programs.signature.is_free:
+            known = {node.name: node.type.shape for node in self.graph.inputs}
+            export_free(programs.signature, programs.graph_for, known, file)
+        else:
+            export_onnx(self.graph if chosen is None else programs.graph_for(chosen), file)
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

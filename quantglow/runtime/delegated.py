@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from quantglow.arguments import file_path
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import OptionError
 from quantglow.files import writing
+from quantglow.lazy import cached_property
 from quantglow.runtime.compiled import (
     CompiledModel,
     Reporter,
@@ -68,11 +68,11 @@ class DelegatedModel:
 
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input, in order; free dimensions are names or None."""
-        return [TensorInfo(i.name, i.shape, i.type) for i in self.session.inputs]
+        return list(map(TensorInfo.of_node, self.session.inputs))
 
     def get_outputs(self) -> list[TensorInfo]:
         """Name, shape and type of each output, in order."""
-        return [TensorInfo(o.name, o.shape, o.type) for o in self.session.outputs]
+        return list(map(TensorInfo.of_node, self.session.outputs))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Refused: there is nothing compiled to save."""
@@ -131,7 +131,7 @@ class PartlyCompiledModel(DelegatedModel):
 
     def get_outputs(self) -> list[TensorInfo]:
         """Name, shape and type of each output, in order."""
-        late = [TensorInfo(o.name, o.shape, o.type) for o in self.session.outputs]
+        late = map(TensorInfo.of_node, self.session.outputs)
         known = {info.name: info for info in (*self.head.get_outputs(), *late)}
         return [known[name] for name in self.output_names]
 

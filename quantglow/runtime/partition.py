@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from graphlib import TopologicalSorter
 
+from quantglow.concise import Concise
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
@@ -29,8 +30,8 @@ Key = tuple[int, Owner]
 """Level and owner."""
 
 
-@dataclass(frozen=True)
-class Segment:
+@dataclass(frozen=True, repr=False)
+class Segment(Concise):
     """A part of a graph and who compiles it.  Its inputs and outputs are called as the nodes whose
     values they are.
 

@@ -24,6 +24,11 @@ A model that is compiled only up to where its shapes stop being known (version 3
     tail.onnx         the rest of it, for onnxruntime
     tail.json         the outputs of both parts together, and why the rest is not compiled
 
+Version 5 has each array once, whatever it is for: steps of a recurrence and the cases of a model
+read the same weights.  The manifest says which array each Constant has, and which arrays are scales
+of channels, which the texts of graphs refer to.  Older versions have an array for each Constant
+and the scales in the text.
+
 No machine code, no pickle: loading compiles again, on any processor.  Nothing is trusted: members
 are not extracted, none may be compressed (so that a small file cannot become a large one), and
 every byte is checked against its hash before it is parsed.
@@ -31,31 +36,45 @@ every byte is checked against its hash before it is parsed.
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
+from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
-from quantglow.graph.text import constants_of, parse_graph, print_graph
+from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.runtime.archives import (
+    FORMAT,
+    FREE,
+    MANIFEST,
+    REPORT,
+    SHARED_VERSION,
+    SOURCE,
+    TAIL,
+    TAIL_TEXT,
+    array_numbers,
+    array_of,
+    case_member,
+    check_manifest,
+    check_members,
+    checked,
+    described,
+    digest_of,
+    groups_in,
+    member_of,
+    number_of,
+    numbers_in,
+    scales_in,
+    text_of,
+)
 from quantglow.types import Array
 from quantglow.version import __version__
-
-FORMAT = "quantglow-model"
-VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
-MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
-FREE, SOURCE = "free.json", "source.onnx"
-TAIL, TAIL_TEXT = "tail.onnx", "tail.json"
-MAX_TEXT_NBYTES = 256 << 20
-"""Longer texts are refused unread."""
 
 
 @dataclass(frozen=True)
@@ -93,13 +112,21 @@ class SavedModel:
     cases: tuple[Graph, ...] = ()
 
 
+def no_further_check(saved: SavedModel) -> None:
+    """For models that need no more than what ``read`` checks."""
+
+
 @dataclass(frozen=True)
 class Freedom:
-    """What a model with free dimensions adds to a file, or one of several cases."""
+    """What a model with free dimensions adds to a file, or one of several cases.
+
+    ``check`` reopens a model that was read back, as loading does, and raises what loading raises.
+    """
 
     free: Mapping[str, Any]
     source: bytes
     cases: tuple[Graph, ...] = ()
+    check: Callable[[SavedModel], object] = no_further_check
 
 
 def save(
@@ -109,30 +136,61 @@ def save(
     freedom: Freedom | None = None,
     tail: Tail | None = None,
 ) -> None:
-    """Write a ``.qgm`` file; an existing file is replaced at once or not at all."""
+    """Write a ``.qgm`` file; an existing file is replaced at once or not at all.
+
+    What was written is read back first.  Raises ``FileFormatError``.
+    """
     graphs = (graph, *(freedom.cases if freedom else ()))
     constants = [constants_of(each) for each in graphs]
-    members = {case_member(i): print_graph(each).encode() for i, each in enumerate(graphs)}
+    texts = enumerate(map(print_without_scales, graphs))
+    members = {case_member(i): text.encode() for i, text in texts}
     members[REPORT] = json.dumps(report).encode()
-    arrays = enumerate(array for found in constants for array in found.values())
-    members.update((member_of(i), npy(array)) for i, array in arrays)
+    stored: dict[bytes, int] = {}
+    numbers = [[number_of(array, stored) for array in found.values()] for found in constants]
+    scales = sorted({number_of(a, stored) for each in graphs for a in scales_of(each).values()})
+    members.update((member_of(i), data) for data, i in stored.items())
     if freedom is not None:
         members |= {FREE: json.dumps(freedom.free).encode(), SOURCE: freedom.source}
     if tail is not None:
         members |= tail.members()
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": version_of(members),
+        "version": SHARED_VERSION,
         "quantglow": __version__,
         "constants": list(constants[0]),
         "cases": [list(found) for found in constants[1:]],
+        "arrays": numbers,
+        "scales": scales,
         "members": {name: described(data) for name, data in members.items()},
     }
     manifest["sha256"] = digest_of(manifest)
-    with writing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
-        archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
-        for name, data in members.items():
-            archive.writestr(name, data)
+    with writing(path) as temporary:
+        with zipfile.ZipFile(temporary, "w") as archive:
+            archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
+            for name, data in members.items():
+                archive.writestr(name, data)
+        check_written(temporary, path, manifest["sha256"], freedom)
+
+
+def check_written(
+    written: Path, path: str | os.PathLike[str], sha256: str, freedom: Freedom | None
+) -> None:
+    """Load what was written for ``path``, up to machine code.  Raises ``FileFormatError`` unless it
+    is the model of this manifest.
+    """
+    try:
+        with zipfile.ZipFile(written) as archive:
+            saved = read(archive)
+            if json.loads(text_of(archive, MANIFEST))["sha256"] != sha256:
+                raise ValueError("the manifest is another one")
+        if freedom is not None:
+            freedom.check(saved)
+    except (*DAMAGED_CONTENT, QuantglowError) as error:
+        raise FileFormatError(
+            f"the model was not saved as {os.fspath(path)!r}: it could not be loaded again from "
+            f"what was written: {error}. Remedy: save it again, on another disk; if that fails "
+            "too, quantglow is at fault: report it with the model."
+        ) from error
 
 
 def load(path: str | os.PathLike[str]) -> SavedModel:
@@ -150,7 +208,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{CASE_VERSION}), or it is truncated or altered: {error}. "
+            f"{SHARED_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
@@ -160,7 +218,7 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
     check_members(archive)
     manifest = json.loads(text_of(archive, MANIFEST))
     check_manifest(manifest, archive)
-    graph, *cases = (graph_of(archive, manifest, i) for i in range(1 + len(cases_in(manifest))))
+    graph, *cases = graphs_of(archive, manifest)
     report = json.loads(checked(archive, manifest, REPORT))
     saved = SavedModel(graph, report, cases=tuple(cases))
     if FREE in manifest["members"]:
@@ -172,114 +230,28 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
     return saved
 
 
-def cases_in(manifest: Mapping[str, Any]) -> list[list[str]]:
-    """The names of the constants of the graphs behind the first."""
-    return list(manifest.get("cases", []))
+def graphs_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> list[Graph]:
+    """The graphs of a file."""
+    arrays = {number: array_of(archive, manifest, number) for number in array_numbers(manifest)}
+    scales = {ArrayMark.of(arrays[number]): arrays[number] for number in scales_in(manifest)}
+    groups = zip(groups_in(manifest), numbers_in(manifest), strict=True)
+    found = []
+    for place, (names, numbers) in enumerate(groups):
+        text = checked(archive, manifest, case_member(place)).decode()
+        constants = {name: arrays[i] for name, i in zip(names, numbers, strict=True)}
+        found.append(graph_from(text, names, constants, scales))
+    return found
 
 
-def graph_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any], number: int) -> Graph:
-    """Graph number ``number`` of a file."""
-    groups = [manifest["constants"], *cases_in(manifest)]
-    first, names = sum(map(len, groups[:number])), groups[number]
-    constants = {name: array_of(archive, manifest, first + i) for i, name in enumerate(names)}
-    graph = parse_graph(checked(archive, manifest, case_member(number)).decode(), constants)
+def graph_from(
+    text: str,
+    names: list[str],
+    constants: Mapping[str, Array],
+    scales: Mapping[ArrayMark, Array],
+) -> Graph:
+    """A graph, verified.  Raises ``ValueError`` or a ``QuantglowError``."""
+    graph = parse_graph(text, constants, scales)
     graph.verify()
     if list(constants_of(graph)) != names:
         raise ValueError("its constants are not those of the graph")
     return graph
-
-
-def check_members(archive: zipfile.ZipFile) -> None:
-    """Raise ``ValueError`` on members that are compressed, encrypted, there twice, or that share
-    bytes of the file: what is read is no more than what is stored.
-    """
-    names = [info.filename for info in archive.infolist()]
-    if len(set(names)) != len(names):
-        raise ValueError("a member occurs twice")
-    for info in archive.infolist():
-        stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
-        if not stored or info.flag_bits & 1:
-            raise ValueError(f"member {info.filename!r} is compressed or encrypted")
-    if sum(info.file_size for info in archive.infolist()) > nbytes_of(archive):
-        raise ValueError("members overlap")
-
-
-def nbytes_of(archive: zipfile.ZipFile) -> int:
-    """The size of the file."""
-    assert archive.fp is not None, "the archive is open"
-    return archive.fp.seek(0, os.SEEK_END)
-
-
-def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
-    """Raise ``ValueError`` unless the manifest is whole, of a known version, and lists all
-    members.
-    """
-    members = manifest["members"]
-    if manifest["format"] != FORMAT or manifest["version"] != version_of(members):
-        raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
-    if manifest["sha256"] != digest_of(manifest):
-        raise ValueError("the checksum of the manifest does not fit its content")
-    groups = [manifest["constants"], *cases_in(manifest)]
-    expected = {REPORT, *map(case_member, range(len(groups)))}
-    expected.update(map(member_of, range(sum(map(len, groups)))))
-    for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}):
-        if not kind.isdisjoint(members):
-            expected |= kind
-    if members.keys() != expected:
-        raise ValueError("the manifest does not list the members of a model")
-    if set(archive.namelist()) != expected | {MANIFEST}:
-        odd = sorted(set(archive.namelist()) ^ (expected | {MANIFEST}))
-        raise ValueError(f"members missing or unknown: {odd[:5]}")
-
-
-def version_of(members: Mapping[str, object]) -> int:
-    """The oldest version that has such members."""
-    if case_member(1) in members:
-        return CASE_VERSION
-    return TAIL_VERSION if TAIL in members else FREE_VERSION if FREE in members else VERSION
-
-
-def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:
-    """The bytes of a member, equal in size and hash to what the manifest says."""
-    data = archive.read(name)
-    if described(data) != manifest["members"][name]:
-        raise ValueError(f"the checksum of {name!r} does not fit its content")
-    return data
-
-
-def text_of(archive: zipfile.ZipFile, name: str) -> str:
-    if archive.getinfo(name).file_size > MAX_TEXT_NBYTES:
-        raise ValueError(f"{name} is larger than {MAX_TEXT_NBYTES} bytes")
-    return archive.read(name).decode()
-
-
-def array_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any], index: int) -> Array:
-    data = io.BytesIO(checked(archive, manifest, member_of(index)))
-    array: Array = np.lib.format.read_array(data, allow_pickle=False)
-    return array
-
-
-def npy(array: Array) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.asarray(array, order="C"), allow_pickle=False)
-    return buffer.getvalue()
-
-
-def case_member(number: int) -> str:
-    """The member that holds the text of graph number ``number``."""
-    return GRAPH if number == 0 else f"cases/{number}.txt"
-
-
-def member_of(index: int) -> str:
-    """The member that holds constant number ``index``."""
-    return f"constants/{index}.npy"
-
-
-def described(data: bytes) -> dict[str, Any]:
-    return {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-
-
-def digest_of(manifest: Mapping[str, Any]) -> str:
-    """SHA-256 of the manifest without its own hash."""
-    rest = {key: value for key, value in manifest.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()

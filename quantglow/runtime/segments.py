@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from quantglow.concise import Concise
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.lazy import cached_property
 from quantglow.runtime.partition import Segment
 from quantglow.runtime.protocol import Executable
 from quantglow.types import Array
@@ -58,8 +59,8 @@ class CompiledSegment:
         }
 
 
-@dataclass(frozen=True)
-class SegmentedExecutable:
+@dataclass(frozen=True, repr=False)
+class SegmentedExecutable(Concise):
     """All segments of a graph.  ``run`` may be called from several threads."""
 
     graph: Graph

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakSet
 
+from quantglow.concise import Concise
 from quantglow.errors import (
     DelegationError,
     InputError,
@@ -30,7 +31,7 @@ from quantglow.errors import (
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import SharedArrays
-from quantglow.graph.signature import Shape, Signature
+from quantglow.graph.signature import Shape, Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names
 from quantglow.runtime.build import Build, Machine
 from quantglow.runtime.saving import Freedom
@@ -44,8 +45,8 @@ MOST_NBYTES = 2**30
 """Of the arenas of all programs: what a program adds to the constants that all share."""
 
 
-@dataclass(frozen=True, eq=False)
-class Specialisation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Specialisation(Concise):
     """A graph and the machine code of it.  ``case``: what it was made for, where it was one."""
 
     graph: Graph
@@ -88,12 +89,18 @@ class Specialisations(Protocol):
     def freedom_of_first(self) -> Freedom | None:
         """What a file needs besides the first graph; None if that is all."""
 
+    def graph_for(self, shapes: Shapes) -> Graph:
+        """The graph at input shapes, with the deciding values of the first one.
+
+        Raises ``InputError`` for shapes that the model does not take.
+        """
+
     def at(self, feeds: Mapping[str, Array]) -> Specialisation:
         """The one for the shapes of these arrays.  Raises ``InputError``."""
 
 
-@dataclass(frozen=True, eq=False)
-class OneShape:
+@dataclass(frozen=True, eq=False, repr=False)
+class OneShape(Concise):
     """A model whose shapes are all fixed."""
 
     first: Specialisation
@@ -105,6 +112,11 @@ class OneShape:
 
     def freedom_of_first(self) -> None:
         """The graph is all."""
+
+    def graph_for(self, shapes: Shapes) -> Graph:
+        """The only one."""
+        self.signature.check(with_names(self.signature, shapes))
+        return self.first.graph
 
     @property
     def signature(self) -> Signature:
@@ -126,8 +138,8 @@ class OneShape:
         return self.first
 
 
-@dataclass(eq=False)
-class FreeShapes:
+@dataclass(eq=False, repr=False)
+class FreeShapes(Concise):
     """Programs by the cases of the inputs.  All methods may be called from any thread.
 
     ``graph_at`` makes the graph to compile for a case; ``delegate`` what runs where that cannot be
@@ -194,6 +206,11 @@ class FreeShapes:
         """What a file needs besides the first graph."""
         first = self.first
         return None if self.freedom is None else self.freedom(case_of(first), first.graph)
+
+    def graph_for(self, shapes: Shapes) -> Graph:
+        """A graph that is not compiled."""
+        self.signature.check(with_names(self.signature, shapes))
+        return self.graph_at(Case.of(shapes, dict(case_of(self.first).values or ())))
 
     def add(self, found: Specialisation) -> None:
         """Keep a program that was compiled elsewhere."""
@@ -289,6 +306,12 @@ class FreeShapes:
                 break
             if old != key and self._ready[old] is not self._first:
                 total -= nbytes_of(self._ready.pop(old).build)
+
+
+def with_names(signature: Signature, shapes: Shapes) -> Shapes:
+    """The shapes.  Raises ``InputError`` unless they are of all inputs and of no other."""
+    check_names([port.name for port in signature.inputs], shapes)
+    return shapes
 
 
 _alive: WeakSet[FreeShapes] = WeakSet()

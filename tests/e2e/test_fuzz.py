@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from tests.fuzz import files, graphs
-from tests.fuzz.compare import LEVELS, REFUSED, check
+from tests.fuzz.compare import REFUSED, Setting, check
 from tests.fuzz.isolated import findings
 from tests.fuzz.shrink import shrunk
 
@@ -30,13 +30,13 @@ def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPa
         s
         for s in range(500)
         if sum(n.op_type == "Relu" for n in graphs.drawn(s).model.graph.node)
-        and check(graphs.drawn(s), LEVELS[0])
+        and check(graphs.drawn(s), Setting())
     )
-    found = check(graphs.drawn(seed), LEVELS[0])
+    found = check(graphs.drawn(seed), Setting())
     assert found is not None
     small = shrunk(
         graphs.drawn(seed),
-        lambda case: (again := check(case, LEVELS[0])) is not None and again.kind == found.kind,
+        lambda case: (again := check(case, Setting())) is not None and again.kind == found.kind,
     )
     assert "Relu" in [node.op_type for node in small.model.graph.node]
     assert len(small.model.graph.node) <= 2

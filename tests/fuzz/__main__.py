@@ -15,19 +15,15 @@ from rich.console import Console
 from rich.progress import track
 
 from tests.fuzz import compare, files, graphs, isolated
-from tests.fuzz.compare import Difference
+from tests.fuzz.compare import Difference, Setting
 from tests.fuzz.shrink import shrunk
-
-
-def level_of(seed: int) -> str:
-    return compare.LEVELS[seed % len(compare.LEVELS)]
 
 
 def check(what: str, seed: int) -> Difference | None:
     """The difference of a seed's case, None if there is none."""
     if what == "files":
         return files.check_file(files.damaged(seed))
-    return compare.check(graphs.drawn(seed), level_of(seed))
+    return compare.check(graphs.drawn(seed), Setting.of(seed))
 
 
 def work(what: str, start: int, stop: int) -> None:
@@ -74,17 +70,17 @@ def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
     if what == "files":
         path.write_bytes(files.damaged(finding.seed))
         return str(path)
-    case, level = graphs.drawn(finding.seed), level_of(finding.seed)
+    case, setting = graphs.drawn(finding.seed), Setting.of(finding.seed)
     if finding.kind != "crash":
 
         def fails(smaller: graphs.Case) -> bool:
-            difference = compare.check(smaller, level)
+            difference = compare.check(smaller, setting)
             return difference is not None and difference.kind == finding.kind
 
         case = shrunk(case, fails)
     onnx.save(case.model, path)
     operators = " ".join(node.op_type for node in case.model.graph.node)
-    return f"{path}: {operators} (target {level})"
+    return f"{path}: {operators} ({setting})"
 
 
 def seed_range(text: str) -> range:

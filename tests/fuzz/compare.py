@@ -1,4 +1,5 @@
-"""What a case must fulfil: float as onnxruntime, int8 the same integers everywhere.
+"""What a case must fulfil: float as onnxruntime, int8 the same integers everywhere, and the same
+results with other float types at the border (see ``borders``), or cut in parts (see ``parts``).
 
 Float results may differ by rounding.  How much rounding can do to a graph is measured: onnxruntime
 runs it once more on inputs moved by one part in a million, and ten times what that changes is
@@ -16,13 +17,20 @@ from numpy.typing import NDArray
 from onnx import inliner
 
 import quantglow as qg
+from quantglow.backends.llvm import levels
 from quantglow.backends.onnxruntime.session import failures
 from quantglow.driver.models import is_quantized
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.unary import Relu
+from quantglow.profiling.specials import moves
+from quantglow.runtime.compiled import CompiledModel
+from tests.fuzz.borders import border_difference
 from tests.fuzz.graphs import Case, Feeds
+from tests.fuzz.parts import parts_difference
+from tests.harsh import harsh
 
 Arrays = list[NDArray[np.generic]]
 TOLERANCE = 1e-4
@@ -30,7 +38,9 @@ REFUSED = "refused by onnxruntime"
 NUDGE = 1e-6
 FLOOR = 1e-6
 """Of float differences: values near 1 that cancel leave a few steps of float32."""
-LEVELS = ("native", "avx2", "x86-64")
+LEVELS = ("native", *filter(levels.runs_here, levels.LEVELS))
+"""Every target of this machine."""
+THREADS = (1, 2, 3)
 EXACT_FLOAT = (Concat, Constant, Expand, Input, Pad, Relu, Reshape, Slice, Transpose)
 """Float operators whose every result is the same in NumPy and compiled."""
 
@@ -43,16 +53,43 @@ class Difference:
     detail: str
 
 
-def check(case: Case, level: str) -> Difference | None:
+@dataclass(frozen=True)
+class Setting:
+    """What a case is compiled for."""
+
+    level: str = "native"
+    threads: int = 1
+
+    @staticmethod
+    def of(seed: int) -> Setting:
+        """Each level with 1, 2 and 3 threads, in turn."""
+        settings = [Setting(level, threads) for threads in THREADS for level in LEVELS]
+        return settings[seed % len(settings)]
+
+    def compile(self, model: onnx.ModelProto | Graph) -> CompiledModel:
+        return qg.compile(model, self.level, self.threads)
+
+    def __str__(self) -> str:
+        return f"target {self.level}, {self.threads} threads"
+
+
+def check(case: Case, setting: Setting) -> Difference | None:
     """The first difference of a case, None if it is as it should be; ``REFUSED`` says that
-    onnxruntime does not run it, and it was not checked.
+    onnxruntime does not run it, and it was not checked.  Compiled programs run under ``harsh``
+    conditions.
     """
     try:
         wanted = reference(case.model, case.samples)
     except failures() as error:
         return Difference(REFUSED, str(error)[:300])
     try:
-        return float_difference(case, wanted, level) or int8_difference(case, level)
+        with harsh():
+            found = float_difference(case, wanted, setting) or int8_difference(case, setting)
+            if found is None and (detail := border_difference(case, setting.compile)):
+                return Difference("border", detail)
+            if found is None and (detail := parts_difference(case, setting.level, setting.threads)):
+                return Difference("parts", detail)
+            return found
     except Exception as error:  # noqa: BLE001 - whatever is raised on a valid model is the finding
         return raised(error)
 
@@ -116,11 +153,13 @@ def apart(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]
         return np.where(same, 0.0, np.nan_to_num(np.abs(x - y), nan=np.inf))
 
 
-def float_difference(case: Case, wanted: tuple[Arrays, Arrays], level: str) -> Difference | None:
+def float_difference(
+    case: Case, wanted: tuple[Arrays, Arrays], setting: Setting
+) -> Difference | None:
     """Interpreter and compiled program against onnxruntime."""
     graph = qg.import_model(case.model)
     interpreted = qg.interpret(graph, case.samples[0])
-    compiled = qg.compile(case.model, level, 1).run(None, case.samples[0])
+    compiled = setting.compile(case.model).run(None, case.samples[0])
     for kind, found in (("interpreter", interpreted), ("compiled", compiled)):
         for position, (w, span, f) in enumerate(zip(*wanted, found, strict=True)):
             if (f.dtype, f.shape) != (w.dtype, w.shape):
@@ -145,16 +184,14 @@ def too_far(
     return f"{found[at]} for {wanted[at]} at {at}, {int(bad.sum())} of {bad.size} values"
 
 
-def int8_difference(case: Case, level: str) -> Difference | None:
+def int8_difference(case: Case, setting: Setting) -> Difference | None:
     """The compiled int8 program against the interpreter, bit for bit."""
     try:
         int8 = with_exact_outputs(quantized(case))
-    except qg.CalibrationError:
-        return None  # infinite values, which calibration refuses
-    if not int8.outputs:
-        return None
-    program = qg.compile(int8, level, 1)
-    for feeds in case.samples:
+    except qg.CalibrationError as error:
+        return None if computes_no_numbers(case) else raised(error)
+    program = setting.compile(int8)
+    for feeds in (*case.samples, far(case.samples[0])):
         wanted, found = qg.interpret(int8, feeds), program.run(None, feeds)
         for (name, _), w, f in zip(int8.outputs, wanted, found, strict=True):
             if not np.array_equal(w, f, equal_nan=w.dtype == np.float32):
@@ -163,19 +200,65 @@ def int8_difference(case: Case, level: str) -> Difference | None:
     return None
 
 
-def quantized(case: Case) -> Graph:
+def computes_no_numbers(case: Case) -> bool:
+    """Whether calibration refuses the values: infinities of finite operands, or NaN that is neither
+    of a Constant or Pad nor moved.
+    """
     graph = qg.import_model(case.model)
+    infinite: set[Node] = set()
+    absent: set[Node] = set()
+    found = False
+
+    def see(node: Node, value: NDArray[np.generic]) -> None:
+        nonlocal found
+        if not node.type.dtype.is_float:
+            return
+        brings = isinstance(node, Constant) or (
+            isinstance(node, Pad) and not np.isfinite(node.value)
+        )
+        if np.isinf(value).any():
+            infinite.add(node)
+            found = found or not (brings or infinite.intersection(node.operands))
+        if np.isnan(value).any():
+            absent.add(node)
+            moved = moves(node) and absent.intersection(node.operands)
+            found = found or not (brings or moved)
+
+    for feeds in case.samples:
+        with np.errstate(all="ignore"):
+            interpret(graph, feeds, [see])
+    return found
+
+
+FAR = 64
+"""Times a sample, that is beyond all ranges and takes other branches."""
+RECOVERED = 0.5
+"""The share of cases with equalization and recovery, which need samples."""
+
+
+def far(feeds: Feeds) -> Feeds:
+    """Feeds that calibration did not see."""
+    return {n: a * np.float32(FAR) if a.dtype == np.float32 else a for n, a in feeds.items()}
+
+
+def quantized(case: Case) -> Graph:
+    graph, samples = qg.import_model(case.model), list(case.samples)
     if is_quantized(graph):
         return graph
-    return qg.quantize(graph, qg.profile(graph, list(case.samples), progress=False))
+    first = next(iter(samples[0].values()))
+    recovered = np.random.default_rng(first.size).random() < RECOVERED
+    profile = qg.profile(graph, samples, progress=False)
+    return qg.quantize(graph, profile, data=samples if recovered else None)
 
 
 def with_exact_outputs(graph: Graph) -> Graph:
-    """The integer values that no inexact float operator had a hand in, as outputs."""
+    """The outputs and the last integer values that no inexact float operator had a hand in."""
     exact: dict[Node, bool] = {}
     for node in graph.nodes:
         known = isinstance(node, EXACT_FLOAT) or node.type.quant is not None
         exact[node] = known and all(exact[operand] for operand in node.operands)
     compute = [n for n in graph.compute_nodes() if exact[n] and n.type.quant is not None]
     ends = [n for n in compute if not any(user in compute for user in graph.users[n])]
-    return Graph(graph.inputs, tuple((n.name, n) for n in ends), graph.source_hash)
+    outputs = [(name, node) for name, node in graph.outputs if exact[node]]
+    outputs += [(f"inner {node.name}", node) for node in ends]
+    return Graph(graph.inputs, tuple(outputs), graph.source_hash)

@@ -20,6 +20,10 @@ MOST_INPUTS = 5
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
 """Around the widths of vectors and tiles."""
 
+APART = 0.9
+"""How often a node is not drawn because it mixes the samples of a batch."""
+
+ML, ML_OPSET = "ai.onnx.ml", 3
 FLOAT, INTEGER, CONDITION = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 INT32, INT8, UINT8 = TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8
 WHOLE = (INTEGER, INT32, INT8, UINT8)
@@ -51,11 +55,13 @@ class Value:
 class Drawing:
     """``rng`` decides everything, so a seed names a graph.
 
-    ``values`` are what a new node may read; ``ends`` become outputs of the graph only.
+    ``values`` are what a new node may read; ``ends`` become outputs of the graph only.  ``batch``
+    is the first size of every drawn shape; without one it is often 1.
     """
 
     rng: np.random.Generator
     opset: int = OPSETS[0]
+    batch: int | None = None
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     ends: list[Value] = field(default_factory=list)
@@ -86,10 +92,10 @@ class Drawing:
     def shape(self, *ranks: int) -> list[int]:
         """A random shape, of one of these ranks if any are given."""
         sizes = [self.choose(SIZES) for _ in range(self.choose(ranks or (1, 2, 2, 3, 3, 4, 4, 4)))]
-        if self.chance(0.7):
-            sizes[:1] = [1] * len(sizes[:1])
+        if self.batch or self.chance(0.7):
+            sizes[:1] = [self.batch or 1] * len(sizes[:1])
         while np.prod(sizes) > MOST_ELEMENTS // 2:
-            sizes[int(np.argmax(sizes))] //= 2
+            sizes[max(range(len(sizes)), key=lambda axis: (sizes[axis], axis))] //= 2
         return sizes
 
     def pick(self, wanted: Callable[[Value], bool]) -> Value:
@@ -146,6 +152,9 @@ class Drawing:
         ``outputs`` says how many there are, or which.
         """
         made = self.add(op, operands, outputs, settings)
+        if self.batch and self.chance(APART) and not all(map(self.has_samples, made)):
+            self.nodes.pop()
+            raise Rejected("no samples")
         self.values.extend(made)
         return made[0]
 
@@ -164,6 +173,30 @@ class Drawing:
         (made,) = self.add(op, operands, 1, settings, shape)
         self.values.append(made)
         return made
+
+    def classical(
+        self,
+        op: str,
+        operands: Sequence[Value],
+        *results: tuple[int, Sequence[int]],
+        **attributes: Any,
+    ) -> Value:
+        """Add a node of ai.onnx.ml, most of which ONNX infers no types of; its last result."""
+        names = [f"v{self.names + i}" for i in range(len(results))]
+        proto = helper.make_node(
+            op,
+            [value.name for value in operands],
+            names,
+            name=f"n{len(self.nodes)}",
+            domain=ML,
+            **attributes,
+        )
+        types = [helper.make_tensor_type_proto(element, shape) for element, shape in results]
+        made = [value_of(name, kind) for name, kind in zip(names, types, strict=True)]
+        self.names += len(names)
+        self.nodes.append(proto)
+        self.values.extend(made)
+        return made[-1]
 
     def add(
         self,
@@ -184,6 +217,10 @@ class Drawing:
         self.names += len(names)
         self.nodes.append(proto)
         return made
+
+    def has_samples(self, value: Value) -> bool:
+        """Whether the first axis of a value is as long as that of the inputs."""
+        return value.shape[:1] == (self.batch,)
 
     def schema(self, op: str) -> defs.OpSchema:
         """The operator in this graph's opset."""

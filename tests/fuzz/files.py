@@ -1,4 +1,4 @@
-"""Damaged model files: bytes and fields altered at random.
+"""Damaged model files: bytes and fields altered at random, or on purpose, see ``attacks``.
 
 Whatever the damage, loading and running ends in a result or in one of quantglow's own errors.
 """
@@ -14,17 +14,26 @@ import onnx
 from google.protobuf.message import Message
 
 import quantglow as qg
+from tests.fuzz.attacks import attack, made_for_attack
 from tests.fuzz.compare import Difference
 from tests.fuzz.graphs import drawn
 
 SHARED = 40
 """Files are made from the graphs of so many seeds."""
 
+ATTACKED = 0.4
+"""The share of files whose numbers are chosen to do harm; half as many are made for it."""
+
 
 def damaged(seed: int) -> bytes:
     """The file of a seed."""
     rng = np.random.default_rng(seed)
+    if rng.random() < ATTACKED / 2:
+        return bytes(made_for_attack(rng).SerializeToString())
     model = drawn(int(rng.integers(SHARED))).model
+    if rng.random() < ATTACKED:
+        attack(model, rng)
+        return bytes(model.SerializeToString())
     if rng.random() < 0.4:
         return altered_bytes(bytearray(model.SerializeToString()), rng)
     for _ in range(int(rng.integers(1, 4))):

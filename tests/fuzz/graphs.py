@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,17 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from tests.fuzz.drawing import CONDITION, FLOAT, INTEGER, OPSETS, Drawing, Rejected, Value
+from tests.fuzz.drawing import (
+    CONDITION,
+    FLOAT,
+    INTEGER,
+    ML,
+    ML_OPSET,
+    OPSETS,
+    Drawing,
+    Rejected,
+    Value,
+)
 from tests.fuzz.draws import FAMILIES
 
 Feeds = dict[str, NDArray[np.generic]]
@@ -18,6 +29,11 @@ TRIES = 60
 SAMPLES = 3
 QUANTIZED = 0.15
 """The share of graphs that have quantized operators, too."""
+BATCHED = 0.35
+"""The share of graphs whose inputs have the same number of samples, 2 to ``MOST_SAMPLES``."""
+MOST_SAMPLES = 8
+FEW_NODES = 4
+"""Most nodes of these: a single one that mixes samples keeps a batch whole."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +48,15 @@ def drawn(seed: int) -> Case:
     """The case of a seed."""
     rng = np.random.default_rng(seed)
     drawing = Drawing(rng, OPSETS[int(rng.integers(len(OPSETS)))])
+    if drawing.chance(BATCHED):
+        drawing.batch = drawing.integer(2, MOST_SAMPLES)
     for _ in range(drawing.integer(1, 2)):
         drawing.input(FLOAT, drawing.shape())
     if drawing.chance(0.2):
         drawing.input(drawing.choose((INTEGER, CONDITION)), drawing.shape())
     if drawing.chance(0.2):
         drawing.values.append(drawing.normal(*drawing.shape()))
-    grow(drawing, drawing.integer(1, MOST_NODES))
+    grow(drawing, drawing.integer(1, FEW_NODES if drawing.batch else MOST_NODES))
     model = model_of(drawing, outputs_of(drawing))
     onnx.checker.check_model(model, full_check=True)
     return Case(model, tuple(feeds(drawing.inputs, rng) for _ in range(SAMPLES)))
@@ -68,8 +86,27 @@ def outputs_of(drawing: Drawing) -> list[Value]:
     if made and drawing.chance(0.3):
         ends.append(drawing.choose(made))
     if not ends:
-        ends = [drawing.node("Identity", drawing.inputs[0])]
-    return list(dict.fromkeys(ends))
+        ends = [drawing.inner("Identity", drawing.inputs[0])]
+    ends = list(dict.fromkeys(ends))
+    return ends + unusual_outputs(drawing, ends)
+
+
+def unusual_outputs(drawing: Drawing, ends: list[Value]) -> list[Value]:
+    """Now and then an input, a constant of the shape of an output, a value under a second name, one
+    without axes, and a name that is an output already."""
+    found: list[Value] = []
+    if drawing.chance(0.15):
+        found.append(drawing.choose(drawing.inputs))
+    if drawing.chance(0.15):
+        found.append(drawing.normal(*drawing.choose(ends).shape))
+    with suppress(Rejected):
+        if drawing.chance(0.1):
+            found.append(drawing.inner("Identity", drawing.choose(ends)))
+        if drawing.chance(0.1):
+            found.append(drawing.inner("ReduceMax", drawing.choose(ends), keepdims=0))
+    if drawing.chance(0.05):
+        found.append(drawing.choose(ends))
+    return found
 
 
 def read_by(node: onnx.NodeProto) -> list[str]:
@@ -89,9 +126,8 @@ def model_of(drawing: Drawing, outputs: list[Value]) -> onnx.ModelProto:
         [info(v) for v in outputs],
         drawing.constants,
     )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", drawing.opset)], ir_version=10
-    )
+    opsets = [helper.make_opsetid("", drawing.opset), helper.make_opsetid(ML, ML_OPSET)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
 def feeds(inputs: list[Value], rng: np.random.Generator) -> Feeds:

@@ -15,6 +15,9 @@ SECONDS = 60
 MEMORY_NBYTES = 6 << 30
 """Address space of the process."""
 
+ENVIRONMENT = {"QUANTGLOW_VERIFY": "1", "QUANTGLOW_IMPORT_NODES": "20000"}
+"""More nodes than a drawn model has; so many are compiled in time on a busy machine, too."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -45,7 +48,7 @@ def results(what: str, seeds: range) -> Iterator[Finding | None]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "QUANTGLOW_VERIFY": "1"},
+        env={**os.environ, **ENVIRONMENT},
     ) as process:
         assert process.stdout and process.stderr
         for line in process.stdout:

@@ -59,8 +59,9 @@ def reduced(
     graph.node.extend(nodes)
     graph.input.extend(v for v in before if v.name in read)
     graph.initializer.extend(t for t in case.model.graph.initializer if t.name in read)
-    made = {name for node in nodes for name in node.output}
-    graph.output.extend(o for o in outputs if o.name in made)
+    known = {name for node in nodes for name in node.output}
+    known |= {v.name for v in (*graph.input, *graph.initializer)}
+    graph.output.extend(o for o in outputs if o.name in known)
     return Case(model, with_values(case, fed, {v.name for v in graph.input}))
 
 

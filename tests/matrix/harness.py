@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
 from quantglow.backends.llvm.target import Target
@@ -17,6 +15,7 @@ from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.types import Array
+from tests.equality import assert_equal_values
 
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
 
@@ -49,10 +48,4 @@ def assert_agree(
 ) -> None:
     """Integers equal bit for bit, floats within ``rtol`` of the largest expected value."""
     expected = interpret(graph, feeds)
-    for want, got in zip(expected, on_llvm(graph, feeds, target, threads), strict=True):
-        assert got.dtype == want.dtype
-        if want.dtype == np.float32:
-            scale = max(float(np.abs(np.nan_to_num(want)).max(initial=0.0)), 1.0)
-            np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * scale)
-        else:
-            np.testing.assert_array_equal(got, want)
+    assert_equal_values(on_llvm(graph, feeds, target, threads), expected, rtol, atol=rtol)

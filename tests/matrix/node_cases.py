@@ -14,7 +14,7 @@ from onnx.backend.test.case.node import collect_testcases
 
 from quantglow.errors import UnsupportedOpError
 from quantglow.frontend import import_model
-from quantglow.frontend.loading import OLDEST_OPSET
+from quantglow.frontend.proto import OLDEST_OPSET
 from quantglow.graph.graph import Graph
 from quantglow.types import Array
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from quantglow.backends.llvm.compiler import machine
 from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.levels import level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret
@@ -232,7 +232,7 @@ def test_int16_products_take_two_at_once(level: str, instruction: str, group: in
     w = Constant(name="w", value=np.ones((3, 3, 32 // group, 32), np.int8), element=weights)
     y = Conv(name="y", x=x, w=w, group=group, out=wide)
     program, _ = planned(Graph((x,), (("y", y),)))
-    target = resolve(level)
+    target = level_target(level)
     texts = [emit(s, target).ir for s in program.instructions if isinstance(s, Compute)]
     modules = [llvm.parse_assembly(text) for text in texts]
     assert any(instruction in machine(target).emit_assembly(m) for m in modules)

@@ -7,12 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from quantglow.backends.llvm.executable import compile_program
+from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.reference import ReferenceExecutable
+from quantglow.errors import OutOfRangeError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
+from quantglow.interpreter import interpret
 from quantglow.ops import Gather, Scatter, TopK, Transpose
 from quantglow.types import Array, DType, TensorType
 from tests.matrix.drawing import CHANNELS, assert_targets_agree
 from tests.matrix.guarded import guarded
+from tests.matrix.harness import TARGETS, planned
 
 seeds = st.integers(0, 9999)
 indices_of = st.sampled_from([DType.I32, DType.I64])
@@ -30,7 +36,9 @@ def values(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Ar
 
 
 def far(rng: np.random.Generator, dtype: DType, size: int, count: int) -> Array:
-    """Indices in and outside of ``size``, the extremes of the type among them."""
+    """Indices in range, or also outside of ``size``, the extremes of the type among them."""
+    if rng.integers(2):
+        return rng.integers(-size, size, count).astype(dtype.numpy)
     drawn = rng.integers(-2 * size, 2 * size, count).astype(dtype.numpy)
     return np.where(rng.random(count) < 0.2, rng.choice([*dtype.limits], count), drawn).astype(
         dtype.numpy
@@ -40,7 +48,28 @@ def far(rng: np.random.Generator, dtype: DType, size: int, count: int) -> Array:
 def check(rng: np.random.Generator, output: Node, feeds: dict[Input, Array]) -> None:
     graph = Graph(tuple(feeds), (("y", output),))
     on_guard = {n.name: guarded(a, at_end=bool(rng.integers(2))) for n, a in feeds.items()}
-    assert_targets_agree(graph, on_guard)
+    try:
+        interpret(graph, on_guard)
+    except OutOfRangeError as error:
+        assert_all_refuse(graph, on_guard, error)
+    else:
+        assert_targets_agree(graph, on_guard)
+
+
+def assert_all_refuse(graph: Graph, feeds: dict[str, Array], error: OutOfRangeError) -> None:
+    """All backends name the node and one of the indices, and compiled code is used again."""
+    indices, rows = feeds["i"], error.length
+    outside = indices[(indices < -rows) | (indices >= rows)]
+    program, plan = planned(graph)
+    compiled = [compile_program(program, plan, resolve(name), 2) for name in TARGETS]
+    for executable in (ReferenceExecutable(program, plan), *compiled, *compiled):
+        with pytest.raises(OutOfRangeError) as found:
+            executable.run(feeds)
+        assert (found.value.node, found.value.length) == (error.node, rows)
+        assert found.value.index in outside
+    within = {**feeds, "i": np.zeros_like(indices)}
+    for executable in compiled:
+        np.testing.assert_array_equal(executable.run(within), interpret(graph, within))
 
 
 @pytest.mark.parametrize("dtype", DType)

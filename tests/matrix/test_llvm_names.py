@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quantglow.backends.llvm.identity import call_names
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import LEVELS, resolve
+from quantglow.backends.llvm.levels import LEVELS, level_target
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.instr.program import Alloc, Dealloc
@@ -27,8 +27,8 @@ def texts(graph: Graph, target: str) -> dict[str, str]:
     """The texts of a graph's calls by their names."""
     program, _ = planned(graph)
     steps = [step for step in program.instructions if not isinstance(step, Alloc | Dealloc)]
-    calls = [emit(step, resolve(target)) for step in steps]
-    names = call_names(steps, calls, resolve(target))
+    calls = [emit(step, level_target(target)) for step in steps]
+    names = call_names(steps, calls, level_target(target))
     assert names is not None
     return {name: call.ir for name, call in zip(names, calls, strict=True)}
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.levels import level_target
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.ops import Constant, Conv, Input
@@ -79,5 +79,7 @@ def test_sorted_steps_equal_the_interpreter(
 def test_avx2_sums_pairs_where_weights_allow(wide_share: float, uses_pairs: bool) -> None:
     graph, _ = convolution(128, 16, (3, 3), (3, 3), wide_share, seed=1)
     program, _ = planned(graph)
-    texts = [emit(s, resolve("avx2")).ir for s in program.instructions if isinstance(s, Compute)]
+    texts = [
+        emit(s, level_target("avx2")).ir for s in program.instructions if isinstance(s, Compute)
+    ]
     assert any(PAIRS in text for text in texts) == uses_pairs

@@ -4,6 +4,11 @@ the interpreter's integers, and its assembly has the instructions."""
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -11,21 +16,22 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm import executable, levels
+from quantglow.backends.llvm import amx, executable, levels
 from quantglow.backends.llvm.cache import ObjectCache
 from quantglow.backends.llvm.compiler import machine
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import AMX, resolve, runs_here
+from quantglow.backends.llvm.levels import AMX, level_target, resolve, runs_here
 from quantglow.backends.llvm.library import KernelLibrary
 from quantglow.backends.llvm.target import Target
+from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Input
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.guarded import guarded
-from tests.matrix.harness import planned
+from tests.matrix.harness import TARGETS, assert_agree, planned
 from tests.matrix.tile_machine import TileMachine
 
 needs_avx512 = pytest.mark.skipif(
@@ -146,20 +152,100 @@ def test_a_row_of_few_pixels_is_left_to_vectors() -> None:
 
 def test_the_assembly_has_the_tile_instructions() -> None:
     program, _ = planned(convolution((7, 20), 96, 40, (3, 3)))
-    amx = resolve(AMX)
+    target = level_target(AMX)
     (step,) = (s for s in program.instructions if isinstance(s, Compute) and s.op.op == "Conv")
-    text = machine(amx).emit_assembly(llvm.parse_assembly(emit(step, amx).ir))
+    text = machine(target).emit_assembly(llvm.parse_assembly(emit(step, target).ir))
     for instruction in ("ldtilecfg", "tileloadd", "tdpbusd", "tilestored", "tilerelease"):
         assert instruction in text
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-def test_tiles_are_for_processes_that_may_use_them(
-    allowed: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize("size", [(1, 1), (1, 5), (5, 5)])
+@pytest.mark.parametrize("channels", [(0, 0), (0, 3), (3, 0), (3, 3)])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3)])
+def test_empty_convolutions_need_no_tiles(
+    batch: int, size: tuple[int, int], channels: tuple[int, int], kernel: tuple[int, int]
 ) -> None:
-    features = frozenset(levels._NEEDS[AMX])
+    graph = convolution(size, *channels, kernel, pad=kernel[0] - 1, batch=batch)
+    program, _ = planned(graph)
+    for step in program.instructions:
+        if isinstance(step, Compute):
+            assert bool(emit(step, level_target(AMX)).items) == bool(step.output.type.size)
+    feeds = {"x": np.full(graph.inputs[0].type.shape, 3, np.int8)}
+    for target in TARGETS:
+        assert_agree(graph, feeds, target)
+
+
+@dataclasses.dataclass
+class Tiles:
+    """The system call that asks for tiles: its error number, and how often it was made."""
+
+    error: int = 0
+    requests: int = 0
+
+    def request(self) -> int:
+        self.requests += 1
+        return self.error
+
+
+@pytest.fixture
+def tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiles]:
+    """A processor with AMX, whose Linux is asked for tiles."""
+    found = Tiles()
+    features = frozenset(name for needs in levels._NEEDS.values() for name in needs)
     monkeypatch.setattr(levels, "host_features", lambda: features)
-    monkeypatch.setattr(levels, "tiles_allowed", lambda: allowed)
-    assert runs_here(AMX) is allowed
-    assert levels._native().tiles is allowed
-    assert levels._native().name == (AMX if allowed else "avx512vnni")
+    monkeypatch.setattr(amx, "request_tiles", found.request)
+    clear_caches()
+    yield found
+    clear_caches()
+
+
+def clear_caches() -> None:
+    amx.tile_refusal.cache_clear()
+    resolve.cache_clear()
+
+
+@pytest.mark.parametrize("name", [AMX, "native"])
+def test_resolving_a_target_with_tiles_asks_for_them_once(name: str, tiles: Tiles) -> None:
+    assert resolve(name).tiles
+    assert resolve(name).tiles
+    assert runs_here(AMX)
+    assert tiles.requests == 1
+
+
+@pytest.mark.parametrize("name", ["avx512vnni", "x86-64"])
+def test_targets_without_tiles_ask_for_none(name: str, tiles: Tiles) -> None:
+    assert not resolve(name).tiles
+    assert tiles.requests == 0
+
+
+def test_generating_code_for_tiles_asks_for_none(tiles: Tiles) -> None:
+    assert level_target(AMX).tiles
+    assert tiles.requests == 0
+
+
+def test_refused_tiles_are_an_error_that_says_why(tiles: Tiles) -> None:
+    tiles.error = errno.EOPNOTSUPP
+    message = re.escape(
+        "target 'amx-int8' does not run here: Linux refuses AMX tiles to this process "
+        f"({os.strerror(errno.EOPNOTSUPP)}). Remedy: target='native'"
+    )
+    with pytest.raises(BackendError, match=message):
+        resolve(AMX)
+    assert not runs_here(AMX)
+    assert resolve("native").name == "avx512vnni"
+
+
+def test_a_processor_without_tiles_is_an_error(
+    tiles: Tiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(levels, "host_features", lambda: frozenset(levels._NEEDS["avx512vnni"]))
+    with pytest.raises(BackendError, match="this processor lacks amx-tile, amx-int8"):
+        resolve(AMX)
+    assert tiles.requests == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
+def test_the_system_call_gives_an_error_where_there_are_no_tiles() -> None:
+    has_tiles = "amx-tile" in levels.host_features()
+    assert has_tiles or amx.request_tiles() > 0

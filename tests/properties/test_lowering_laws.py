@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -19,21 +17,11 @@ from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.types import Array
+from tests.equality import assert_equal_values
 from tests.mixed_graphs import drawn_feeds, mixed_graphs
 
 slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
 quick = settings(max_examples=60, deadline=None, suppress_health_check=slow)
-
-
-def assert_equal_values(found: Sequence[Array], expected: Sequence[Array]) -> None:
-    """Integers exactly; floats to the rounding of reordered sums and other formulas."""
-    for a, b in zip(found, expected, strict=True):
-        assert (a.shape, a.dtype) == (b.shape, b.dtype)
-        if a.dtype == np.float32:
-            size = float(np.abs(b).max(initial=1.0))
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5 * size)
-        else:
-            np.testing.assert_array_equal(a, b)
 
 
 def program_of(lowered: Graph) -> Program:

@@ -38,6 +38,7 @@ def with_roundings(graph: Graph, share: float, seed: int) -> Graph:
         if isinstance(node, Contraction) and isinstance(made.w, Constant):
             made = made.with_operands((operands[0], stored(made.w), *operands[2:]))
         is_value = not isinstance(node, Constant) and node.type.size > 0
+        is_value = is_value and bool(np.isfinite(values[node]).all())
         if is_value and (isinstance(node, Input) or random.random() < share):
             made = rounded(made, values[node])
         new[node] = made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -9,6 +11,7 @@ import quantglow.instr.text as program_text
 from quantglow.graph.attributes import encode, parse_call
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
+from quantglow.graph.signature import DECLARED
 from quantglow.graph.text import constants_of, parse_graph, print_graph
 from quantglow.instr.generate import generate
 from quantglow.lowering import lower
@@ -59,8 +62,9 @@ expressions = st.recursive(st.one_of(st.integers(0, 3).map(arg), constants), cal
 
 
 @quick
-@given(mixed_graphs())
-def test_a_graph_is_read_back(graph: Graph) -> None:
+@given(mixed_graphs(), st.dictionaries(names, st.sampled_from(DECLARED)))
+def test_a_graph_is_read_back(graph: Graph, declared: dict[str, str]) -> None:
+    graph = replace(graph, declared=declared)
     assert same_graph(parse_graph(print_graph(graph), constants_of(graph)), graph)
 
 

@@ -206,7 +206,9 @@ def test_every_option_is_tried(function: Function) -> None:
         imported: qg.import_model,
     }
     parameters = set(inspect.signature(public[function]).parameters)
-    assert parameters - {"model", "calibration_data"} == FUNCTIONS[function].keys()
+    assert (
+        parameters - {"model", "calibration_data", "validation_data"} == FUNCTIONS[function].keys()
+    )
 
 
 @pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
@@ -223,6 +225,12 @@ def test_what_is_no_calibration_data_is_refused(wrong: Any) -> None:
         qg.quantize_and_compile(MODEL, wrong, num_threads=1)
     with pytest.raises(qg.CalibrationError):
         qg.profile(GRAPH, wrong)
+
+
+@pytest.mark.parametrize("wrong", [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
+def test_invalid_validation_data_is_refused(wrong: Any) -> None:
+    with pytest.raises(qg.CalibrationError):
+        qg.quantize_and_compile(MODEL, SAMPLES, num_threads=1, validation_data=wrong)
 
 
 @pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)

@@ -10,9 +10,10 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "quantglow"
 LAYERS = (
-    ("errors", "version", "workers"),
+    ("foreign_calls",),
+    ("concise", "errors", "interrupts", "version", "workers", "lazy"),
     ("types", "debug", "arguments", "files"),
-    ("options",),
+    ("options", "isolation"),
     ("graph",),
     ("ops",),
     ("passes", "interpreter", "frontend"),
@@ -64,6 +65,11 @@ def test_imports_go_downhill(path: Path) -> None:
     targets = {name.split(".")[1] for name in imports(path) if name.startswith("quantglow.")}
     uphill = {t for t in targets - {own} if RANK[t] >= RANK[own] and (own, t) not in ALLOWED_UPHILL}
     assert not uphill
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_attribute_is_computed_under_a_lock(path: Path) -> None:
+    assert "functools.cached_property" not in set(imports(path))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import quantglow as qg
-from quantglow.runtime import build
+from quantglow.backends.llvm import levels
 from tests.unit.small_network import small_model, small_samples
 
 SIGNATURE = {
@@ -49,6 +49,7 @@ NAMES = {
     "CalibrationError",
     "ProfileMismatchError",
     "IgnoredScopeError",
+    "ImportBudgetError",
     "AccuracyDropError",
     "BackendError",
 }
@@ -111,8 +112,9 @@ def test_an_unknown_target_is_refused() -> None:
 
 
 def test_a_target_that_does_not_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "runs_here", lambda name: False)
-    with pytest.raises(qg.BackendError, match="'amx-int8' does not run on this processor"):
+    monkeypatch.setattr(levels, "_obstacle", lambda level: "no tiles")
+    levels.resolve.cache_clear()
+    with pytest.raises(qg.BackendError, match="'amx-int8' does not run here: no tiles"):
         qg.compile(small_model(), target="amx-int8")
 
 

@@ -14,6 +14,7 @@ from threadpoolctl import ThreadpoolController, threadpool_limits
 from quantglow import workers
 from quantglow.ops.window_products import conv2d
 from quantglow.workers import at_once, each, later, side_by_side
+from tests.unit.forking import exit_code_of_child
 
 
 @contextmanager
@@ -131,3 +132,12 @@ def test_as_much_is_done_at_once_as_blas_had_threads() -> None:
             assert at_once() == 3
             assert each(lambda _: at_once(), range(4)) == [1] * 4
         assert at_once() == 1
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_forked_inside_works_alone() -> None:
+    with blas_threads(2), side_by_side():
+        assert at_once() == 2
+        each(thread_of, range(9))
+        assert exit_code_of_child(lambda: each(abs, range(9)) == list(range(9))) == 0
+        assert exit_code_of_child(lambda: (at_once(), later(abs, -3)()) == (1, 3)) == 0

@@ -6,7 +6,8 @@ From a program to code:
 - ``kernels``: a generator of IR text for each primitive, written with ``builder``; ``kernel``: what
   a generator returns.
 - ``library``: texts to addresses.  ``identity`` names calls, so that ``cache`` need not be asked by
-  text; ``compiler`` is LLVM itself, ``link`` loads its objects without it.
+  text, and ``private_folder`` is where it lies; ``compiler`` is LLVM itself, ``link`` loads its
+  objects without it.
 
 What runs:
 

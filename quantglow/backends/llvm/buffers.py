@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.concise import Concise
+from quantglow.errors import OutOfMemoryError
 from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.instr.program import Buffer, View
 from quantglow.memory.planner import ALIGNMENT
@@ -31,15 +35,23 @@ Allocate = Callable[[int], Array]
 """Makes ``nbytes + SLACK_NBYTES`` bytes of memory (uint8, any content)."""
 
 
+def uninitialised(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    """A new array of any content.  Raises ``OutOfMemoryError``."""
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:  # ValueError: for more than the address space
+        raise OutOfMemoryError(math.prod(shape) * dtype.itemsize) from error
+
+
 def aligned_bytes(nbytes: int) -> Array:
     """Uninitialised bytes at a cache-line boundary, with slack after them."""
-    raw = np.empty(nbytes + SLACK_NBYTES + ALIGNMENT, np.uint8)
+    raw = uninitialised((nbytes + SLACK_NBYTES + ALIGNMENT,), np.dtype(np.uint8))
     start = -raw.ctypes.data % ALIGNMENT
     return raw[start : start + nbytes + SLACK_NBYTES]
 
 
-@dataclass
-class Constants:
+@dataclass(repr=False)
+class Constants(Concise):
     """Copies of a program's constants with slack after them, each made once; ``shared``: with other
     programs that have equal ones.
     """

@@ -8,27 +8,25 @@ and object, then the object.  It is written aside and renamed: readers see all o
 Other entries are named by a kernel call, see ``identity``, and hold the symbol of its kernel.
 
 The cache only saves time.  What cannot be read is compiled again; what cannot be written is not
-kept, and the debug log says so.  A hash tells damage, not intent, and entries are run: a folder
-that other users may write to is not used.
+kept, and the debug log says so.  A hash tells damage, not intent, and entries are run: see
+``private_folder`` for whose files are used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import stat
-import time
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from quantglow import debug
-from quantglow.files import replacing
+from quantglow.backends.llvm.private_folder import PrivateFolder
 
 ENVIRONMENT = "QUANTGLOW_CACHE_DIR"
 MAGIC = b"quantglow-object-1\n"
 SUFFIX = ".o"
+MARKER = ".looked"
+"""The file whose date is that of the last look at the size."""
 MOST_NBYTES = 512 * 2**20
 """All entries together."""
 KEPT_SHARE = 0.75
@@ -51,21 +49,18 @@ class ObjectCache:
 
     def get(self, symbol: str) -> bytes | None:
         """The object that defines ``symbol``, or None where there is no intact one."""
-        if self.folder is None or not is_private(self.folder):
+        if self.folder is None:
             return None
-        path = self._path(self.folder, symbol)
         try:
-            with open(path, "rb") as file:
-                age = time.time() - os.fstat(file.fileno()).st_mtime
-                entry = file.read()
+            entry, age = PrivateFolder(self.folder).read(symbol + SUFFIX)
         except OSError as error:
-            self._missed(symbol, error)
+            unused(error)
             return None
         code = unsealed(symbol, entry)
         if code is None:
-            debug.log(2, f"kernel cache: {path} is damaged and will be replaced")
+            debug.log(2, f"kernel cache: {symbol} is damaged and will be replaced")
         elif age > TOUCH_AFTER_SECONDS:
-            self._touch(path)
+            self._touch(PrivateFolder(self.folder), symbol)
         return code
 
     def put(self, symbol: str, code: bytes) -> None:
@@ -74,85 +69,56 @@ class ObjectCache:
             return
         entry = sealed(symbol, code)
         try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not is_private(self.folder):
-                return
-            with replacing(self._path(self.folder, symbol)) as temporary:
-                temporary.write_bytes(entry)
+            PrivateFolder(self.folder).write(symbol + SUFFIX, entry)
             self._unchecked_nbytes += len(entry)
-            if self._is_pruning_due(self.folder):
+            if self._is_pruning_due(PrivateFolder(self.folder)):
                 self.prune()
         except OSError as error:
-            debug.log(2, f"kernel cache: {symbol} is not kept: {error}")
+            unused(error)
 
     def prune(self) -> None:
-        """Remove what was used longest ago if the entries are too large together."""
+        """Remove what was used longest ago if the entries are too large together, and what killed
+        processes left.  Raises ``OSError``."""
         assert self.folder is not None
         self._unchecked_nbytes = 0
-        found = sorted(_dated_sizes(self.folder))
+        folder = PrivateFolder(self.folder)
+        folder.sweep()
+        found = folder.files(SUFFIX)
         total = sum(nbytes for _, nbytes, _ in found)
         if total <= self.most_nbytes:
             return
-        for _, nbytes, path in found:
-            Path(path).unlink(missing_ok=True)
+        for _, nbytes, name in found:
+            folder.remove(name)
             total -= nbytes
             if total <= self.most_nbytes * KEPT_SHARE:
                 break
         debug.log(2, f"kernel cache: pruned to {total} bytes")
 
     @staticmethod
-    def _path(folder: Path, symbol: str) -> Path:
-        return folder / (symbol + SUFFIX)
-
-    @staticmethod
-    def _missed(symbol: str, error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):
-            debug.log(2, f"kernel cache: {symbol} cannot be read: {error}")
-
-    @staticmethod
-    def _touch(path: Path) -> None:
+    def _touch(folder: PrivateFolder, symbol: str) -> None:
         try:
-            os.utime(path)
+            folder.touch(symbol + SUFFIX)
         except OSError as error:
-            debug.log(2, f"kernel cache: {path} keeps its date: {error}")
+            debug.log(2, f"kernel cache: {symbol} keeps its date: {error}")
 
-    def _is_pruning_due(self, folder: Path) -> bool:
+    def _is_pruning_due(self, folder: PrivateFolder) -> bool:
         """After much was written here, or when no process has looked for a day."""
         if self._unchecked_nbytes >= PRUNE_EVERY_NBYTES:
             return True
-        marker = folder / ".looked"
         try:
-            recent = time.time() - marker.stat().st_mtime < PRUNE_EVERY_SECONDS
+            _, age = folder.read(MARKER)
         except FileNotFoundError:
-            recent = False
-        if not recent:
-            marker.touch()
-        return not recent
-
-
-def _dated_sizes(folder: Path) -> Iterator[tuple[float, int, str]]:
-    """Date of last use, bytes and path of each file; other processes may remove some meanwhile."""
-    with os.scandir(folder) as scan:
-        for entry in scan:
-            with suppress(FileNotFoundError):
-                status = entry.stat(follow_symlinks=False)
-                if stat.S_ISREG(status.st_mode):
-                    yield status.st_mtime, status.st_size, entry.path
-
-
-def is_private(folder: Path) -> bool:
-    """Whether nobody but this user and the administrator can have written there."""
-    if not hasattr(os, "geteuid"):
+            age = PRUNE_EVERY_SECONDS
+        if age < PRUNE_EVERY_SECONDS:
+            return False
+        folder.write(MARKER, b"")
         return True
-    try:
-        status = folder.stat()
-    except OSError:
-        return False
-    others = stat.S_IWGRP | stat.S_IWOTH
-    if status.st_uid in (0, os.geteuid()) and not status.st_mode & others:
-        return True
-    debug.log(1, f"cache: {folder} is not used: other users may write to it")
-    return False
+
+
+def unused(error: OSError) -> None:
+    """Log why the cache does not help; an entry that does not exist is no news."""
+    if not isinstance(error, FileNotFoundError):
+        debug.log(1 if isinstance(error, PermissionError) else 2, f"cache: {error}")
 
 
 def sealed(symbol: str, code: bytes) -> bytes:

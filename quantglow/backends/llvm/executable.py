@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import numpy as np
 
 from quantglow import debug
-from quantglow.backends.llvm.buffers import Allocate, Constants, aligned_bytes, release_freed
+from quantglow.backends.llvm.buffers import (
+    Allocate,
+    Constants,
+    aligned_bytes,
+    release_freed,
+    uninitialised,
+)
 from quantglow.backends.llvm.call_times import CallTime, median_call_times
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
@@ -19,8 +24,12 @@ from quantglow.backends.llvm.pages import HAS_LARGE_PAGES, LargePages
 from quantglow.backends.llvm.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.llvm.threads import run_table
-from quantglow.instr.program import Alloc, BufferKind, Dealloc, Instruction, Program, View
+from quantglow.concise import Concise
+from quantglow.errors import OutOfRangeError
+from quantglow.instr.program import Alloc, BufferKind, Compute, Dealloc, Instruction, Program, View
+from quantglow.lazy import cached_property
 from quantglow.memory.planner import MemoryPlan
+from quantglow.ops.indexing import Gather, Scatter, out_of_range
 from quantglow.types import Array
 
 CHUNKS_PER_THREAD = 2
@@ -32,17 +41,19 @@ SERIAL_PROGRAM = 8e6
 where it waits for them, and to wake it takes longer than they do."""
 
 
-@dataclass
-class Context:
-    """What one running inference owns: an arena and a table that points into it."""
+@dataclass(repr=False)
+class Context(Concise):
+    """What one running inference owns: an arena and a table that points into it; ``outside`` has
+    an int64 for each call that is ``checked``, 0 where all its indices were in range."""
 
     arena: Array
     arguments: Array
     table: Array
+    outside: Array
 
 
-@dataclass(eq=False)
-class LlvmExecutable:
+@dataclass(eq=False, repr=False)
+class LlvmExecutable(Concise):
     """Machine code for a planned program.  ``run`` may be called from several threads."""
 
     program: Program
@@ -66,12 +77,29 @@ class LlvmExecutable:
         arrays = self.contiguous(feeds)
         context = self._pointed(arrays, results)
         run_table(self.target, self.crew, context.table)
+        error = self.index_error(context)
         self._idle.append(context)
+        if error is not None:
+            raise error
         return results
+
+    def index_error(self, context: Context) -> OutOfRangeError | None:
+        """The error to raise where an index was out of range; the context is ready to run again."""
+        if not context.outside.tobytes().strip(b"\0"):  # a tenth of the time of any()
+            return None
+        which = int(np.flatnonzero(context.outside)[0])
+        index = int(context.outside[which])
+        context.outside[:] = 0
+        checked = [s for s, call in zip(self.steps, self.calls, strict=True) if call.checked]
+        step = checked[which]
+        assert isinstance(step, Compute) and isinstance(step.op, Gather | Scatter)
+        return out_of_range(step.op, index, step.op.length)
 
     def new_outputs(self) -> list[Array]:
         """Uninitialised arrays for the outputs."""
-        return [np.empty(view.shape, view.type.dtype.numpy) for _, view in self.program.outputs]
+        return [
+            uninitialised(view.shape, view.type.dtype.numpy) for _, view in self.program.outputs
+        ]
 
     @contextmanager
     def bound(self, feeds: Mapping[str, Array], outputs: Sequence[Array]) -> Iterator[Array]:
@@ -79,6 +107,7 @@ class LlvmExecutable:
         arrays = self.contiguous(feeds)
         context = self._pointed(arrays, outputs)
         yield context.table
+        context.outside[:] = 0
         self._idle.append(context)
 
     def contiguous(self, feeds: Mapping[str, Array]) -> list[Array]:
@@ -138,12 +167,21 @@ class LlvmExecutable:
             if isinstance(pointer, View) and pointer.buffer in ends
         ]
 
-    def _pointers(self) -> list[View | Array]:
-        return [pointer for call in self.calls for pointer in call.pointers]
+    def _pointers(self) -> list[View | Array | None]:
+        """What all calls take, one after the other; None for a place in ``Context.outside``."""
+        found: list[View | Array | None] = []
+        for call in self.calls:
+            found += [*call.pointers, None] if call.checked else call.pointers
+        return found
 
     def new_context(self) -> Context:
         arena = self.constants.allocate(self.plan.peak_nbytes)
-        arguments = np.array([self._address(p, arena) for p in self._pointers()], np.uint64)
+        outside = np.zeros(sum(call.checked for call in self.calls), np.int64)
+        places = iter(range(outside.ctypes.data, outside.ctypes.data + outside.nbytes, 8))
+        arguments = np.array(
+            [next(places) if p is None else self._address(p, arena) for p in self._pointers()],
+            np.uint64,
+        )
         table = np.zeros((len(self.calls), 4), np.uint64)
         position = 0
         for row, call in enumerate(self.calls):
@@ -151,8 +189,8 @@ class LlvmExecutable:
             table[row, 1] = arguments.ctypes.data + 8 * position
             table[row, 2] = call.items
             table[row, 3] = self._chunks(call)
-            position += len(call.pointers)
-        return Context(arena, arguments, table)
+            position += len(call.pointers) + call.checked
+        return Context(arena, arguments, table, outside)
 
     def _chunks(self, call: KernelCall) -> int:
         """In how many chunks threads share a call; small ones stay whole."""

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import llvmlite
 
-from quantglow import debug
-from quantglow.backends.llvm.cache import cache_folder, is_private
+from quantglow.backends.llvm.cache import cache_folder, unused
+from quantglow.backends.llvm.private_folder import PrivateFolder
 from quantglow.backends.llvm.target import Host
-from quantglow.files import replacing
 
+SUFFIX = ".json"
 CPUINFO = Path("/proc/cpuinfo")
 _CHANGING = ("processor", "cpu MHz", "core id", "apicid", "initial apicid", "bogomips")
 """What differs between the cores of a processor, or from second to second."""
@@ -27,15 +27,13 @@ _CHANGING = ("processor", "cpu MHz", "core id", "apicid", "initial apicid", "bog
 @cache
 def host() -> Host:
     """This processor."""
-    folder = cache_folder("hosts")
-    key = identity()
-    if folder is None or key is None or (folder.exists() and not is_private(folder)):
+    folder, key = cache_folder("hosts"), identity()
+    if folder is None or key is None:
         return _detected()
-    path = folder / f"{key}.json"
-    found = remembered(path)
+    found = remembered(folder, key)
     if found is None:
         found = _detected()
-        remember(path, found)
+        remember(folder, key, found)
     return found
 
 
@@ -52,23 +50,27 @@ def identity() -> str | None:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def remembered(path: Path) -> Host | None:
-    """The host in a file that ``remember`` wrote, or None."""
+def remembered(folder: Path, key: str) -> Host | None:
+    """The host that ``remember`` wrote, or None."""
     try:
-        host = Host(**json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
+        content, _ = PrivateFolder(folder).read(key + SUFFIX)
+    except OSError as error:
+        unused(error)
+        return None
+    try:
+        host = Host(**json.loads(content))
+    except (ValueError, TypeError, RecursionError):
         return None
     return host if all(isinstance(value, str) for value in asdict(host).values()) else None
 
 
-def remember(path: Path, host: Host) -> None:
+def remember(folder: Path, key: str, host: Host) -> None:
     """Write it; where that is impossible, LLVM is asked again next time."""
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            temporary.write_text(json.dumps(asdict(host)))
+        PrivateFolder(folder).write(key + SUFFIX, json.dumps(asdict(host)).encode())
+        PrivateFolder(folder).sweep()
     except OSError as error:
-        debug.log(2, f"host: {path} is not kept: {error}")
+        unused(error)
 
 
 def _detected() -> Host:

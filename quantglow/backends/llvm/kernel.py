@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypeVar
 
 from quantglow.backends.llvm.target import Target
+from quantglow.concise import Concise
 from quantglow.graph.node import Node
 from quantglow.instr.program import Compute, Instruction, View
+from quantglow.lazy import cached_property
 from quantglow.types import Array
 
 
-@dataclass(frozen=True, eq=False)
-class KernelCall:
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelCall(Concise):
     """One kernel on its operands.
 
     ``code``: the IR text, or what makes it, once, if somebody asks.
@@ -28,6 +29,8 @@ class KernelCall:
     ``work``: rough operation count; small calls run on one thread.
     ``facts``: all that the text depends on of the values of constants and of the parameters of
     quantization; None: it may depend on each of them.
+    ``checked``: it takes one pointer more, to an int64 of the running context, and stores an index
+    there that is out of range.
     """
 
     code: str | Callable[[], str]
@@ -36,6 +39,7 @@ class KernelCall:
     work: float
     label: str = ""
     facts: str | None = None
+    checked: bool = False
 
     @cached_property
     def ir(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from quantglow.backends.llvm.amx import tiles_allowed
+from quantglow.backends.llvm.amx import tile_refusal
 from quantglow.backends.llvm.host import host
 from quantglow.backends.llvm.target import CORES, Core, Dot, Target
 from quantglow.errors import BackendError
@@ -46,22 +46,45 @@ def host_features() -> frozenset[str]:
     return frozenset(name[1:] for name in listed if name.startswith("+"))
 
 
-def runs_here(name: str) -> bool:
+def runs_here(level: str) -> bool:
     """Whether code of a level can run on this processor, in this process."""
-    return set(_NEEDS[name]) <= host_features() and (name != AMX or tiles_allowed())
+    return not _obstacle(level)
+
+
+def _obstacle(level: str) -> str:
+    """Why code of a level cannot run here, empty if it can; asks for permission to use tiles."""
+    missing = [name for name in _NEEDS[level] if name not in host_features()]
+    if missing:
+        return f"this processor lacks {', '.join(missing)}"
+    if level == AMX and (refusal := tile_refusal()):
+        return f"Linux refuses AMX tiles to this process ({refusal})"
+    return ""
 
 
 @cache
 def resolve(name: str) -> Target:
-    """The target called ``native`` or one of ``LEVELS``.  Raises ``BackendError``."""
+    """The target called ``native`` or one of ``LEVELS``, whose code can run in this process.
+
+    Raises ``BackendError`` for unknown names and for levels that do not run here.
+    """
     if name == "native":
         return _native()
-    if name not in _LEVELS:
+    target = level_target(name)
+    if obstacle := _obstacle(name):
         raise BackendError(
-            f"unknown target {name!r}; choose 'native' or one of {', '.join(LEVELS)}"
+            f"target {name!r} does not run here: {obstacle}. Remedy: target='native'"
         )
-    cpu, features, nbytes, dot, fma = _LEVELS[name]
-    return Target(name, X86_TRIPLE, cpu, features, nbytes, dot, fma, tiles=name == AMX)
+    return target
+
+
+def level_target(level: str) -> Target:
+    """A level as data, to generate code that need not run here.  Raises ``BackendError``."""
+    if level not in _LEVELS:
+        raise BackendError(
+            f"unknown target {level!r}; choose 'native' or one of {', '.join(LEVELS)}"
+        )
+    cpu, features, nbytes, dot, fma = _LEVELS[level]
+    return Target(level, X86_TRIPLE, cpu, features, nbytes, dot, fma, tiles=level == AMX)
 
 
 def _native() -> Target:

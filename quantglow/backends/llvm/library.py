@@ -11,8 +11,6 @@ import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cache
-from weakref import WeakSet
 
 import llvmlite
 
@@ -28,9 +26,14 @@ KERNEL = "kernel"
 """The function that a kernel's text defines."""
 
 
-_libraries: WeakSet[KernelLibrary] = WeakSet()
-"""All of this process: a child that is forked while one of them compiles would wait for threads
-that it does not have, so forking waits until they are done."""
+_loading = threading.RLock()
+"""Held while kernels are compiled or loaded, for any target, and while this process forks: a child
+has neither the threads that compile nor the owners of LLVM's locks.  One lock for all libraries, so
+that threads which fork at the same time take turns."""
+
+os.register_at_fork(
+    before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release
+)
 
 
 class KernelLibrary:
@@ -41,27 +44,17 @@ class KernelLibrary:
         self.cache = cache or user_cache()
         self._addresses: dict[str, int] = {}
         self._named: dict[str, str] = {}
-        self._lock = threading.RLock()
-        _libraries.add(self)
 
     def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
         """Addresses of the function ``entry`` of each module text, compiling what is new."""
         symbols = self._load(texts, entry)
         return [self._addresses[symbol] for symbol in symbols]
 
-    def hold(self) -> None:
-        """Wait until no thread compiles or loads, and let none begin."""
-        self._lock.acquire()
-
-    def release(self) -> None:
-        """After ``hold``: go on."""
-        self._lock.release()
-
     def _load(self, texts: Iterable[str], entry: str) -> list[str]:
         """The symbols of texts, loaded.  Texts are made while threads compile those before."""
         symbols: list[str] = []
         coming: dict[str, Future[bytes]] = {}
-        with self._lock, ThreadPoolExecutor(processors(), "quantglow-compile") as pool:
+        with _loading, ThreadPoolExecutor(processors(), "quantglow-compile") as pool:
             for text in texts:
                 symbol = self.symbol(text, entry)
                 symbols.append(symbol)
@@ -81,7 +74,7 @@ class KernelLibrary:
         """
         if names is None:
             return self.load(call.ir for call in calls)
-        with self._lock:
+        with _loading:
             self._load_known(names)
             new = {n: c for n, c in zip(names, calls, strict=True) if n not in self._named}
             if new:
@@ -154,28 +147,13 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-_held: list[KernelLibrary] = []
+_libraries: dict[Target, KernelLibrary] = {}
 
 
-def _settle() -> None:
-    _held[:] = _libraries
-    for each in _held:
-        each.hold()
-
-
-def _resume() -> None:
-    for each in _held:
-        each.release()
-    _held.clear()
-
-
-os.register_at_fork(before=_settle, after_in_parent=_resume, after_in_child=_resume)
-
-
-@cache
 def library(target: Target) -> KernelLibrary:
     """The library of a target; one in a process."""
-    return KernelLibrary(target)
+    found = _libraries.get(target)
+    return found or _libraries.setdefault(target, KernelLibrary(target))
 
 
 def addresses(target: Target, texts: Sequence[str], entry: str = KERNEL) -> list[int]:

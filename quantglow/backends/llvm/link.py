@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.errors import OutOfMemoryError
+
 HEADER = np.dtype(
     {
         "names": ["ident", "type", "machine", "sections", "count"],
@@ -182,7 +184,7 @@ def _executable(code: bytes) -> int:
     nbytes = max(len(code), 1)
     base = libc.mmap(None, nbytes, _READ | _WRITE, _PRIVATE_ANONYMOUS, -1, 0)
     if base in (None, _FAILED):
-        raise UnlinkableError(f"no memory for code: errno {ctypes.get_errno()}")
+        raise OutOfMemoryError(nbytes)  # LLVM's linker would abort the process
     ctypes.memmove(base, code, len(code))
     if libc.mprotect(base, nbytes, _READ | _EXECUTE):
         raise UnlinkableError(f"code may not be executed: errno {ctypes.get_errno()}")

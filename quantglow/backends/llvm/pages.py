@@ -5,6 +5,7 @@ machines, small pages cost some hundredths of an inference.
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.backends.llvm.buffers import aligned_bytes
+from quantglow.errors import OutOfMemoryError
 from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.types import Array
@@ -23,13 +25,29 @@ CHUNK_NBYTES = 4 * PAGE_NBYTES
 FIRST_NBYTES = PAGE_NBYTES // 2
 """Who needs no more gets it in small pages."""
 
+_allocating = threading.RLock()
+"""Held while a program's rest changes, and while this process forks, so that a child finds it free:
+one for all programs, because each holds it for some microseconds."""
+
+os.register_at_fork(
+    before=_allocating.acquire,
+    after_in_parent=_allocating.release,
+    after_in_child=_allocating.release,
+)
+
 HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 """Whether this system can be asked for them (Linux)."""
 
 
 def mapped_bytes(nbytes: int) -> Array:
-    """Zeros, in large pages as far as whole ones fit and the system has them."""
-    memory = mmap.mmap(-1, nbytes + PAGE_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    """Zeros, in large pages as far as whole ones fit and the system has them.
+
+    Raises ``OutOfMemoryError``.
+    """
+    try:
+        memory = mmap.mmap(-1, nbytes + PAGE_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise OutOfMemoryError(nbytes) from error
     with suppress(OSError):  # a system without: small ones are as right
         memory.madvise(mmap.MADV_HUGEPAGE)
     raw = np.frombuffer(memory, np.uint8)
@@ -43,12 +61,11 @@ class LargePages:
 
     _rest: Array = field(default_factory=lambda: np.empty(0, np.uint8))
     _first_nbytes: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __call__(self, nbytes: int) -> Array:
         """``nbytes + SLACK_NBYTES`` bytes of any content, at a cache-line boundary."""
         needed = nbytes + SLACK_NBYTES
-        with self._lock:
+        with _allocating:
             if self._first_nbytes + needed <= FIRST_NBYTES:
                 self._first_nbytes += needed
                 return aligned_bytes(nbytes)

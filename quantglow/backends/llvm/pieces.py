@@ -11,15 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 
+from quantglow.backends.llvm.buffers import uninitialised
 from quantglow.backends.llvm.executable import Context, LlvmExecutable, crew_for
 from quantglow.backends.llvm.library import addresses
 from quantglow.backends.llvm.table_runner import MOST_THREADS, RUN_ALONE, SERIAL
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.llvm.threads import run_table
+from quantglow.concise import Concise
+from quantglow.errors import BackendError
+from quantglow.instr.program import View
+from quantglow.lazy import cached_property
 from quantglow.types import Array, TensorType
 
 _WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}
@@ -110,26 +115,44 @@ class _Batch:
     table: Array
 
 
-@dataclass(frozen=True, eq=False)
-class BatchedExecutable:
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchedExecutable(Concise):
     """Runs the program of a piece for each piece of a batch.  ``run`` may be called from several
     threads.
+
+    ``inputs`` and ``outputs`` are the types of the whole batch.  Raises ``BackendError`` unless
+    the pieces, one after the other, make up exactly these: compiled code moves its pointers by
+    the size of a piece and checks nothing.
     """
 
     piece: LlvmExecutable
     pieces: int
+    inputs: tuple[TensorType, ...]
     outputs: tuple[TensorType, ...]
     _idle: list[_Batch] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        program = self.piece.program
+        for parts, wholes in ((program.inputs, self.inputs), (program.outputs, self.outputs)):
+            for (name, part), whole in zip(parts, wholes, strict=True):
+                _check_part(name, part, self.pieces, whole)
+
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds are known to match the whole batch."""
-        results = [np.empty(kind.shape, kind.dtype.numpy) for kind in self.outputs]
+        results = self.new_outputs()
         inputs = self.piece.contiguous(feeds)
         batch = self._take()
-        batch.moving[:] = self._addresses([*inputs, *results])
+        batch.moving[:] = np.reshape(self._addresses([*inputs, *results]), (-1, 3))
         run_table(self.piece.target, self.crew, batch.table)
+        errors = [self.piece.index_error(context) for context in batch.contexts]
         self._idle.append(batch)
+        if found := next(filter(None, errors), None):
+            raise found
         return results
+
+    def new_outputs(self) -> list[Array]:
+        """Uninitialised arrays for the outputs."""
+        return [uninitialised(kind.shape, kind.dtype.numpy) for kind in self.outputs]
 
     @cached_property
     def crew(self) -> int:
@@ -170,3 +193,14 @@ class BatchedExecutable:
         chunks = SERIAL if self.crew == 1 else min(self.pieces, MOST_THREADS)
         row = (_run_pieces(machine.target), words.ctypes.data, self.pieces, chunks)
         return _Batch(contexts, slots, moving, words, np.array([row], np.uint64))
+
+
+def _check_part(name: str, part: View, pieces: int, whole: TensorType) -> None:
+    """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it."""
+    joined = (part.shape[0] * pieces, *part.shape[1:]) if part.shape else None
+    is_whole_buffer = part.contiguous and part.buffer.nbytes * pieces == whole.nbytes
+    if (part.type.dtype, joined) != (whole.dtype, whole.shape) or not is_whole_buffer:
+        raise BackendError(
+            f"{name!r} is {whole}, which {pieces} pieces of {part.type} do not make up. "
+            "Remedy: compile the whole batch as one piece"
+        )

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from quantglow.concise import Concise
+
 
 class Dot(StrEnum):
     """How four unsigned bytes times four signed bytes are added to an int32 lane."""
@@ -85,8 +87,8 @@ CORES = {
 """By LLVM's name of the processor: AVX-512 VNNI, and at most five instructions in a cycle."""
 
 
-@dataclass(frozen=True)
-class Target:
+@dataclass(frozen=True, repr=False)
+class Target(Concise):
     """A processor to generate code for."""
 
     name: str

@@ -10,6 +10,7 @@ import numpy as np
 from quantglow.backends.llvm.placement import Placement
 from quantglow.backends.llvm.table_runner import CLAIM_WORDS, POOL, entries
 from quantglow.backends.llvm.target import Target
+from quantglow.errors import BackendError
 from quantglow.types import Array
 
 
@@ -24,18 +25,28 @@ class ThreadPool:
         self._state[first:] = -1
         self._claims: list[Array] = []
         self._lock = threading.Lock()
-        workers = [self._start(tid) for tid in range(1, threads)]
-        self._placement = Placement(workers, self._state[first + 1 :])
+        self._workers: list[threading.Thread] = []
+        try:
+            for tid in range(1, threads):
+                self._workers.append(self._started(tid))
+        except RuntimeError as error:
+            started = len(self._workers)
+            self.close()
+            raise BackendError(
+                f"the system starts {started} of {threads - 1} worker threads: {error}. "
+                f"Remedy: num_threads={started + 1}, or look at the limits of the process."
+            ) from error
+        numbers = [worker.native_id or 0 for worker in self._workers]
+        self._placement = Placement(numbers, self._state[first + 1 :])
 
-    def _start(self, tid: int) -> int:
-        """Start a worker; the system's number of its thread."""
+    def _started(self, tid: int) -> threading.Thread:
+        """A worker.  Raises ``RuntimeError`` where the system has no thread for it."""
         arguments = (self._state.ctypes.data, tid, self.threads, 0)
         worker = threading.Thread(
             target=self._entries.work, args=arguments, daemon=True, name=f"quantglow-{tid}"
         )
         worker.start()
-        assert worker.native_id is not None, "a started thread has one"
-        return worker.native_id
+        return worker
 
     def run(self, table: Array) -> None:
         """Execute a table of kernel calls; one inference at a time."""
@@ -56,8 +67,10 @@ class ThreadPool:
         self._state[POOL["claims"] // 8] = self._claims[-1].ctypes.data
 
     def close(self) -> None:
-        """Let the workers end."""
+        """Let the workers end, and wait until nobody reads the shared state any more."""
         self._entries.shut(self._state.ctypes.data)
+        for worker in self._workers:
+            worker.join()
 
 
 _pools: dict[tuple[Target, int], ThreadPool] = {}

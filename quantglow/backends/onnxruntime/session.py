@@ -5,31 +5,55 @@ Libraries of custom operators are never loaded: they are code of whoever wrote t
 
 from __future__ import annotations
 
+import math
+import os
+import time
 from collections.abc import Mapping
+from functools import partial
+from importlib import import_module
 from types import ModuleType
 from typing import Any
 
 from quantglow.errors import DelegationError
+from quantglow.foreign_calls import endable
 
 NAME = "onnxruntime"
 SILENT = 4
 """onnxruntime's log level "fatal": what goes wrong is raised, not printed."""
 
+REPEATING = (b"Loop", b"Scan", b"SequenceMap")
+"""Operators that may run for any time on small values."""
+
+QUICK = 0.005
+"""Seconds; Ctrl-C waits for a run that takes no longer, which is not worth a thread (0.1 ms)."""
+
+_inherited: list[Any] = []
+"""Sessions of the parent process: to free one could wait for a thread that is not there."""
+
 
 class Session:
-    """A model loaded by onnxruntime.  ``run`` may be called from several threads."""
+    """A model (bytes, or the path of a file) loaded by onnxruntime.  ``run`` may be called from
+    several threads.
 
-    def __init__(self, model: bytes, num_threads: int = 1) -> None:
-        ort = runtime()
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = num_threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = SILENT
-        try:
-            self.session = ort.InferenceSession(model, options, ["CPUExecutionProvider"])
-        except failures() as error:
-            raise DelegationError(f"onnxruntime cannot load the model: {error}") from error
+    ``optimize``: let onnxruntime rewrite the graph.
+    """
+
+    def __init__(self, model: bytes | str, num_threads: int = 1, *, optimize: bool = True) -> None:
+        self._load = partial(loaded, model, num_threads, optimize)
+        self._repeats = isinstance(model, str) or any(name in model for name in REPEATING)
+        self._seconds = math.inf
+        self._process, self._session = os.getpid(), self._load()
         self.input_names: list[str] = [argument.name for argument in self.session.get_inputs()]
+
+    @property
+    def session(self) -> Any:
+        """onnxruntime's session.  A forked child loads one of its own: another thread of the parent
+        may have held locks of the one that it inherits."""
+        if self._process != os.getpid():
+            _inherited.append(self._session)
+            self._session = self._load()
+            self._process = os.getpid()  # last: other threads go on by it
+        return self._session
 
     @property
     def inputs(self) -> list[Any]:
@@ -43,10 +67,35 @@ class Session:
 
     def run(self, feeds: Mapping[str, Any], names: list[str] | None = None) -> list[Any]:
         """The named outputs (None: all); arrays, and lists where an output is a sequence."""
+        options = runtime().RunOptions()
+        call = partial(self.session.run, names, dict(feeds), options)
+        started = time.perf_counter()
         try:
-            return list(self.session.run(names, dict(feeds)))
+            if self._repeats or self._seconds > QUICK:
+                results = endable(call, lambda: setattr(options, "terminate", True))
+            else:
+                results = call()
         except failures() as error:
             raise DelegationError(f"onnxruntime cannot run the model: {error}") from error
+        self._seconds = time.perf_counter() - started
+        return list(results)
+
+
+def loaded(model: bytes | str, num_threads: int, optimize: bool) -> Any:
+    """onnxruntime's session of a model.  Raises ``DelegationError``."""
+    ort = runtime()
+    options = ort.SessionOptions()
+    if not optimize:
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = SILENT
+    cancel = getattr(options, "set_load_cancellation_flag", bool)  # since 1.21
+    call = partial(ort.InferenceSession, model, options, ["CPUExecutionProvider"])
+    try:
+        return endable(call, lambda: cancel(True))
+    except failures() as error:
+        raise DelegationError(f"onnxruntime cannot load the model: {error}") from error
 
 
 def runtime() -> ModuleType:
@@ -59,6 +108,7 @@ def runtime() -> ModuleType:
 
 def failures() -> tuple[type[Exception], ...]:
     """What sessions raise: their exception types derive from RuntimeError or Exception only."""
-    state = runtime().capi.onnxruntime_pybind11_state
+    # Not runtime().capi: an import that Ctrl-C ended leaves the package without its attributes.
+    state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     found = [v for v in vars(state).values() if isinstance(v, type) and issubclass(v, Exception)]
     return (*found, RuntimeError, ValueError, TypeError)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.concise import Concise
 from quantglow.instr.program import (
     Alloc,
     Buffer,
@@ -29,8 +30,8 @@ POISON = 0xA5
 """The byte a buffer holds when its life begins: reading it unwritten gives visible nonsense."""
 
 
-@dataclass(frozen=True)
-class ReferenceExecutable:
+@dataclass(frozen=True, repr=False)
+class ReferenceExecutable(Concise):
     """A program and its memory plan, ready to run."""
 
     program: Program

@@ -131,25 +131,29 @@ def quantize(node: Quantize | Rescale, w: Writer) -> Value:
 
 @export_rule(Table)
 def table(node: Table, w: Writer) -> Value:
-    """Gather from the real results of all codes, at the codes of x counted from 0.
+    """Gather from the real results of all codes (integers, if they stand for no real numbers), at
+    the codes of x counted from 0.
 
     Exact, and a float function like others to runtimes: integers x gets a copy of its own.
     """
     assert isinstance(node.table, Constant), "tables are Constants"
     perm = w.order(node.x)
     index = table_index(node, w.real(node.x, perm), perm, w)
-    entries = w.constant(dequantize(node.table.value, node.type.params), node.table.name)
+    results = node.table.value
+    if node.type.quant is not None:
+        results = dequantize(results, node.type.quant)
+    entries = w.constant(results, node.table.name)
     return w.rounded(node, w.emit("Gather", [entries, index], f"{node.name}:real"), perm)
 
 
 def table_index(node: Table, x: str, perm: Perm, w: Writer) -> str:
-    """The codes of the float32 value x as int32, counted from 0."""
+    """The codes of x, float32 or plain integers, as int32 counted from 0."""
     kind, name = node.x.type, f"{node.name}:index"
-    wide = kind.dtype is DType.I16
-    element = kind.element if wide else as_unsigned(kind)
+    is_shifted = kind.quant is not None and kind.dtype is not DType.I16
+    element = as_unsigned(kind) if is_shifted else kind.element
     codes = w.quantized(x, element, perm, f"{node.name}:codes")
     index = w.emit("Cast", [codes], name, to=onnx.TensorProto.INT32)
-    if not wide:
+    if is_shifted or kind.dtype is DType.U8:
         return index
     first = w.constant(np.array(-kind.dtype.limits[0], np.int32), f"{node.name}:first")
     return w.emit("Add", [index, first], name)

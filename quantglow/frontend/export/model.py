@@ -9,6 +9,7 @@ import onnx
 
 from quantglow.errors import ModelError
 from quantglow.files import writing
+from quantglow.frontend.export.border import declare
 from quantglow.frontend.export.external import check_origins
 from quantglow.frontend.export.writer import (
     ON_DEMAND,
@@ -76,7 +77,10 @@ def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
     if sum(array.nbytes for array in writer.initializers.values()) > LARGEST_NBYTES:
         raise ModelError("the weights need more than one 2 GB ONNX file. Remedy: quantize them.")
     taken = {writer.stored(node) for node in graph.inputs}
-    outputs = [output_value(writer, name, node, taken) for name, node in graph.outputs]
+    # A name computed once may be listed as two outputs.
+    outputs = {
+        output_value(writer, name, node, taken): name for name, node in dict.fromkeys(graph.outputs)
+    }
     names = {"": "", **final_names(writer, graph, outputs)}
     nodes = [renamed(written, names) for written in writer.nodes]
     for written in nodes:
@@ -89,6 +93,7 @@ def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:
         [value_info(name, node.type) for name, node in graph.outputs],
         [onnx.numpy_helper.from_array(array, names[name]) for name, array in arrays],
     )
+    declare(made, graph.declared)
     check_origins(writer)
     domains = {"": writer.opset, **writer.domains}
     opsets = [onnx.helper.make_opsetid(domain, version) for domain, version in domains.items()]

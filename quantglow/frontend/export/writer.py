@@ -14,7 +14,7 @@ ONNX values have numbers until the end, when ``Writer.finished`` knows which nam
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -270,10 +270,11 @@ def output_value(writer: Writer, name: str, node: Node, taken: set[str]) -> str:
     return value
 
 
-def final_names(writer: Writer, graph: Graph, outputs: Sequence[str]) -> dict[str, str]:
-    """The name of each ONNX value: those of inputs and outputs, then hints, numbered if taken."""
+def final_names(writer: Writer, graph: Graph, outputs: Mapping[str, str]) -> dict[str, str]:
+    """The name of each ONNX value: those of inputs and ``outputs``, then hints, numbered if
+    taken."""
     names = {writer.stored(node): node.name for node in graph.inputs}
-    names.update((v, name) for v, (name, _) in zip(outputs, graph.outputs, strict=True))
+    names.update(outputs)
     used = set(names.values())
     for value, hint in writer.hints.items():
         if value not in names:

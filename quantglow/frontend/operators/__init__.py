@@ -11,6 +11,7 @@ from quantglow.frontend.operators import (
     indexing,
     integers,
     matmul,
+    ml,
     normalization,
     pooling,
     quantized,

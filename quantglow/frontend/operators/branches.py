@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import onnx
 
-from quantglow.errors import ModelError
+from quantglow.errors import ImportBudgetError, ModelError
 from quantglow.frontend.context import Call, Scope, Unsupported
 from quantglow.frontend.values import Value
 from quantglow.graph.node import Node
@@ -65,13 +65,17 @@ def computed(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
     if scope.problems:
         raise Unsupported("its branches were not looked at")
     delegate, scope.delegate = scope.delegate, False
+    scope.conditions.append((call.tensor(0), branch == "then_branch"))
     try:
         import_body(graph, scope)
         if scope.problems:
             raise Unsupported(f"{branch}: {scope.problems[0]}")
         return [scope.tensor(output.name) for output in graph.output]
+    except ImportBudgetError:
+        raise
     except ModelError as error:
         raise Unsupported(f"{branch}: {error}") from None
     finally:
         scope.delegate = delegate
+        scope.conditions.pop()
         scope.problems.clear()

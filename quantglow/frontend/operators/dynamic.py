@@ -134,6 +134,8 @@ def conv_integer(call: Call) -> Node:
         )
 
     codes, less = lowered(weights) if group == 1 else (weights, np.zeros(1, np.int32))
+    height, width = image_size(x)
+    call.reserve((height + top + bottom, width + left + right, x.type.shape[-1]), 8)
     inside = np.pad(np.ones((1, *x.type.shape[1:])), ((0, 0), (top, bottom), (left, right), (0, 0)))
     totals = conv2d(inside, weights.astype(np.float64), strides, dilations, group)
     totals = totals if any(pads) else totals[:, :1, :1]

@@ -174,4 +174,7 @@ def dropout(call: Call) -> list[Result]:
     if call.has(2) and bool(call.array(2, "training_mode")):
         raise Unsupported("training_mode is set; export the model for inference")
     x = call.node(0)
-    return [x, np.ones(x.type.shape, bool)] if call.opset >= 12 else [x]
+    if call.opset < 12 or call.scope.used.isdisjoint(call.proto.output[1:]):
+        return [x]
+    call.reserve(x.type.shape, 1)
+    return [x, np.ones(x.type.shape, bool)]

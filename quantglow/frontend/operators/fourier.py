@@ -44,6 +44,7 @@ def transform_of(call: Call, size: int, parts: int) -> Transform:
     n = scalar(call, 1, "dft_length", 2 * (size - 1) if onesided and backwards else size)
     if n < 1 or parts not in (1, 2):
         raise Unsupported(f"of length {n}, and {parts} parts of a number")
+    call.reserve((min(size, n),), 8)
     if not backwards:
         bins = n // 2 + 1 if onesided else n
         return Transform(n, bins, np.ones(min(size, n)), (parts, 2))
@@ -100,6 +101,7 @@ def in_one_product(call: Call, x: Node, transform: Transform, step: int) -> Node
 
 def frames(call: Call, x: Node, n: int, step: int) -> Node:
     """x [B, L, P] as [B, F, n, P]."""
+    call.reserve(((x.type.shape[1] - n) // step + 1, n), 8)
     starts = np.arange(0, x.type.shape[1] - n + 1, step)
     indices = Constant(name=call.derived("indices"), value=starts[:, None] + np.arange(n))
     return Gather(name=call.derived("frames"), x=x, indices=indices, axis=1)

@@ -182,6 +182,7 @@ def affine_grid(call: Call) -> Node:
     if theta.type.shape != (size[0], rank, rank + 1):
         raise ValueError(f"theta has shape {theta.type.shape}, the size is {size.tolist()}")
     align = bool(call.integer("align_corners", 0))
+    call.reserve([int(length) for length in size[2:]], 16 * (rank + 1))
     places = [places_along(int(length), align) for length in size[2:]]
     columns = np.meshgrid(*places, indexing="ij")[::-1]
     rows = np.stack([*columns, np.ones_like(columns[0])], axis=-1).reshape(1, -1, rank + 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,8 +18,9 @@ from quantglow.graph.node import Constant, Node
 from quantglow.ops import Gather, Map, Reshape, Scatter, Slice, TopK, Transpose
 from quantglow.ops.expression import Expr, arg, lconst
 from quantglow.ops.expression import call as fn
+from quantglow.ops.indexing import MOST_INDEX, misplaced, out_of_range
 from quantglow.ops.selection import Where
-from quantglow.types import DType, ElementType
+from quantglow.types import Array, DType, ElementType
 
 INT64, BOOL = ElementType(DType.I64), ElementType(DType.BOOL)
 
@@ -50,9 +52,98 @@ def from_the_end(index: Expr, size: int) -> Expr:
     return fn("select", fn("lt", index, lconst(0)), fn("iadd", index, lconst(size)), index)
 
 
-def nearest(index: Expr, size: int) -> Expr:
-    """The index that ``Gather`` takes: within 0 and ``size`` - 1."""
-    return fn("imin", fn("imax", from_the_end(index, size), lconst(0)), lconst(size - 1))
+@dataclass(frozen=True)
+class Bound:
+    """What an index, counted from the begin, must fulfil: it is less than ``length``, or equal if
+    ``closed``.  ``given`` is what an error tells of."""
+
+    index: Expr
+    given: Expr
+    length: int
+    closed: bool = False
+
+    @staticmethod
+    def of(given: Expr, length: int) -> Bound:
+        """Of an index that may count from the end."""
+        return Bound(from_the_end(given, length), given, length)
+
+    @property
+    def holds(self) -> Expr:
+        """Whether the index is in range."""
+        below = fn("le" if self.closed else "lt", self.index, lconst(self.length))
+        return fn("and", fn("ge", self.index, lconst(0)), below)
+
+    @property
+    def broken(self) -> Expr:
+        """The position that stands for an index out of range."""
+        most = fn("imin", self.given, lconst(MOST_INDEX))
+        return fn("iadd", fn("imax", most, lconst(-MOST_INDEX)), lconst(misplaced(self.length)))
+
+
+def positions(
+    call: Call, tag: str, value: Expr, args: Sequence[Node], bounds: Sequence[Bound]
+) -> Node:
+    """``value``, or what stands for the first index that is out of range.
+
+    In a branch that is not taken indices may be anything, so there position 0 stands for them.
+    Raises ``ValueError`` for known indices that are out of range.
+    """
+    operands = list(args)
+    matters = taken(call, operands)
+    for bound in reversed(bounds):
+        broken = bound.broken if matters is None else fn("select", matters, bound.broken, lconst(0))
+        value = fn("select", bound.holds, value, broken)
+    made = integers(call, tag, value, operands)
+    known = [value for value in map(value_of, operands) if value is not None]
+    if bounds and len(known) == len(operands):
+        check_positions(made, made.evaluate(*known))
+    return made
+
+
+def value_of(node: Node) -> Array | None:
+    """The elements of a Constant, also reshaped or cut; None for what is computed at run time."""
+    if isinstance(node, Constant):
+        return node.value
+    if isinstance(node, Reshape | Slice) and (value := value_of(node.x)) is not None:
+        return node.evaluate(value)
+    return None
+
+
+def taken(call: Call, args: list[Node]) -> Expr | None:
+    """Whether the branches around a node are taken, by operands that are added; None outside."""
+    found: Expr | None = None
+    for condition, wanted in call.scope.conditions:
+        holds = arg(len(args))
+        args.append(reshaped(call, condition, (1,) * args[0].type.rank))
+        holds = holds if wanted else fn("not", holds)
+        found = holds if found is None else fn("and", found, holds)
+    return found
+
+
+def of_taken_branch(call: Call, indices: Node, length: int) -> Node:
+    """Indices of a ``Gather``, which checks them itself, but not where a branch is not taken."""
+    if not call.scope.conditions:
+        return indices
+    bound = Bound.of(fn("int64", arg(0)), length)
+    return positions(call, "indices", bound.index, [indices], [bound])
+
+
+def check_positions(node: Node, positions: Array) -> None:
+    """Raise ``ValueError`` if one of them stands for an index that is out of range."""
+    if positions.size and (most := int(positions.max())) >= misplaced(0) - MOST_INDEX:
+        error = out_of_range(node, most, most)
+        raise ValueError(
+            f"index {error.index} is out of range for an axis of length {error.length}"
+        )
+
+
+def check_known(call: Call, length: int) -> None:
+    """Raise ``ValueError`` for known indices (operand 1) that are out of range for an axis."""
+    if call.is_known(1):
+        indices = call.array(1, "indices")
+        outside = indices[(indices < -length) | (indices >= length)]
+        if outside.size:
+            raise ValueError(f"index {outside[0]} is out of range for an axis of length {length}")
 
 
 def dotted(terms: Sequence[tuple[Expr, int]]) -> Expr:
@@ -75,27 +166,26 @@ def rows_at(call: Call, x: Node, rows: Node, width: int) -> Node:
     return Gather(name=call.result, x=table, indices=rows, axis=0)
 
 
-def element_positions(call: Call, shape: tuple[int, ...], indices: Node, axis: int) -> Node:
+def element_positions(
+    call: Call, shape: tuple[int, ...], indices: Node, axis: int, *, trusted: bool = False
+) -> Node:
     """Where in a tensor of ``shape``, flattened, the elements lie that ``indices`` choose along
-    ``axis``; beyond its end for indices out of range."""
+    ``axis``.  ``trusted``: they are in range."""
     strides = strides_of(shape)
-    index = from_the_end(fn("int64", arg(0)), shape[axis])
-    terms, args = [(index, strides[axis])], [indices]
+    bound = Bound.of(fn("int64", arg(0)), shape[axis])
+    terms, args = [(arg(0) if trusted else bound.index, strides[axis])], [indices]
     for other, size in enumerate(indices.type.shape):
         if other != axis and size > 1:
             terms.append((arg(len(args)), strides[other]))
             args.append(iota(call, indices.type.shape, other))
-    inside = fn("and", fn("ge", index, lconst(0)), fn("lt", index, lconst(shape[axis])))
-    value = fn("select", inside, dotted(terms), lconst(math.prod(shape)))
-    return integers(call, "positions", value, args)
+    return positions(call, "positions", dotted(terms), args, [] if trusted else [bound])
 
 
 @importer("GatherElements")
 def gather_elements(call: Call) -> Node:
     x, indices = call.tensor(0), call.tensor(1)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
-    positions = element_positions(call, x.type.shape, indices, axis)
-    made = rows_at(call, x, positions, 1)
+    made = rows_at(call, x, element_positions(call, x.type.shape, indices, axis), 1)
     return reshaped(call, made, indices.type.shape)
 
 
@@ -107,13 +197,12 @@ def gather_nd(call: Call) -> Node:
     sizes = x.type.shape[: batch + depth]
     strides = strides_of(sizes)
     args = coordinates(call, indices)
-    terms = [
-        (nearest(fn("int64", arg(i)), sizes[batch + i]), strides[batch + i]) for i in range(depth)
-    ]
+    bounds = [Bound.of(fn("int64", arg(i)), sizes[batch + i]) for i in range(depth)]
+    terms = [(bound.index, strides[batch + i]) for i, bound in enumerate(bounds)]
     for axis in range(batch):
         terms.append((arg(len(args)), strides[axis]))
         args.append(iota(call, args[0].type.shape, axis))
-    rows = integers(call, "rows", dotted(terms), args)
+    rows = positions(call, "rows", dotted(terms), args, bounds)
     inner = x.type.shape[batch + depth :]
     made = rows_at(call, x, rows, math.prod(inner))
     return reshaped(call, made, (*indices.type.shape[:-1], *inner))
@@ -136,8 +225,8 @@ def coordinates(call: Call, indices: Node) -> list[Node]:
 def scatter_elements(call: Call) -> Node:
     x, indices, updates = (call.tensor(i) for i in range(3))
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
-    positions = element_positions(call, x.type.shape, indices, axis)
-    return scattered(call, x, positions, updates, 1)
+    rows = element_positions(call, x.type.shape, indices, axis)
+    return scattered(call, x, rows, updates, 1)
 
 
 @importer("ScatterND")
@@ -145,22 +234,16 @@ def scatter_nd(call: Call) -> Node:
     x, indices, updates = (call.tensor(i) for i in range(3))
     depth = indices.type.shape[-1]
     sizes = x.type.shape[:depth]
-    terms: list[tuple[Expr, int]] = []
-    inside = fn("eq", lconst(0), lconst(0))
-    for i, (size, stride) in enumerate(zip(sizes, strides_of(sizes), strict=True)):
-        index = from_the_end(fn("int64", arg(i)), size)
-        terms.append((index, stride))
-        within = fn("and", fn("ge", index, lconst(0)), fn("lt", index, lconst(size)))
-        inside = fn("and", inside, within) if i else within
-    value = fn("select", inside, dotted(terms), lconst(math.prod(sizes)))
-    rows = integers(call, "rows", value, coordinates(call, indices))
+    bounds = [Bound.of(fn("int64", arg(i)), size) for i, size in enumerate(sizes)]
+    terms = [(bound.index, s) for bound, s in zip(bounds, strides_of(sizes), strict=True)]
+    rows = positions(call, "rows", dotted(terms), coordinates(call, indices), bounds)
     return scattered(call, x, rows, updates, math.prod(x.type.shape[depth:]))
 
 
 @importer("TensorScatter")
 def tensor_scatter(call: Call) -> Node:
     """A cache with ``updates`` written along ``axis``, from ``write_indices`` of each sample on;
-    ``circular``: what goes over the end goes on at the begin.
+    ``circular``: what goes over the end goes on at the begin, as often as it has to.
     """
     x, updates = call.tensor(0), call.tensor(1)
     (axis,) = normal((call.integer("axis", -2),), x.type.rank)
@@ -172,15 +255,13 @@ def tensor_scatter(call: Call) -> Node:
         start = reshaped(call, call.tensor(2), (places[0], *(1 for _ in places[1:])))
         step, args = fn("iadd", step, fn("int64", arg(1))), [*args, start]
     if circular:
-        over = fn("ge", step, lconst(sizes[axis]))
-        step = fn("select", over, fn("isub", step, lconst(sizes[axis])), step)
-    inside = fn("and", fn("ge", step, lconst(0)), fn("lt", step, lconst(sizes[axis])))
+        step = fn("imod", step, lconst(sizes[axis]))
+    bound = Bound(step, step, sizes[axis])
     terms = [(step, 1)]
     for other, stride in enumerate(strides_of(sizes)[:-1]):
         terms.append((arg(len(args)), stride))
         args.append(iota(call, places, other))
-    value = fn("select", inside, dotted(terms), lconst(math.prod(sizes)))
-    rows = integers(call, "rows", value, args)
+    rows = positions(call, "rows", dotted(terms), args, [] if circular else [bound])
     return scattered(call, x, rows, updates, math.prod(x.type.shape[axis + 1 :]))
 
 
@@ -214,9 +295,9 @@ def top_k(call: Call) -> list[Node]:
     largest = bool(call.integer("largest", 1))
     values = call.result
     chosen = TopK(name=call.result_name(1), x=rows, k=k, largest=largest)
-    positions = element_positions(call, rows.type.shape, chosen, x.type.rank - 1)
+    places = element_positions(call, rows.type.shape, chosen, x.type.rank - 1, trusted=True)
     flat = reshaped(call, rows, (rows.type.size,))
-    best = Gather(name=values, x=flat, indices=positions, axis=0)
+    best = Gather(name=values, x=flat, indices=places, axis=0)
     return [moved(call, best, perm), moved(call, chosen, perm)]
 
 
@@ -303,6 +384,7 @@ def reverse_sequence(call: Call) -> Node:
     rows = moved(call, x, perm)
     count, steps = rows.type.shape[:2]
     place, length = arg(1), arg(0)
+    bound = Bound(fn("int64", length), fn("int64", length), steps, closed=True)
     mirrored = fn("isub", fn("isub", length, lconst(1)), place)
     index = fn("select", fn("lt", place, length), mirrored, place)
     args = [
@@ -310,10 +392,9 @@ def reverse_sequence(call: Call) -> Node:
         iota(call, (count, steps), 1),
         iota(call, (count, steps), 0),
     ]
-    value = dotted([(nearest(index, steps), 1), (arg(2), steps)])
-    chosen = rows_at(
-        call, rows, integers(call, "rows", value, args), rows.type.size // count // steps
-    )
+    value = dotted([(index, 1), (arg(2), steps)])
+    places = positions(call, "rows", value, args, [bound])
+    chosen = rows_at(call, rows, places, rows.type.size // count // steps)
     back = [perm.index(i) for i in range(x.type.rank)]
     return moved(call, reshaped(call, chosen, rows.type.shape), back)
 
@@ -324,6 +405,7 @@ def trilu(call: Call) -> Node:
     x = call.tensor(0)
     rows, columns = x.type.shape[-2:]
     k = int(call.array(1, "k").reshape(())) if call.has(1) else 0
+    call.reserve((rows, columns), 9)
     diagonal = np.arange(columns) - np.arange(rows)[:, None]
     kept = diagonal >= k if call.integer("upper", 1) else diagonal <= k
     condition = Constant(name=call.derived("kept"), value=kept)

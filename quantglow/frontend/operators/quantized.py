@@ -180,7 +180,7 @@ def coded(call: Call, value: Known) -> Known:
     proto = onnx.NodeProto()
     proto.CopyFrom(call.proto)
     proto.domain = ""  # which has the same operator
-    (folded,) = fold(proto, operands, call.scope.opsets)
+    (folded,) = fold(proto, operands, call.scope.opsets, call.scope.meter)
     if value.onnx_type not in CONSTANT_STORED or call.integer("block_size", 0):
         return folded
     dtype, offset = CONSTANT_STORED[value.onnx_type]
@@ -242,9 +242,7 @@ def aligned(name: str, value: Quantized, first: Quantized, scope: Scope) -> Node
     return recoded(scope.claim(f"{name}:as", derived=True), value.node, element, 0, scope)
 
 
-def laid_out(
-    proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[str, int]
-) -> Coded | None:
+def laid_out(proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope) -> Coded | None:
     """A layout operator on known integers that were dequantized: they stay integers."""
     value = operands.get(proto.input[0]) if proto.input else None
     if proto.op_type not in LAYOUTS or not isinstance(value, Coded):
@@ -252,7 +250,8 @@ def laid_out(
     others = {name: v for name, v in operands.items() if v is not value}
 
     def layout(array: Array) -> Array:
-        (made,) = fold(proto, {proto.input[0]: Known(value.name, array), **others}, opsets)
+        known = {proto.input[0]: Known(value.name, array), **others}
+        (made,) = fold(proto, known, scope.opsets, scope.meter)
         return made.array
 
     return replace(value.laid_out(layout), name=proto.output[0])

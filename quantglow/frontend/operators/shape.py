@@ -168,6 +168,7 @@ def eye_like(call: Call) -> Array:
     rows, columns = call.shape(0)
     wanted = call.integer("dtype", 0) or onnx_type_of(call.value(0))
     dtype = onnx.helper.tensor_dtype_to_np_dtype(wanted)
+    call.reserve((rows, columns), dtype.itemsize)
     return np.eye(rows, columns, call.integer("k", 0), dtype)
 
 
@@ -178,16 +179,16 @@ def sequence(call: Call) -> Array:
     if not delta:
         raise ValueError("delta is 0")
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
-    if count > MAX_ELEMENTS:
-        raise Unsupported(f"{count} elements")
+    call.reserve((count,), 8)
     return np.asarray(start + np.arange(count) * delta, start.dtype)
 
 
 @importer("ConstantOfShape")
 def filled(call: Call) -> Array:
     dims = tuple(int(d) for d in call.array(0, "shape").reshape(-1))
-    if min(dims, default=0) < 0 or math.prod(dims) > MAX_ELEMENTS:
+    if min(dims, default=0) < 0:
         raise Unsupported(f"it would have shape {dims}")
     value = call.attributes.get("value")
     element = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
+    call.reserve(dims, element.itemsize)
     return np.full(dims, element.reshape(-1)[0])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from quantglow.frontend.context import Call, Result, Unsupported, importer
+from quantglow.frontend.operators.indexing import check_known, of_taken_branch
 from quantglow.frontend.operators.shape import normal
 from quantglow.graph.node import Node
 from quantglow.ops.indexing import Gather
@@ -51,28 +52,38 @@ def gather(call: Call) -> Node:
     """A few known indices are slices, any others a look-up."""
     x = call.tensor(0)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
+    length = x.type.shape[axis]
+    check_known(call, length)
     if call.is_known(1):
         made = gathered_slices(call, x, axis)
         if made is not None:
             return made
-    return Gather(name=call.result, x=x, indices=call.tensor(1), axis=axis)
+    indices = of_taken_branch(call, call.tensor(1), length)
+    return Gather(name=call.result, x=x, indices=indices, axis=axis)
 
 
 def gathered_slices(call: Call, x: Node, axis: int) -> Node | None:
-    """Gather of known indices as slices of x, one where they are evenly spaced; None if many."""
-    indices, d = call.array(1, "indices"), x.type.shape[axis]
-    (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), d)
+    """Gather of known indices as slices of x; None if they are many."""
+    indices = call.array(1, "indices")
+    (*chosen,) = normal(tuple(int(i) for i in indices.reshape(-1)), x.type.shape[axis])
     shape = (*x.type.shape[:axis], *indices.shape, *x.type.shape[axis + 1 :])
+    if len(indices.shape) == 1:
+        return few_slices(call, call.result, x, axis, chosen)
+    rows = few_slices(call, call.derived("rows"), x, axis, chosen)
+    return rows and Reshape(name=call.result, x=rows, shape=shape)
+
+
+def few_slices(call: Call, name: str, x: Node, axis: int, chosen: Sequence[int]) -> Node | None:
+    """The elements of x at these indices of an axis as slices of x, one where they are evenly
+    spaced; None if many.
+    """
     spans = evenly_spaced(chosen)
     if len(spans) > MOST_SLICES:
         return None
-    flat = len(indices.shape) == 1
-    names = [call.result if flat else call.derived("rows")]
-    if len(spans) > 1:
-        names = [call.derived("part") for _ in spans] + names
-    parts = [along(name, x, axis, span) for name, span in zip(names, spans, strict=False)]
-    rows = parts[0] if len(parts) == 1 else Concat(name=names[-1], parts=tuple(parts), axis=axis)
-    return rows if flat else Reshape(name=call.result, x=rows, shape=shape)
+    if len(spans) == 1:
+        return along(name, x, axis, spans[0])
+    parts = tuple(along(call.derived("part"), x, axis, span) for span in spans)
+    return Concat(name=name, parts=parts, axis=axis)
 
 
 def evenly_spaced(indices: Sequence[int]) -> list[range]:

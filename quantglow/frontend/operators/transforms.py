@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
+from quantglow.lazy import cached_property
 from quantglow.ops import Gemm, MatMul, Mul, Pad, Reshape, Transpose
 from quantglow.types import Array
 

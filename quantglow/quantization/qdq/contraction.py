@@ -18,7 +18,7 @@ from quantglow.passes.layout import per_axis
 from quantglow.passes.simplify_arithmetic import plain
 from quantglow.quantization.params import QuantizedWeights
 from quantglow.quantization.qdq.movement import computes, integers_below
-from quantglow.quantization.rules import integer_operands
+from quantglow.quantization.rules import integer_operands, operand_names
 from quantglow.types import Array, DType, ElementType
 
 FINE = 1 / 64
@@ -80,7 +80,7 @@ class Integers:
         tolerated = 0.0 if out is None or out.quant is None else FINE * out.quant.scale
         return None if (room < 0).any() or (lost > tolerated).any() else lowered
 
-    def made(self, bias: Array, **changes: Any) -> Node | None:
+    def made(self, bias: Array, uses: Uses, **changes: Any) -> Node | None:
         """The integer form; None if the int32 sum could overflow."""
         codes = self.within(bias, changes.get("out"))
         if codes is None:
@@ -90,7 +90,8 @@ class Integers:
             self.weights, self.scales, None if absent else codes.astype(np.int32)
         )
         stem = changes["name"] if self.is_extra else self.node.name
-        operands = integer_operands(stem, quantized, self.x.type.params)
+        names = operand_names(stem, uses.fresh)
+        operands = integer_operands(names, quantized, self.x.type.params)
         node: Any = self.node
         made: Node = replace(node, x=self.x, **{**operands, **changes})
         return made
@@ -171,7 +172,7 @@ def fuse_contraction(node: Node, uses: Uses) -> Node | None:
     bias = found.exact_bias()
     if bias is None:
         bias = found.rounded_bias(node.out)
-    return None if bias is None else found.made(bias, **changes)
+    return None if bias is None else found.made(bias, uses, **changes)
 
 
 def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
@@ -215,13 +216,14 @@ def contract_integers(node: Node, uses: Uses) -> Node | None:
         return None
     found, less = pair
     bias = found.exact_bias()
-    if bias is not None and not less.any() and (made := found.made(bias)) is not None:
+    if bias is not None and not less.any() and (made := found.made(bias, uses)) is not None:
         return made
     real = np.zeros(found.scales.shape) if node.b is None else real_bias(node)
     if real is None:
         return None
     inputs = sum_of_inputs(found, uses) if less.any() else None
-    sums = found.made(np.zeros(found.scales.shape), name=uses.fresh(f"{node.name}:sum"), **BARE)
+    name = uses.fresh(f"{node.name}:sum")
+    sums = found.made(np.zeros(found.scales.shape), uses, name=name, **BARE)
     if sums is None or (less.any() and inputs is None):
         return None
     b: Node = Constant(name=uses.fresh(f"{node.name}:bias"), value=real.astype(np.float32))
@@ -259,4 +261,5 @@ def sum_of_inputs(found: Integers, uses: Uses) -> Node | None:
         return None
     ones, scales = np.ones_like(found.weights[..., :1]), np.ones(1, np.float32)
     whole = Integers(found.node, found.x, ones, scales, is_extra=True)
-    return whole.made(np.zeros(1), name=uses.fresh(f"{found.node.name}:inputs"), **BARE)
+    name = uses.fresh(f"{found.node.name}:inputs")
+    return whole.made(np.zeros(1), uses, name=name, **BARE)

@@ -58,6 +58,10 @@ class Site:
     def out(self, node: Node) -> ElementType | None:
         return self.result
 
+    def fresh(self, name: str) -> str:
+        """``name``, numbered if the graph has it."""
+        return self.uses.fresh(name)
+
 
 @rewrite_pass("fuse-operator")
 def fuse_operator(node: Node, uses: Uses) -> Node | None:

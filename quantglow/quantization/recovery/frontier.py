@@ -15,7 +15,9 @@ from quantglow.interpreter.choices import in_branches
 from quantglow.ops import Conv
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
+from quantglow.profiling.specials import ABSENT, NONE
 from quantglow.quantization.other_shapes import counterpart, graph_for
+from quantglow.quantization.tensor_ranges import special_values
 from quantglow.types import Array
 from quantglow.workers import each
 
@@ -29,8 +31,9 @@ class Frontier:
     """Values by name, one for each sample, as long as some reader waits for them; those of ``ends``
     for good.
 
-    What a branch computes in vain is finite here: 0 instead of NaN and Inf.  Nodes may be others
-    than those of ``graph``, if they keep the names.
+    Values of branches that are not taken are finite here: 0 instead of NaN and Inf, except for NaN
+    and Inf that the model brings itself.  Nodes may be others than those of ``graph``, if they keep
+    the names.
 
     ``unfinished`` are contractions whose sums are kept: activation and bounds come whenever the
     value is read, so that it need not be kept twice where the sums are wanted, too.
@@ -45,6 +48,8 @@ class Frontier:
 
     def __post_init__(self) -> None:
         self.in_vain = {node.name for node in in_branches(self.graph)}
+        special = special_values(self.graph)
+        self.special = {node.name: specials for node, specials in special.items()}
         self.waiting.update(self.ends)
         for node in self.graph.nodes:
             self.waiting.update(operand.name for operand in node.operands)
@@ -90,6 +95,11 @@ class Frontier:
         """A value of the node without the NaN and Inf of a branch that is not taken."""
         if node.name not in self.in_vain or not node.type.dtype.is_float:
             return value
+        specials = self.special.get(node.name, NONE)
+        if specials & ABSENT:
+            return value
+        if specials:
+            return np.where(np.isnan(value), np.float32(0), value)
         return np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
 
     def stacked(self, node: Node, part: Sequence[int]) -> Array:

@@ -16,9 +16,7 @@ import numpy as np
 from quantglow.graph.attributes import encode
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node, operand_fields
-
-Operands = dict[str, Any]
-"""The Constants ``w`` and ``b`` of a layer."""
+from quantglow.quantization.rules import Operands
 
 
 @dataclass

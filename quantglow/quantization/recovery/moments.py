@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from quantglow.lazy import cached_property
 from quantglow.quantization.recovery.factors import Feedback, feedback
 from quantglow.types import Array
 from quantglow.workers import later

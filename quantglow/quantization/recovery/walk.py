@@ -20,23 +20,26 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.graph import Graph
+from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
+from quantglow.interrupts import begins
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import PART, dequantize, is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
+from quantglow.quantization.deadline import NEVER
 from quantglow.quantization.params import QuantizedWeights
 from quantglow.quantization.recovery.adapt_weights import adapt_weights, adaptable
 from quantglow.quantization.recovery.correct_bias import correct_bias
 from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes, stacks
 from quantglow.quantization.recovery.layer import Layer, flat
-from quantglow.quantization.recovery.memory import Memory, Operands
+from quantglow.quantization.recovery.memory import Memory
 from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import BAND_NBYTES, Product
 from quantglow.quantization.recovery.round_weights import round_weights
 from quantglow.quantization.recovery.search_scales import search_scales
-from quantglow.quantization.rules import integer_operands
+from quantglow.quantization.rules import Operands, integer_operands, renamed
 from quantglow.types import Array
 from quantglow.workers import each, later, side_by_side
 
@@ -82,6 +85,8 @@ FEWEST_ROWS_PER_INPUT = 0.25
 
 BARE: dict[str, Any] = {"activation": None, "low": -math.inf, "high": math.inf}
 
+STAGE = "accuracy recovery"
+
 FEWEST_TO_SPLIT = 4
 """Samples, below which there is nothing to hold back."""
 
@@ -103,7 +108,7 @@ def sample_nbytes(graph: Graph) -> int:
 @dataclass(frozen=True)
 class Recovered:
     """An int8 graph with improved layers, and the real values of its ``ends`` and of the float
-    graph's, [samples][ends].
+    graph's, [samples][ends]; without them after Ctrl-C.
     """
 
     graph: Graph
@@ -128,6 +133,7 @@ def recover(
     ``memory`` has the layers of earlier calls with the same graph and samples.
     ``int8_samples``: the samples, with int8 graphs where they are elsewhere (``other_shapes``).
     ``ends``: names of nodes that both graphs have, whose values are asked for.
+    After Ctrl-C the layers that are left keep their plain rounding.
     """
     if not samples or not (techniques or ends):
         return Recovered(int8)
@@ -139,11 +145,15 @@ def recover(
     with side_by_side():
         for node in shown(int8.nodes, "Recovering accuracy", progress):
             moved = node.with_operands(tuple(made[operand] for operand in node.operands))
-            made[node] = walk.visit(moved)
-        found, wanted = walk.found(), walk.wanted()
-    memory.add(int8, {name: made[int8.by_name(name)] for name in walk.names})
+            made[node] = walk.as_known(moved) if NEVER.is_over else walk.visit(moved)
+    memory.add(int8, {name: made[int8.by_name(name)] for name in walk.improved})
     improved = int8.with_outputs(made[node] for _, node in int8.outputs)
-    return Recovered(improved, found, wanted)
+    begins(STAGE)
+    if left := len(walk.names) - len(walk.improved):
+        NEVER.ends(STAGE, f"{left} of {len(walk.names)} layers have weights rounded to nearest")
+    if NEVER.is_over:
+        return Recovered(improved)
+    return Recovered(improved, walk.found(), walk.wanted())
 
 
 @dataclass
@@ -161,8 +171,10 @@ class _Walk:
     known: Mapping[str, Operands]
     ends: Sequence[str] = ()
     results: dict[str, list[Array]] = field(default_factory=dict)
+    improved: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.new_names = Names.of(self.int8)
         self.floats = Frontier(self.graph, self.samples, self.ends)
         self.integers = Frontier(self.int8, self.int8_samples, self.ends)
         self.ahead: Iterator[Node] = iter(self.graph.nodes)
@@ -177,11 +189,18 @@ class _Walk:
         """The node, improved if it is a layer; its values are computed."""
         if isinstance(node, Constant):
             return node
-        if node.name in self.known and isinstance(node, Contraction):
-            node = dataclasses.replace(node, **self.known[node.name])
+        node = self.as_known(node)
         if node.name in self.names and isinstance(node, Contraction):
             node = self._improved(node)
+            self.improved.append(node.name)
         self.integers.keep(node, self.integers.compute(node))
+        return node
+
+    def as_known(self, node: Node) -> Node:
+        """The node, with the operands from before if it is a layer that was recovered then."""
+        if node.name in self.known and isinstance(node, Contraction):
+            known = renamed(self.known[node.name], self._operand_names(node))
+            return dataclasses.replace(node, **known)
         return node
 
     def found(self) -> list[list[Array]]:
@@ -212,7 +231,12 @@ class _Walk:
         for name, technique in TECHNIQUES.items():
             if name in wanted:
                 layer = technique(layer)
-        return dataclasses.replace(node, **_operands(node, layer))
+        return dataclasses.replace(node, **_operands(node, layer, self._operand_names(node)))
+
+    def _operand_names(self, node: Any) -> dict[str, str]:
+        """Names for the Constants of an improved layer: those it has, where it has them."""
+        b = self.new_names.fresh(f"{node.name}:b:q") if node.b is None else node.b.name
+        return {"w": node.w.name, "b": b}
 
     def _layer(self, node: Any) -> Layer:
         """The layer as plain rounding left it, with its moments over all samples."""
@@ -381,7 +405,7 @@ def _both_dead(node: Contraction, one: Array, other: Array) -> Array:
     return np.asarray(below | ((one >= high) & (other >= high)))
 
 
-def _operands(node: Any, layer: Layer) -> dict[str, Any]:
+def _operands(node: Any, layer: Layer, names: Mapping[str, str]) -> dict[str, Any]:
     """The Constants w and b of an improved layer."""
     steps = flat(layer.steps)[0]
     bias = None
@@ -389,4 +413,4 @@ def _operands(node: Any, layer: Layer) -> dict[str, Any]:
         bias = np.rint(flat(layer.bias)[0] / steps).astype(np.int32)
     scales = (steps / layer.x.scale).astype(np.float32)
     weights = layer.product.weights(layer.integers).astype(np.int8)
-    return integer_operands(node.name, QuantizedWeights(weights, scales, bias), layer.x)
+    return integer_operands(names, QuantizedWeights(weights, scales, bias), layer.x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 from onnx import helper
 
 from tests.fuzz.drawing import CONDITION, DRAWN, FLOAT, INTEGER, WHOLE, Drawing, Value
@@ -56,24 +57,57 @@ def where(d: Drawing) -> object:
 
 @draws("If", often=2)
 def branch(d: Drawing) -> object:
-    """Two branches of one operator each, on a condition that is known or is computed."""
+    """Two branches, on a condition that is known or computed.  Some samples take one of them, or
+    none does: a maximum of normal numbers lies around 2, and hardly ever above 40.
+    """
     x = d.floats()
     if d.chance(0.3):
         c = d.constant(np.array(d.chance(0.5)))
-    elif d.chance(0.5):
-        c = d.inner("Greater", d.inner("ReduceMax", x, keepdims=0), d.constant(np.float32(2)))
+    elif d.chance(0.7):
+        largest = d.inner("ReduceMax", x, keepdims=0)
+        c = d.inner(
+            d.choose(("Greater", "Less")), largest, d.constant(np.float32(d.choose((2, 40))))
+        )
     else:
         c = d.of((CONDITION,), 0)
     bodies = {name: body(d, x, name) for name in ("then_branch", "else_branch")}
     return d.node("If", c, **bodies)
 
 
-def body(d: Drawing, x: Value, name: str) -> object:
-    """A graph that reads x from outside."""
-    op, result = d.choose(BRANCHES), f"{name}{len(d.nodes)}"
-    node = helper.make_node(op, [x.name], [result])
-    info = helper.make_tensor_value_info(result, x.element, x.shape)
-    return helper.make_graph([node], name, [], [info])
+def body(d: Drawing, x: Value, name: str) -> onnx.GraphProto:
+    """A graph of one to four operators that reads x and weights from outside, with another If
+    inside now and then.
+    """
+    prefix = f"{name}{len(d.nodes)}_{d.names}"
+    d.names += 1
+    nodes: list[onnx.NodeProto] = []
+    last = x.name
+    for step in range(d.integer(1, 4)):
+        result = f"{prefix}_{step}"
+        nodes.append(layer(d, x, last, result))
+        last = result
+    if d.chance(0.2):
+        inner = {which: body(d, x, f"{name}_{which}") for which in ("then_branch", "else_branch")}
+        c = d.constant(np.array(d.chance(0.5))) if d.chance(0.3) else d.of((CONDITION,), 0)
+        last = f"{prefix}_inner"
+        nodes.append(helper.make_node("If", [c.name], [last], **inner))
+    info = helper.make_tensor_value_info(last, x.element, x.shape)
+    return helper.make_graph(nodes, prefix, [], [info])
+
+
+def layer(d: Drawing, x: Value, source: str, result: str) -> onnx.NodeProto:
+    """A function of a value with the type of x, or a product with weights, that other layers of its
+    width may have, too.
+    """
+    if x.rank < 2 or d.chance(0.5):
+        return helper.make_node(d.choose(BRANCHES), [source], [result])
+    if d.opset >= 17 and d.chance(0.3):
+        operands = [source, d.normal(x.shape[-1]).name]
+        return helper.make_node("LayerNormalization", operands, [result])
+    square = (x.shape[-1], x.shape[-1])
+    known = [c.name for c in d.constants if tuple(c.dims) == square and c.data_type == FLOAT]
+    w = d.choose(known) if known and d.chance(0.5) else d.weights(*square).name
+    return helper.make_node("MatMul", [source, w], [result])
 
 
 @draws("Cast", "CastLike")

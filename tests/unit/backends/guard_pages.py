@@ -40,11 +40,10 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from tests.harsh import patterned
 from tests.matrix.guarded import guarded, protect
 
 PAGE = mmap.PAGESIZE
-PATTERN = 0xA5
-"""What lies in slack and fresh memory: results may not depend on it."""
 CHANNELS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 23, 31, 33, 47, 49, 63, 64, 65)
 ELEMENTS = {
     "u8": ElementType(DType.U8, QuantParams.per_tensor(0.05, 131)),
@@ -76,7 +75,7 @@ class PagedPlan:
 
     def allocate(self, nbytes: int, at_end: bool) -> Array:
         """What ``compile_program`` asks for: the arena with its gaps, or a constant."""
-        filler = np.full(nbytes + SLACK_NBYTES, PATTERN, np.uint8)
+        filler = patterned(nbytes + SLACK_NBYTES)
         if nbytes != self.plan.peak_nbytes:
             return guarded(filler, at_end)
         arena = guarded(filler, at_end=False)

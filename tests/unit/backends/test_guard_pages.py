@@ -34,8 +34,9 @@ def child(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("target", ["native", *(name for name in LEVELS if runs_here(name))])
-def test_kernels_stay_inside_their_buffers(target: str) -> None:
-    done = child("-m", "tests.unit.backends.guard_pages", target)
+@pytest.mark.parametrize("module", ["guard_pages", "guard_batches"])
+def test_kernels_stay_inside_their_buffers(module: str, target: str) -> None:
+    done = child("-m", f"tests.unit.backends.{module}", target)
     last = (done.stdout.splitlines() or ["nothing ran"])[-1]
     assert done.returncode == 0, f"{target}: {last}: exit code {done.returncode}\n{done.stderr}"
     assert last == "done"

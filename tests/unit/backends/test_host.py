@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from quantglow.backends.llvm import host
+from quantglow.backends.llvm.cache import ENVIRONMENT
 from quantglow.backends.llvm.compiler import detect_host
 from quantglow.backends.llvm.host import Host
 
 
 def test_what_is_remembered_is_what_llvm_says(tmp_path: Path) -> None:
-    host.remember(tmp_path / "a.json", detect_host())
-    assert host.remembered(tmp_path / "a.json") == detect_host() == host.host()
+    host.remember(tmp_path, "a", detect_host())
+    assert host.remembered(tmp_path, "a") == detect_host() == host.host()
 
 
 @pytest.mark.parametrize(
@@ -22,21 +24,21 @@ def test_what_is_remembered_is_what_llvm_says(tmp_path: Path) -> None:
         "",
         "{",
         "[]",
+        "[" * 100_000,
         "{}",
         '{"triple": "a", "cpu": "b"}',
         '{"triple": 1, "cpu": "b", "features": ""}',
     ],
 )
 def test_a_damaged_file_is_not_believed(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(text)
-    assert host.remembered(path) is None
+    (tmp_path / "a.json").write_text(text)
+    assert host.remembered(tmp_path, "a") is None
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
     obstacle = tmp_path / "file"
     obstacle.write_text("in the way")
-    host.remember(obstacle / "a.json", Host("t", "c", "+f"))
+    host.remember(obstacle, "a", Host("t", "c", "+f"))
     assert obstacle.read_text() == "in the way"
 
 
@@ -70,3 +72,17 @@ def test_without_flags_there_is_no_identity(
 ) -> None:
     monkeypatch.setattr(host, "CPUINFO", tmp_path / "missing")
     assert host.identity() is None
+
+
+def test_a_cache_path_that_is_too_long_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ENVIRONMENT, "/tmp/" + "long/" * 2000)
+    assert host.host.__wrapped__() == detect_host()
+
+
+def test_what_killed_processes_left_is_swept(tmp_path: Path) -> None:
+    host.remember(tmp_path, "a", Host("t", "c", "+f"))
+    left = tmp_path / f".a.json.{'0' * 16}"
+    left.write_text("half")
+    os.utime(left, (1, 1))
+    host.remember(tmp_path, "b", Host("t", "c", "+f"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "b.json"]

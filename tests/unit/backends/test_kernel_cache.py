@@ -19,7 +19,6 @@ from quantglow.backends.llvm.cache import (
     PRUNE_EVERY_NBYTES,
     TOUCH_AFTER_SECONDS,
     ObjectCache,
-    is_private,
     sealed,
     unsealed,
     user_cache,
@@ -166,7 +165,7 @@ def test_an_unusable_cache_is_no_error(tmp_path: Path, obstacle: str) -> None:
 
 
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(source: str, target: Path) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
@@ -250,6 +249,10 @@ def test_a_child_forked_while_a_thread_compiles_compiles_too() -> None:
     thread.join()
 
 
+def entries_of(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir() if path.suffix == ".o")
+
+
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
 def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
     folder = tmp_path / "kernels"
@@ -257,16 +260,82 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, mode: int
     folder.chmod(mode)
     ObjectCache(folder).put("b", b"more")
     assert ObjectCache(folder).get("a") is None
-    assert not (folder / "b.o").exists()
+    assert entries_of(folder) == ["a.o"]
 
 
-def test_a_folder_of_another_user_is_not_used(
+@pytest.mark.parametrize("mode", [0o666, 0o620])
+def test_an_entry_that_others_may_write_to_is_not_used(tmp_path: Path, mode: int) -> None:
+    ObjectCache(tmp_path).put("a", b"code")
+    (tmp_path / "a.o").chmod(mode)
+    assert ObjectCache(tmp_path).get("a") is None
+    ObjectCache(tmp_path).put("a", b"code")
+    assert ObjectCache(tmp_path).get("a") == b"code"
+
+
+def test_a_link_in_the_place_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    shared, mine = tmp_path / "shared", tmp_path / "mine"
+    ObjectCache(mine).put("a", b"code")
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "kernels").symlink_to(mine)
+    ObjectCache(shared / "kernels").put("b", b"more")
+    assert ObjectCache(shared / "kernels").get("a") is None
+    assert entries_of(mine) == ["a.o"]
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_an_entry_that_is_no_file_is_not_used(tmp_path: Path, kind: str) -> None:
+    folder, entry = tmp_path / "kernels", tmp_path / "kernels" / "a.o"
+    folder.mkdir(mode=0o700)
+    if kind == "link":
+        ObjectCache(tmp_path / "other").put("a", b"code")
+        entry.symlink_to(tmp_path / "other" / "a.o")
+    elif kind == "pipe":
+        os.mkfifo(entry)
+    else:
+        entry.mkdir()
+    assert ObjectCache(folder).get("a") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator gives files away")
+@pytest.mark.parametrize("given", [".", "a.o"])
+def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, given: str) -> None:
+    folder = tmp_path / "kernels"
+    ObjectCache(folder).put("a", b"code")
+    os.chown(folder / given, 12345, 12345)
+    assert ObjectCache(folder).get("a") is None
+
+
+def test_a_user_does_not_use_what_another_one_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ObjectCache(tmp_path).put("a", b"code")
     owner = tmp_path.stat().st_uid
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    assert is_private(tmp_path) == (owner == 0)  # the administrator's folders are
+    found = ObjectCache(tmp_path).get("a")
+    assert found == (b"code" if owner == 0 else None)  # the administrator's files are trusted
+
+
+def test_a_path_that_is_too_long_is_no_error() -> None:
+    cache = ObjectCache(Path("/tmp") / ("long/" * 2000))
+    cache.put("a", b"code")
+    assert cache.get("a") is None
+
+
+def test_pruning_sweeps_what_killed_processes_left(tmp_path: Path) -> None:
+    cache = ObjectCache(tmp_path)
+    cache.put("a", b"code")
+    for age, digits in ((0, "0"), (2 * 3600, "1")):
+        left = tmp_path / f".b.o.{digits * 16}"
+        left.write_bytes(b"half")
+        date = left.stat().st_mtime - age
+        os.utime(left, (date, date))
+    cache.prune()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        f".b.o.{'0' * 16}",
+        ".looked",
+        "a.o",
+    ]
 
 
 def test_pruning_steps_over_folders(tmp_path: Path) -> None:

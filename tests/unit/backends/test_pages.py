@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.buffers import ALIGNMENT
+from quantglow.backends.llvm.buffers import ALIGNMENT, Allocate, aligned_bytes
 from quantglow.backends.llvm.executable import allocator
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.levels import level_target
 from quantglow.backends.llvm.pages import (
     CHUNK_NBYTES,
     FIRST_NBYTES,
@@ -23,6 +23,7 @@ from quantglow.backends.llvm.pages import (
     mapped_bytes,
 )
 from quantglow.backends.llvm.target import ICE_LAKE, Core
+from quantglow.errors import OutOfMemoryError
 from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.types import Array
 
@@ -80,6 +81,16 @@ def test_mapped_memory_lives_as_long_as_its_pieces() -> None:
     assert mapping() is None
 
 
+@pytest.mark.parametrize("allocate", [LargePages(), aligned_bytes])
+@pytest.mark.parametrize("nbytes", [2**46, 2**62, 2**66])
+def test_memory_that_the_system_does_not_have_is_a_typed_error(
+    allocate: Allocate, nbytes: int
+) -> None:
+    with pytest.raises(OutOfMemoryError, match=r"no memory for .* MB") as raised:
+        allocate(nbytes)
+    assert isinstance(raised.value, MemoryError)
+
+
 def _owner(array: Array) -> Array:
     """The array that holds the mapping."""
     found = array
@@ -90,5 +101,5 @@ def _owner(array: Array) -> Array:
 
 @pytest.mark.parametrize(("core", "large"), [(Core(), False), (ICE_LAKE, True)])
 def test_only_cores_that_gain_by_it_use_large_pages(core: Core, large: bool) -> None:
-    target = replace(resolve("avx512vnni"), core=core)
+    target = replace(level_target("avx512vnni"), core=core)
     assert isinstance(allocator(target), LargePages) == large

@@ -8,13 +8,13 @@ import pytest
 from quantglow.backends.llvm import peak
 from quantglow.backends.llvm.compiler import machine
 from quantglow.backends.llvm.kernels.dot import dot_product
-from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
+from quantglow.backends.llvm.levels import LEVELS, level_target, resolve, runs_here
 from quantglow.types import DType
 
 
 def assembly(level: str, dtype: DType) -> tuple[int, str]:
     """Sums in registers, and the code that adds to them."""
-    target = resolve(level)
+    target = level_target(level)
     kernel = peak.ProductKernel(dot_product(target, dtype))
     module = llvm.parse_assembly(kernel.text())
     return kernel.sums, machine(target).emit_assembly(module)

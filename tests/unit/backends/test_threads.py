@@ -10,6 +10,8 @@ import pytest
 from quantglow.backends.llvm import executable as executables
 from quantglow.backends.llvm.executable import LlvmExecutable, compile_program
 from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.threads import ThreadPool
+from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
 from quantglow.interpreter import interpret
@@ -100,3 +102,23 @@ def test_a_tiny_program_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled(graph, 2).crew == 2
     monkeypatch.setattr(executables, "SERIAL_PROGRAM", work + 1)
     assert compiled(graph, 2).crew == 1
+
+
+def test_workers_that_the_system_does_not_start_are_a_typed_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start = threading.Thread.start
+    started: list[threading.Thread] = []
+
+    def limited(thread: threading.Thread) -> None:
+        if len(started) == 2:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    target = resolve("native")
+    ThreadPool(target, 2).close()  # its kernels are loaded before threads run out
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(BackendError, match=r"starts 2 of 4 worker threads.*num_threads=3"):
+        ThreadPool(target, 5)
+    assert not any(thread.is_alive() for thread in started)

@@ -19,7 +19,7 @@ from quantglow.backends.llvm.kernels.tiling import (
     choose_tile,
     fits,
 )
-from quantglow.backends.llvm.levels import LEVELS, resolve
+from quantglow.backends.llvm.levels import LEVELS, level_target, resolve
 from quantglow.backends.llvm.target import CORES, ICE_LAKE, Core
 
 COSTS = (
@@ -70,7 +70,7 @@ def test_the_tile_depends_on_the_core(core: Core, expected: Tile) -> None:
 
 @pytest.mark.parametrize("name", LEVELS)
 def test_levels_are_of_no_particular_core(name: str) -> None:
-    assert resolve(name).core == Core()
+    assert level_target(name).core == Core()
 
 
 def test_the_native_target_is_of_this_processor_s_core() -> None:

@@ -23,10 +23,11 @@ from quantglow.ops import (
     Relu,
     Rescale,
     Reshape,
+    Table,
     Transpose,
 )
 from quantglow.passes import optimize
-from quantglow.types import DType, ElementType, QuantParams, f32
+from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 from tests.builder import TO_NCHW, TO_NHWC, Builder, feeds_of
 from tests.strategies import networks
 from tests.unit.frontend.onnx_models import by_onnxruntime
@@ -191,7 +192,8 @@ def test_a_reshape_between_equal_memory_layouts_is_not_written() -> None:
 def test_outputs_that_are_inputs_constants_or_each_other_get_values_of_their_own() -> None:
     x = Input(name="x", tensor=f32(2, 3))
     c, y = Constant(name="c", value=np.ones(2, np.float32)), Relu(name="y", x=x)
-    graph = Graph(inputs=(x,), outputs=(("a", x), ("b", c), ("first", y), ("second", y)))
+    ends = (("x", x), ("a", x), ("b", c), ("first", y), ("second", y))
+    graph = Graph(inputs=(x,), outputs=(*ends, *ends))
     feeds = feeds_of(graph)
     for found, expected in zip(
         by_onnxruntime(export_onnx(graph), feeds, optimized=True),
@@ -231,3 +233,18 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(FileFormatError, match=r"cannot write .*taken"):
         export_onnx(int8_network(), tmp_path / "taken")
     assert [p.name for p in tmp_path.iterdir()] == ["taken"]
+
+
+@pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
+@pytest.mark.parametrize("out", [DType.U8, DType.I8])
+def test_tables_of_plain_integers(dtype: DType, out: DType) -> None:
+    """As products of integers make them, where uint8 operands are kept 128 lower."""
+    x = Input(name="x", tensor=TensorType(dtype, (16, 16)))
+    values = np.random.default_rng(0).permutation(256).astype(np.uint8).view(out.numpy)
+    results = Constant(name="t", value=values)
+    node = Table(name="y", x=x, table=results, out=ElementType(out))
+    graph = Graph(inputs=(x,), outputs=(("y", node),))
+    feeds = {"x": np.arange(256, dtype=np.uint8).view(dtype.numpy).reshape(16, 16)}
+    (wanted,) = interpret(graph, feeds)
+    (found,) = by_onnxruntime(export_onnx(graph), feeds)
+    np.testing.assert_array_equal(found, wanted, strict=True)

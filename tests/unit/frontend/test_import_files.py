@@ -11,7 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from quantglow.errors import ModelError
-from quantglow.frontend import import_model, loading
+from quantglow.frontend import external_data, import_model
 from quantglow.interpreter import interpret
 from tests.unit.frontend.onnx_models import (
     floats,
@@ -96,7 +96,7 @@ def test_tensors_that_share_a_file_are_counted_each(
     path = saved_with_external_data(tmp_path)
     path = relocated(path, offset="0", length="600")
     os.truncate(tmp_path / "w.bin", 600)
-    monkeypatch.setattr(loading, "MAX_NBYTES", 1000)
+    monkeypatch.setattr(external_data, "MAX_NBYTES", 1000)
     with pytest.raises(ModelError, match=r"tensor 'x2'.*larger than 2 GiB"):
         import_model(path)
 
@@ -111,6 +111,19 @@ def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
         import_model(path)
 
 
+@pytest.mark.parametrize("inside", [False, True])
+def test_hard_links_out_of_the_folder_are_refused(tmp_path: Path, inside: bool) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = saved_with_external_data(folder)
+    os.link(folder / "w.bin", (folder if inside else tmp_path) / "other.bin")
+    if inside:
+        import_model(path)
+        return
+    with pytest.raises(ModelError, match=r"hard link outside.*Remedy"):
+        import_model(path)
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
@@ -118,6 +131,7 @@ def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
         ({"length": "99999999"}, "lies outside the file"),
         ({"offset": "99999999"}, "lies outside the file"),
         ({"offset": "-1"}, "lies outside the file"),
+        ({"length": "-1"}, "lies outside the file"),
         ({"length": "many"}, "cannot be read"),
         ({"length": "8"}, "malformed|not valid ONNX"),
     ],

@@ -51,7 +51,7 @@ def weights(
     parameters = m.parameters(
         m.random.uniform(0.002, 0.02, channels), np.full(channels, 128 * (dtype is UINT8)), dtype
     )
-    return (m.tensor(m.codes(shape, dtype)), *parameters)
+    return (m.tensor(m.weight_codes(shape, dtype)), *parameters)
 
 
 @pytest.mark.parametrize("dtype", [UINT8, SIGNED])

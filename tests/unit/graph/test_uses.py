@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quantglow.graph.names import Names
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Abs, Relu, Tanh
@@ -9,7 +10,7 @@ from tests.builder import Builder
 
 
 def test_fresh_names_are_numbered() -> None:
-    uses = Uses(names={"x", "x_2"})
+    uses = Uses(names=Names({"x", "x_2"}))
     assert [uses.fresh("x"), uses.fresh("x"), uses.fresh("y")] == ["x_3", "x_4", "y"]
 
 

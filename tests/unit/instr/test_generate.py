@@ -174,9 +174,9 @@ CASES: list[Callable[[Node], list[Node]]] = [
 ]
 
 
-def graph_of(case: Callable[[Node], list[Node]]) -> Graph:
+def graph_of(case: Callable[[Node], list[Node]], name: str = "out{}") -> Graph:
     x = Input(name="x", tensor=f32(*SHAPE))
-    return Graph((x,), tuple((f"out{i}", node) for i, node in enumerate(case(x))))
+    return Graph((x,), tuple((name.format(i), node) for i, node in enumerate(case(x))))
 
 
 def programs(graph: Graph) -> list[Program]:
@@ -185,9 +185,10 @@ def programs(graph: Graph) -> list[Program]:
 
 
 @pytest.mark.filterwarnings("ignore:divide by zero")
+@pytest.mark.parametrize("name", ["out{}", "out"], ids=["many names", "one name"])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.__name__)
-def test_every_placement_computes_the_graph(case: Callable[[Node], list[Node]]) -> None:
-    graph = graph_of(case)
+def test_every_placement_computes_the_graph(case: Callable[[Node], list[Node]], name: str) -> None:
+    graph = graph_of(case, name)
     feeds = {"x": np.random.default_rng(0).uniform(-1, 1, SHAPE).astype(np.float32)}
     for program in programs(graph):
         verify_program(program)

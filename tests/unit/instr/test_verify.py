@@ -37,6 +37,9 @@ T = Buffer("t", BufferKind.TEMP, 16)
 FOUR = f32(4)
 
 
+Ends = tuple[tuple[str, View], ...]
+
+
 def dense(buffer: Buffer, kind: TensorType = FOUR, offset: int = 0) -> View:
     return View(buffer, kind, dense_strides(kind.shape), offset)
 
@@ -116,6 +119,25 @@ def test_the_message_points_at_the_faulty_instruction() -> None:
     steps = (Alloc(T), Copy(dense(T), dense(Y)), Dealloc(T))
     with pytest.raises(BackendError, match="->    1  copy @out %y"):
         verify_program(program(*steps))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "message"),
+    [
+        ((), (("y", dense(Y)), ("z", dense(Y))), "'z' and 'y' share %y"),
+        ((), (("y", dense(Y)), ("y", dense(Y))), "'y' and 'y' share %y"),
+        ((("x", dense(X)), ("z", dense(X))), (), "'z' and 'x' share %x"),
+        ((("x", dense(X, f32(2))),), (), "'x' is not the whole of %x"),
+        ((("x", dense(X, f32(5))),), (), "'x' is not the whole of %x"),
+        ((("x", dense(X, f32(4), offset=1)),), (), "'x' is not the whole of %x"),
+        ((("x", View(X, f32(2, 2), (1, 2))),), (), "'x' is not the whole of %x"),
+    ],
+)
+def test_inputs_and_outputs_are_whole_buffers_of_their_own(
+    inputs: Ends, outputs: Ends, message: str
+) -> None:
+    with pytest.raises(BackendError, match=message):
+        verify_program(Program(inputs, outputs, (Copy(dense(X), dense(Y)),)))
 
 
 def test_a_map_may_run_in_place() -> None:

@@ -22,6 +22,7 @@ def constant(*shape: int) -> Constant:
 
 X = Input(name="x", tensor=f32(BATCH, 5, 4, 3))
 ROWS = Input(name="x", tensor=f32(BATCH, 7))
+RELU = ops.Relu(name="y", x=ROWS)
 APART: dict[str, Node] = {
     "conv": ops.Conv(name="y", x=X, w=constant(3, 3, 3, 8), pads=(1, 1, 1, 1)),
     "transposed conv": ops.ConvTranspose(name="y", x=X, w=constant(2, 2, 3, 2), strides=(2, 2)),
@@ -78,6 +79,27 @@ def test_parts_give_what_the_whole_gives(name: str, pieces: int) -> None:
 @pytest.mark.parametrize("name", MIXED)
 def test_operators_that_mix_samples_have_no_parts(name: str) -> None:
     assert split_batch(graph_of(MIXED[name]), 2) is None
+
+
+OUTPUTS: dict[str, tuple[Node, bool]] = {
+    "an input": (ROWS, True),
+    "the same value": (RELU, True),
+    "a constant of one row for each sample": (constant(BATCH, 7), False),
+    "a constant for all samples": (constant(1, 7), False),
+    "no axes": (ops.ReduceSum(name="s", x=ROWS, axes=(0, 1), keepdims=False), False),
+    "other samples": (
+        ops.Slice(name="s", x=ROWS, starts=(1, 0), sizes=(3, 7), steps=(1, 1)),
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_every_output_must_be_made_of_samples(name: str) -> None:
+    other, splits = OUTPUTS[name]
+    part = split_batch(Graph((ROWS,), (("y", RELU), ("z", other))), 2)
+    assert (part is not None) == splits
+    assert part is None or [n.type.shape for _, n in part.outputs] == [(3, 7), (3, 7)]
 
 
 def test_a_batch_has_no_uneven_parts() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "dtype": ([(DATA[0], np.ones((2, 3), np.int64))], "input 'y'.*float32, got int64"),
     "text": ([(DATA[0], "abc")], "input 'y'"),
     "nan": ([(DATA[0], DATA[0]), (DATA[0], BAD)], "1 has 1 NaN or Inf .* 'y', the first at .1, 2."),
-    "overflow": ([(DATA[0], np.full((2, 3), 1e300))], "6 NaN or Inf"),
+    "overflow": ([(DATA[0], np.full((2, 3), 1e300))], "6 value\\(s\\) too large for float32"),
     "unequal": ([(np.ones((4, 3), np.float32), DATA[0])], "different numbers of batches"),
     "nan inside": ([(DATA[0] - 9, DATA[0])], "6 NaN and 0 Inf .* 'log' \\(Log\\)"),
     "inf inside": ([(ONES, -2 * ONES)], "0 NaN and 6 Inf .* 'log' \\(Log\\)"),
@@ -147,3 +148,50 @@ def test_progress_is_silent_when_piped(capfd: pytest.CaptureFixture[str]) -> Non
 def test_progress_shows_on_request(capfd: pytest.CaptureFixture[str]) -> None:
     profile(network(), FORMS["tuples"], progress=True)
     assert "Profiling" in capfd.readouterr().err
+
+
+def rows(bad: int, count: int = 4) -> Array:
+    """``count`` samples of ``one_input`` in one array; -1 in a row of sample ``bad``."""
+    values = np.ones((2 * count, 3), np.float32)
+    values[2 * bad + 1, 2] = -1
+    return values
+
+
+def not_finite(values: Any) -> Any:
+    """The data with NaN for -1, in the same form."""
+    if isinstance(values, dict):
+        return {name: not_finite(value) for name, value in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(map(not_finite, values))
+    return np.where(values < 0, np.float32(np.nan), values)
+
+
+SINGLE = Graph(
+    inputs=(x := Input(name="x", tensor=f32(1, 3)),),
+    outputs=(("out", Log(name="log", x=x)),),
+    source_hash="s",
+)
+PLACES: dict[str, tuple[Graph, Any, str]] = {
+    "sample of a list": (one_input(), [ONES, ONES, ONES, rows(0, 1)], "sample 3 "),
+    "tuples": (one_input(), [(ONES,), (rows(0, 1),)], "sample 1 "),
+    "row of a sample": (SINGLE, [np.ones((4, 3), np.float32), rows(1, 2)], "sample 1, row 3 "),
+    "rows of a sample": (one_input(), [ONES, rows(1, 2)], "sample 1, rows 2 to 3 "),
+    "one array": (SINGLE, rows(1, 2), "sample 3 "),
+    "one dict": (SINGLE, {"x": rows(1, 2)}, "sample 3 "),
+    "one array of batches": (one_input(), rows(3), "samples 6 to 7 "),
+}
+
+
+@pytest.mark.parametrize("spoil", [lambda data: data, not_finite, iter], ids=["log", "input", "it"])
+@pytest.mark.parametrize("case", PLACES)
+def test_the_sample_with_nan_is_named(case: str, spoil: Callable[[Any], Any]) -> None:
+    graph, data, place = PLACES[case]
+    given = data if spoil is iter and not isinstance(data, list) else spoil(data)
+    with pytest.raises(CalibrationError, match=f"^{place}(has|leads to) 1 NaN"):
+        profile(graph, given, progress=False)
+
+
+def test_an_npz_file_names_its_sample(tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=not_finite(rows(1, 2)))
+    with pytest.raises(CalibrationError, match=r"^sample 3 has 1 NaN"):
+        profile(SINGLE, tmp_path / "data.npz", progress=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import signal
 import time
 import weakref
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.errors import AccuracyDropError, OptionError
+from quantglow.interrupts import keeping_best
 from quantglow.quantization.accuracy_control import (
     INTERRUPTED,
     LATE,
@@ -62,13 +64,13 @@ def test_time_ends_the_search_with_the_best_model() -> None:
 
 
 def interrupted(needed: int, allowed: int) -> Search[int, str]:
-    """A search that ends with Ctrl-C after ``allowed`` trials."""
+    """A search with Ctrl-C during the last of ``allowed`` trials."""
     job = search(needed)
     build = job.build
 
     def once_more(steps: Sequence[str]) -> int:
-        if len(job.trials) == allowed:
-            raise KeyboardInterrupt
+        if len(job.trials) == allowed - 1:
+            signal.raise_signal(signal.SIGINT)
         return build(steps)
 
     job.build = once_more
@@ -76,18 +78,19 @@ def interrupted(needed: int, allowed: int) -> Search[int, str]:
 
 
 def test_ctrl_c_keeps_the_best_that_satisfies_the_contract() -> None:
-    assert interrupted(5, allowed=5).run().count == 8
+    with keeping_best():
+        assert interrupted(5, allowed=5).run().count == 8
 
 
 def test_ctrl_c_before_that_raises_with_the_best_model() -> None:
-    with pytest.raises(AccuracyDropError, match="interrupted") as caught:
+    with pytest.raises(AccuracyDropError, match="interrupted") as caught, keeping_best():
         interrupted(5, allowed=4).run()
     assert caught.value.best == 4
 
 
-def test_ctrl_c_before_anything_was_tried_is_ctrl_c() -> None:
+def test_ctrl_c_without_the_handler_is_ctrl_c() -> None:
     with pytest.raises(KeyboardInterrupt):
-        interrupted(5, allowed=0).run()
+        interrupted(5, allowed=1).run()
 
 
 def test_nothing_is_ranked_where_the_first_trial_satisfies_the_contract() -> None:
@@ -145,13 +148,15 @@ def test_ctrl_c_while_leaving_out_keeps_the_fewest_so_far() -> None:
     build, made = job.build, list[Sequence[int]]()
 
     def once_more(steps: Sequence[int]) -> int:
-        if 0 < len(steps) < 8 and 7 in steps and made:
-            raise KeyboardInterrupt
-        made.extend([steps] if 7 in steps and len(steps) < 8 else [])
+        if 0 < len(steps) < 8 and 7 in steps:
+            made.append(steps)
+            signal.raise_signal(signal.SIGINT)
         return build(steps)
 
     job.build = once_more
-    assert job.run().steps == made[0]
+    with keeping_best():
+        assert job.run().steps == made[0]
+    assert len(made) == 1
     assert job.cut_short == INTERRUPTED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ import quantglow as qg
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
+from quantglow.interrupts import check_interrupt, keeping_best
 from quantglow.ops import (
     Add,
     Concat,
@@ -177,7 +179,8 @@ def test_each_sample_tells_of_other_lines_of_a_function(monkeypatch: pytest.Monk
 
 def test_a_result_that_is_known_does_not_disturb() -> None:
     known = constant("known", np.ones(3))
-    graph = Graph(uneven().inputs, (*uneven().outputs, ("known", known)))
+    plain = uneven()
+    graph = Graph(plain.inputs, (*plain.outputs, ("known", known)))
     assert prepared_of(graph).factors
 
 
@@ -234,10 +237,12 @@ def test_a_deadline_ends_the_search_with_what_there_is() -> None:
 
 def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*arguments: object) -> None:
-        raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        check_interrupt()
 
     monkeypatch.setattr(preparation._Search, "_plain_in", interrupted)
-    assert prepared_of(uneven()).factors
+    with keeping_best():
+        assert prepared_of(uneven()).factors
 
 
 def test_a_probability_is_judged_by_the_features_of_its_logits() -> None:

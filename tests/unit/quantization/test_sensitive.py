@@ -13,21 +13,27 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input
+from quantglow.graph.node import Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import (
     Add,
+    Ceil,
     Clip,
     Concat,
     Conv,
+    Exp,
+    Floor,
     Gemm,
     Log,
+    MatMul,
     Mul,
     Reciprocal,
+    ReduceSum,
     Relu,
     Reshape,
     Sigmoid,
     Slice,
+    Softmax,
     Sqrt,
     Tanh,
 )
@@ -36,7 +42,8 @@ from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
 from quantglow.quantization import sensitive as why
-from quantglow.quantization.spectra import is_transform
+from quantglow.quantization.detection_heads import box_decoders
+from quantglow.quantization.spectra import are_kernels, is_transform, transforms
 from quantglow.types import DType, f32
 from tests.unit.quantization.quantization_networks import constant, conv, graph_of, image
 
@@ -205,6 +212,73 @@ def test_a_transform_keeps_its_pairs_where_channels_are_rescaled() -> None:
     assert reasons == dict.fromkeys(("spectrum", "linear"), why.SPECTRUM)
 
 
+def constant_q_kernels(samples: int, bins: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and sines [samples, bins], five octaves with as many cycles in each window."""
+    frequencies = 0.4 / 2 ** (np.arange(bins) / 5)
+    windows, phases = np.zeros((samples, bins)), np.zeros((samples, bins))
+    for k, frequency in enumerate(frequencies):
+        length = min(samples, int(4 / frequency))
+        start = (samples - length) // 2
+        windows[start : start + length, k] = np.hanning(length + 2)[1:-1] / length
+        phases[:, k] = 2 * np.pi * frequency * (np.arange(samples) - samples / 2)
+    return windows * np.cos(phases), windows * -np.sin(phases)
+
+
+def constant_q_network() -> Graph:
+    """Two rates: a Conv of cosines, one of sines, the second pair behind a filter that halves."""
+    x = Input(name="x", tensor=f32(1, 1, 1024, 1))
+    c, s = constant_q_kernels(128, 20)
+    low = np.hanning(31).reshape(1, 31, 1, 1) / 15
+    halved = Conv(name="halved", x=x, w=constant("low", low), strides=(1, 2), pads=(0, 15, 0, 15))
+    powers: list[Node] = []
+    for rate, (signal, step, pad) in enumerate(((x, 32, 0), (halved, 16, 32))):
+        parts = []
+        for name, kernels in (("cosines", c), ("sines", s)):
+            w = constant(f"{name}{rate}:w", kernels.reshape(1, 128, 1, 20))
+            strides, pads = (1, step), (0, pad, 0, pad)
+            part = Conv(name=f"{name}{rate}", x=signal, w=w, strides=strides, pads=pads)
+            parts.append(Mul(name=f"{name}{rate}:squares", x=part, y=part))
+        powers.append(Add(name=f"power{rate}", x=parts[0], y=parts[1]))
+    joined = Concat(name="bins", parts=tuple(powers), axis=3)
+    bands = conv("bands", joined, 12, kernel=1, activation=None)
+    return graph_of(conv("after", Relu(name="kept", x=bands), 4, kernel=1), inputs=(x,))
+
+
+def test_a_constant_q_transform_of_two_convolutions_is_float() -> None:
+    """Up to the first product, with the filter that makes the lower rate."""
+    graph = constant_q_network()
+    made, reasons = quantized(graph)
+    pairs = [f"{name}{rate}" for name in ("cosines", "sines") for rate in (0, 1)]
+    names = ["halved", *pairs, *(f"{name}:squares" for name in pairs), "power0", "power1"]
+    assert reasons == dict.fromkeys([*names, "bins", "bands"], why.SPECTRUM)
+    assert made.by_name("after").operands[0].type.dtype is DType.I8
+    assert noise_db(graph, made) > 30
+
+
+@given(st.integers(32, 160), st.integers(6, 24), st.integers(0, 99))
+def test_pairs_of_a_constant_q_transform_turn_steadily(samples: int, bins: int, seed: int) -> None:
+    """At any gain of a kernel; columns that are mixed or noisy are no transform."""
+    rng = np.random.default_rng(seed)
+    c, s = constant_q_kernels(samples, bins)
+    gains = rng.uniform(0.1, 9, bins)
+    assert are_kernels(c * gains, s * gains)
+    assert not are_kernels(c, c)
+    assert not are_kernels(c, s + rng.normal(size=s.shape) * np.abs(s).max() / 4)
+
+
+@given(st.integers(8, 40), st.integers(5, 20), st.integers(0, 99))
+def test_products_of_one_value_are_no_transform(rows: int, columns: int, seed: int) -> None:
+    """Queries, keys and values of one input."""
+    x = Input(name="x", tensor=f32(4, rows))
+    rng = np.random.default_rng(seed)
+    products = [
+        Gemm(name=name, x=x, w=constant(f"{name}:w", rng.normal(size=(rows, columns))))
+        for name in ("queries", "keys", "values")
+    ]
+    outputs = tuple((node.name, node) for node in products)
+    assert transforms(Graph(inputs=(x,), outputs=outputs)) == set()
+
+
 def fourier_matrix(n: int) -> np.ndarray:
     """[n, 2 n] of a complex result."""
     turned = np.exp(-2j * np.pi * np.outer(np.arange(n), np.arange(n)) / n)
@@ -277,3 +351,92 @@ def test_results_are_joined_in_float() -> None:
     assert reasons["joined"] == why.RESULTS
     assert isinstance(made.by_name("joined"), Concat)
     assert made.by_name("joined").type.quant is None
+
+
+def detector(kind: str) -> Graph:
+    """A head of 12 cells: logits of 4 sides and 3 classes joined, the mean of each side's
+    distribution over 8 distances, boxes and scores joined.
+    """
+    x = Input(name="x", tensor=f32(1, 4, 3, 16))
+    sides, classes = (conv(name, x, n, kernel=1, activation=None) for name, n in HEADS.items())
+    joined = Concat(name="logits", parts=(sides, classes), axis=3)
+    rows = Reshape(name="rows", x=joined, shape=(1, 12, 35))
+    part = Slice(name="box_logits", x=rows, starts=(0, 0, 0), sizes=(1, 12, 32), steps=(1, 1, 1))
+    split = Reshape(name="split", x=part, shape=(12, 4, 8))
+    weights = Softmax(name="weights", x=split)
+    distances = np.arange(8, dtype=np.float32)
+    if kind == "Gemm":
+        flat = Reshape(name="flat", x=weights, shape=(48, 8))
+        mean: Node = Gemm(name="mean", x=flat, w=constant("d", distances[:, None]))
+    elif kind == "MatMul":
+        mean = MatMul(name="mean", x=weights, y=constant("d", distances[:, None]))
+    else:
+        terms = Mul(name="terms", x=weights, y=constant("d", distances))
+        mean = ReduceSum(name="mean", x=terms, axes=(2,), keepdims=True)
+    boxes = Reshape(name="boxes", x=mean, shape=(1, 12, 4))
+    strides = Mul(name="pixels", x=boxes, y=constant("stride", np.array([32.0])))
+    other = Slice(name="class_logits", x=rows, starts=(0, 0, 32), sizes=(1, 12, 3), steps=(1, 1, 1))
+    scores = Sigmoid(name="scores", x=other)
+    result = Concat(name="result", parts=(strides, scores), axis=2)
+    return Graph(inputs=(x,), outputs=(("result", result),))
+
+
+HEADS = {"sides": 32, "classes": 3}
+
+
+@pytest.mark.parametrize("kind", ["Gemm", "MatMul", "ReduceSum"])
+def test_boxes_and_scores_of_a_detector_have_no_common_steps(kind: str) -> None:
+    """From the logits on everything is float; the products of the head are int8."""
+    graph = detector(kind)
+    made, reasons = quantized(graph)
+    assert {name for name in reasons if name not in HEADS} == {
+        node.name for node in graph.compute_nodes() if node.name not in HEADS
+    }
+    assert {reasons[name] for name in ("logits", "rows", "weights", "class_logits")} == {why.BOXES}
+    for name in HEADS:
+        assert made.by_name(name).operands[0].type.dtype is DType.I8
+    assert noise_db(graph, made) > 35
+
+
+def test_a_softmax_of_other_weights_is_no_box_decoder() -> None:
+    x = Input(name="x", tensor=f32(6, 8))
+    y = Gemm(
+        name="y",
+        x=Softmax(name="s", x=x),
+        w=constant("w", np.array([[0, 1, 2, 3, 5, 8, 1, 1.0]]).T),
+    )
+    assert box_decoders(Graph(inputs=(x,), outputs=(("y", y),))) == []
+
+
+def speech() -> Graph:
+    """Durations of 10 symbols, rounded up and summed; a decoder beside them."""
+    rng = np.random.default_rng(3)
+    x = Input(name="x", tensor=f32(10, 24))
+    hidden = Gemm(name="hidden", x=x, w=constant("w1", rng.normal(size=(24, 32)) / 5))
+    kept = Relu(name="kept", x=hidden)
+    logarithms = Gemm(name="logarithms", x=kept, w=constant("w2", rng.normal(size=(32, 1)) / 5))
+    durations = Ceil(name="durations", x=Exp(name="exp", x=logarithms))
+    total = ReduceSum(name="total", x=durations, axes=(0,), keepdims=False)
+    decoded = Gemm(name="decoded", x=x, w=constant("w3", rng.normal(size=(24, 32)) / 5))
+    after = Gemm(name="after", x=decoded, w=constant("w4", rng.normal(size=(32, 16)) / 5))
+    return Graph(inputs=(x,), outputs=(("total", total), ("after", after)))
+
+
+def test_what_decides_a_length_is_float() -> None:
+    """Durations equal those of float; what does not lead to them is int8."""
+    graph = speech()
+    made, reasons = quantized(graph)
+    names = ("hidden", "kept", "logarithms", "exp", "durations")
+    assert {name: reasons[name] for name in names} == dict.fromkeys(names, why.LENGTH)
+    assert made.by_name("decoded").operands[0].type.dtype is DType.I8
+    for feeds in samples(graph, 4):
+        np.testing.assert_array_equal(interpret(made, feeds)[0], interpret(graph, feeds)[0])
+
+
+def test_rounding_that_decides_no_length_is_left_alone() -> None:
+    """An image of whole steps, as super-resolution gives it."""
+    x = Input(name="x", tensor=f32(1, 8, 8, 3))
+    image_ = conv("image", conv("first", x, 8), 3, activation=None)
+    graph = graph_of(Floor(name="steps", x=image_), inputs=(x,))
+    _, reasons = quantized(graph)
+    assert why.LENGTH not in reasons.values()

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from quantglow.quantization.rounded_run import energy, error_of, power
 from quantglow.report.metrics import Sums, class_like, cosine, sqnr_db, top1_agreement
 from quantglow.types import f32
 
@@ -56,3 +57,35 @@ def test_top1_agreement_counts_rows() -> None:
 )
 def test_class_like_shapes(shape: tuple[int, ...], expected: bool) -> None:
     assert class_like(f32(*shape)) is expected
+
+
+INFINITE = np.array([1.0, -np.inf, 2.0, np.inf, np.nan])
+
+
+def test_equal_infinities_are_no_error() -> None:
+    found = Sums.of(INFINITE, np.array([1.0, -np.inf, 1.8, np.inf, np.nan]))
+    rest = Sums.of(np.array([1.0, 2.0]), np.array([1.0, 1.8]))
+    assert (found.sqnr_db, found.max_error) == (rest.sqnr_db, rest.max_error)
+    assert found.cosine == pytest.approx(rest.cosine)
+
+
+@pytest.mark.parametrize("other", [0.0, np.inf, np.nan])
+def test_another_number_for_an_infinity_is_an_infinite_error(other: float) -> None:
+    found = Sums.of(np.array([1.0, -np.inf]), np.array([1.0, other]))
+    assert (found.sqnr_db, found.max_error) == (-np.inf, np.inf)
+
+
+@pytest.mark.parametrize("any_shift", [False, True])
+def test_the_noise_of_judged_values_leaves_equal_infinities_out(any_shift: bool) -> None:
+    exact = np.array([[1.0, -np.inf, 3.0]])
+    error = error_of(exact + np.array([0.5, 0.0, 0.0]), exact)
+    assert energy(error, any_shift) == (0.125 if any_shift else 0.25)
+    assert power(exact, any_shift) == (2.0 if any_shift else 10.0)
+    assert energy(error_of(np.array([[1.0, 0.0, 3.0]]), exact), any_shift) == np.inf
+
+
+def test_rows_with_equal_nan_agree_by_their_numbers() -> None:
+    nan = np.nan
+    a = np.array([[nan, 2, 1], [nan, 2, 1], [nan, 2, 1], [nan, nan, nan]])
+    b = np.array([[nan, 2, 1], [nan, 1, 2], [2, nan, 1], [nan, nan, nan]])
+    assert top1_agreement(a, b) == 0.5

@@ -22,7 +22,8 @@ from quantglow.report.call_report import profile_calls
 from quantglow.runtime import batches
 from quantglow.runtime.batches import pieces_of, shared_evenly
 from quantglow.runtime.build import plan_program
-from quantglow.types import Array, f32
+from quantglow.types import Array, TensorType, f32
+from tests.harsh import harsh
 
 BATCH = 12
 RNG = np.random.default_rng(0)
@@ -66,7 +67,8 @@ def cut(graph: Graph, pieces: int, threads: int) -> BatchedExecutable:
     assert part is not None
     made = plan_program(part)
     piece = compile_program(made.program, made.plan, resolve("native"), threads)
-    return BatchedExecutable(piece, pieces, tuple(node.type for _, node in graph.outputs))
+    inputs = tuple(node.type for node in graph.inputs)
+    return BatchedExecutable(piece, pieces, inputs, tuple(node.type for _, node in graph.outputs))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 40])
@@ -104,6 +106,46 @@ def test_inputs_need_not_be_contiguous() -> None:
     feeds = {name: np.asfortranarray(array) for name, array in feeds_of(graph).items()}
     for got, want in zip(cut(graph, 4, 2).run(feeds), interpret(graph, feeds), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"),
+    [
+        ((f32(BATCH, 8), f32(BATCH, 5)), (f32(BATCH, 4),)),  # an input's samples are larger
+        ((f32(BATCH, 8), f32(BATCH, 4)), (f32(BATCH, 5),)),  # so are an output's
+        ((f32(BATCH, 8), f32(BATCH, 4)), (f32(BATCH // 2, 4),)),  # one piece is all of it
+        ((f32(BATCH, 8), f32(BATCH, 4)), (f32(BATCH // 2, 8),)),  # as many bytes
+        ((f32(BATCH // 2, 8), f32(BATCH // 2, 4)), (f32(BATCH // 2, 4),)),
+        ((f32(BATCH, 8), f32(BATCH, 4)), (f32(),)),
+    ],
+)
+def test_pieces_that_do_not_make_up_the_batch_are_refused(
+    inputs: tuple[TensorType, ...], outputs: tuple[TensorType, ...]
+) -> None:
+    x = Input(name="x", tensor=f32(BATCH // 2, 8))
+    late = Input(name="late", tensor=f32(BATCH // 2, 4))
+    product = ops.Gemm(name="g", x=x, w=constant(8, 4))
+    made = plan_program(Graph((x, late), (("y", ops.Add(name="y", x=product, y=late)),)))
+    piece = compile_program(made.program, made.plan, resolve("native"))
+    with pytest.raises(qg.BackendError, match=r"2 pieces of .* do not make up"):
+        BatchedExecutable(piece, 2, inputs, outputs)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("batch", [2, 3, 4, 8])
+def test_outputs_that_are_no_samples_stay_inside_their_arrays(batch: int, threads: int) -> None:
+    x = Input(name="x", tensor=f32(batch, 8))
+    rows = constant(batch, 8)
+    total = ops.ReduceSum(name="s", x=x, axes=(0, 1), keepdims=False)
+    relu = ops.Relu(name="y", x=x)
+    for others in ((rows,), (x,), (relu,), (total,), (rows, x, relu, total)):
+        named = [(f"out{i}", node) for i, node in enumerate((relu, *others))]
+        graph = Graph((x,), (*named, named[0]))
+        feeds = feeds_of(graph)
+        with harsh():
+            found = qg.compile(graph, num_threads=threads).run(None, feeds)
+        for got, want in zip(found, interpret(graph, feeds), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -203,3 +245,10 @@ def test_four_threads_are_not_left_with_five_pieces() -> None:
         True,
         True,
     ]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_graph_without_outputs_gives_none(threads: int) -> None:
+    graph = images()
+    compiled = qg.compile(Graph(graph.inputs, ()), num_threads=threads)
+    assert compiled.run(None, feeds_of(graph)) == []

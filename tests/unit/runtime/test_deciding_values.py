@@ -200,7 +200,8 @@ def test_options_may_name_nodes_of_one_branch() -> None:
 
 def test_the_report_is_about_the_value_of_most_data(int8: Any) -> None:
     assert int8.specialisations.first.case.value_map == {"rate": (16,)}
-    assert int8.report.samples == 8
+    assert int8.report.samples >= 1
+    assert int8.report.origin == "that calibration did not see"
 
 
 def test_a_saved_model_gives_the_same_integers_for_every_value(int8: Any, tmp_path: Path) -> None:

@@ -145,10 +145,24 @@ def test_the_best_model_of_a_broken_contract_is_whole() -> None:
     assert isinstance(caught.value.best, qg.PartlyCompiledModel)
 
 
-def test_a_contract_on_a_model_without_a_part_to_compile_names_the_operator() -> None:
+@pytest.mark.parametrize("options", [{}, {"max_drop": 0.1}, {"measure_speed": True}], ids=str)
+def test_a_model_without_a_part_to_compile_is_not_refused(options: Any) -> None:
     model = model_of([node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
-    with pytest.raises(qg.UnsupportedOpError, match="NonZero"):
-        qg.quantize_and_compile(model, [floats(2, 3)], max_drop=0.1)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    made = qg.quantize_and_compile(model, [floats(2, 3)], **options)
+    assert type(made) is qg.DelegatedModel
+    np.testing.assert_array_equal(made(floats(2, 3)), np.nonzero(floats(2, 3)))
+    assert "nothing of this model is compiled" in str(made.report)
+    assert "NonZero" in str(made.report)
+
+
+def test_a_tail_that_onnxruntime_refuses_is_found_before_the_work() -> None:
+    model = detector()
+    model.graph.node[-1].op_type = "Unknown"
+    model.graph.node[-1].domain = "my.own"
+    model.opset_import.append(helper.make_opsetid("my.own", 1))
+    with pytest.raises(qg.UnsupportedOpError, match=r"my\.own"):
+        qg.quantize_and_compile(model, iter(lambda: pytest.fail("samples were read"), None))
 
 
 def test_the_tail_computes_shapes_itself() -> None:

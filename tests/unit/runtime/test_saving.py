@@ -15,7 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.runtime import saving
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input
+from quantglow.ops import Add
+from quantglow.runtime import archives, saving
+from quantglow.types import f32
 from tests.unit.small_network import small_model, small_samples
 
 
@@ -131,9 +135,9 @@ def resigned(members: dict[str, bytes], **changes: Any) -> None:
     """Change the manifest and make its hashes fit again, as an attacker would."""
     manifest = json.loads(members["manifest.json"])
     names = [name for name in members if name != "manifest.json"]
-    manifest["members"] = {name: saving.described(members[name]) for name in names}
+    manifest["members"] = {name: archives.described(members[name]) for name in names}
     manifest.update(changes)
-    manifest["sha256"] = saving.digest_of(manifest)
+    manifest["sha256"] = archives.digest_of(manifest)
     members["manifest.json"] = json.dumps(manifest).encode()
 
 
@@ -185,7 +189,7 @@ def test_pickled_arrays_are_refused(saved: Path) -> None:
 
 def test_a_constant_that_is_not_the_one_named_is_refused(saved: Path) -> None:
     def edit(members: dict[str, bytes]) -> None:
-        members["constants/0.npy"] = saving.npy(np.zeros(3, np.float32))
+        members["constants/0.npy"] = archives.npy(np.zeros(3, np.float32))
         resigned(members)
 
     with pytest.raises(qg.FileFormatError, match="constant"):
@@ -200,3 +204,29 @@ def test_a_damaged_report_is_refused(saved: Path, report: Any) -> None:
 
     with pytest.raises(qg.FileFormatError, match="report"):
         qg.load(repacked(saved, edit))
+
+
+def test_what_was_written_is_read_back_before_the_old_file_goes(
+    tmp_path: Path, compiled: Any, monkeypatch: Any
+) -> None:
+    path = tmp_path / "model.qgm"
+    path.write_bytes(b"old")
+    write = zipfile.ZipFile.writestr
+
+    def damaging(archive: zipfile.ZipFile, name: Any, data: Any) -> None:
+        is_array = str(name).startswith("constants/")
+        write(archive, name, data[:-1] + bytes([data[-1] ^ 1]) if is_array else data)
+
+    monkeypatch.setattr(zipfile.ZipFile, "writestr", damaging)
+    with pytest.raises(qg.FileFormatError, match=r"was not saved.*checksum of 'constants/0.npy'"):
+        compiled.save(path)
+    assert (os.listdir(tmp_path), path.read_bytes()) == (["model.qgm"], b"old")
+
+
+def test_a_graph_with_two_constants_of_one_name_is_not_saved(tmp_path: Path) -> None:
+    x = Input(name="x", tensor=f32(2))
+    first = Add(name="first", x=x, y=Constant(name="c", value=np.ones(2, np.float32)))
+    last = Add(name="last", x=first, y=Constant(name="c", value=np.zeros(2, np.float32)))
+    with pytest.raises(qg.FileFormatError, match=r"(?s)was not saved.*'c'.*Remedy"):
+        saving.save(tmp_path / "twice.qgm", Graph((x,), (("last", last),)), {})
+    assert os.listdir(tmp_path) == []

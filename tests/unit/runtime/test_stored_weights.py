@@ -136,6 +136,29 @@ def test_a_tensor_that_the_graph_has_comes_back_bit_for_bit(order: list[int], se
     np.testing.assert_array_equal(array_of(tensor), w)
 
 
+@pytest.mark.parametrize("is_raw", [True, False])
+def test_tensors_of_float16_are_stored_once(is_raw: bool) -> None:
+    model = large_model()
+    for tensor in model.graph.initializer:
+        array = array_of(tensor).astype(np.float16)
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+        if not is_raw:
+            tensor.ClearField("raw_data")
+            tensor.int32_data.extend(array.view(np.uint16).reshape(-1).tolist())
+    wide = {t.name: array_of(t).astype(np.float32) for t in model.graph.initializer}
+    name = next(name for name, array in wide.items() if array.shape == (64, 64, 1, 1))
+    constants = [
+        Constant(name="known", value=np.ascontiguousarray(wide[name].transpose(1, 0, 2, 3)))
+    ]
+    data, places = stored(model.SerializeToString(), constants, None)
+    assert places == {name: {"graph": "known", "perm": [1, 0, 2, 3]}}
+    found = {t.name: array_of(t) for t in restored(data, places, constants).proto.graph.initializer}
+    assert found[name].dtype == np.float16
+    assert len(data) < model.ByteSize() - 2 * wide[name].size
+    for key, array in found.items():
+        np.testing.assert_array_equal(array.astype(np.float32), wide[key])
+
+
 def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
     model = large_model()
     data, places = stored(model.SerializeToString(), [], lambda source: True)

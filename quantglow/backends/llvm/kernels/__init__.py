@@ -23,11 +23,15 @@ from quantglow.instr.program import Compute, Instruction
 
 
 def emit(step: Instruction, target: Target) -> KernelCall:
-    """The kernel call of an instruction.  Raises ``BackendError`` if there is no rule."""
+    """The kernel call of an instruction; one without items if there is nothing to write, so that
+    no generator plans tiles or blocks of nothing.  Raises ``BackendError`` if there is no rule.
+    """
     if isinstance(step, Compute):
         rule = emit_rules.get(type(step.op))
     else:
         rule = instruction_rules.get(type(step))
     if rule is None:
         raise BackendError(f"the LLVM backend has no rule for {step}")
+    if not any(view.type.size for view in (*step.outs, *step.inouts)):
+        return KernelCall("", (), items=0, work=0.0)
     return rule(step, target)  # type: ignore[arg-type]

@@ -9,7 +9,6 @@ multiplied in one step: 7 steps instead of 9, 37 instead of 42.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from quantglow.backends.llvm.kernels.convolution import ConvKernel
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.packing import panel_steps
 from quantglow.backends.llvm.kernels.tiling import Tile, choose_tile
+from quantglow.lazy import cached_property
 from quantglow.types import Array, DType
 
 MOST_ROWS = 8

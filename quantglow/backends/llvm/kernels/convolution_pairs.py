@@ -8,7 +8,6 @@ many steps of each kind there are, and where in the image each step reads.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, DotProduct, PairPro
 from quantglow.backends.llvm.kernels.geometry import Runs
 from quantglow.backends.llvm.kernels.packing import panel_channels, panel_steps
 from quantglow.graph.node import Constant
+from quantglow.lazy import cached_property
 from quantglow.types import Array
 
 RECORD_ALIGNMENT = 64

@@ -7,7 +7,6 @@ items they are shared among threads, and the constants packed by panels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
+from quantglow.lazy import cached_property
 from quantglow.ops import Conv
 from quantglow.types import Array
 

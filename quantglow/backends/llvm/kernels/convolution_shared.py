@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from quantglow.backends.llvm.kernels.epilogue import channel_order
 from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.tiling import Tile, all_cycles, choose_shared_tile, choose_tile
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS
+from quantglow.lazy import cached_property
 from quantglow.types import Array
 
 MOST_VECTORS = 4

@@ -12,7 +12,6 @@ rest has registers of its own, so nothing beyond a run's last step is read.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from quantglow.backends.llvm.kernels.convolution_loops import Place
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.packing import panel_steps
 from quantglow.backends.llvm.kernels.tiling import Tile
+from quantglow.lazy import cached_property
 from quantglow.types import Array, DType
 
 ROWS = 16
@@ -53,7 +53,8 @@ class TilesConvKernel(ConvKernel):
     @property
     def pays(self) -> bool:
         """Whether the form exists and enough of each tile is used."""
-        if self.step.inputs[0].type.dtype is not DType.U8:
+        x = self.step.inputs[0].type
+        if x.dtype is not DType.U8 or not x.size:
             return False
         blocks = self._blocks(self.tile.rows, self.tile.columns)
         pixels = sum(block.pixels for block in blocks) / (ROWS * len(blocks))

@@ -8,7 +8,6 @@ output channel.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.kernels.tiling import StepCost
 from quantglow.backends.llvm.target import Dot, Target
+from quantglow.lazy import cached_property
 from quantglow.types import Array, DType
 
 STEP_NBYTES = 4

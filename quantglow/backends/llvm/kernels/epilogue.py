@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from quantglow.backends.llvm.kernels.weight_sums import channel_sums
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
 from quantglow.graph.node import Constant
+from quantglow.lazy import cached_property
 from quantglow.ops import Conv
 from quantglow.ops.activation import X
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier

@@ -1,4 +1,6 @@
-"""``Gather`` and ``Scatter`` of rows, ``TopK`` by insertion.  No index leads outside of a view."""
+"""``Gather`` and ``Scatter`` of rows, ``TopK`` by insertion.  No index leads outside of a view: one
+that would is kept for ``KernelCall.checked``.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,11 @@ def load_index(b: Builder, view: View, pointer: Value, position: Value) -> Value
     return raw if element == "i64" else b.cast("sext", element, raw, "i64")
 
 
-def from_the_end(b: Builder, index: Value, size: int) -> Value:
-    """Negative indices count from the end."""
+def from_the_end(b: Builder, index: Value, size: int) -> tuple[Value, Value]:
+    """An index counted from the begin, and whether it is out of range."""
     negative = b.compare("slt", "i64", index, "0")
-    return b.select("i64", negative, b.add(index, size), index)
+    found = b.select("i64", negative, b.add(index, size), index)
+    return found, b.compare("uge", "i64", found, str(size))
 
 
 @emits(Gather)
@@ -40,14 +43,16 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
     outer, count, inner = step.output.shape
     rows = x.shape[1]
     b = Builder()
-    result, source, chosen = b.kernel(3)
+    result, source, chosen, outside = b.kernel(4)
     copy = _RowCopy(b, target, x.type.dtype, inner)
     outer_strides = (byte_strides(step.output), byte_strides(x))
     with b.loop("%begin", "%end") as item:
         block, position = b.divide(item, count) if outer > 1 else ("0", item)
-        index = from_the_end(b, load_index(b, indices, chosen, position), rows)
-        index = b.call("llvm.smax.i64", "i64", ("i64", index), ("i64", "0"))
-        index = b.call("llvm.smin.i64", "i64", ("i64", index), ("i64", str(rows - 1)))
+        given = load_index(b, indices, chosen, position)
+        index, is_outside = from_the_end(b, given, rows)
+        with b.when(is_outside):
+            b.store("i64", given, outside)
+        index = b.select("i64", is_outside, "0", index)
         to, at = (
             b.at(b.at(pointer, b.mul(block, strides[0])), b.mul(row, strides[1]))
             for pointer, strides, row in zip(
@@ -56,7 +61,8 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
         )
         copy.emit(to, at)
     work = outer * count * (4 + inner / 8)
-    return KernelCall(b.finish(), (step.output, x, indices), outer * count, work, "gather")
+    pointers = (step.output, x, indices)
+    return KernelCall(b.finish(), pointers, outer * count, work, "gather", checked=True)
 
 
 Combine = Callable[[Value, Value, int], Value]
@@ -97,20 +103,24 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
     x, indices, updates = step.inputs
     rows, inner = step.output.shape
     b = Builder()
-    result, source, chosen, new = b.kernel(4)
+    result, source, chosen, new, outside = b.kernel(5)
     to_stride, x_stride = byte_strides(step.output)[0], byte_strides(x)[0]
     with b.loop(0, rows) as row:
         to, at = b.at(result, b.mul(row, to_stride)), b.at(source, b.mul(row, x_stride))
         _RowCopy(b, target, x.type.dtype, inner).emit(to, at)
     combine = _combination(b, op.reduction, x.type.dtype)
     with b.loop(0, indices.shape[0]) as position:
-        index = from_the_end(b, load_index(b, indices, chosen, position), rows)
-        with b.when(b.compare("ult", "i64", index, str(rows))):
+        given = load_index(b, indices, chosen, position)
+        index, is_outside = from_the_end(b, given, rows)
+        with b.when(is_outside):
+            b.store("i64", given, outside)
+        with b.when(b.op("xor", "i1", is_outside, "true")):
             at = b.at(new, b.mul(position, byte_strides(updates)[0]))
             to = b.at(result, b.mul(index, to_stride))
             _RowCopy(b, target, x.type.dtype, inner, combine).emit(to, at)
     work = op.type.size + updates.type.size
-    return KernelCall(b.finish(), (step.output, x, indices, updates), 1, work, "scatter")
+    pointers = (step.output, x, indices, updates)
+    return KernelCall(b.finish(), pointers, 1, work, "scatter", checked=True)
 
 
 def _combination(b: Builder, reduction: str, dtype: DType) -> Combine | None:

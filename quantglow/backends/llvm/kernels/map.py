@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.kernel import KernelCall, emits
@@ -17,6 +16,7 @@ from quantglow.backends.llvm.kernels.strided import interleaved, load_kind, stor
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS, Piece
 from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute
+from quantglow.lazy import cached_property
 from quantglow.ops import Map
 from quantglow.ops.expression import Expr
 from quantglow.types import DType

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernel import KernelCall, emits
@@ -24,6 +23,7 @@ from quantglow.backends.llvm.kernels.strided import (
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS, Piece
 from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute, View
+from quantglow.lazy import cached_property
 from quantglow.ops import AveragePool, MaxPool
 from quantglow.types import Array, DType
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernels.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS
 from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import View
+from quantglow.lazy import cached_property
 from quantglow.ops import MatMul
 
 

@@ -8,13 +8,13 @@ negated.  All of it wraps around alike, so the int32 result is exact where it fi
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from quantglow.backends.llvm.builder import Value, splat, vector
 from quantglow.backends.llvm.kernels.dot import STEP_NBYTES, DotProduct
 from quantglow.backends.llvm.kernels.partial import load_partial
 from quantglow.backends.llvm.kernels.product_words import PANEL_NBYTES, IntegerProduct
 from quantglow.backends.llvm.target import Dot, Target
+from quantglow.lazy import cached_property
 from quantglow.ops import MatMul
 from quantglow.types import DType
 

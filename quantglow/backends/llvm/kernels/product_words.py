@@ -4,7 +4,6 @@ int16."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 from quantglow.backends.llvm.builder import Value, f32, splat, vector
 from quantglow.backends.llvm.kernels import vectors
@@ -12,6 +11,7 @@ from quantglow.backends.llvm.kernels.partial import load_partial
 from quantglow.backends.llvm.kernels.product import Product
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS
 from quantglow.instr.program import View
+from quantglow.lazy import cached_property
 from quantglow.types import DType
 
 PANEL_NBYTES = 256 * 1024

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.kernel import KernelCall
@@ -20,6 +19,7 @@ from quantglow.backends.llvm.kernels.strided import (
 from quantglow.backends.llvm.kernels.vectors import ELEMENTS, Piece, pieces
 from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import View
+from quantglow.lazy import cached_property
 from quantglow.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.types import DType
 

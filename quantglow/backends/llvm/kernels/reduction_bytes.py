@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from quantglow.backends.llvm.builder import Value, splat, vector
 from quantglow.backends.llvm.kernels.reduction import ReduceKernel
 from quantglow.backends.llvm.kernels.strided import load_strided
 from quantglow.backends.llvm.kernels.vectors import Piece, pieces
+from quantglow.lazy import cached_property
 from quantglow.types import DType
 
 ROWS = 256

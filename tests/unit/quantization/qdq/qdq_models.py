@@ -84,6 +84,13 @@ class QdqModel:
         info = np.iinfo(dtype)
         return self.random.integers(info.min, info.max, shape, dtype, endpoint=True)
 
+    def weight_codes(self, shape: tuple[int, ...], dtype: Any = INT8) -> np.ndarray:
+        """Codes of weights.  Signed ones have seven bits: without VNNI onnxruntime's integer
+        operators saturate the sum of two products at 16 bits.
+        """
+        codes = self.codes(shape, dtype)
+        return codes // 2 if dtype is INT8 else codes
+
     def weights(
         self, shape: tuple[int, ...], axis: int, zero_point: int = 0, dtype: Any = INT8
     ) -> str:

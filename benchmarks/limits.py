@@ -1,0 +1,282 @@
+"""Forms of compiled operators that onnxruntime computes: where each begins, and the reason given.
+
+Each is shown by two models of one node, the last that is compiled and the first that is not;
+``tests/e2e/test_limits.py`` tries them, and that no reason of an importer is missing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+from quantglow.errors import UnsupportedOpError
+from quantglow.frontend import import_model
+from quantglow.frontend.context import IMPORTERS, ML
+from quantglow.frontend.operators.recurrent import MOST_STEPS
+from quantglow.frontend.operators.transforms import MOST_WHOLE
+from quantglow.ops.external import External
+
+Operand = tuple[int, ...] | NDArray[Any] | None
+"""The shape of a float input, a known array, or nothing."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """``form`` of ``operators`` is not compiled; ``within`` and ``beyond`` make a model on either
+    side, ``reason`` is part of what the report says of ``beyond``."""
+
+    operators: str
+    form: str
+    reason: str
+    within: Callable[[], onnx.ModelProto]
+    beyond: Callable[[], onnx.ModelProto]
+
+
+def node(
+    op: str,
+    *operands: Operand,
+    opset: int = 20,
+    domain: str = "",
+    outputs: int = 1,
+    **settings: Any,
+) -> onnx.ModelProto:
+    """A model of one node; the types of its results are inferred where nothing is declared."""
+    names = ["" if operand is None else f"x{i}" for i, operand in enumerate(operands)]
+    results = [f"y{i}" for i in range(outputs)]
+    made = helper.make_node(op, names, results, name="n", domain=domain, **settings)
+    pairs = list(zip(names, operands, strict=True))
+    graph = helper.make_graph(
+        [made],
+        "limit",
+        [helper.make_tensor_value_info(n, 1, o) for n, o in pairs if isinstance(o, tuple)],
+        [helper.make_tensor_value_info(name, 1, None) for name in results],
+        [numpy_helper.from_array(o, n) for n, o in pairs if isinstance(o, np.ndarray)],
+    )
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid(ML, 3)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10)
+
+
+def reasons(model: onnx.ModelProto) -> list[str]:
+    """Why nodes of a model are not compiled; empty if all are."""
+    try:
+        graph = import_model(model, delegate=True)
+    except UnsupportedOpError as error:
+        return list(error.problems)
+    return [found.reason for found in graph.nodes if isinstance(found, External)]
+
+
+def ones(*shape: int) -> NDArray[np.float32]:
+    return np.full(shape, 0.1, np.float32)
+
+
+def recurrent(steps: int, lengths: Operand = None, **settings: Any) -> onnx.ModelProto:
+    """A GRU; ``lengths`` of the two sequences."""
+    return node(
+        "GRU",
+        (steps, 2, 3),
+        ones(1, 12, 3),
+        ones(1, 12, 4),
+        None,
+        lengths,
+        hidden_size=4,
+        **settings,
+    )
+
+
+def forgetful(coupled: int) -> onnx.ModelProto:
+    """An LSTM whose input and forget gates may be one."""
+    weights = ones(1, 16, 3), ones(1, 16, 4)
+    return node("LSTM", (2, 1, 3), *weights, hidden_size=4, input_forget=coupled)
+
+
+def convolution(axes: int) -> onnx.ModelProto:
+    return node("Conv", (1, 2, *(4,) * axes), ones(3, 2, *(3,) * axes))
+
+
+def pool(axes: int) -> onnx.ModelProto:
+    return node("MaxPool", (1, 2, *(4,) * axes), kernel_shape=[2] * axes)
+
+
+def grid(*size: int) -> onnx.ModelProto:
+    return node("GridSample", (1, 2, *size), ones(1, *size, len(size)))
+
+
+def resize(*sizes: int, **settings: Any) -> onnx.ModelProto:
+    return node("Resize", (1, 2, 4, 4), None, None, np.array(sizes, np.int64), **settings)
+
+
+def pad(width: int, mode: str = "reflect") -> onnx.ModelProto:
+    return node("Pad", (2, 4), np.array([0, width, 0, 0], np.int64), mode=mode)
+
+
+def transform(length: int) -> onnx.ModelProto:
+    return node("DFT", (1, length, 1), None, np.array(1, np.int64))
+
+
+def training(mode: int) -> onnx.ModelProto:
+    moments = (ones(2) for _ in range(4))
+    return node(
+        "BatchNormalization", (1, 2, 4, 4), *moments, outputs=1 + 2 * mode, training_mode=mode
+    )
+
+
+def regressor(kind: str) -> onnx.ModelProto:
+    return node(
+        "LinearRegressor",
+        (2, 3),
+        domain=ML,
+        coefficients=[0.1] * 6,
+        targets=2,
+        post_transform=kind,
+    )
+
+
+def categories(**settings: Any) -> onnx.ModelProto:
+    return node("OneHotEncoder", (2, 3), domain=ML, **settings)
+
+
+def largest(known: bool) -> onnx.ModelProto:
+    """TopK with a number that is known, or computed from an input."""
+    made = node("TopK", (2, 8), np.array([3], np.int64), outputs=2)
+    made.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    if not known:
+        count = helper.make_node("Cast", ["k"], ["x1"], to=onnx.TensorProto.INT64)
+        made.graph.node.insert(0, count)
+        made.graph.input.append(helper.make_tensor_value_info("k", 1, [1]))
+        del made.graph.initializer[:]
+    return made
+
+
+def prime(above: int) -> int:
+    """The first prime number above one: its transforms do not split in two."""
+    number = above + 1
+    while any(number % factor == 0 for factor in range(2, int(number**0.5) + 1)):
+        number += 1
+    return number
+
+
+RNNS = "GRU, LSTM, RNN"
+LIMITS = (
+    Limit(
+        RNNS,
+        f"more than {MOST_STEPS} steps",
+        f"more than the {MOST_STEPS} that are unrolled",
+        lambda: recurrent(MOST_STEPS),
+        lambda: recurrent(MOST_STEPS + 1),
+    ),
+    Limit(
+        RNNS,
+        "sequences of different lengths in a batch",
+        "sequences differ in length",
+        lambda: recurrent(3, np.array([3, 3], np.int32)),
+        lambda: recurrent(3, np.array([3, 2], np.int32)),
+    ),
+    Limit(
+        "LSTM", "`input_forget`", "couples the gates", lambda: forgetful(0), lambda: forgetful(1)
+    ),
+    Limit(
+        "Conv, ConvTranspose",
+        "three spatial axes",
+        "3 spatial axes; 1 and 2 are supported",
+        lambda: convolution(2),
+        lambda: convolution(3),
+    ),
+    Limit(
+        "AveragePool, LpPool, MaxPool",
+        "three spatial axes",
+        "3 spatial axes; 1 and 2 are supported",
+        lambda: pool(2),
+        lambda: pool(3),
+    ),
+    Limit(
+        "GridSample",
+        "three spatial axes",
+        "3 spatial axes; 2 are supported",
+        lambda: grid(3, 3),
+        lambda: grid(3, 3, 3),
+    ),
+    Limit(
+        "Resize, Upsample",
+        "antialiasing",
+        "antialias is set",
+        lambda: resize(1, 2, 8, 8, mode="linear"),
+        lambda: resize(1, 2, 8, 8, mode="linear", antialias=1),
+    ),
+    Limit(
+        "Resize, Upsample",
+        "of the batch or the channels",
+        "resizes the batch or channel axis",
+        lambda: resize(1, 2, 8, 8),
+        lambda: resize(1, 4, 8, 8),
+    ),
+    Limit(
+        "Pad",
+        "`reflect` or `wrap` wider than the axis",
+        "pads wider than axis 1 of 4",
+        lambda: pad(3),
+        lambda: pad(4),
+    ),
+    Limit(
+        "DFT, STFT",
+        f"lengths without factors whose matrix has more than {MOST_WHOLE} elements",
+        "the matrix of",
+        lambda: transform(512),
+        lambda: transform(prime(MOST_WHOLE // 1000)),
+    ),
+    Limit(
+        "BatchNormalization, Dropout",
+        "training",
+        "training_mode is set",
+        lambda: training(0),
+        lambda: training(1),
+    ),
+    Limit(
+        "LinearClassifier, LinearRegressor",
+        "`SOFTMAX_ZERO`, `PROBIT`",
+        "post_transform PROBIT",
+        lambda: regressor("LOGISTIC"),
+        lambda: regressor("PROBIT"),
+    ),
+    Limit(
+        "OneHotEncoder",
+        "categories that are strings, or unknown ones forbidden",
+        "(zeros = 0)",
+        lambda: categories(cats_int64s=[0, 1]),
+        lambda: categories(cats_int64s=[0, 1], zeros=0),
+    ),
+    Limit(
+        "any",
+        "operands that set shapes (`k`, axes, sizes, pads), or weights, computed at run time",
+        "is computed at run time",
+        lambda: largest(known=True),
+        lambda: largest(known=False),
+    ),
+)
+
+
+def lines() -> Iterator[str]:
+    """Markdown: a line for each operator or group of them."""
+    yield "\nForms of compiled operators that onnxruntime computes; the report has each reason:\n\n"
+    forms: dict[str, list[str]] = {}
+    for limit in LIMITS:
+        forms.setdefault(limit.operators, []).append(limit.form)
+    for operators, found in forms.items():
+        yield f"- {operators}: {'; '.join(found)}\n"
+
+
+def classical() -> str:
+    """The operators of ai.onnx.ml in a sentence."""
+    schemas = onnx.defs.get_all_schemas_with_history()
+    names = sorted({schema.name for schema in schemas if schema.domain == ML})
+    ours = [name for name in names if f"{ML}.{name}" in IMPORTERS]
+    others = [name for name in names if name not in ours]
+    return (
+        f"{', '.join(ours)} of {ML} are compiled, {', '.join(others)} are not; nor are strings, "
+        "sequences and maps of any operator."
+    )

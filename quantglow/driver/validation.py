@@ -1,0 +1,129 @@
+"""``validation_data``: samples for the check, with or without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quantglow.errors import CalibrationError
+from quantglow.graph.case import Case
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Signature
+from quantglow.profiling.data import Feeds, feeds_of, is_one, samples_in
+from quantglow.report.headline import RightAnswers
+from quantglow.types import Array
+
+LABELS = "labels"
+"""Name of the array of labels beside the arrays of the inputs."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Samples of one model batch each, and the labels of each, if there are any."""
+
+    samples: list[Feeds]
+    labels: list[Array] | None = None
+
+    @staticmethod
+    def of(data: Any, signature: Signature) -> Validation:
+        """Samples as calibration takes them; a dict or ``.npz`` file may have ``LABELS``, too: the
+        index of the right class for each row.  Raises ``CalibrationError``.
+        """
+        given = list[Any]()
+        names = [port.name for port in signature.inputs]
+        samples, owners = list[Feeds](), list[int]()
+        for feeds in feeds_of(_unlabelled(data, names, given), signature):
+            samples.append(feeds)
+            owners.append(len(given) - 1)
+        if not samples:
+            raise CalibrationError("validation_data holds no samples. Remedy: pass at least one.")
+        labelled = [labels is not None for labels in given]
+        if any(labelled) != all(labelled):
+            raise CalibrationError(
+                f"sample {labelled.index(False)} of validation_data has no {LABELS!r}, others "
+                "have. Remedy: label all of them or none."
+            )
+        if not any(labelled):
+            return Validation(samples)
+        counts = [owners.count(index) for index in range(len(given))]
+        cut = [_cut(labels, n, i) for i, (labels, n) in enumerate(zip(given, counts, strict=True))]
+        return Validation(samples, [labels for own in cut for labels in own])
+
+    def at(self, case: Case, family: Family) -> Validation:
+        """The samples of a case."""
+        places = [
+            index
+            for index, feeds in enumerate(self.samples)
+            if Case.fitting(feeds, family.deciding) == case
+        ]
+        labels = None if self.labels is None else [self.labels[index] for index in places]
+        return Validation([self.samples[index] for index in places], labels)
+
+    def check(self, graph: Graph) -> None:
+        """Raise ``CalibrationError`` for labels that are of no output of the graph."""
+        shapes = [node.type.shape for _, node in graph.outputs]
+        if self.labels and self.position(shapes) is None:
+            raise CalibrationError(
+                f"validation_data has {self.labels[0].size} label(s) a batch, but no output has "
+                f"one row of class scores for each: {shapes}. Remedy: give one class index a row, "
+                "or leave the labels out."
+            )
+
+    def position(self, shapes: Sequence[tuple[int, ...]]) -> int | None:
+        """The first output whose last axis holds the scores of classes for each label."""
+        assert self.labels
+        size = self.labels[0].size
+        fitting = (
+            index
+            for index, shape in enumerate(shapes)
+            if len(shape) > 1 and shape[-1] > 1 and np.prod(shape[:-1]) == size
+        )
+        return next(fitting, None)
+
+    def right(
+        self, wanted: Sequence[Sequence[Array]], found: Sequence[Sequence[Array]]
+    ) -> RightAnswers | None:
+        """Shares of the labels that both models find; None without labels."""
+        if not self.labels or not wanted:
+            return None
+        position = self.position([array.shape for array in wanted[0]])
+        if position is None:
+            return None
+        labels = np.concatenate([own.reshape(-1) for own in self.labels[: len(wanted)]])
+        shares = [
+            float(
+                np.mean(
+                    np.concatenate([r[position].argmax(-1).reshape(-1) for r in results]) == labels
+                )
+            )
+            for results in (wanted, found)
+        ]
+        return RightAnswers(labels.size, *shares)
+
+
+def _unlabelled(data: Any, names: Sequence[str], labels: list[Any]) -> Any:
+    """The data without labels, which go to ``labels``, None for a sample that has none."""
+
+    def taken() -> Iterator[Any]:
+        for sample in samples_in(data):
+            has_labels = isinstance(sample, Mapping) and LABELS in sample and LABELS not in names
+            labels.append(sample[LABELS] if has_labels else None)
+            yield {n: a for n, a in sample.items() if n != LABELS} if has_labels else sample
+
+    return next(taken()) if is_one(data) else taken()
+
+
+def _cut(labels: Any, batches: int, index: int) -> list[Array]:
+    """The labels of each batch of a sample."""
+    array = np.asarray(labels)
+    rows = array.reshape(1) if array.ndim == 0 else array
+    if array.dtype.kind not in "iu" or len(rows) % batches or not rows.size:
+        raise CalibrationError(
+            f"the labels of sample {index} of validation_data are {array.dtype} of shape "
+            f"{array.shape}. Remedy: give integers, one class index for each row of the inputs."
+        )
+    return np.split(rows, batches)

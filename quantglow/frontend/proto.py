@@ -1,0 +1,61 @@
+"""Parts of a ``ModelProto``: nodes, tensors and operator sets, of subgraphs and functions, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+OLDEST_OPSET = 7
+"""Of standard operators that are imported."""
+
+MAX_NBYTES = 2**31 - 1
+"""Protobuf's own limit for one message: of all weights, wherever they are stored."""
+
+TOO_LARGE = "the model and its weights are larger than 2 GiB; split the model"
+
+
+def opset_of(proto: onnx.ModelProto) -> int:
+    """The version of the standard operators; 1 where the model does not say."""
+    return opsets_of(proto).get("", 1)
+
+
+def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    """Version by domain; the standard domain is called ``""``."""
+    return {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+
+
+def all_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    """Initializers and attribute tensors of the graph, its subgraphs and the local functions."""
+    yield from graph_tensors(proto.graph)
+    for attribute in (a for node in every_node(proto) for a in node.attribute):
+        yield from (attribute.t, *attribute.tensors)
+        for graph in (attribute.g, *attribute.graphs):
+            yield from graph_tensors(graph)
+        for sparse in (attribute.sparse_tensor, *attribute.sparse_tensors):
+            yield from (sparse.values, sparse.indices)
+
+
+def graph_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+
+
+def every_node(proto: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of the graph and of the local functions, with those of their subgraphs."""
+    yield from all_nodes(proto.graph.node)
+    for function in proto.functions:
+        yield from all_nodes(function.node)
+
+
+def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """The nodes and, depth first, those of their subgraphs, however deep."""
+    waiting = [iter(nodes)]
+    while waiting:
+        if (node := next(waiting[-1], None)) is None:
+            waiting.pop()
+            continue
+        yield node
+        graphs = [g for a in node.attribute for g in (a.g, *a.graphs) if g.node]
+        waiting.extend(iter(graph.node) for graph in reversed(graphs))

@@ -1,0 +1,251 @@
+"""Calls of Python functions in a child process, for foreign code that may crash, hang or exhaust
+memory: the child ends, this process gets a typed error.
+
+::
+
+    with started("package.module:function", arrays, {"seed": 3}, seconds=60) as call:
+        ...                      # the child already works
+        results = call.result()  # raises IsolationError
+
+The function takes a list of arrays and keyword arguments that JSON holds, and returns a list of
+arrays.  It is imported by name in a fresh interpreter that sees nothing of the caller's program, so
+scripts without a ``__main__`` guard, notebooks, ``python -c`` and threads may call it.  Data goes
+through unnamed temporary files, never through pickle, and no file is left, whatever ends first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantglow.errors import QuantglowError
+
+Array = NDArray[Any]
+
+INSIDE = "QUANTGLOW_ISOLATED"
+"""Environment variable of a child.  A child starts no child: where an application that embeds
+Python names itself as the interpreter, it does not start itself again and again."""
+
+MARGIN = 5.0
+"""Seconds after its time limit at which a child ends itself, whatever its parent does."""
+
+SAID = 500
+"""Characters of the child's last words on stderr that a message quotes."""
+
+BEGIN = "import sys; sys.path[:] = {path}; from quantglow.isolation import serve; serve{arguments}"
+
+
+class IsolationError(QuantglowError):
+    """A call in a child process gave no result."""
+
+
+class RaisedInChild(IsolationError):
+    """The function raised; ``kind`` is the name of the exception's type."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {message}" if message else kind)
+
+
+class ChildDied(IsolationError):
+    """The process ended without a result: by a signal, or by an exit code."""
+
+
+class ChildTimeout(IsolationError):
+    """The process was ended because it took longer than its time limit."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call under way in a child process."""
+
+    process: subprocess.Popen[bytes]
+    line: socket.socket
+    found: IO[bytes]
+    said: IO[bytes]
+    seconds: float
+    end: float
+
+    def result(self) -> list[Array]:
+        """The arrays that the function returns.  Raises ``IsolationError``."""
+        # Not wait(timeout): Ctrl-C at the wrong moment in it leaves a lock that kill() waits for.
+        self.line.settimeout(max(0.001, self.end - time.monotonic()))
+        try:
+            self.line.recv(1)  # ends when the child does
+            code = self.process.wait()
+        except TimeoutError:
+            code = -signal.SIGALRM
+        if code == -signal.SIGALRM:
+            raise ChildTimeout(f"it took longer than {self.seconds:g} s and was ended")
+        if code:
+            raise ChildDied(f"{ending(code)}{self._last_words()}")
+        self.found.seek(0)
+        try:
+            facts, arrays = read_message(self.found)
+        except (ValueError, LookupError, EOFError):
+            raise ChildDied(f"its process ended without a result{self._last_words()}") from None
+        if facts:
+            raise RaisedInChild(facts["kind"], facts["message"])
+        return arrays
+
+    def _last_words(self) -> str:
+        size = self.said.seek(0, os.SEEK_END)
+        self.said.seek(max(0, size - SAID))
+        words = " ".join(self.said.read().decode("utf-8", "replace").split())
+        return f": {words}" if words else ""
+
+
+@contextmanager
+def started(
+    place: str,
+    arrays: Sequence[Array] = (),
+    facts: Mapping[str, Any] | None = None,
+    *,
+    seconds: float,
+    nbytes: int | None = None,
+) -> Iterator[Call]:
+    """Start ``place`` ("package.module:function") in a child, which ends with the block at latest.
+
+    ``seconds`` bounds the time from here, ``nbytes`` the memory the function may add to that of
+    the interpreter (Linux; default: what is available now).  Raises ``IsolationError``.
+    """
+    if os.environ.get(INSIDE) or getattr(sys, "frozen", False):
+        raise ChildDied("no child process is started from one, nor from a frozen application")
+    with ExitStack() as stack:
+        given, found, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        limit = available_nbytes() if nbytes is None else nbytes
+        job = {"place": place, "facts": dict(facts or {}), "nbytes": limit}
+        write_message(given, job, arrays)
+        given.seek(0)
+        line, lifeline = map(stack.enter_context, socket.socketpair())
+        files = (given.fileno(), found.fileno(), lifeline.fileno())
+        begin = BEGIN.format(path=[*map(str, sys.path)], arguments=(*files, seconds + MARGIN))
+        end = time.monotonic() + seconds
+        try:
+            process = subprocess.Popen(
+                # -P: a file json.py in the current folder is not the module json.
+                [sys.executable, "-P", "-c", begin],
+                pass_fds=files,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env={**os.environ, INSIDE: "1"},
+                start_new_session=True,  # Ctrl-C in a terminal comes to the caller alone
+            )
+        except (OSError, TypeError, ValueError) as error:
+            raise ChildDied(f"no child process can be started: {error}") from error
+        try:
+            lifeline.close()
+            yield Call(process, line, found, said, seconds, end)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def called(
+    place: str,
+    arrays: Sequence[Array] = (),
+    facts: Mapping[str, Any] | None = None,
+    *,
+    seconds: float,
+    nbytes: int | None = None,
+) -> list[Array]:
+    """``started`` and its result.  Raises ``IsolationError``."""
+    with started(place, arrays, facts, seconds=seconds, nbytes=nbytes) as call:
+        return call.result()
+
+
+def serve(given: int, found: int, lifeline: int, seconds: float) -> None:
+    """The child: read a call from one open file, write its result to the other, end the process."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    end_with(lifeline)
+    with open(given, "rb") as source:
+        message, arrays = read_message(source)
+    with open(found, "wb") as target:
+        try:
+            bound_memory(message["nbytes"])
+            module, name = message["place"].split(":")
+            results = getattr(import_module(module), name)(arrays, **message["facts"])
+            write_message(target, {}, results)
+        except Exception as error:  # noqa: BLE001 - the caller raises it
+            target.seek(0)
+            target.truncate()
+            write_message(target, {"kind": type(error).__name__, "message": str(error)}, [])
+    os._exit(0)  # the result is written: nothing is lost if a library would crash while it unloads
+
+
+def end_with(lifeline: int) -> None:
+    """End this process when the other end of a socket closes, as it does however the parent ends.
+
+    The system sends a signal that Python does not handle: it ends foreign code, too.
+    """
+    signal.signal(signal.SIGIO, signal.SIG_DFL)
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(
+        lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK
+    )
+    with suppress(BlockingIOError):  # what it raises while the other end is open
+        os._exit(1 + len(os.read(lifeline, 1)))
+
+
+def bound_memory(nbytes: int | None) -> None:
+    """Let this process take ``nbytes`` more; a system short of memory ends it before others."""
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    with suppress(OSError, ValueError):
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        if nbytes is not None:
+            limit = pages * resource.getpagesize() + nbytes
+            _, most = resource.getrlimit(resource.RLIMIT_AS)
+            capped = limit if most == resource.RLIM_INFINITY else min(limit, most)
+            resource.setrlimit(resource.RLIMIT_AS, (capped, most))
+
+
+def available_nbytes() -> int | None:
+    """Memory that is free or can be freed without swapping; None where the system does not say."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def ending(code: int) -> str:
+    """How a process ended, from its exit code."""
+    if code > 0:
+        return f"its process ended with exit code {code}"
+    known = {int(s): s.name for s in signal.Signals}
+    short = ", as by a system that is short of memory" if code == -signal.SIGKILL else ""
+    return f"its process was ended by signal {-code} ({known.get(-code, 'unknown')}{short})"
+
+
+def write_message(file: IO[bytes], facts: Mapping[str, Any], arrays: Sequence[Array]) -> None:
+    """Facts as one line of JSON, then the arrays.  Raises ``ValueError`` for arrays of objects."""
+    file.write(json.dumps({"facts": facts, "arrays": len(arrays)}).encode() + b"\n")
+    for array in arrays:
+        np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+
+
+def read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
+    """What ``write_message`` wrote.  Raises ``ValueError`` or ``LookupError`` for anything else."""
+    head = json.loads(file.readline())
+    count = range(head["arrays"])
+    return head["facts"], [np.lib.format.read_array(file, allow_pickle=False) for _ in count]

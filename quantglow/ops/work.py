@@ -1,0 +1,28 @@
+"""Work of operators, estimated from types alone."""
+
+from __future__ import annotations
+
+import math
+
+from quantglow.graph.node import Node
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.convolution import MatMul
+
+ELEMENT_WORK = 20
+"""Multiply-accumulates of a matrix product in the time in which NumPy moves one element."""
+
+
+def macs_of(node: Node) -> int:
+    """Multiply-accumulates of products; 0 for other operators."""
+    if isinstance(node, MatMul):
+        return node.type.size * node.x.type.shape[-1]
+    if not isinstance(node, Contraction):
+        return 0
+    return node.type.size * (node.w.type.size // max(node.w.type.shape[-1], 1))
+
+
+def work_of(node: Node) -> int:
+    """Time of ``Node.evaluate``, in multiply-accumulates of a matrix product."""
+    taps = math.prod(getattr(node, "kernel", ()))
+    moved = node.type.size * taps + sum(operand.type.size for operand in node.operands)
+    return macs_of(node) + ELEMENT_WORK * moved

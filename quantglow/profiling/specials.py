@@ -1,0 +1,124 @@
+"""Infinities and NaN that a model brings itself, and where they may go.
+
+A mask hides attention scores by -inf, and a maximum pads with it: a Constant or a Pad holds the
+number, sums and choices carry it on, and a Softmax or a maximum makes finite numbers of it.
+NaN marks results that do not exist: a choice between it and a number leads to an output.
+Infinities that no operand brings come from the data (an overflow, a logarithm of 0, a quotient),
+and so does NaN that is more than moved.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import product
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import (
+    Concat,
+    Expand,
+    Gather,
+    LogSoftmax,
+    Map,
+    Pad,
+    PRelu,
+    Reshape,
+    Resize,
+    Scatter,
+    Slice,
+    Transpose,
+    Where,
+)
+from quantglow.ops.binary import Binary
+from quantglow.ops.unary import Unary
+from quantglow.types import Array
+
+Specials = frozenset[float]
+"""Those of -inf, inf and NaN that a value includes.  NaN is the object ``math.nan``."""
+
+NONE: Specials = frozenset()
+BOTH: Specials = frozenset((-math.inf, math.inf))
+ABSENT: Specials = frozenset((math.nan,))
+
+MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Scatter, Slice, Transpose, Where)
+CARRIERS = (*MOVES, Binary, LogSoftmax, Map, PRelu, Unary)
+"""Operators each of whose results depends on few values, so that one special value shows."""
+
+FINITE = (-1.0, 1.0)
+"""Stand for all finite values."""
+
+
+def moves(node: Node) -> bool:
+    """Whether every result is a number of an operand, or one that the node brings."""
+    match node:
+        case Resize():
+            return node.mode == "nearest"
+        case Scatter():
+            return node.reduction == "none"
+    return isinstance(node, MOVES)
+
+
+def text_of(specials: Specials) -> str:
+    """The special values for a message: ``-inf``, or ``-inf and inf``."""
+    return " and ".join(sorted("NaN" if math.isnan(s) else str(s) for s in specials))
+
+
+def brought(node: Node) -> Specials:
+    """The special values that a node has without its operands."""
+    if isinstance(node, Constant):
+        is_finite = not node.type.dtype.is_float or all(map(math.isfinite, node.extremes))
+        return NONE if is_finite else specials_in(node.value)
+    if isinstance(node, Pad):
+        return specials_in(np.float64(node.value))
+    if isinstance(node, Map):
+        numbers = [part.value for part in node.expression.parts() if part.op == "f"]
+        return specials_in(np.array(numbers, np.float64))
+    return NONE
+
+
+def specials_in(values: Array | np.floating) -> Specials:
+    """The special values among numbers."""
+    found = {-math.inf: values == -math.inf, math.inf: values == math.inf}
+    found[math.nan] = np.isnan(values)
+    return frozenset(special for special, places in found.items() if places.any())
+
+
+def specials_of(node: Node, of: Callable[[Node], Specials]) -> Specials:
+    """The special values that the value of a node may include where its operands include those
+    ``of`` says, no finite number overflows, and no infinities make NaN.
+    """
+    if not node.type.dtype.is_float:
+        return NONE
+    operands = [of(o) for o in node.operands if o.type.dtype.is_float]
+    carried = NONE.union(*operands)
+    if isinstance(node, (*MOVES, LogSoftmax)) or not carried:
+        return carried | brought(node)
+    if isinstance(node, (Unary, Binary)):
+        return _images(node, operands) | carried & ABSENT
+    return (BOTH if carried & BOTH else brought(node)) | carried & ABSENT
+
+
+def _images(node: Unary | Binary, operands: list[Specials]) -> Specials:
+    """The infinite results of a function of infinite and finite values."""
+    pairs = zip(node.operands, operands, strict=True)
+    values = [(*_finite(operand), *sorted(some & BOTH)) for operand, some in pairs]
+    rows = [row for row in product(*values) if not all(map(math.isfinite, row))]
+    if not rows:
+        return NONE
+    with np.errstate(all="ignore"):
+        results = node.function(*np.array(rows, np.float32).T)
+    if isinstance(node, Binary):
+        results = np.clip(results, node.low, node.high)
+    return specials_in(np.asarray(results)) & BOTH
+
+
+def _finite(operand: Node) -> tuple[float, ...]:
+    """Finite numbers that stand for those of an operand."""
+    if not isinstance(operand, Constant):
+        return FINITE
+    if all(map(math.isfinite, operand.extremes)):
+        return operand.extremes
+    value = operand.value[np.isfinite(operand.value)]
+    return (float(value.min()), float(value.max())) if value.size else ()

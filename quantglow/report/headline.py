@@ -1,0 +1,68 @@
+"""The report's first sentence: how close int8 is to float, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.report.accuracy import OutputAccuracy
+
+UNSEEN = "that calibration did not see"
+SAME = "that calibration used, too"
+VALIDATION = "of the validation data"
+"""Where the samples of the check come from."""
+
+CLOSENESS = (
+    (40.0, 0.99, "very close to float"),
+    (30.0, 0.97, "close to float"),
+    (20.0, 0.9, "visibly off float"),
+)
+"""Least SQNR in dB of the worst output, least share of equal answers, and the words for both."""
+
+FAR = "far from float"
+
+
+@dataclass(frozen=True)
+class RightAnswers:
+    """Shares of labels that the float and the int8 model find, over ``labels``."""
+
+    labels: int
+    float_share: float
+    int8_share: float
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> RightAnswers:
+        """What ``asdict`` gave."""
+        shares = float(data["float_share"]), float(data["int8_share"])
+        return RightAnswers(int(data["labels"]), *shares)
+
+    def __str__(self) -> str:
+        return (
+            f"Float finds {self.float_share:.2%} and int8 {self.int8_share:.2%} "
+            f"of {self.labels} labels"
+        )
+
+
+def headline(
+    outputs: Sequence[OutputAccuracy],
+    samples: int,
+    origin: str,
+    right: RightAnswers | None,
+    has_warnings: bool,
+) -> str:
+    """One or two sentences; ``has_warnings``: the calibration data is odd."""
+    if not outputs:
+        return ""
+    worst = min(output.sqnr_db for output in outputs)
+    answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
+    figures = [f"{worst:.1f} dB", *([f"{min(answers):.1%} equal answers"] if answers else [])]
+    shown = f"int8 is {closeness(worst, min(answers, default=1.0))}: {', '.join(figures)}"
+    text = f"{shown} on {samples} sample(s) {origin}." + (f" {right}." if right else "")
+    return f"{text} But see the warnings." if has_warnings else text
+
+
+def closeness(sqnr_db: float, agreement: float) -> str:
+    """How close two models are, in words."""
+    known = (words for db, same, words in CLOSENESS if sqnr_db >= db and agreement >= same)
+    return next(known, FAR)

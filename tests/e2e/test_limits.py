@@ -1,0 +1,78 @@
+"""The README's list of forms that are not compiled is what the importers refuse today."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import quantglow.frontend.operators
+from benchmarks.limits import LIMITS, Limit, reasons
+
+OPERATORS = Path(quantglow.frontend.operators.__file__).parent
+
+NO_LIMITS = {
+    "branches": "an If is named with what its branches refuse",
+    "dynamic": "integer products outside of dynamic quantization",
+    "integers": "element types: of these the README says that onnxruntime runs them",
+    "qlinear": "QLinearSoftmax before opset 13",
+    "quantized": "run-time integers, see 'Models that come quantized'",
+}
+"""Modules whose refusals are about values and types, not about forms of an operator."""
+
+UNUSUAL = {
+    "a spatial = 0 of opset 7": r"spatial = 0 normalizes",
+    "activations of recurrent cells": r"its activations",
+    "attributes of Resize": r"keep_aspect_ratio_policy|interpolation mode|coordinate transf",
+    "axes that are none": r"(is|are) outside rank|channels do not make",
+    "empty results": r"nothing is left|it would have shape",
+    "no signal": r"of length|of a signal|frames of|onesided is",
+    "pads and modes that ONNX does not name": r"pad mode|negative pads|^norm ",
+    "results beyond 2^31 elements": r"make more than",
+    "types without arithmetic": r"^of ",
+    "attributes that do not fit": r"columns that it states|is outside the|coefficients|intercepts|"
+    r"values for inputs|scores? for|features are rows|of one (target|score)|are strings",
+}
+"""What else is refused: too rare for a list, or malformed.  Each is in the report all the same."""
+
+
+def refusals() -> Iterator[tuple[str, str]]:
+    """Module and text of every reason in the code, with * for what is filled in."""
+    for path in sorted(OPERATORS.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Unsupported":
+                yield path.stem, text_of(node.args[0])
+
+
+def text_of(node: ast.expr) -> str:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(str(p.value) if isinstance(p, ast.Constant) else "*" for p in parts)
+
+
+@cache
+def given() -> list[str]:
+    """The reasons of all that lies beyond a limit."""
+    return [reason for limit in LIMITS for reason in reasons(limit.beyond())]
+
+
+def is_listed(text: str) -> bool:
+    """Whether a limit's reason is one of this text."""
+    pattern = re.escape(text).replace(r"\*", ".*")
+    return any(re.search(f"{pattern}$", reason) for reason in given())
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: f"{limit.operators}: {limit.form}")
+def test_a_form_is_compiled_up_to_its_limit(limit: Limit) -> None:
+    assert reasons(limit.within()) == []
+    found = reasons(limit.beyond())
+    assert found and all(limit.reason in reason for reason in found)
+
+
+@pytest.mark.parametrize(("module", "text"), [*refusals()], ids=lambda value: value[:40])
+def test_every_refusal_is_listed_or_none_of_a_form(module: str, text: str) -> None:
+    known = any(re.search(pattern, text) for pattern in UNUSUAL.values())
+    assert module in NO_LIMITS or known or is_listed(text), "add it to benchmarks.limits"

@@ -1,0 +1,27 @@
+"""Comparison of output lists: integers exactly, floats to the rounding of reordered sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from quantglow.types import Array
+
+
+def largest_finite(array: Array) -> float:
+    """Largest finite magnitude of ``array``, at least 1: the scale of an absolute tolerance."""
+    return float(np.abs(array).max(initial=1.0, where=np.isfinite(array)))
+
+
+def assert_equal_values(
+    found: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-4, atol: float = 1e-5
+) -> None:
+    """Equal types and shapes; integers equal bit for bit; floats within ``rtol`` of the value
+    or ``atol`` of the largest finite one. Infinities and NaN stand in the same places."""
+    for a, b in zip(found, expected, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if a.dtype == np.float32:
+            np.testing.assert_allclose(a, b, rtol=rtol, atol=atol * largest_finite(b))
+        else:
+            np.testing.assert_array_equal(a, b)

@@ -1,0 +1,85 @@
+"""Other float types at the border of a model: it computes what its float32 core computes.
+
+Inputs are drawn as float16, bfloat16 or float64 and cast to float32, results are cast back.  The
+outputs must be those of the core on the same values, converted, bit for bit, and an exported model
+must declare the same types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+import quantglow as qg
+from quantglow.frontend.export.model import export_onnx
+from quantglow.graph.border import numpy_type
+from quantglow.graph.signature import DECLARED
+from quantglow.types import Array
+from tests.declared_models import with_casts
+from tests.fuzz.graphs import Case
+
+SHARE = 0.25
+"""The share of cases whose borders are tried in other types."""
+
+
+def drawn_border(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, str]:
+    """A float type for some of the inputs and outputs of float32."""
+    ends = [*model.graph.input, *model.graph.output]
+    floats = [e.name for e in ends if e.type.tensor_type.elem_type == TensorProto.FLOAT]
+    kinds = rng.choice(["", *DECLARED], len(floats))
+    return {name: str(kind) for name, kind in zip(floats, kinds, strict=True) if kind}
+
+
+def border_difference(case: Case, compile_: Callable[[onnx.ModelProto], Any]) -> str:
+    """In words where a model with declared types is not its core, or an empty text."""
+    rng = np.random.default_rng(len(case.model.SerializeToString()))
+    names = [end.name for end in (*case.model.graph.input, *case.model.graph.output)]
+    border = drawn_border(case.model, rng)
+    if rng.random() > SHARE or not border or len(set(names)) < len(names):
+        return ""
+    typed, fed = with_casts(case.model, border), dict(case.samples[0])
+    for name, kind in border.items():
+        if name in fed:
+            with np.errstate(over="ignore"):
+                fed[name] = fed[name].astype(numpy_type(kind))
+    compiled = compile_(typed)
+    if isinstance(compiled, qg.DelegatedModel):
+        return ""
+    found = compiled.run(None, fed)
+    core = {name: array.astype(case.samples[0][name].dtype) for name, array in fed.items()}
+    wanted = compile_(case.model).run(None, core)
+    return compared(case.model, border, wanted, found) or exported_difference(compiled)
+
+
+def compared(
+    model: onnx.ModelProto, border: dict[str, str], wanted: list[Array], found: list[Array]
+) -> str:
+    """Outputs of the core against those of the model with a border."""
+    for end, w, f in zip(model.graph.output, wanted, found, strict=True):
+        kind = numpy_type(border[end.name]) if end.name in border else w.dtype
+        with np.errstate(over="ignore", invalid="ignore"):
+            w = w.astype(kind)
+        if f.dtype != kind or not np.array_equal(as_bits(w), as_bits(f)):
+            return f"output {end.name} is {f.dtype}, wanted {kind}, or differs from the core's"
+    return ""
+
+
+def exported_difference(compiled: qg.CompiledModel) -> str:
+    """Whether an exported model declares other types."""
+    try:
+        again = export_onnx(compiled.graph)
+    except qg.ModelError:
+        return ""  # some integer functions have no form in ONNX
+    types = [e.type.tensor_type.elem_type for e in (*again.graph.input, *again.graph.output)]
+    ends = (*compiled.get_inputs(), *compiled.get_outputs())
+    wanted = [onnx.helper.np_dtype_to_tensor_dtype(info.dtype) for info in ends]
+    return "" if types == wanted else f"exported: types {types}, wanted {wanted}"
+
+
+def as_bits(array: Array) -> Array:
+    """An array that is equal where the values are, NaN included."""
+    return np.nan_to_num(array.astype(np.float64), nan=-0.5) if array.dtype.kind in "fV" else array

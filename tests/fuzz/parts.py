@@ -1,0 +1,146 @@
+"""A case with ends that nobody compiles: strings, maps and results of unknown shape.
+
+Such a model is cut; float results must be onnxruntime's, int8 results those of the interpreted head
+and the tail, and the same again when saved and loaded.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+import quantglow as qg
+from quantglow.runtime.delegated import PartlyCompiledModel
+from quantglow.types import Array
+from tests.fuzz.drawing import ML
+from tests.fuzz.graphs import Case
+
+SHARE = 0.15
+"""The share of cases that get such an end."""
+WORDS = ["no", "perhaps", "yes"]
+
+
+def with_foreign_ends(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.ModelProto | None:
+    """The model with one more output for some of its outputs; None if none is drawn."""
+    made = onnx.ModelProto()
+    made.CopyFrom(model)
+    outputs = {end.name: end for end in model.graph.output}
+    for name, end in outputs.items():
+        if rng.random() < 0.6 and (found := foreign_end(f"{name}_end", end, rng)) is not None:
+            made.graph.node.append(found[0])
+            made.graph.output.append(found[1])
+    return made if len(made.graph.output) > len(model.graph.output) else None
+
+
+def foreign_end(
+    name: str, end: onnx.ValueInfoProto, rng: np.random.Generator
+) -> tuple[onnx.NodeProto, onnx.ValueInfoProto] | None:
+    """A node that reads an output, and what it gives: strings, maps, or positions."""
+    kind = end.type.tensor_type
+    dims = [dim.dim_value for dim in kind.shape.dim]
+    if kind.elem_type == TensorProto.INT64:
+        table: dict[str, Any] = {"keys_int64s": [0, 1, 2], "values_strings": WORDS}
+        node = helper.make_node("LabelEncoder", [end.name], [name], domain=ML, **table)
+        return node, helper.make_tensor_value_info(name, TensorProto.STRING, dims)
+    if kind.elem_type != TensorProto.FLOAT or not dims:
+        return None
+    if len(dims) == 2 and rng.random() < 0.5:
+        labels = [f"label {i}" for i in range(dims[1])]
+        node = helper.make_node("ZipMap", [end.name], [name], domain=ML, classlabels_strings=labels)
+        return node, maps(name)
+    node = helper.make_node("NonZero", [end.name], [name])
+    return node, helper.make_tensor_value_info(name, TensorProto.INT64, [len(dims), None])
+
+
+def maps(name: str) -> onnx.ValueInfoProto:
+    """A sequence of maps from strings to floats."""
+    value = helper.make_tensor_type_proto(TensorProto.FLOAT, [])
+    entry = helper.make_map_type_proto(TensorProto.STRING, value)
+    return helper.make_value_info(name, helper.make_sequence_type_proto(entry))
+
+
+def parts_difference(case: Case, level: str, threads: int) -> str:
+    """In words where a model that is cut is not what its parts are, or an empty text."""
+    rng = np.random.default_rng(len(case.model.SerializeToString()) + 1)
+    cut = with_foreign_ends(case.model, rng) if rng.random() < SHARE else None
+    names = [end.name for end in case.model.graph.output]
+    if cut is None or not all_finite(case) or len(set(names)) < len(names):
+        return ""
+    made = [qg.compile(cut, level, threads)]
+    try:
+        made.append(
+            qg.quantize_and_compile(
+                cut,
+                list(case.samples),
+                target=level,
+                num_threads=threads,
+                verify=False,
+                progress=False,
+            )
+        )
+    except qg.CalibrationError:
+        pass  # infinite values, which calibration refuses
+    except qg.OptionError as error:
+        if "quantized already" not in str(error):
+            raise
+    return next(filter(None, (described(compiled, cut, case) for compiled in made)), "")
+
+
+def all_finite(case: Case) -> bool:
+    return all(np.isfinite(a).all() for feeds in case.samples for a in feeds.values())
+
+
+def described(compiled: Any, cut: onnx.ModelProto, case: Case) -> str:
+    """What is wrong with a compiled model: declared outputs, values behind the cut, a file."""
+    names = [info.name for info in compiled.get_outputs()]
+    if names != [end.name for end in cut.graph.output]:
+        return f"outputs {names}"
+    feeds = case.samples[0]
+    found = dict(zip(names, compiled.run(None, feeds), strict=True))
+    ends = [node for node in cut.graph.node if node.output[0].endswith("_end")]
+    details = (end_difference(n, found[n.input[0]], found[n.output[0]]) for n in ends)
+    return next(filter(None, details), "") or reloaded_difference(compiled, found, feeds)
+
+
+def end_difference(node: onnx.NodeProto, read: Array, given: Any) -> str:
+    """An end is computed of the very values that the model gives beside it."""
+    if node.op_type == "LabelEncoder":
+        wanted: Any = [WORDS[i] if 0 <= i < 3 else "_Unused" for i in read.reshape(-1)]
+        is_same = list(given.reshape(-1)) == wanted and given.shape == read.shape
+    elif node.op_type == "NonZero":
+        is_same = np.array_equal(given, np.stack(np.nonzero(read)))
+    else:
+        values = [list(entry.values()) for entry in given]
+        is_same = np.array_equal(np.float32(values), sorted_columns(given, read), equal_nan=True)
+    return "" if is_same else f"{node.op_type} of {node.input[0]} gives {given!r:.200}"
+
+
+def sorted_columns(given: list[dict[str, float]], read: Array) -> Array:
+    """The columns in the order in which the maps have their labels."""
+    return read[:, [int(label.split()[1]) for label in given[0]]]
+
+
+def reloaded_difference(compiled: Any, found: dict[str, Any], feeds: Any) -> str:
+    """Whether a saved and loaded model gives something else."""
+    if not isinstance(compiled, PartlyCompiledModel):
+        return ""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "m.qgm"
+        compiled.save(path)
+        again = qg.load(path, compiled.head.specialisations.target, compiled.num_threads).run(
+            None, feeds
+        )
+    for (name, one), other in zip(found.items(), again, strict=True):
+        same = one == other if isinstance(one, list) else same_arrays(one, other)
+        if not same and repr(one) != repr(other):
+            return f"{name} differs when saved and loaded"
+    return ""
+
+
+def same_arrays(one: Array, other: Array) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")

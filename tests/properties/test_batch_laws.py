@@ -1,0 +1,43 @@
+"""A batch in pieces gives what the whole batch gives, whatever the outputs of the graph are."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import quantglow as qg
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.lowering.split_batch import batch_of, split_batch
+from quantglow.runtime.batches import divisors
+from tests.equality import assert_equal_values
+from tests.harsh import harsh
+from tests.mixed_graphs import drawn_feeds, mixed_graphs
+
+slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
+quick = settings(max_examples=60, deadline=None, suppress_health_check=slow)
+batched = mixed_graphs(most=4, batches=tuple(range(2, 9)))
+
+
+@quick
+@given(batched)
+def test_the_pieces_of_a_batch_make_up_its_outputs(graph: Graph) -> None:
+    feeds, batch = drawn_feeds(graph), batch_of(graph)
+    whole = interpret(graph, feeds)
+    for pieces in divisors(batch or 1):
+        part = split_batch(graph, pieces)
+        if part is None:
+            continue
+        cut = {name: np.split(array, pieces) for name, array in feeds.items()}
+        runs = [interpret(part, {name: cut[name][i] for name in cut}) for i in range(pieces)]
+        assert_equal_values([np.concatenate(parts) for parts in zip(*runs, strict=True)], whole)
+
+
+@quick
+@given(batched, st.sampled_from([1, 2, 3]))
+def test_threads_that_share_a_batch_give_its_outputs(graph: Graph, threads: int) -> None:
+    feeds = drawn_feeds(graph)
+    with harsh():
+        found = qg.compile(graph, num_threads=threads).run(None, feeds)
+    assert_equal_values(found, interpret(graph, feeds))

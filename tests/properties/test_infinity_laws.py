@@ -1,0 +1,148 @@
+"""Where infinities and NaN may go, and that int8 networks around infinities compute numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import quantglow as qg
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret
+from quantglow.ops import (
+    Abs,
+    Add,
+    Clip,
+    Concat,
+    Div,
+    Elu,
+    Exp,
+    LeakyRelu,
+    Max,
+    Min,
+    Mul,
+    Neg,
+    Pad,
+    PRelu,
+    ReduceMax,
+    ReduceSum,
+    Relu,
+    Sigmoid,
+    Softmax,
+    Sub,
+    Tanh,
+    Where,
+)
+from quantglow.passes import optimize
+from quantglow.profiling import Histogram, profile
+from quantglow.profiling.specials import ABSENT, Specials, moves, specials_of
+from quantglow.quantization.quantizer import quantize_with_report
+from quantglow.quantization.tensor_ranges import special_values
+from quantglow.types import Array, DType, TensorType
+from tests.strategies import STEPS, networks
+
+UNARY = (Abs, Exp, Neg, Relu, Sigmoid, Tanh, Elu, Softmax)
+BINARY = (Add, Sub, Mul, Div, Max, Min)
+SHAPE = (2, 3)
+
+
+def constants() -> st.SearchStrategy[Array]:
+    """Small integers, infinities and NaN."""
+    numbers = st.sampled_from([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0, np.inf, -np.inf, np.nan])
+    return hnp.arrays(np.float32, SHAPE, elements=numbers)
+
+
+@st.composite
+def carrying(draw: st.DrawFn) -> Graph:
+    """A graph of few operators on an input and on Constants, some of which are no numbers."""
+    x, c = (
+        Input(name="x", tensor=TensorType(DType.F32, SHAPE)),
+        Input(name="c", tensor=TensorType(DType.BOOL, SHAPE)),
+    )
+    values: list[Node] = [x]
+    for index in range(draw(st.integers(1, 7))):
+        name = f"v{index}"
+        a = draw(st.sampled_from(values))
+        others = [*values, Constant(name=f"k{index}", value=draw(constants()))]
+        b = draw(st.sampled_from(others[-3:]))
+        value = draw(st.sampled_from([0.0, -np.inf, np.inf, np.nan]))
+        parts = draw(st.permutations([a, b]))
+        made: list[Node] = [
+            *(kind(name=name, x=a) for kind in UNARY),  # type: ignore[call-arg]
+            *(kind(name=name, x=parts[0], y=parts[1]) for kind in BINARY),  # type: ignore[call-arg]
+            Where(name=name, condition=c, x=parts[0], y=parts[1]),
+            Clip(name=name, x=a, low=-1.0),
+            LeakyRelu(name=name, x=a, alpha=0.5),
+            PRelu(name=name, x=a, slope=Constant(name=f"s{index}", value=np.float32([-0.5]))),
+            Add(name=name, x=parts[0], y=parts[1], high=3.0),
+            ReduceMax(name=name, x=a, axes=(1,), keepdims=True),
+            ReduceSum(name=name, x=a, axes=(1,), keepdims=True),
+            Pad(name=name, x=a, before=(0, 0), after=(0, 0), value=value),
+            Concat(name=name, parts=(a, a), axis=0),
+        ]
+        found = draw(st.sampled_from(made))
+        if found.type.shape in (SHAPE, (SHAPE[0], 1)):
+            values.append(found)
+    return Graph((x, c), (("y", values[-1]),), "drawn")
+
+
+def values_of(graph: Graph, feeds: dict[str, Array]) -> dict[Node, Array]:
+    values: dict[Node, Array] = {}
+    with np.errstate(all="ignore"):
+        interpret(graph, feeds, [values.__setitem__])
+    return values
+
+
+@given(carrying(), st.integers(0, 9))
+def test_special_values_are_where_they_may_be(graph: Graph, seed: int) -> None:
+    """The special values of each operator follow from those of its operands, except for poles of
+    finite operands and NaN that is computed.
+    """
+    random = np.random.default_rng(seed)
+    x, c = random.uniform(0.5, 2, SHAPE).astype(np.float32), random.random(SHAPE) < 0.5
+    values = values_of(graph, {"x": x, "c": c})
+
+    def specials(node: Node) -> Specials:
+        return Histogram.of(values[node]).specials
+
+    for node in graph.compute_nodes():
+        divides = isinstance(node, Div) and (values[node.y] == 0).any()
+        if not divides:
+            found = specials(node) if moves(node) else specials(node) - ABSENT
+            assert found <= specials_of(node, specials), node
+
+
+MASKS = ("framed", "masked")
+
+
+@pytest.mark.parametrize("recovered", [False, True])
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    graph=st.sampled_from(MASKS).flatmap(
+        lambda step: networks(tuple(STEPS), most=4, first=("conv", step, "conv"))
+    ),
+    seed=st.integers(0, 99),
+)
+def test_the_network_around_a_mask_is_int8(recovered: bool, graph: Graph, seed: int) -> None:
+    made = optimize(graph)
+    random = np.random.default_rng(seed)
+    data = [
+        {n.name: random.normal(size=n.type.shape).astype(np.float32) for n in made.inputs}
+        for _ in range(3)
+    ]
+    known = profile(made, data, progress=False)
+    int8, report = quantize_with_report(made, known, data=data if recovered else None)
+    special = special_values(made, known)
+    for node in report.nodes:
+        if made.by_name(node.name) in special:
+            assert (node.precision, "include" in node.reason) == ("float", True)
+    assert any(node.precision == "int8" for node in report.nodes)
+    program = qg.compile(int8, num_threads=2)
+    for feeds in data:
+        wanted = interpret(int8, feeds)
+        for right, found in zip(wanted, program.run(None, feeds), strict=True):
+            assert np.isfinite(right).all()
+            np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,82 @@
+"""Names are unique in every graph, whatever the values of a model are called."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.errors import ModelError
+from quantglow.graph.graph import Graph
+from quantglow.graph.names import Names
+from quantglow.graph.node import Input, Node
+from quantglow.ops import Add, Relu
+from quantglow.options import QuantizationConfig
+from quantglow.passes import optimize
+from quantglow.profiling import profile
+from quantglow.quantization import quantize_for_all_shapes
+from quantglow.runtime.build import Machine
+from quantglow.types import f32
+from tests.same import same_graph
+from tests.strategies import networks
+from tests.unit.quantization.quantization_networks import samples_for
+
+TAGS = ("q", "dq", "w:q", "b:q", "table", "x", "real", "w", "b", "gamma", "smooth", "smooth:y")
+LEVELS = (
+    "scaled",
+    "levels",
+    "zeros",
+    "per-step",
+    "rows",
+    "rows-before",
+    "columns",
+    "columns-after",
+)
+
+
+@st.composite
+def named_like_helpers(draw: st.DrawFn) -> Graph:
+    """A network some of whose values are called as helper nodes of other values would be."""
+    graph = optimize(draw(networks()))
+    stems = [node.name for node in graph.nodes]
+    tags = st.lists(st.sampled_from((*TAGS, *LEVELS)), max_size=6)
+    wanted = {f"{draw(st.sampled_from(stems))}:{tag}" for tag in draw(tags)} - set(stems)
+    values = [node.name for node in graph.nodes if not isinstance(node, Input)]
+    renamed = dict(zip(draw(st.permutations(values)), sorted(wanted), strict=False))
+
+    def rule(node: Node) -> Node:
+        return replace(node, name=renamed[node.name]) if node.name in renamed else node
+
+    return graph.rebuild(rule)
+
+
+@settings(max_examples=30, deadline=None)
+@given(named_like_helpers(), st.sampled_from([(), "auto"]))
+def test_int8_graphs_have_unique_names(graph: Graph, equalization: object) -> None:
+    samples = samples_for(graph)
+    seen = profile(graph, samples, progress=False)
+    config = QuantizationConfig(equalization=equalization)
+    made = quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
+    made.graph.verify()
+    made.prepared.graph.verify()
+    assert same_graph(made.decisions.apply(graph), made.graph)
+
+
+def test_fresh_names_are_new_each_time() -> None:
+    names = Names({"a", "a_2"})
+    assert [names.fresh(name) for name in ("a", "a", "b", "b")] == ["a_3", "a_4", "b", "b_2"]
+
+
+def test_a_graph_with_two_nodes_of_one_name_is_refused() -> None:
+    x = Input(name="x", tensor=f32(2))
+    twins = Relu(name="y", x=x), Relu(name="y", x=x)
+    graph = Graph((x,), (("sum", Add(name="sum", x=twins[0], y=twins[1])),))
+    for refused in (graph.verify, lambda: graph.by_name("x"), lambda: machine().compile(graph)):
+        with pytest.raises(ModelError, match=r"two nodes are called 'y' \(Relu and Relu\)"):
+            refused()
+
+
+def machine() -> Machine:
+    return Machine.of("native", 1, "reference", ())

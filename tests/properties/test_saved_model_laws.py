@@ -1,0 +1,85 @@
+"""A saved model is the one that was built, bit for bit, at every shape and in every order."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import quantglow as qg
+from quantglow.driver.job import Job
+from quantglow.options import EQUALIZATIONS, QuantizationConfig
+from quantglow.runtime.build import Machine
+from tests.free_models import (
+    Drawn,
+    Sample,
+    Shape,
+    image_networks,
+    recurrent_networks,
+    transformers,
+)
+
+FAMILIES = {
+    "image": image_networks(),
+    "transformer": transformers(),
+    "recurrent": recurrent_networks(),
+}
+
+
+def built_model(model: Drawn, config: QuantizationConfig, threads: int) -> Any:
+    """``quantize_and_compile`` with any techniques, unchecked."""
+    samples = [model.sample(shape, seed) for seed in range(2) for shape in model.calibrated]
+    job = Job(model.proto, verify=False)
+    job.prepare(None, samples)
+    job.calibrate(len(samples), False)
+    job.quantize(config, progress=False)
+    return job.compile(Machine.of("native", threads))
+
+
+def outputs(compiled: Any, model: Drawn, shapes: list[Shape]) -> dict[Shape, list[Any]]:
+    """The outputs at each shape, run in this order."""
+    return {shape: compiled.run(None, feeds(model, shape)) for shape in shapes}
+
+
+def feeds(model: Drawn, shape: Shape) -> Sample:
+    return model.sample(shape, 9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@settings(max_examples=4, deadline=None)
+@given(data=st.data())
+def test_a_loaded_model_is_the_built_one_at_every_shape(family: str, data: st.DataObject) -> None:
+    model = data.draw(FAMILIES[family])
+    config = QuantizationConfig(
+        equalization=tuple(data.draw(st.sets(st.sampled_from(EQUALIZATIONS)))),
+        recovery=data.draw(st.sampled_from([(), "auto"])),
+        preset=data.draw(st.sampled_from(["mixed", "performance"])),
+    )
+    threads = data.draw(st.integers(1, 3))
+    shapes = [*dict.fromkeys(model.calibrated), *model.others]
+    built = built_model(model, config, threads)
+    is_run_before = data.draw(st.booleans())
+    early = outputs(built, model, shapes[-1:]) if is_run_before else {}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.qgm"
+        built.save(path)
+        loaded, again = (qg.load(path, num_threads=threads) for _ in range(2))
+        loaded.save(Path(folder) / "second.qgm")
+        second = qg.load(Path(folder) / "second.qgm", num_threads=1)
+        wanted = outputs(built, model, data.draw(st.permutations(shapes)))
+        assert same(early, {shape: wanted[shape] for shape in early})
+        for found in (loaded, again, second):
+            assert same(outputs(found, model, data.draw(st.permutations(shapes))), wanted)
+
+
+def same(found: dict[Shape, list[Any]], wanted: dict[Shape, list[Any]]) -> bool:
+    """Whether the outputs at the shapes wanted have the same shapes and the same bits."""
+    return all(
+        (one.shape, one.tobytes()) == (other.shape, other.tobytes())
+        for shape in wanted
+        for one, other in zip(found[shape], wanted[shape], strict=True)
+    )

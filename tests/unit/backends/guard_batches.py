@@ -1,0 +1,89 @@
+"""Run batches in pieces and on several threads, all memory before pages that may not be touched.
+
+``python -m tests.unit.backends.guard_batches TARGET`` prints each case before it runs it, so that
+the last line names the one that crashed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+
+from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.target import Target
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret
+from quantglow.ops import Conv, Gemm, ReduceMax, Reshape
+from quantglow.runtime.build import Machine
+from quantglow.types import DType, ElementType, QuantParams
+from tests.harsh import harsh
+from tests.matrix.guarded import guarded
+from tests.unit.backends.guard_pages import a_conv, an_input, values
+
+ELEMENT = ElementType(DType.I8, QuantParams.per_tensor(0.05, 3))
+CHANNELS = 17
+
+
+def network(batch: int) -> tuple[Input, Conv, Gemm]:
+    """An image, a Conv of it, and a Gemm of that."""
+    x = an_input("x", ELEMENT, batch, 5, 4, 9)
+    conv = a_conv(x, CHANNELS, (3, 3))
+    rows = Reshape(name="rows", x=conv, shape=(batch, conv.type.size // batch))
+    scales = QuantParams.per_tensor(0.01, 0)
+    codes = np.random.default_rng(batch).integers(-127, 128, (rows.type.shape[1], 5))
+    w = Constant(name="gw", value=codes.astype(np.int8), element=ElementType(DType.I8, scales))
+    return x, conv, Gemm(name="z", x=rows, w=w, out=ELEMENT)
+
+
+def constant(name: str, *shape: int) -> Constant:
+    return Constant(name=name, value=np.arange(np.prod(shape), dtype=np.float32).reshape(shape))
+
+
+def endings(batch: int) -> dict[str, tuple[Input, list[Node]]]:
+    """Outputs of a graph besides its last value."""
+    x, conv, last = network(batch)
+    no_axes = ReduceMax(name="m", x=last, axes=(0, 1), keepdims=False)
+    row = constant("c", batch, 7)
+    cases: dict[str, list[Node]] = {
+        "one output": [],
+        "images": [conv],
+        "an input": [x],
+        "the same value": [last],
+        "a constant": [row],
+        "a constant for all samples": [constant("c", 1, 7)],
+        "no axes": [no_axes],
+        "all of them": [x, row, conv, last, no_axes],
+    }
+    return {name: (x, [last, *others, last]) for name, others in cases.items()}
+
+
+def cases() -> Iterator[tuple[str, Graph, int]]:
+    """Name, graph and number of threads."""
+    for batch in range(2, 9):
+        for name, (x, outputs) in endings(batch).items():
+            graph = Graph((x,), tuple((node.name, node) for node in outputs))
+            for threads in (1, 2, 3):
+                yield f"batch of {batch}, {threads} threads, outputs: {name}", graph, threads
+
+
+def check(graph: Graph, target: Target, threads: int) -> None:
+    """The integers of the interpreter."""
+    feeds = {node.name: guarded(values(node.type), at_end=True) for node in graph.inputs}
+    with harsh():
+        found = Machine(target, threads).compile(graph).executable.run(feeds)
+    for want, got in zip(interpret(graph, feeds), found, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+def main(target: str) -> None:
+    for name, graph, threads in cases():
+        print(name, flush=True)
+        check(graph, resolve(target), threads)
+    print("done")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

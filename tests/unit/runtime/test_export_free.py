@@ -1,0 +1,188 @@
+"""``export_onnx`` of a model that leaves dimensions free: one ONNX model, as free."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantglow as qg
+from quantglow.errors import InputError, ModelError
+from tests.unit.free_network import SHAPES, free_model, image, scaled_model, sum_model
+
+OTHERS = [(2, 3, 7, 7), (4, 3, 16, 3), (1, 3, 1, 1)]
+ROWS = [1, 2, 5, 8, 31]
+
+
+def session_of(path: Path) -> onnxruntime.InferenceSession:
+    """onnxruntime without the instructions that saturate sums at 16 bits."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.x64quantprecision", "1")
+    return onnxruntime.InferenceSession(path, options)
+
+
+def assert_equal_runs(compiled: Any, path: Path, feeds: dict[str, np.ndarray]) -> None:
+    found = session_of(path).run(None, feeds)
+    for ours, theirs in zip(compiled.run(None, feeds), found, strict=True):
+        np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=1e-4)
+
+
+@pytest.fixture(scope="module", params=["float", "int8"])
+def compiled(request: pytest.FixtureRequest) -> qg.CompiledModel:
+    if request.param == "float":
+        model = qg.compile(free_model(), num_threads=1)
+        model(image(SHAPES[0]))
+        return model
+    samples = [image(SHAPES[1], seed) for seed in range(4)]
+    return qg.quantize_and_compile(free_model(), samples, num_threads=1, progress=False)
+
+
+@pytest.fixture(scope="module")
+def exported(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("export") / "free.onnx"
+    compiled.export_onnx(path)
+    return path
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, *OTHERS])
+def test_the_exported_model_gives_the_same_at_every_shape(
+    compiled: Any, exported: Path, shape: tuple[int, ...]
+) -> None:
+    assert_equal_runs(compiled, exported, {"x": image(shape, 9)})
+
+
+def test_inputs_and_outputs_keep_the_names_of_free_dimensions(exported: Path) -> None:
+    graph = onnx.load(exported).graph
+    dims = {
+        value.name: [d.dim_param or d.dim_value for d in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
+    }
+    assert dims == {
+        "x": ["N", 3, "H", "W"],
+        "scores": ["N", 4],
+        "features": ["N", 8, "H", "W"],
+    }
+
+
+def test_the_exported_model_is_read_again_with_the_same_results(
+    compiled: Any, exported: Path
+) -> None:
+    x = image((2, 3, 6, 10), 9)
+    for ours, again in zip(compiled(x), qg.compile(str(exported), num_threads=1)(x), strict=True):
+        np.testing.assert_allclose(again, ours, rtol=1e-4, atol=1e-4)
+
+
+def test_given_input_shapes_are_fixed(compiled: Any, tmp_path: Path) -> None:
+    compiled.export_onnx(tmp_path / "fixed.onnx", input_shapes={"x": (2, 3, 6, 10)})
+    (given,) = session_of(tmp_path / "fixed.onnx").get_inputs()
+    assert given.shape == [2, 3, 6, 10]
+    assert_equal_runs(compiled, tmp_path / "fixed.onnx", {"x": image((2, 3, 6, 10), 9)})
+
+
+@pytest.mark.parametrize(
+    "shapes", [{"x": (2, 4, 6, 10)}, {"y": (2, 3, 6, 10)}, {}, {"x": (3, 6, 10)}]
+)
+def test_input_shapes_that_the_model_does_not_take_are_refused(
+    compiled: Any, shapes: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError):
+        compiled.export_onnx(tmp_path / "m.onnx", input_shapes=shapes)
+    assert not (tmp_path / "m.onnx").exists()
+
+
+def test_a_saved_model_is_exported_as_free(compiled: Any, tmp_path: Path) -> None:
+    compiled.save(tmp_path / "m.qgm")
+    qg.load(tmp_path / "m.qgm", num_threads=1).export_onnx(tmp_path / "m.onnx")
+    assert_equal_runs(compiled, tmp_path / "m.onnx", {"x": image((3, 3, 4, 9), 9)})
+
+
+def test_weights_that_depend_on_a_size_are_refused_by_name(tmp_path: Path) -> None:
+    samples = [image((1, 3, 16, 16), seed) for seed in range(4)]
+    compiled = qg.quantize_and_compile(scaled_model(), samples, num_threads=1, progress=False)
+    with pytest.raises(ModelError, match=r"input_shapes"):
+        compiled.export_onnx(tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()
+    compiled.export_onnx(tmp_path / "m.onnx", input_shapes={"x": (1, 3, 16, 24)})
+    assert_equal_runs(compiled, tmp_path / "m.onnx", {"x": image((1, 3, 16, 24), 9)})
+
+
+def test_dimensions_without_a_name_are_told_apart(tmp_path: Path) -> None:
+    model = qg.compile(sum_model([None, "?", 3], [None, "?", 3]), num_threads=1)
+    feeds = {name: image((4, 5, 3), i) for i, name in enumerate(("x0", "x1"))}
+    model.run(None, feeds)
+    model.export_onnx(tmp_path / "m.onnx")
+    assert_equal_runs(model, tmp_path / "m.onnx", {n: image((7, 2, 3), 1) for n in feeds})
+
+
+def movement_model(*nodes: onnx.NodeProto, **constants: list[int]) -> onnx.ModelProto:
+    """Nodes from ``x`` [T, 4] to ``y``, ``width`` [1] being T."""
+    shape = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "zero", "one"], ["width"]),
+    ]
+    tensors = [
+        numpy_helper.from_array(np.array(value, np.int64), name)
+        for name, value in {"zero": [0], "one": [1], **constants}.items()
+    ]
+    make = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [*shape, *nodes],
+        "movement",
+        [make("x", TensorProto.FLOAT, ["T", 4])],
+        [make("y", TensorProto.FLOAT, None)],
+        tensors,
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+node = helper.make_node
+MOVEMENTS = {
+    "all but the last row": movement_model(
+        node("Sub", ["width", "one"], ["end"]), node("Slice", ["x", "zero", "end"], ["y"])
+    ),
+    "the first half of the rows": movement_model(
+        node("Div", ["width", "two"], ["end"]),
+        node("Slice", ["x", "zero", "end"], ["half"]),
+        node("Relu", ["half"], ["y"]),
+        two=[2],
+    ),
+    "rows in reverse": movement_model(
+        node("Slice", ["x", "last", "first", "zero", "back"], ["y"]),
+        last=[-1],
+        first=[-(2**40)],
+        back=[-1],
+    ),
+    "a row for each row": movement_model(
+        node("Slice", ["x", "zero", "one"], ["row"]),
+        node("Concat", ["width", "four"], ["target"], axis=0),
+        node("Expand", ["row", "target"], ["y"]),
+        four=[4],
+    ),
+    "as many zeros": movement_model(
+        node("Concat", ["zero", "zero", "width", "zero"], ["pads"], axis=0),
+        node("Pad", ["x", "pads"], ["y"]),
+    ),
+    "pairs of rows and columns": movement_model(
+        node("Mul", ["width", "four"], ["all"]),
+        node("Reshape", ["x", "all"], ["flat"]),
+        node("Concat", ["width", "two", "two"], ["target"], axis=0),
+        node("Reshape", ["flat", "target"], ["y"]),
+        two=[2],
+        four=[4],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVEMENTS)
+def test_sizes_that_follow_from_a_dimension_are_computed(name: str, tmp_path: Path) -> None:
+    model = qg.compile(MOVEMENTS[name], num_threads=1)
+    model(image((6, 4)))
+    model.export_onnx(tmp_path / "m.onnx")
+    for rows in ROWS[name == "the first half of the rows" :]:
+        assert_equal_runs(model, tmp_path / "m.onnx", {"x": image((rows, 4), 1)})
