@@ -24,8 +24,8 @@ from onnx.backend.test.loader import load_model_tests
 from onnx.backend.test.runner import Runner
 
 from quantglow import backend
-from quantglow.backends.llvm import executable
-from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
+from quantglow.backends.llvm.runtime import executable
+from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
 
 PASSED = ("compiled", "partly", "whole")
 """Who computed a passed case: quantglow, it and onnxruntime, onnxruntime alone."""

@@ -18,8 +18,8 @@ from benchmarks.arguments import add_models, add_samples, positive
 from benchmarks.layers import compiled
 from benchmarks.models import Feeds
 from benchmarks.runtimes import PRECISIONS
-from quantglow.backends.llvm.executable import LlvmExecutable, compile_program
 from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
 from quantglow.backends.llvm.target import Core
 
 

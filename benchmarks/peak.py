@@ -7,7 +7,7 @@ from functools import cache
 
 from benchmarks.arguments import positive
 from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
-from quantglow.backends.llvm.peak import Peak, measure_peak
+from quantglow.backends.llvm.runtime.peak import Peak, measure_peak
 
 
 @cache

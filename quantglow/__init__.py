@@ -8,10 +8,10 @@
     outputs = compiled.run(None, {"input": x})
     print(compiled.report)
 
-How a model flows: ``driver`` has the public functions, and ``driver.job`` the stages of the main
-one; ``driver.models`` opens a model as a family of graphs, one for each shape; ``passes``,
+How a model flows: ``driver`` has the public functions, and ``driver.pipeline`` the stages of the
+main one; ``driver.models`` opens a model as a family of graphs, one for each shape; ``passes``,
 ``profiling`` and ``quantization`` rewrite a graph, ``runtime.build`` makes it run.  What cannot be
-compiled goes by ``driver.delegating`` to onnxruntime; ``driver.loading`` reads what was saved.
+compiled goes by ``driver.fallback`` to onnxruntime; ``driver.loading`` reads what was saved.
 """
 
 from importlib import import_module
@@ -39,27 +39,27 @@ from quantglow.version import __version__
 if TYPE_CHECKING:
     from quantglow.driver.compilation import compile
     from quantglow.driver.loading import load
-    from quantglow.driver.main_job import quantize_and_compile
+    from quantglow.driver.quantize_and_compile import quantize_and_compile
     from quantglow.driver.stages import diagnose, import_model, interpret, profile, quantize
     from quantglow.graph.graph import Graph
     from quantglow.options import IgnoredScope, QuantizationConfig
     from quantglow.profiling import Profile
     from quantglow.report import Diagnosis, Report
     from quantglow.runtime.compiled import CompiledModel
-    from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
-    from quantglow.runtime.delegation import OnnxRuntimeBackend
+    from quantglow.runtime.fallback import OnnxRuntimeBackend
+    from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
     from quantglow.runtime.protocol import Backend, Executable
 
 _PLACES = {
     "Backend": "quantglow.runtime.protocol",
     "CompiledModel": "quantglow.runtime.compiled",
-    "DelegatedModel": "quantglow.runtime.delegated",
+    "DelegatedModel": "quantglow.runtime.fallback_model",
     "Executable": "quantglow.runtime.protocol",
     "Graph": "quantglow.graph.graph",
     "IgnoredScope": "quantglow.options",
-    "OnnxRuntimeBackend": "quantglow.runtime.delegation",
+    "OnnxRuntimeBackend": "quantglow.runtime.fallback",
     "Diagnosis": "quantglow.report",
-    "PartlyCompiledModel": "quantglow.runtime.delegated",
+    "PartlyCompiledModel": "quantglow.runtime.fallback_model",
     "Profile": "quantglow.profiling",
     "QuantizationConfig": "quantglow.options",
     "Report": "quantglow.report",
@@ -70,7 +70,7 @@ _PLACES = {
     "load": "quantglow.driver.loading",
     "profile": "quantglow.driver.stages",
     "quantize": "quantglow.driver.stages",
-    "quantize_and_compile": "quantglow.driver.main_job",
+    "quantize_and_compile": "quantglow.driver.quantize_and_compile",
 }
 """Where the names are that are imported on first use: who only runs a saved model imports neither
 the compiler's front nor what it stands on, and the command line begins at once."""

@@ -23,11 +23,11 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from quantglow import frontend
 from quantglow.driver import compilation
-from quantglow.driver.delegating import delegated_model
+from quantglow.driver.fallback import delegated_model
 from quantglow.errors import UnsupportedOpError
 from quantglow.runtime.build import thread_count
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.fallback_model import DelegatedModel
 
 
 @dataclass(frozen=True, eq=False)

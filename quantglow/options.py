@@ -15,7 +15,7 @@ PRESETS = ("mixed", "performance")
 
 METHODS = ("auto", "minmax", "entropy", "percentile", "mse")
 """How a tensor's range is chosen: from its histogram; ``auto`` by what it does to calibration
-samples, see ``quantglow.quantization.range_choice``, and without samples as ``minmax``."""
+samples, see ``quantglow.quantization.search.range_choice``, and without samples as ``minmax``."""
 
 EQUALIZATIONS = (
     "equalize-channels",
@@ -24,8 +24,8 @@ EQUALIZATIONS = (
     "align-inputs",
     "fuse-functions",
 )
-"""Other forms of the same float network, see ``quantglow.quantization.equalization``; "auto": all,
-each where it helps."""
+"""Other forms of the same float network, see ``quantglow.quantization.equalize``; "auto": all, each
+where it helps."""
 
 RECOVERIES = ("adapt-weights", "round-weights", "search-scales", "correct-bias")
 """Techniques that bring int8 closer to float, see ``quantglow.quantization.recovery``."""
@@ -83,8 +83,8 @@ class QuantizationConfig(Concise):
     op_types_to_quantize  if given, all other op types stay float
     int16_activations     values stored as int16: names, globs or "re:" expressions, as in
                           ``ignored_scope``; or "auto": those that pay, for 5 % more time, see
-                          ``quantglow.quantization.choose_int16``, or none if int8 is as close to
-                          float without them; it needs calibration samples
+                          ``quantization.search.choose_int16``, or none if int8 is as close to float
+                          without them; it needs calibration samples
     recovery              techniques of ``RECOVERIES``, or "auto" for ``AUTO_RECOVERIES``; they need
                           calibration samples, a Profile alone does not do
     equalization          techniques of ``EQUALIZATIONS``, or "auto"; they need samples, too

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm import executable
-from quantglow.backends.llvm.executable import LlvmExecutable
-from quantglow.backends.llvm.pieces import BatchedExecutable
+from quantglow.backends.llvm.runtime import executable
+from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.instr.program import Program
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan

@@ -2,6 +2,6 @@
 
 ``entry`` is where the process begins.  ``main`` has the table of commands: ``commands`` (profile,
 quantize, compile, run), ``bench``, ``inspect``, ``debug``, ``demo`` and ``calibrate``, whose
-recipes ``recipe`` reads, with ``preprocessing`` and ``answers``.  Shared: ``arguments``, ``files``,
-``opening``, ``timing``; ``data``: the embedded examples.
+recipes ``recipe`` reads, with ``preprocessing`` and ``predictions``.  Shared: ``arguments``,
+``files``, ``models``, ``timing``; ``data``: the embedded examples.
 """

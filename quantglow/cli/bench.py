@@ -11,12 +11,12 @@ from rich.console import Console
 
 from quantglow.cli.arguments import machine_arguments, model_argument, shapes_of
 from quantglow.cli.files import SAVED
-from quantglow.cli.opening import opened
+from quantglow.cli.models import opened
 from quantglow.cli.timing import medians
 from quantglow.errors import InputError, OptionError
 from quantglow.report.call_report import CallReport, profile_calls
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.delegated import DelegatedModel, PartlyCompiledModel
+from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
 from quantglow.types import Array
 
 

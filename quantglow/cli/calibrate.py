@@ -9,10 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.cli.answers import READERS, Reader, same
 from quantglow.cli.files import check_writable
+from quantglow.cli.predictions import READERS, Reader, same
 from quantglow.cli.recipe import Recipe, images_of, load_recipe
-from quantglow.driver import main_job, stages
+from quantglow.driver import stages
+from quantglow.driver.quantize_and_compile import quantized_under
 from quantglow.errors import AccuracyDropError, ModelError
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.graph import Graph
@@ -70,7 +71,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     graph, feeds = prepared(recipe)
     read = READERS[recipe.answers](recipe.model)
     machine = Machine.of(num_threads=options.num_threads)
-    compiled = main_job.quantized_under(recipe.contract, graph, feeds, recipe.config, machine)
+    compiled = quantized_under(recipe.contract, graph, feeds, recipe.config, machine)
     profile = compiled.profile
     assert profile is not None
     measured = evaluate(recipe, graph, compiled, read)

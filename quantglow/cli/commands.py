@@ -31,12 +31,13 @@ from quantglow.cli.files import (
     check_writable,
     write_arrays,
 )
-from quantglow.cli.opening import opened, refuse_shapes_of_saved
-from quantglow.driver import main_job, stages
+from quantglow.cli.models import opened, refuse_shapes_of_saved
+from quantglow.driver import stages
+from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.report.tables import Table
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.fallback_model import DelegatedModel
 from quantglow.types import Array
 
 DEFAULT_ENDING = f".int8{SAVED}"
@@ -98,7 +99,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     if not options.output:
         console.print(f"no --output: the model goes to {output}", highlight=False, markup=False)
     try:
-        compiled = main_job.quantize_and_compile(
+        compiled = quantize_and_compile(
             options.model,
             options.calibration_data,
             **quantization_options(options),

@@ -12,8 +12,8 @@ from quantglow.backends.onnxruntime.session import Session
 from quantglow.cli.data import EXAMPLES, Example
 from quantglow.cli.timing import medians
 from quantglow.driver.compilation import compile
-from quantglow.driver.main_job import quantize_and_compile
-from quantglow.frontend.peer_model import peer_model
+from quantglow.driver.quantize_and_compile import quantize_and_compile
+from quantglow.frontend.ort_quantizer_input import peer_model
 from quantglow.report import Report
 from quantglow.report.onnxruntime_quantizer import int8_runner
 from quantglow.report.outputs import Runner

@@ -15,10 +15,11 @@ from quantglow.cli.arguments import (
     shapes_of,
 )
 from quantglow.cli.files import SAVED, is_saved
-from quantglow.cli.opening import refuse_shapes_of_saved
-from quantglow.driver import compilation, main_job, stages
-from quantglow.driver.job import Job
+from quantglow.cli.models import refuse_shapes_of_saved
+from quantglow.driver import compilation, stages
 from quantglow.driver.models import is_quantized
+from quantglow.driver.pipeline import Job
+from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
@@ -78,7 +79,7 @@ def report_of(options: argparse.Namespace) -> object:
         return Report.from_json(saving.load(options.model).report)
     if not options.calibration_data:
         return compilation.compile(options.model, input_shapes=shapes_of(options)).report
-    return main_job.quantize_and_compile(
+    return quantize_and_compile(
         options.model,
         options.calibration_data,
         **quantization_options(options),

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.arguments import choice, number, shapes
-from quantglow.cli.answers import READERS
+from quantglow.cli.predictions import READERS
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.driver.control import AccuracyContract
 from quantglow.errors import CalibrationError, OptionError

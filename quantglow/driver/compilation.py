@@ -9,7 +9,7 @@ from typing import Any
 
 from quantglow import debug, frontend, quantization
 from quantglow.arguments import shapes
-from quantglow.driver.delegating import Delegation, delegated_model, partly_compiled
+from quantglow.driver.fallback import Delegation, delegated_model, partly_compiled
 from quantglow.driver.models import InputShapes, family_of, settled
 from quantglow.driver.origins import Built, programs_of
 from quantglow.errors import (
@@ -23,7 +23,7 @@ from quantglow.report import MemoryFigures, Report
 from quantglow.report.report import report_of
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.fallback_model import DelegatedModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.specialisations import Specialisation, Specialisations
 

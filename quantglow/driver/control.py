@@ -8,14 +8,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow import debug, interpreter
-from quantglow.driver.job import Job, compiled_float
+from quantglow.driver.pipeline import Job, compiled_float
 from quantglow.errors import CalibrationError
 from quantglow.lazy import cached_property
 from quantglow.options import QuantizationConfig
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.accuracy_control import Contract, Search, Trial
-from quantglow.quantization.deadline import Deadline
-from quantglow.quantization.ladder import (
+from quantglow.quantization.accuracy_control.control import Contract, Search, Trial
+from quantglow.quantization.accuracy_control.precision_steps import (
     FLOAT,
     INT16,
     Raised,
@@ -24,15 +23,16 @@ from quantglow.quantization.ladder import (
     int16_steps,
     ranked,
 )
+from quantglow.quantization.deadline import Deadline
 from quantglow.report.metrics import Sums
-from quantglow.report.raised import RaisedLayer
+from quantglow.report.precision_overrides import RaisedLayer
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import noise_of_each
 from quantglow.report.verification import MAX_SAMPLES
-from quantglow.runtime.ahead import kernels_ahead
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.delegated import PartlyCompiledModel
+from quantglow.runtime.fallback_model import PartlyCompiledModel
+from quantglow.runtime.precompile import kernels_ahead
 from quantglow.types import Array
 
 RANKING_SAMPLES = 2

@@ -22,7 +22,7 @@ from quantglow.report.report import Report, report_of
 from quantglow.runtime import saving
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.delegated import PartlyCompiledModel
+from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.saving import Freedom, SavedModel, Tail
 from quantglow.runtime.specialisations import (
@@ -33,7 +33,7 @@ from quantglow.runtime.specialisations import (
 )
 
 if TYPE_CHECKING:
-    from quantglow.driver.delegating import Delegation
+    from quantglow.driver.fallback import Delegation
     from quantglow.driver.origins import Origin
 
 
@@ -160,7 +160,7 @@ class Reopened:
 
     @cached_property
     def _delegation(self) -> Delegation:
-        from quantglow.driver.delegating import Delegation
+        from quantglow.driver.fallback import Delegation
         from quantglow.driver.origins import source_of
 
         return Delegation(source_of(self.saved), self.machine)

@@ -20,8 +20,8 @@ from quantglow.interpreter import Listener, interpret
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, Located, feeds_of
 from quantglow.profiling.storage import is_profile
-from quantglow.quantization.other_shapes import Elsewhere, are_alike, sharing
 from quantglow.quantization.recovery import MOST_NBYTES, Reservoir, capacity, sample_nbytes
+from quantglow.quantization.shape_variants import Elsewhere, are_alike, sharing
 from quantglow.report.data_warnings import Seen
 from quantglow.report.verification import MAX_SAMPLES
 from quantglow.types import Array

@@ -8,13 +8,13 @@ from typing import Any
 
 from quantglow import frontend, interpreter, passes, profiling, quantization
 from quantglow.arguments import brief, count, elements, flag, instance, progress_mode, shapes
-from quantglow.driver.job import Job
 from quantglow.driver.models import (
     InputShapes,
     InputValues,
     float_only,
     is_quantized,
 )
+from quantglow.driver.pipeline import Job
 from quantglow.driver.samples import profile_in
 from quantglow.errors import (
     CalibrationError,

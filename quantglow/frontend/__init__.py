@@ -8,9 +8,10 @@
   sees, ``values`` what a name stands for.  What has no importer: ``expansion`` by the standard's
   definition, else ``external``, for onnxruntime
   (``ml_types``: its types); ``folding`` and ``evaluation`` of known values.
-- ``split``: a model cut where shapes stop being known, or types are none of ours (``label_codes``:
-  not for the strings of classifiers); ``restamping``: under an older opset; ``stored_weights``: in
-  a saved file; ``peer_model``: for onnxruntime's quantizer.
+- ``split``: a model cut where shapes stop being known, or types are none of ours
+  (``label_codes``: not for the strings of classifiers); ``opset_downgrade``: under an older
+  opset; ``stored_weights``: in a saved file; ``ort_quantizer_input``: for onnxruntime's
+  quantizer.
 - ``export``: the way out.
 """
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.instr.copy_elision import Home, Placement, place, source_of
 from quantglow.instr.lifetimes import with_lifetimes
-from quantglow.instr.placement import Home, Placement, place, source_of
 from quantglow.instr.program import (
     Buffer,
     BufferKind,
@@ -27,7 +27,7 @@ from quantglow.instr.program import (
     View,
 )
 from quantglow.instr.strides import dense_strides
-from quantglow.ops import Concat, Conv, Expand, Map, Pad, Reshape, Slice, Transpose
+from quantglow.ops import Concat, Conv, Elementwise, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.types import TensorType
 
 SLACK_NBYTES = 64
@@ -81,9 +81,9 @@ class _Generator:
         return output
 
     def operand(self, node: Node, operand: Node) -> View:
-        """The view of an operand; Maps take any strides, other primitives dense rows."""
+        """The view of an operand; Elementwise takes any strides, other primitives dense rows."""
         view = self.views[operand]
-        if not (isinstance(node, Map) or view.dense_rows):
+        if not (isinstance(node, Elementwise) or view.dense_rows):
             return self.copied(view, f"{operand.name}:dense")
         if _reads_slack(node, operand) and view.buffer.kind is BufferKind.INPUT:
             return self.copied(view, f"{operand.name}:slack")

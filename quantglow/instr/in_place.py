@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from quantglow.graph.node import Node
-from quantglow.ops import Conv, Map, Rows, Scatter, Table
+from quantglow.ops import Conv, Elementwise, RowMap, Scatter, Table
 
 IN_PLACE: dict[type[Node], tuple[str, ...]] = {
-    Map: ("args",),
-    Rows: ("args",),
+    Elementwise: ("args",),
+    RowMap: ("args",),
     Table: ("x",),
     Conv: ("residual",),
     Scatter: ("x",),

@@ -13,6 +13,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Pass, RewritePass, Uses, run_passes
 from quantglow.lowering import contraction, elementwise, indexing, reduction, transposed_convolution
+from quantglow.lowering.bias_to_uint8 import store_unsigned
 from quantglow.lowering.fuse import fuse_maps
 from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
@@ -22,8 +23,7 @@ from quantglow.lowering.rules import (
     VIEW_PRIMITIVES,
     lowering_rules,
 )
-from quantglow.lowering.sink_cells import sink_cells
-from quantglow.lowering.unsigned import store_unsigned
+from quantglow.lowering.sink_reshape_into_elementwise import sink_cells
 from quantglow.passes.fuse_activation import fuse_float_activation
 
 __all__ = [

@@ -11,7 +11,7 @@ import numpy as np
 from quantglow.errors import BackendError
 from quantglow.graph.node import Constant, Node
 from quantglow.lowering.rules import lowers, tag
-from quantglow.ops import Conv, ConvTranspose, Expand, Gemm, Map, MatMul, Pad, Reshape
+from quantglow.ops import Conv, ConvTranspose, Elementwise, Expand, Gemm, MatMul, Pad, Reshape
 from quantglow.ops.binary import Add
 from quantglow.ops.expression import arg, call, clipped
 from quantglow.types import DType, ElementType
@@ -76,7 +76,9 @@ def _gemm_of_activations(node: Gemm) -> Node:
         return Add(name=node.name, x=product, y=b, low=node.low, high=node.high)
     value = node.activation.expression().substitute([call("add", arg(0), arg(1))])
     bounded = clipped(value, node.low, node.high)
-    return Map(name=node.name, args=(product, b), expression=bounded, out=ElementType(DType.F32))
+    return Elementwise(
+        name=node.name, args=(product, b), expression=bounded, out=ElementType(DType.F32)
+    )
 
 
 def _reshaped_weights(node: Node, w: Constant, shape: tuple[int, ...]) -> Constant:
@@ -103,7 +105,7 @@ def _batched(node: Node, operand: Node, batch: tuple[int, ...], role: str) -> No
     if operand.type.shape[:-2] != batch:
         operand = Expand(name=tag(node, f"{role}-expanded"), x=operand, shape=(*batch, *matrix))
         # A broadcast batch is copied once: kernels want one stride for the batch.
-        operand = Map(
+        operand = Elementwise(
             name=tag(node, f"{role}-copied"),
             args=(operand,),
             expression=arg(0),

@@ -1,4 +1,4 @@
-"""Element-wise operators become ``Map``s; functions of 8-bit tensors become ``Table``s."""
+"""Element-wise operators become ``Elementwise``s; functions of 8-bit tensors become ``Table``s."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from quantglow.ops import (
     Clip,
     Dequantize,
     Div,
+    Elementwise,
     Elu,
     Erf,
     Exp,
     Floor,
     Gelu,
     Log,
-    Map,
     Max,
     Min,
     Mul,
@@ -125,9 +125,11 @@ _UNARY: dict[type[Unary], Callable[[Any], Expr]] = {
 
 
 def lower_unary(node: Node) -> Node:
-    """f(x) -> Map"""
+    """f(x) -> Elementwise"""
     assert isinstance(node, Unary)
-    return Map(name=node.name, args=(node.x,), expression=_UNARY[type(node)](node), out=FLOAT)
+    return Elementwise(
+        name=node.name, args=(node.x,), expression=_UNARY[type(node)](node), out=FLOAT
+    )
 
 
 _BINARY: dict[type[Binary], str] = {
@@ -142,15 +144,15 @@ _BINARY: dict[type[Binary], str] = {
 
 
 def lower_binary(node: Node) -> Node:
-    """f(x, y) -> Map, in the steps of ``Binary.reference``"""
+    """f(x, y) -> Elementwise, in the steps of ``Binary.reference``"""
     assert isinstance(node, Binary)
     if node.out is None:
         value = clipped(call(_BINARY[type(node)], X, arg(1)), node.low, node.high)
-        return Map(name=node.name, args=(node.x, node.y), expression=value, out=FLOAT)
+        return Elementwise(name=node.name, args=(node.x, node.y), expression=value, out=FLOAT)
     low, high = integer_bounds(node.out, node.low, node.high)
     args, steps = _product(node) if isinstance(node, Mul) else _steps(node)
     expression = quantized(steps, low, high, node.type.params.zero_point)
-    return Map(name=node.name, args=args, expression=expression, out=node.out)
+    return Elementwise(name=node.name, args=args, expression=expression, out=node.out)
 
 
 def _steps(node: Binary) -> tuple[tuple[Node, ...], Expr]:
@@ -208,17 +210,19 @@ def _exact_product(x: TensorType, y: TensorType) -> Expr:
 
 @lowers(Where)
 def lower_where(node: Where) -> Node:
-    """condition ? x : y -> Map"""
+    """condition ? x : y -> Elementwise"""
     value = call("select", arg(0), arg(1), arg(2))
-    return Map(name=node.name, args=node.operands, expression=value, out=node.type.element)
+    return Elementwise(name=node.name, args=node.operands, expression=value, out=node.type.element)
 
 
 @lowers(PRelu)
 def lower_prelu(node: PRelu) -> Node:
-    """x < 0 ? x * slope : x -> Map"""
+    """x < 0 ? x * slope : x -> Elementwise"""
     if node.out is None:
         expression = _negative(call("mul", X, arg(1)), X)
-        return Map(name=node.name, args=(node.x, node.slope), expression=expression, out=FLOAT)
+        return Elementwise(
+            name=node.name, args=(node.x, node.slope), expression=expression, out=FLOAT
+        )
     params = node.x.type.params
     slope = constant_steps(node, node.slope, "slope", params.scale)
     value = centred_float(0, params.zero_point)
@@ -226,44 +230,44 @@ def lower_prelu(node: PRelu) -> Node:
     factor = if_negative(value, arg(1), positive)
     steps = call("mul", value, factor)
     expression = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
-    return Map(name=node.name, args=(node.x, slope), expression=expression, out=node.out)
+    return Elementwise(name=node.name, args=(node.x, slope), expression=expression, out=node.out)
 
 
 @lowers(BatchNormalization)
 def lower_batch_normalization(node: BatchNormalization) -> Node:
-    """(x - mean) / sqrt(var + eps) * gamma + beta -> Map"""
+    """(x - mean) / sqrt(var + eps) * gamma + beta -> Elementwise"""
     deviation = call("sqrt", call("add", arg(4), const(node.epsilon)))
     scale = call("div", arg(1), deviation)
     value = call("add", call("mul", call("sub", X, arg(3)), scale), arg(2))
     args = (node.x, node.gamma, node.beta, node.mean, node.var)
-    return Map(name=node.name, args=args, expression=value, out=FLOAT)
+    return Elementwise(name=node.name, args=args, expression=value, out=FLOAT)
 
 
 @lowers(Quantize)
 def lower_quantize(node: Quantize) -> Node:
-    """saturate(rint(x / scale) + zp) -> Map"""
+    """saturate(rint(x / scale) + zp) -> Elementwise"""
     params = node.type.params
     if params.axis is not None:
         return _quantize_per_axis(node, params)
     steps = X if params.scale == 1.0 else call("div", X, const(params.scale))
     expression = quantized(steps, *node.out.dtype.limits, params.zero_point)
-    return Map(name=node.name, args=(node.x,), expression=expression, out=node.out)
+    return Elementwise(name=node.name, args=(node.x,), expression=expression, out=node.out)
 
 
 @lowers(Dequantize)
 def lower_dequantize(node: Dequantize) -> Node:
-    """(x - zp) * scale -> Map"""
+    """(x - zp) * scale -> Elementwise"""
     params = node.x.type.params
     if params.axis is not None:
         value = call("mul", call("float", call("isub", X, arg(2))), arg(1))
         args = (node.x, *_per_axis(node, params, node.type.rank))
-        return Map(name=node.name, args=args, expression=value, out=FLOAT)
+        return Elementwise(name=node.name, args=args, expression=value, out=FLOAT)
     value = call("mul", centred_float(0, params.zero_point), const(params.scale))
-    return Map(name=node.name, args=(node.x,), expression=value, out=FLOAT)
+    return Elementwise(name=node.name, args=(node.x,), expression=value, out=FLOAT)
 
 
 def _quantize_per_axis(node: Quantize, params: QuantParams) -> Node:
-    """saturate(rint(x / scales) + zps) -> Map of x, scales and zero points"""
+    """saturate(rint(x / scales) + zps) -> Elementwise of x, scales and zero points"""
     steps = call("rint", call("div", X, arg(1)))
     low, high = (
         call("float", call("isub", iconst(limit), arg(2))) for limit in node.out.dtype.limits
@@ -271,7 +275,7 @@ def _quantize_per_axis(node: Quantize, params: QuantParams) -> Node:
     clipped_steps = call("fmin", call("fmax", steps, low), high)
     expression = call("iadd", call("int", clipped_steps), arg(2))
     args = (node.x, *_per_axis(node, params, node.type.rank))
-    return Map(name=node.name, args=args, expression=expression, out=node.out)
+    return Elementwise(name=node.name, args=args, expression=expression, out=node.out)
 
 
 def _per_axis(node: Node, params: QuantParams, rank: int) -> tuple[Constant, Constant]:
@@ -297,7 +301,7 @@ def lower_rescale(node: Rescale) -> Node:
     ratio = float(multiplier(kind.params.scale, divisor=node.type.params.scale))
     steps = call("mul", centred_float(0, kind.params.zero_point), const(ratio))
     expression = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
-    return Map(name=node.name, args=(node.x,), expression=expression, out=node.out)
+    return Elementwise(name=node.name, args=(node.x,), expression=expression, out=node.out)
 
 
 lowering_rules.update(dict.fromkeys(_UNARY, lower_unary))

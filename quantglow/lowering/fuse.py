@@ -1,11 +1,11 @@
-"""Fusion of element-wise chains: a Map absorbs the Maps it reads, so that values stay in
+"""Fusion of element-wise chains: an Elementwise absorbs those it reads, so that values stay in
 registers."""
 
 from __future__ import annotations
 
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops import Map, Rows
+from quantglow.ops import Elementwise, RowMap
 from quantglow.ops.expression import Expr, arg
 from quantglow.types import DType
 
@@ -15,21 +15,21 @@ MAX_OPERATIONS = 64
 
 @rewrite_pass("fuse-maps")
 def fuse_maps(node: Node, uses: Uses) -> Node | None:
-    """Map(f, Map(g, x), …) -> Map(f∘g, x, …) where the inner value has one reader; the same for
-    Rows, one of them"""
-    if not isinstance(node, Map | Rows):
+    """Elementwise(f, Elementwise(g, x), …) -> Elementwise(f∘g, x, …) where the inner value has
+    one reader; the same where one of them is a RowMap"""
+    if not isinstance(node, Elementwise | RowMap):
         return None
     for index, inner in enumerate(node.args):
-        if isinstance(inner, Map | Rows) and uses.single(inner) and _fits(node, inner):
+        if isinstance(inner, Elementwise | RowMap) and uses.single(inner) and _fits(node, inner):
             return _absorb(node, index, inner)
     return None
 
 
-def _fits(node: Map | Rows, inner: Map | Rows) -> bool:
+def _fits(node: Elementwise | RowMap, inner: Elementwise | RowMap) -> bool:
     """Values of full shape only, or a broadcast would be computed again and again."""
-    if isinstance(inner, Rows) and not _may_hold_rows(node):
+    if isinstance(inner, RowMap) and not _may_hold_rows(node):
         return False
-    if isinstance(node, Rows) and _has_int64(inner):
+    if isinstance(node, RowMap) and _has_int64(inner):
         return False
     return (
         (inner.type.dtype in (DType.F32, DType.I32) or _is_saturated(inner.expression))
@@ -47,22 +47,24 @@ def _is_saturated(expression: Expr) -> bool:
     return False
 
 
-def _may_hold_rows(node: Map | Rows) -> bool:
+def _may_hold_rows(node: Elementwise | RowMap) -> bool:
     """Sums of rows of what is itself made of sums of rows would need pass after pass."""
     is_narrow = not _has_int64(node) and node.type.dtype is not DType.BOOL
-    return isinstance(node, Map) and is_narrow
+    return isinstance(node, Elementwise) and is_narrow
 
 
-def _has_int64(node: Map | Rows) -> bool:
-    """What Rows may not have."""
+def _has_int64(node: Elementwise | RowMap) -> bool:
+    """Parts that RowMap may not have."""
     return DType.I64 in (node.type.dtype, *(a.type.dtype for a in node.args))
 
 
-def _absorb(node: Map | Rows, index: int, inner: Map | Rows) -> Map | Rows:
+def _absorb(
+    node: Elementwise | RowMap, index: int, inner: Elementwise | RowMap
+) -> Elementwise | RowMap:
     kept = [a for i, a in enumerate(node.args) if i != index]
     args = list(dict.fromkeys([*kept, *inner.args]))
     own: list[Expr] = [arg(args.index(a)) if a is not inner else arg(0) for a in node.args]
     own[index] = inner.expression.substitute([arg(args.index(a)) for a in inner.args])
     expression = node.expression.substitute(own)
-    kind = Rows if isinstance(inner, Rows) else type(node)
+    kind = RowMap if isinstance(inner, RowMap) else type(node)
     return kind(name=node.name, args=tuple(args), expression=expression, out=node.out)

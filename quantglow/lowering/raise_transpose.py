@@ -8,16 +8,17 @@ from dataclasses import replace
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.lowering.rules import tag
-from quantglow.ops import Map, Table, Transpose
+from quantglow.ops import Elementwise, Table, Transpose
 
 
 @rewrite_pass("raise-transpose")
 def raise_transpose(node: Node, uses: Uses) -> Node | None:
-    """Transpose(Map(x)) -> Map(Transpose(x)), the same for Table; values with one reader only"""
+    """Transpose(Elementwise(x)) -> Elementwise(Transpose(x)), the same for Table; for values with
+    one reader only"""
     if not isinstance(node, Transpose) or not uses.single(node.x):
         return None
     inner = node.x
-    if isinstance(inner, Map) and all(a.type.shape == inner.type.shape for a in inner.args):
+    if isinstance(inner, Elementwise) and all(a.type.shape == inner.type.shape for a in inner.args):
         args = tuple(_transposed(node, a, f"operand{i}") for i, a in enumerate(inner.args))
         return replace(inner, name=node.name, args=args)
     if isinstance(inner, Table):

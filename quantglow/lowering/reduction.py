@@ -11,15 +11,15 @@ from quantglow.lowering.rules import lowering_rules, lowers, tag
 from quantglow.ops import (
     LRN,
     AveragePool,
+    Elementwise,
     LayerNormalization,
     LogSoftmax,
-    Map,
     ReduceMax,
     ReduceMean,
     ReduceMin,
     ReduceSum,
     Reshape,
-    Rows,
+    RowMap,
     Softmax,
     Transpose,
 )
@@ -55,7 +55,7 @@ lowering_rules.update(dict.fromkeys((ReduceMean, ReduceSum, ReduceMax, ReduceMin
 
 @lowers(Softmax)
 def lower_softmax(node: Softmax) -> Node | None:
-    """Integers: Softmax of any rank -> Softmax of rows.  Floats: powers / their sum as Rows"""
+    """Integers: Softmax of any rank -> Softmax of rows.  Floats: powers / their sum as RowMap"""
     if node.out is None:
         powers = call("expneg", call("sub", arg(0), call("rowmax", arg(0))))
         share = call("div", const(1), call("rowsum", powers))
@@ -100,8 +100,8 @@ def dequantized(params: QuantParams) -> Expr:
     return call("mul", centred_float(0, params.zero_point), const(params.scale))
 
 
-def _rows(node: Node, args: tuple[Node, ...], value: Expr) -> Rows:
-    return Rows(name=node.name, args=args, expression=value, out=node.type.element)
+def _rows(node: Node, args: tuple[Node, ...], value: Expr) -> RowMap:
+    return RowMap(name=node.name, args=args, expression=value, out=node.type.element)
 
 
 @lowers(LRN)
@@ -111,7 +111,7 @@ def lower_lrn(node: LRN) -> Node:
     The window along channels is a pool over [pixels, 1, channels, 1].
     """
     shape = node.x.type.shape
-    squares = Map(
+    squares = Elementwise(
         name=tag(node, "squares"), args=(node.x,), expression=call("mul", arg(0), arg(0)), out=FLOAT
     )
     image = Reshape(
@@ -128,4 +128,4 @@ def lower_lrn(node: LRN) -> Node:
     means_back = Reshape(name=tag(node, "window"), x=means, shape=shape)
     base = call("add", const(node.bias), call("mul", arg(1), const(node.alpha)))
     value = call("div", arg(0), call("pow", base, const(node.beta)))
-    return Map(name=node.name, args=(node.x, means_back), expression=value, out=FLOAT)
+    return Elementwise(name=node.name, args=(node.x, means_back), expression=value, out=FLOAT)

@@ -20,7 +20,7 @@ from quantglow.ops.pooling import (
     ReduceMin,
     ReduceSum,
 )
-from quantglow.ops.primitives import Map, Rows
+from quantglow.ops.primitives import Elementwise, RowMap
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.resize import Resize
 from quantglow.ops.selection import PRelu, Where
@@ -65,6 +65,7 @@ __all__ = [
     "ConvTranspose",
     "Dequantize",
     "Div",
+    "Elementwise",
     "Elu",
     "Erf",
     "Exp",
@@ -81,7 +82,6 @@ __all__ = [
     "LeakyRelu",
     "Log",
     "LogSoftmax",
-    "Map",
     "MatMul",
     "Max",
     "MaxPool",
@@ -102,7 +102,7 @@ __all__ = [
     "Rescale",
     "Reshape",
     "Resize",
-    "Rows",
+    "RowMap",
     "Scatter",
     "Sigmoid",
     "Slice",

@@ -1,4 +1,4 @@
-"""Scalar expressions: what a ``Map`` computes for each element.
+"""Scalar expressions: what a ``Elementwise`` computes for each element.
 
 Values are float32 (``f``), int32 (``i``), int64 (``l``) or bool (``b``).  Every step is one
 operation, in the order written, so that NumPy and compiled code agree bit for bit (the

@@ -46,6 +46,6 @@ class External(Node):
     def reference(self, args: tuple[Array, ...]) -> Array:
         if not _evaluators:
             raise BackendError(
-                f"nothing computes {self!r}. Remedy: import quantglow.runtime.delegation."
+                f"nothing computes {self!r}. Remedy: import quantglow.runtime.fallback."
             )
         return _evaluators[0](self, args)

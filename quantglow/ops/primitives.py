@@ -17,7 +17,7 @@ from quantglow.types import Array, DType, ElementType, TensorType
 
 
 @op
-class Map(Node):
+class Elementwise(Node):
     """``expression`` on every element of the broadcast operands, stored as ``out``.
 
     Integers that do not fit ``out`` are an error of whoever wrote the expression.
@@ -40,8 +40,8 @@ class Map(Node):
 
 
 @op
-class Rows(Node):
-    """``Map`` with sums and maxima of rows, which lie along the last axis, in the expression.
+class RowMap(Node):
+    """``Elementwise`` with sums and maxima of rows in the expression; rows lie along the last axis.
 
     Sums have a fixed order, so that every target gives the same floats.
     """

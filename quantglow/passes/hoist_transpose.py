@@ -10,7 +10,7 @@ from quantglow.graph.names import Names
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses
 from quantglow.ops.binary import Binary
-from quantglow.ops.primitives import Map
+from quantglow.ops.primitives import Elementwise
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.selection import PRelu
 from quantglow.ops.shape import Concat, Pad, Reshape, Slice, Transpose
@@ -76,7 +76,7 @@ def cancelled(node: Transpose) -> Node:
 def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
     """``Transpose(f, perm)`` with the Transpose moved to the operands of f."""
     match f:
-        case Unary() | Binary() | PRelu() | Map():
+        case Unary() | Binary() | PRelu() | Elementwise():
             return f.with_operands(tuple(moved(x, perm, uses) for x in f.operands))
         case Quantize(x=x) | Dequantize(x=x) | Rescale(x=x):
             return f.with_operands((moved(x, perm, uses),))

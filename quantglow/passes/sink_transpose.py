@@ -21,7 +21,7 @@ from quantglow.ops.normalization import (
     Softmax,
 )
 from quantglow.ops.pooling import Reduce
-from quantglow.ops.primitives import Map
+from quantglow.ops.primitives import Elementwise
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.selection import PRelu
 from quantglow.ops.shape import Concat, Expand, Pad, Slice, Transpose
@@ -57,7 +57,7 @@ def sink_transpose(node: Node, uses: Uses) -> Node | None:
 
 def moved_up(node: Node, uses: Uses) -> Moved | None:
     """The node moved above the Transpose that feeds it."""
-    if isinstance(node, Binary | Map):
+    if isinstance(node, Binary | Elementwise):
         return moved_elements(node, uses)
     if isinstance(node, Concat):
         return moved_concat(node, uses)
@@ -115,7 +115,7 @@ def moved_reduce(node: Reduce, t: Transpose) -> Moved:
     return made, tuple(sorted(kept).index(axis) for axis in kept)
 
 
-def moved_elements(node: Binary | Map, uses: Uses) -> Moved | None:
+def moved_elements(node: Binary | Elementwise, uses: Uses) -> Moved | None:
     """All operands before the Transpose that one of them is."""
     found = aligned(node.operands, node.type.rank, uses)
     if found is None:

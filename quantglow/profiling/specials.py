@@ -18,10 +18,10 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import (
     Concat,
+    Elementwise,
     Expand,
     Gather,
     LogSoftmax,
-    Map,
     Pad,
     PRelu,
     Reshape,
@@ -43,7 +43,7 @@ BOTH: Specials = frozenset((-math.inf, math.inf))
 ABSENT: Specials = frozenset((math.nan,))
 
 MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Scatter, Slice, Transpose, Where)
-CARRIERS = (*MOVES, Binary, LogSoftmax, Map, PRelu, Unary)
+CARRIERS = (*MOVES, Binary, LogSoftmax, Elementwise, PRelu, Unary)
 """Operators each of whose results depends on few values, so that one special value shows."""
 
 FINITE = (-1.0, 1.0)
@@ -72,7 +72,7 @@ def brought(node: Node) -> Specials:
         return NONE if is_finite else specials_in(node.value)
     if isinstance(node, Pad):
         return specials_in(np.float64(node.value))
-    if isinstance(node, Map):
+    if isinstance(node, Elementwise):
         numbers = [part.value for part in node.expression.parts() if part.op == "f"]
         return specials_in(np.array(numbers, np.float64))
     return NONE

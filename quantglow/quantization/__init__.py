@@ -1,8 +1,7 @@
 """Quantization: a float graph and its profile to an int8 graph.  See ``plan`` for the decisions."""
 
-from quantglow.quantization.decisions import Decisions
-from quantglow.quantization.float_runs import FloatRuns
-from quantglow.quantization.preparation import Prepared, prepare
+from quantglow.quantization.decisions.decisions import Decisions
+from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.qdq import float_notes, fuse_quantized
 from quantglow.quantization.quantizer import (
     Converted,
@@ -12,6 +11,7 @@ from quantglow.quantization.quantizer import (
     quantize_with_report,
 )
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
+from quantglow.quantization.search.preparation import Prepared, prepare
 
 __all__ = [
     "Converted",

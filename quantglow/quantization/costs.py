@@ -15,9 +15,9 @@ from quantglow.ops import Conv, LogSoftmax, MatMul, Softmax
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.ops.work import macs_of
-from quantglow.quantization.functions import function_of
-from quantglow.quantization.plan import Plan
-from quantglow.quantization.rules import EXACT_IN_FLOAT
+from quantglow.quantization.convert.rules import EXACT_IN_FLOAT
+from quantglow.quantization.plan.functions import function_of
+from quantglow.quantization.plan.plan import Plan
 
 DENSE_MACS = 230e9
 DEPTHWISE_MACS = 100e9

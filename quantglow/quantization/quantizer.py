@@ -12,18 +12,18 @@ from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
-from quantglow.quantization.choose_int16 import with_chosen_int16
-from quantglow.quantization.convert import Converter
+from quantglow.quantization.accuracy_control.precision_steps import UNRAISED, Raised
+from quantglow.quantization.convert.converter import Converter
 from quantglow.quantization.deadline import NEVER
-from quantglow.quantization.decisions import Decisions
-from quantglow.quantization.ladder import UNRAISED, Raised
-from quantglow.quantization.other_shapes import at_own_shapes, fit
-from quantglow.quantization.plan import Plan, make_plan
-from quantglow.quantization.preparation import WORTH, Prepared, prepare
+from quantglow.quantization.decisions.decisions import Decisions
+from quantglow.quantization.plan.int16 import AUTO, with_named_int16
+from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
-from quantglow.quantization.rounded_run import judged, noise_to_signal
-from quantglow.quantization.widths import AUTO, with_named_int16
+from quantglow.quantization.search.choose_int16 import with_chosen_int16
+from quantglow.quantization.search.preparation import WORTH, Prepared, prepare
+from quantglow.quantization.search.rounded_run import judged, noise_to_signal
+from quantglow.quantization.shape_variants import at_own_shapes, fit
 from quantglow.types import Array
 
 Converted = Callable[[Graph], object]

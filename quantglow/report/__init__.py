@@ -1,9 +1,9 @@
 """What a compilation did and how exact its result is.
 
 ``metrics``, ``codes``, ``layers``, ``sensitivity``, ``outputs`` and ``verification`` measure
-accuracy, ``speed`` and ``call_report`` time; ``accuracy``, ``raised``, ``delegated``, ``report``
-and ``diagnosis`` hold the figures, ``tables`` draws them, ``headline`` puts them into words,
-``data_warnings`` judges the calibration data; ``onnxruntime_check`` and
+accuracy, ``speed`` and ``call_report`` time; ``accuracy``, ``precision_overrides``, ``fallback``,
+``report`` and ``diagnosis`` hold the figures, ``tables`` draws them, ``headline`` puts them into
+words, ``data_warnings`` judges the calibration data; ``onnxruntime_check`` and
 ``onnxruntime_quantizer`` run the models to compare with.
 """
 

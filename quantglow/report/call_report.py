@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quantglow.backends.llvm.call_times import CallTime
-from quantglow.backends.llvm.executable import LlvmExecutable
-from quantglow.backends.llvm.peak import Peak, measure_peak
-from quantglow.backends.llvm.pieces import BatchedExecutable
+from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.backends.llvm.runtime.peak import Peak, measure_peak
+from quantglow.backends.llvm.runtime.profiler import CallTime
 from quantglow.errors import BackendError
 from quantglow.report.tables import Table
 from quantglow.runtime.build import Build

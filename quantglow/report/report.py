@@ -18,13 +18,13 @@ from quantglow.report.accuracy import (
     worst,
     worst_tables,
 )
-from quantglow.report.delegated import delegated_table
+from quantglow.report.fallback import delegated_table
 from quantglow.report.headline import RightAnswers, headline
-from quantglow.report.raised import RaisedLayer, raised_table
+from quantglow.report.precision_overrides import RaisedLayer, raised_table
 from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
-from quantglow.runtime.delegation import DelegatedNode
+from quantglow.runtime.fallback import DelegatedNode
 
 
 @dataclass(frozen=True)

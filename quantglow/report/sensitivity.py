@@ -8,7 +8,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter import evaluate, interpret
 from quantglow.quantization.deadline import NEVER, Deadline
-from quantglow.quantization.rounded_run import told_apart
+from quantglow.quantization.search.rounded_run import told_apart
 from quantglow.report.layers import local_values
 from quantglow.report.metrics import Sums
 from quantglow.report.outputs import Feeds

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantglow.backends.llvm.call_times import CallTime
+from quantglow.backends.llvm.runtime.profiler import CallTime
 from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.report import NodeReport
 from quantglow.report.tables import Table, number

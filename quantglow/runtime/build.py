@@ -10,9 +10,9 @@ from typing import Any
 
 from quantglow import debug
 from quantglow.arguments import brief, choice, instance, integer
-from quantglow.backends.llvm.executable import compile_program, load_kernels
 from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.pieces import BatchedExecutable
+from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
+from quantglow.backends.llvm.runtime.executable import compile_program, load_kernels
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.concise import Concise
@@ -29,7 +29,7 @@ from quantglow.memory.share import share_in_place
 from quantglow.ops.external import External
 from quantglow.runtime.batches import piece_of
 from quantglow.runtime.branches import branches_apart
-from quantglow.runtime.delegation import DelegatedNode, OnnxRuntimeBackend, nodes_of
+from quantglow.runtime.fallback import DelegatedNode, OnnxRuntimeBackend, nodes_of
 from quantglow.runtime.partition import Segment, partition
 from quantglow.runtime.protocol import Backend, Executable
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments

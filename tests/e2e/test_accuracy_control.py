@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.quantization.plan import RAISED
+from quantglow.quantization.plan.plan import RAISED
 
 DATA = Path(__file__).resolve().parents[2] / "datasets"
 

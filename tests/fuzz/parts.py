@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 import quantglow as qg
-from quantglow.runtime.delegated import PartlyCompiledModel
+from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.types import Array
 from tests.fuzz.drawing import ML
 from tests.fuzz.graphs import Case

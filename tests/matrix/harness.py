@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
+from quantglow.backends.llvm.runtime.executable import compile_program
 from quantglow.backends.llvm.target import Target
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.compiler import machine
-from quantglow.backends.llvm.executable import compile_program
+from quantglow.backends.llvm.jit.compiler import machine
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.levels import level_target, resolve
+from quantglow.backends.llvm.runtime.executable import compile_program
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.kernels.convolution import ConvKernel
+from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.levels import resolve, runs_here
 from quantglow.backends.llvm.target import ICE_LAKE, Core, Target
 from quantglow.graph.graph import Graph

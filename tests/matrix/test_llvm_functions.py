@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
-from quantglow.ops import Map
+from quantglow.ops import Elementwise
 from quantglow.ops.expression import Expr, arg, call, iconst
 from quantglow.ops.functions import BINARY, ROW_FUNCTIONS, SELECT, UNARY, kind_of, result_kind
 from quantglow.types import Array, DType, ElementType, TensorType
@@ -21,7 +21,7 @@ FLOATS = (np.nan, np.inf, -np.inf, -0.0, 0.5, -1.5, 2.5, 2.0**31, -(2.0**31), 2.
 ARITIES = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), SELECT: 3}
 del ARITIES["int"]  # takes only values that fit; the quantizer's tests have it
 for name in ROW_FUNCTIONS:
-    del ARITIES[name]  # Rows only; test_llvm_rows has them
+    del ARITIES[name]  # RowMap only; test_llvm_rows has them
 
 
 def signatures() -> list[tuple[str, str]]:
@@ -54,7 +54,7 @@ def drawn(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Arr
 
 def graph_of(expression: Expr, dtypes: list[DType], shape: tuple[int, ...], out: DType) -> Graph:
     inputs = [Input(name=f"x{i}", tensor=TensorType(d, shape)) for i, d in enumerate(dtypes)]
-    node = Map(name="y", args=tuple(inputs), expression=expression, out=ElementType(out))
+    node = Elementwise(name="y", args=tuple(inputs), expression=expression, out=ElementType(out))
     return Graph(tuple(inputs), (("y", node),))
 
 

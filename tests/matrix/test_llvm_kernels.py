@@ -22,11 +22,11 @@ from quantglow.ops import (
     AveragePool,
     Dequantize,
     Div,
+    Elementwise,
     Expand,
     Gelu,
     LayerNormalization,
     LogSoftmax,
-    Map,
     MatMul,
     Max,
     MaxPool,
@@ -98,7 +98,9 @@ def functions(d: Drawing) -> tuple[Node, ...]:
     x = d.input(image(d))
     y = d.input(x.type.shape)
     negative = call("lt", arg(0), const(0))
-    condition = Map(name=d.name(), args=(y,), expression=negative, out=ElementType(DType.BOOL))
+    condition = Elementwise(
+        name=d.name(), args=(y,), expression=negative, out=ElementType(DType.BOOL)
+    )
     return (
         Gelu(name=d.name(), x=Sigmoid(name=d.name(), x=x)),
         Div(name=d.name(), x=x, y=y),
@@ -140,7 +142,7 @@ def moves(d: Drawing) -> tuple[Node, ...]:
     x = d.input(shape)
     wider = (d.number(2, 3), *shape)
     wide = Expand(name=d.name(), x=x, shape=wider)
-    copied = Map(name=d.name(), args=(wide,), expression=arg(0), out=x.type.element)
+    copied = Elementwise(name=d.name(), args=(wide,), expression=arg(0), out=x.type.element)
     perm = tuple(d.draw(st.permutations(range(4))))
     return Transpose(name=d.name(), x=x, perm=perm), d.input(shape), copied
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.identity import call_names
+from quantglow.backends.llvm.jit.identity import call_names
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.levels import LEVELS, level_target
 from quantglow.graph.graph import Graph

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.kernels.nest import Axis
-from quantglow.backends.llvm.kernels.quantized import value_range
-from quantglow.backends.llvm.kernels.row_parts import row_parts
+from quantglow.backends.llvm.kernels.elementwise.quantized import value_range
+from quantglow.backends.llvm.kernels.elementwise.row_invariants import row_parts
+from quantglow.backends.llvm.kernels.vector.nest import Axis
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import Add, Dequantize, Map, Mul, Quantize, Transpose
+from quantglow.ops import Add, Dequantize, Elementwise, Mul, Quantize, Transpose
 from quantglow.ops.expression import arg, call, const, iconst, parse_expression
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, f32
 from tests.matrix.drawing import Drawing, assert_targets_agree, drawn_feeds
@@ -46,7 +46,9 @@ def test_a_condition_of_each_channel_is_read_in_every_row(channels: int) -> None
     factor = Input(name="factor", tensor=TensorType(DType.I8, (channels,)))
     product = call("mul", arg(1), call("float", call("isub", arg(2), iconst(3))))
     value = call("select", arg(0), product, arg(1))
-    node = Map(name="y", args=(keep, x, factor), expression=value, out=ElementType(DType.F32))
+    node = Elementwise(
+        name="y", args=(keep, x, factor), expression=value, out=ElementType(DType.F32)
+    )
     rng = np.random.default_rng(channels)
     feeds = {
         "keep": np.arange(channels) % 3 > 0,

@@ -1,4 +1,4 @@
-"""Rows: sums and maxima of rows inside expressions, on short and long rows."""
+"""RowMap: sums and maxima of rows inside expressions, on short and long rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.instr.program import Compute
-from quantglow.ops import Add, Dequantize, LayerNormalization, LogSoftmax, Quantize, Rows, Softmax
+from quantglow.ops import Add, Dequantize, LayerNormalization, LogSoftmax, Quantize, RowMap, Softmax
 from quantglow.ops.functions import row_sum
 from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 from tests.matrix.drawing import assert_targets_agree
@@ -100,7 +100,7 @@ def test_softmax_absorbs_its_mask_and_its_rounding() -> None:
     x, mask = Input(name="x", tensor=f32(2, 3, 40)), Input(name="m", tensor=f32(1, 3, 40))
     shares = Softmax(name="s", x=Add(name="a", x=x, y=mask))
     graph = Graph((x, mask), (("out", Quantize(name="q", x=shares, out=SCORES)),))
-    assert kernels(graph).count(Rows) == 1
+    assert kernels(graph).count(RowMap) == 1
     assert len(kernels(graph)) == 2  # the other one gives the output its sign
 
 

@@ -16,13 +16,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm import amx, executable, levels
-from quantglow.backends.llvm.cache import ObjectCache
-from quantglow.backends.llvm.compiler import machine
+from quantglow.backends.llvm import amx, levels
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.jit.compiler import machine
+from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.levels import AMX, level_target, resolve, runs_here
-from quantglow.backends.llvm.library import KernelLibrary
+from quantglow.backends.llvm.runtime import executable
 from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph

@@ -19,14 +19,9 @@ from quantglow.ops import Conv, Gemm, Relu, Reshape, Sigmoid, Softmax, Transpose
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import Profile, profile
-from quantglow.quantization import (
-    Decisions,
-    Quantized,
-    decision_text,
-    quantize,
-    quantize_for_all_shapes,
-)
-from quantglow.quantization.decisions import NO_RANGE, UNDECIDED
+from quantglow.quantization import Decisions, Quantized, quantize, quantize_for_all_shapes
+from quantglow.quantization.decisions import serialization
+from quantglow.quantization.decisions.decisions import NO_RANGE, UNDECIDED
 from quantglow.types import f32
 from tests.same import same_graph
 from tests.strategies import networks
@@ -68,8 +63,8 @@ def test_decisions_give_back_the_graph_they_were_made_with(
 
 def read_back(made: Quantized) -> Decisions:
     """The decisions as a file has them, beside the graph."""
-    text = json.dumps(decision_text.to_json(made.decisions))
-    return decision_text.from_json(json.loads(text), made.graph)
+    text = json.dumps(serialization.to_json(made.decisions))
+    return serialization.from_json(json.loads(text), made.graph)
 
 
 def test_decisions_of_a_file_give_the_same_graph() -> None:

@@ -28,9 +28,9 @@ from quantglow.ops import (
 )
 from quantglow.options import EQUALIZATIONS
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.channel_groups import channel_groups
-from quantglow.quantization.equalization import factors_of, rescaled
-from quantglow.quantization.taps import SUFFIX, is_tap, tapped, with_taps
+from quantglow.quantization.equalize.channel_groups import channel_groups
+from quantglow.quantization.equalize.equalization import factors_of, rescaled
+from quantglow.quantization.smoothing_scales import SUFFIX, is_tap, tapped, with_taps
 from tests.unit.quantization.quantization_networks import (
     constant,
     graph_of,

@@ -10,7 +10,8 @@ from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
-from quantglow.quantization import Quantized, fused_functions, quantize_for_all_shapes
+from quantglow.quantization import Quantized, quantize_for_all_shapes
+from quantglow.quantization.search import fused_functions
 from tests.matrix.harness import TARGETS, assert_agree
 from tests.same import same_graph
 from tests.strategies import networks

@@ -39,8 +39,8 @@ from quantglow.ops import (
 from quantglow.passes import optimize
 from quantglow.profiling import Histogram, profile
 from quantglow.profiling.specials import ABSENT, Specials, moves, specials_of
+from quantglow.quantization.plan.tensor_ranges import special_values
 from quantglow.quantization.quantizer import quantize_with_report
-from quantglow.quantization.tensor_ranges import special_values
 from quantglow.types import Array, DType, TensorType
 from tests.strategies import STEPS, networks
 

@@ -11,8 +11,8 @@ from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes
-from quantglow.quantization.plan import make_plan
-from quantglow.quantization.widths import int16_refusal, value_names
+from quantglow.quantization.plan.int16 import int16_refusal, value_names
+from quantglow.quantization.plan.plan import make_plan
 from quantglow.types import DType
 from tests.matrix.harness import TARGETS, assert_agree
 from tests.same import same_graph

@@ -14,7 +14,7 @@ from quantglow.ops.arithmetic import quantize
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.ranges import Range
 from quantglow.quantization import fuse_quantized
-from quantglow.quantization.params import activation_element, quantize_weights
+from quantglow.quantization.plan.params import activation_element, quantize_weights
 from quantglow.runtime.build import Machine
 from quantglow.types import DType, ElementType, QuantParams
 from tests.builder import feeds_of

@@ -9,7 +9,7 @@ from hypothesis.extra import numpy as hnp
 
 from quantglow.ops.arithmetic import dequantize, quant_of, quantize
 from quantglow.profiling import Range
-from quantglow.quantization.params import activation_element, quantize_weights
+from quantglow.quantization.plan.params import activation_element, quantize_weights
 from quantglow.types import Array, QuantParams
 
 reals = st.floats(-(2.0**100), 2.0**100, width=32)

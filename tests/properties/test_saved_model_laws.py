@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.driver.job import Job
+from quantglow.driver.pipeline import Job
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.runtime.build import Machine
 from tests.free_models import (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import quantglow as qg
-from quantglow.backends.llvm.executable import Context
+from quantglow.backends.llvm.runtime.executable import Context
 from tests.unit.free_network import free_model, image
 from tests.unit.small_network import small_model, small_samples
 

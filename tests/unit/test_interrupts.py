@@ -93,12 +93,12 @@ def child(place: str, turn: int = 1, options: str = "{}") -> Iterator[Child]:
         made.process.communicate()
 
 
-WALK = "quantglow.quantization.recovery.walk:_Walk._improved"
+WALK = "quantglow.quantization.recovery.layerwise:_Walk._improved"
 STAGES = {
     "profiling": ("quantglow.profiling.recording:_graph_for", 3, "{}"),
-    "functions": ("quantglow.quantization.preparation:_Search._fuse", 1, "{}"),
-    "ranges": ("quantglow.quantization.preparation:choose_ranges", 1, "{}"),
-    "trials": ("quantglow.quantization.preparation:relative_noise", 2, "{}"),
+    "functions": ("quantglow.quantization.search.preparation:_Search._fuse", 1, "{}"),
+    "ranges": ("quantglow.quantization.search.preparation:choose_ranges", 1, "{}"),
+    "trials": ("quantglow.quantization.search.preparation:relative_noise", 2, "{}"),
     "recovery": (WALK, 1, "{}"),
     "last layer": (WALK, 2, "{}"),
     "int16": (

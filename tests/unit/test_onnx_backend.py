@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from onnx.backend.base import Backend
 
 import quantglow.backend as backend
-from quantglow.runtime.delegated import DelegatedModel
+from quantglow.runtime.fallback_model import DelegatedModel
 from tests.unit.frontend.onnx_models import floats, model_of, single
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import llvmlite
 
-from quantglow.backends.llvm.cache import cache_folder, unused
-from quantglow.backends.llvm.private_folder import PrivateFolder
+from quantglow.backends.llvm.jit.cache import cache_folder, unused
+from quantglow.backends.llvm.jit.private_folder import PrivateFolder
 from quantglow.backends.llvm.target import Host
 
 SUFFIX = ".json"
@@ -75,6 +75,6 @@ def remember(folder: Path, key: str, host: Host) -> None:
 
 def _detected() -> Host:
     # Only here: see the module's first lines.
-    from quantglow.backends.llvm.compiler import detect_host
+    from quantglow.backends.llvm.jit.compiler import detect_host
 
     return detect_host()

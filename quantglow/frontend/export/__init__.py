@@ -3,9 +3,9 @@
 from quantglow.frontend.export import (
     contraction,
     elementwise,
+    expressions,
     external,
     indexing,
-    map,
     pooling,
     shape,
 )

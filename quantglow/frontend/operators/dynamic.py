@@ -22,7 +22,7 @@ from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
 from quantglow.frontend.operators.windows import auto_padded, windows_of
 from quantglow.frontend.values import Quantized
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Conv, Gemm, Map, ReduceMax, ReduceMin, Reshape, Slice
+from quantglow.ops import Conv, Elementwise, Gemm, ReduceMax, ReduceMin, Reshape, Slice
 from quantglow.ops.expression import Expr, arg, const, iconst
 from quantglow.ops.expression import call as fn
 from quantglow.ops.window_products import conv2d
@@ -46,14 +46,14 @@ def dynamic_quantize_linear(call: Call) -> Sequence[Node]:
     highest = ReduceMax(name=call.derived("highest"), x=x, axes=axes, keepdims=False)
     low, high = fn("min", arg(0), const(0)), fn("max", arg(1), const(0))
     width = fn("div", fn("sub", high, low), const(255))
-    scale = Map(
+    scale = Elementwise(
         name=call.result_name(1),
         args=(lowest, highest),
         expression=fn("select", fn("eq", high, low), const(1), width),
         out=FLOAT,
     )
     shift = fn("sub", const(0), fn("div", low, arg(1)))
-    zero_point = Map(
+    zero_point = Elementwise(
         name=call.result_name(2),
         args=(lowest, scale),
         expression=fn("int", rounded_within(shift, const(0), const(255))),
@@ -63,7 +63,7 @@ def dynamic_quantize_linear(call: Call) -> Sequence[Node]:
     steps = rounded_within(
         fn("div", arg(0), arg(1)), fn("sub", const(0), point), fn("sub", const(255), point)
     )
-    codes = Map(
+    codes = Elementwise(
         name=call.result,
         args=(x, scale, zero_point),
         expression=fn("iadd", fn("int", steps), arg(2)),
@@ -274,7 +274,7 @@ class Terms:
                 args.append(scalar)
             shift = fn("imul", point.expression(count + 1), arg(count))
             value = fn("iadd", value, shift)
-        return Map(name=name, args=tuple(args), expression=value, out=SUMS)
+        return Elementwise(name=name, args=tuple(args), expression=value, out=SUMS)
 
 
 def added(indices: Iterable[int]) -> Expr:

@@ -1,4 +1,4 @@
-"""Importers of float functions that have no operator of their own: each is one ``Map``."""
+"""Importers of float functions that have no operator of their own: each is one ``Elementwise``."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from quantglow.frontend.operators.formulas import polynomial
 from quantglow.frontend.operators.indexing import INT64, coordinates, dotted, iota, reshaped
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Node
-from quantglow.ops import Gather, Map
+from quantglow.ops import Elementwise, Gather
 from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import MatMul
 from quantglow.ops.expression import Expr, arg, const, lconst
@@ -167,9 +167,11 @@ def weighted(
     call: Call, name: str, table: Node, args: list[Node], pixel: Expr, weight: Expr
 ) -> Node:
     """Pixels [N, H, W, C] times their weights [N, H, W, 1]."""
-    rows = Map(name=call.derived("pixel"), args=tuple(args), expression=pixel, out=INT64)
+    rows = Elementwise(name=call.derived("pixel"), args=tuple(args), expression=pixel, out=INT64)
     found = Gather(name=call.derived("value"), x=table, indices=rows, axis=0)
-    share = Map(name=call.derived("weight"), args=tuple(args[:2]), expression=weight, out=FLOAT)
+    share = Elementwise(
+        name=call.derived("weight"), args=tuple(args[:2]), expression=weight, out=FLOAT
+    )
     column = reshaped(call, share, (*share.type.shape, 1))
     return Mul(name=name, x=found, y=column)
 

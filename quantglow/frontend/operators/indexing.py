@@ -1,6 +1,6 @@
 """Importers of operators that read and write at indices computed at run time.
 
-Everything becomes a Gather or Scatter of rows; which rows is int64 arithmetic in a ``Map``.
+Everything becomes a Gather or Scatter of rows; which rows is int64 arithmetic in a ``Elementwise``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.integers import constant_like
 from quantglow.frontend.operators.shape import normal
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Gather, Map, Reshape, Scatter, Slice, TopK, Transpose
+from quantglow.ops import Elementwise, Gather, Reshape, Scatter, Slice, TopK, Transpose
 from quantglow.ops.expression import Expr, arg, lconst
 from quantglow.ops.expression import call as fn
 from quantglow.ops.indexing import MOST_INDEX, misplaced, out_of_range
@@ -156,8 +156,8 @@ def dotted(terms: Sequence[tuple[Expr, int]]) -> Expr:
 
 
 def integers(call: Call, tag: str, value: Expr, args: Sequence[Node]) -> Node:
-    """An int64 ``Map`` that only this node needs."""
-    return Map(name=call.derived(tag), args=tuple(args), expression=value, out=INT64)
+    """An int64 ``Elementwise`` that only this node needs."""
+    return Elementwise(name=call.derived(tag), args=tuple(args), expression=value, out=INT64)
 
 
 def rows_at(call: Call, x: Node, rows: Node, width: int) -> Node:
@@ -317,7 +317,7 @@ def arg_extreme(call: Call) -> Node:
     found: Node = TopK(name=name, x=rows, k=1, largest=largest)
     if last:
         mirrored = fn("isub", lconst(length - 1), arg(0))
-        found = Map(name=call.result, args=(found,), expression=mirrored, out=INT64)
+        found = Elementwise(name=call.result, args=(found,), expression=mirrored, out=INT64)
     found = moved(call, found, perm)
     if call.integer("keepdims", 1):
         return found
@@ -345,7 +345,7 @@ def one_hot(call: Call) -> Node:
     classes = iota(call, [depth if i == axis else 1 for i in range(rank)], axis)
     args = (reshaped(call, indices, tuple(shape)), classes)
     equal = fn("eq", index, arg(1))
-    hot = Map(name=call.derived("hot"), args=args, expression=equal, out=BOOL)
+    hot = Elementwise(name=call.derived("hot"), args=args, expression=equal, out=BOOL)
     off, on = (element(call, values, i) for i in range(2))
     return Where(name=call.result, condition=hot, x=on, y=off)
 
@@ -369,7 +369,9 @@ def hardmax(call: Call) -> Node:
     best = TopK(name=call.derived("best"), x=rows, k=1)
     places = iota(call, rows.type.shape, rows.type.rank - 1)
     one = fn("select", fn("eq", arg(0), arg(1)), *(constant_like(DType.F32, v) for v in (1, 0)))
-    hot = Map(name=call.result, args=(best, places), expression=one, out=ElementType(DType.F32))
+    hot = Elementwise(
+        name=call.result, args=(best, places), expression=one, out=ElementType(DType.F32)
+    )
     return moved(call, reshaped(call, hot, shape), perm)
 
 

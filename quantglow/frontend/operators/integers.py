@@ -1,4 +1,4 @@
-"""Importers of integer arithmetic, comparisons, conditions and Cast: each is one ``Map``.
+"""Importers of integer arithmetic, comparisons, conditions and Cast: each is one ``Elementwise``.
 
 Integers of up to 32 bits are computed in int32 and wrap to their type, as in C.
 """
@@ -14,7 +14,7 @@ import onnx
 from quantglow.frontend.context import Call, Imported, Unsupported, importer
 from quantglow.frontend.values import held_dtype, onnx_type_of, type_in_words
 from quantglow.graph.node import Node
-from quantglow.ops import Map
+from quantglow.ops import Elementwise
 from quantglow.ops.expression import Expr, arg, const, iconst, lconst
 from quantglow.ops.expression import call as fn
 from quantglow.ops.functions import kind_of
@@ -24,9 +24,11 @@ from quantglow.types import DType, ElementType
 X, Y = arg(0), arg(1)
 
 
-def mapped(call: Call, expression: Expr, args: Sequence[Node], dtype: DType) -> Map:
+def mapped(call: Call, expression: Expr, args: Sequence[Node], dtype: DType) -> Elementwise:
     """The expression as the result of the ONNX node."""
-    return Map(name=call.result, args=tuple(args), expression=expression, out=ElementType(dtype))
+    return Elementwise(
+        name=call.result, args=tuple(args), expression=expression, out=ElementType(dtype)
+    )
 
 
 def constant_like(dtype: DType, value: int) -> Expr:

@@ -22,7 +22,7 @@ from quantglow.ops.expression import call as fn
 from quantglow.ops.indexing import Gather, TopK
 from quantglow.ops.normalization import Softmax
 from quantglow.ops.pooling import ReduceMax, ReduceSum
-from quantglow.ops.primitives import Map
+from quantglow.ops.primitives import Elementwise
 from quantglow.ops.shape import Concat
 from quantglow.ops.unary import Abs, Sigmoid, Sqrt
 from quantglow.types import Array, DType, ElementType
@@ -34,8 +34,8 @@ FLOAT = ElementType(DType.F32)
 def scaler(call: Call) -> Node:
     """``(x - offset) * scale``, with one value for all features or one for each.
 
-    One Map, so that it is neither rounded otherwise, which would change the branches of trees, nor
-    folded into weights: int8 steps are for scaled features, which have one range.
+    One Elementwise, so that it is neither rounded otherwise, which would change the branches of
+    trees, nor folded into weights: int8 steps are for scaled features, which have one range.
     """
     x = features(call, 0)
     args = [x, *(per_feature(call, x, name, DType.F32) for name in ("offset", "scale"))]
@@ -181,7 +181,9 @@ def chosen_label(call: Call, scores: Node, labels: Array) -> Node:
     if scores.type.shape[1] == 1:
         above = fn("gt", arg(0), const(0))
         place = fn("select", above, lconst(1), lconst(0))
-        best: Node = Map(name=call.derived("best"), args=(scores,), expression=place, out=INT64)
+        best: Node = Elementwise(
+            name=call.derived("best"), args=(scores,), expression=place, out=INT64
+        )
     else:
         best = TopK(name=call.derived("best"), x=scores, k=1)
     return Gather(name=call.result, x=table, indices=reshaped(call, best, (rows,)), axis=0)
@@ -230,7 +232,7 @@ def features(call: Call, position: int) -> Node:
     if x.type.dtype is DType.F32:
         return x
     value = converted(arg(0), x.type.dtype, DType.F32)
-    return Map(name=call.derived("float"), args=(x,), expression=value, out=FLOAT)
+    return Elementwise(name=call.derived("float"), args=(x,), expression=value, out=FLOAT)
 
 
 def rank_of_rows(call: Call) -> int:

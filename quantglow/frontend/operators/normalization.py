@@ -21,7 +21,7 @@ from quantglow.ops.normalization import (
     Softmax,
 )
 from quantglow.ops.pooling import ReduceMean, ReduceSum
-from quantglow.ops.primitives import Map
+from quantglow.ops.primitives import Elementwise
 from quantglow.ops.shape import Reshape, Transpose
 from quantglow.ops.unary import Abs, Reciprocal, Sqrt
 from quantglow.types import Array, DType, ElementType
@@ -201,4 +201,4 @@ def lp_normalization(call: Call) -> Node:
     quotient = fn("div", arg(0), arg(1))
     value = fn("select", fn("eq", arg(1), const(0)), const(0), quotient)
     element = ElementType(DType.F32)
-    return Map(name=call.result, args=(x, norm), expression=value, out=element)
+    return Elementwise(name=call.result, args=(x, norm), expression=value, out=element)

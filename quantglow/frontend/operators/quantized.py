@@ -24,7 +24,7 @@ from quantglow.frontend.values import (
     type_in_words,
 )
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Map
+from quantglow.ops import Elementwise
 from quantglow.ops.expression import arg
 from quantglow.ops.expression import call as fn
 from quantglow.ops.quantization import Dequantize, Quantize, Table
@@ -145,7 +145,7 @@ def dequantized_sums(call: Call, axis: int) -> Node:
     points = Constant(name=call.derived("zero_point"), value=zero_points)
     value = fn("mul", fn("float", fn("isub", arg(0), arg(2))), arg(1))
     out = ElementType(DType.F32)
-    return Map(name=call.result, args=(x, scales, points), expression=value, out=out)
+    return Elementwise(name=call.result, args=(x, scales, points), expression=value, out=out)
 
 
 def stored(call: Call, position: int, scale: int, zero_point: int, axis: int = 0) -> Node:

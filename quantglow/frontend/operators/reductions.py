@@ -9,7 +9,7 @@ from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.integers import constant_like, wrapped
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
-from quantglow.ops import Concat, Map, Reshape
+from quantglow.ops import Concat, Elementwise, Reshape
 from quantglow.ops.binary import Mul, Sub
 from quantglow.ops.expression import Expr, arg, const
 from quantglow.ops.expression import call as fn
@@ -83,12 +83,12 @@ def log_sum_exp(call: Call) -> Node:
     largest = wanted.make(ReduceMax, x, call.derived("max"), keepdims=True)
     finite = fn("lt", fn("abs", arg(0)), const(float("inf")))
     bounded = fn("select", finite, arg(0), const(0))
-    shift = Map(name=call.derived("shift"), args=(largest,), expression=bounded, out=FLOAT)
+    shift = Elementwise(name=call.derived("shift"), args=(largest,), expression=bounded, out=FLOAT)
     powers = Exp(name=call.derived("exp"), x=Sub(name=call.derived("shifted"), x=x, y=shift))
     total = wanted.make(ReduceSum, powers, call.derived("sum"))
     back = Reshape(name=call.derived("m"), x=shift, shape=total.type.shape)
     value = fn("add", arg(1), fn("log", arg(0)))
-    return Map(name=call.result, args=(total, back), expression=value, out=FLOAT)
+    return Elementwise(name=call.result, args=(total, back), expression=value, out=FLOAT)
 
 
 @importer("ReduceProd")
@@ -137,7 +137,7 @@ def folded(call: Call, combine: str, before: Expr, after: Expr) -> Node:
     element = ElementType(wide)
 
     def mapped(value: Expr, *args: Node) -> Node:
-        return Map(name=call.derived("part"), args=args, expression=value, out=element)
+        return Elementwise(name=call.derived("part"), args=args, expression=value, out=element)
 
     value: Node = mapped(before, x) if before != arg(0) or wide is not dtype else x
     for axis in () if wanted.nothing else wanted.axes:
@@ -149,7 +149,7 @@ def folded(call: Call, combine: str, before: Expr, after: Expr) -> Node:
             if odd:
                 value = Concat(name=call.derived("rest"), parts=(value, parts[2]), axis=axis)
     last = after if wide is dtype else wrapped(after, dtype)
-    value = Map(name=call.result, args=(value,), expression=last, out=ElementType(dtype))
+    value = Elementwise(name=call.result, args=(value,), expression=last, out=ElementType(dtype))
     if wanted.keepdims or wanted.nothing:
         return value
     kept = tuple(d for i, d in enumerate(value.type.shape) if i not in wanted.axes)

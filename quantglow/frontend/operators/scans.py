@@ -8,7 +8,7 @@ from quantglow.frontend.operators.integers import wrapped
 from quantglow.frontend.operators.shape import normal
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
-from quantglow.ops import Map, Pad
+from quantglow.ops import Elementwise, Pad
 from quantglow.ops.expression import arg
 from quantglow.ops.expression import call as fn
 from quantglow.types import ElementType
@@ -29,11 +29,11 @@ def scan(call: Call) -> Node:
     if call.integer("exclusive", 0):
         x = shifted(call, x, axis, 1, backwards, neutral)
     reach = 1
-    while reach < length or not isinstance(x, Map):
+    while reach < length or not isinstance(x, Elementwise):
         other = shifted(call, x, axis, reach, backwards, neutral)
         name = call.result if 2 * reach >= length else call.derived("part")
         value = wrapped(combine, dtype)
-        x = Map(name=name, args=(x, other), expression=value, out=ElementType(dtype))
+        x = Elementwise(name=name, args=(x, other), expression=value, out=ElementType(dtype))
         reach *= 2
     return x
 

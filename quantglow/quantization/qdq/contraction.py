@@ -16,9 +16,9 @@ from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.contraction import Contraction
 from quantglow.passes.layout import per_axis
 from quantglow.passes.simplify_arithmetic import plain
-from quantglow.quantization.params import QuantizedWeights
+from quantglow.quantization.convert.rules import integer_operands, operand_names
+from quantglow.quantization.plan.params import QuantizedWeights
 from quantglow.quantization.qdq.movement import computes, integers_below
-from quantglow.quantization.rules import integer_operands, operand_names
 from quantglow.types import Array, DType, ElementType
 
 FINE = 1 / 64

@@ -13,10 +13,10 @@ from quantglow.ops.arithmetic import dequantize, quantize
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.passes.layout import per_axis
-from quantglow.quantization.functions import composed, function_of
+from quantglow.quantization.convert.rules import rule_of
+from quantglow.quantization.plan.eligibility import refusal
+from quantglow.quantization.plan.functions import composed, function_of
 from quantglow.quantization.qdq.movement import computes, integers_below, is_int8, is_ordered
-from quantglow.quantization.refusals import refusal
-from quantglow.quantization.rules import rule_of
 from quantglow.types import ElementType
 
 

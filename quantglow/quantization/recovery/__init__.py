@@ -21,15 +21,15 @@ Laws: no channel's error on the calibration data is larger than plain rounding m
 int32 accumulator cannot overflow; the same data gives the same model.
 """
 
-from quantglow.quantization.recovery.memory import Memory
-from quantglow.quantization.recovery.samples import Reservoir
-from quantglow.quantization.recovery.walk import (
+from quantglow.quantization.recovery.cache import Memory
+from quantglow.quantization.recovery.layerwise import (
     MOST_NBYTES,
     TECHNIQUES,
     capacity,
     recover,
     sample_nbytes,
 )
+from quantglow.quantization.recovery.samples import Reservoir
 
 __all__ = [
     "MOST_NBYTES",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.quantization.params import accumulator_excess, quantize_weights
+from quantglow.quantization.plan.params import accumulator_excess, quantize_weights
 from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import Product
 from quantglow.types import Array, DType, QuantParams

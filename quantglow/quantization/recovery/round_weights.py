@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.quantization.params import WEIGHT_LIMIT
+from quantglow.quantization.plan.params import WEIGHT_LIMIT
 from quantglow.quantization.recovery.factors import Feedback
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.types import Array

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.backends.llvm.executable import compile_program
 from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.runtime.executable import compile_program
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.cache import ObjectCache
-from quantglow.backends.llvm.identity import call_names
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.jit.identity import call_names
+from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.library import KernelLibrary
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input

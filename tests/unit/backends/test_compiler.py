@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import llvmlite.binding as llvm
 import pytest
 
-from quantglow.backends.llvm.cache import ObjectCache
-from quantglow.backends.llvm.compiler import compiled, machine, object_of, unlocked_emit
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.jit.compiler import compiled, machine, object_of, unlocked_emit
+from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.library import KernelLibrary
 from quantglow.errors import BackendError
 
 

@@ -13,10 +13,10 @@ import pytest
 from onnx import helper
 
 import quantglow as qg
-from quantglow.backends.llvm import pages, threads
-from quantglow.backends.llvm.cache import ObjectCache
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.library import KernelLibrary
+from quantglow.backends.llvm.runtime import huge_pages, threads
 from quantglow.backends.onnxruntime.session import Session
 from tests.stress.forks import compiles
 from tests.unit.forking import exit_code_of_child
@@ -99,8 +99,8 @@ def text() -> str:
 
 
 def test_a_child_forked_while_memory_is_allocated_allocates(slowly: Any) -> None:
-    allocate = pages.LargePages()
-    slowly(pages, "mapped_bytes", lambda: allocate(pages.FIRST_NBYTES))
+    allocate = huge_pages.LargePages()
+    slowly(huge_pages, "mapped_bytes", lambda: allocate(huge_pages.FIRST_NBYTES))
     assert exit_code_of_child(lambda: allocate(1000).size > 0) == 0
 
 

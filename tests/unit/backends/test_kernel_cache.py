@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.cache import (
+from quantglow.backends.llvm.jit.cache import (
     ENVIRONMENT,
     MAGIC,
     PRUNE_EVERY_NBYTES,
@@ -23,8 +23,8 @@ from quantglow.backends.llvm.cache import (
     unsealed,
     user_cache,
 )
+from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.library import KernelLibrary
 from tests.unit.forking import exit_code_of_child
 
 TEXT = """
@@ -38,8 +38,8 @@ ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 PRODUCT = f"""
 import ctypes, numpy as np
 from pathlib import Path
-from quantglow.backends.llvm.cache import ObjectCache
-from quantglow.backends.llvm.library import KernelLibrary
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.levels import resolve
 
 class Counting(KernelLibrary):

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm import link
-from quantglow.backends.llvm.cache import ENVIRONMENT, ObjectCache
-from quantglow.backends.llvm.compiler import compiled, linked_by_llvm
+from quantglow.backends.llvm.jit import linker
+from quantglow.backends.llvm.jit.cache import ENVIRONMENT, ObjectCache
+from quantglow.backends.llvm.jit.compiler import compiled, linked_by_llvm
+from quantglow.backends.llvm.jit.library import KernelLibrary
+from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
 from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.library import KernelLibrary
-from quantglow.backends.llvm.link import UnlinkableError, linked
 
 CONSTANTS = """
 @weights = private constant [4 x i64] [i64 2, i64 3, i64 5, i64 7], align 32
@@ -109,14 +109,14 @@ def test_a_system_without_executable_memory_uses_llvm(monkeypatch: pytest.Monkey
     def refused(code: bytes) -> int:
         raise UnlinkableError("code may not be executed")
 
-    monkeypatch.setattr(link, "_executable", refused)
+    monkeypatch.setattr(linker, "_executable", refused)
     (address,) = KernelLibrary(resolve("native"), ObjectCache(None)).load([CONSTANTS], "f")
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(1) == 300
 
 
 CACHED = f"""
 import ctypes, sys
-from quantglow.backends.llvm.library import addresses
+from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.levels import resolve
 
 (address,) = addresses(resolve("native"), [{CONSTANTS!r}], "f")
@@ -146,5 +146,7 @@ def test_the_pages_of_code_are_not_writable() -> None:
 
 
 def test_headers_are_read_as_the_format_says() -> None:
-    sizes = [kind.itemsize for kind in (link.HEADER, link.SECTION, link.SYMBOL, link.RELOCATION)]
+    sizes = [
+        kind.itemsize for kind in (linker.HEADER, linker.SECTION, linker.SYMBOL, linker.RELOCATION)
+    ]
     assert sizes == [64, 64, 24, 24]

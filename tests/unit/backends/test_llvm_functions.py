@@ -12,15 +12,15 @@ import pytest
 from scipy import special
 
 from quantglow.backends.llvm.builder import Builder
-from quantglow.backends.llvm.compiler import initialize, machine
-from quantglow.backends.llvm.executable import compile_program
-from quantglow.backends.llvm.kernels.scalars import Scalars
+from quantglow.backends.llvm.jit.compiler import initialize, machine
+from quantglow.backends.llvm.kernels.vector.scalars import Scalars
 from quantglow.backends.llvm.levels import LEVELS, level_target, resolve, runs_here
+from quantglow.backends.llvm.runtime.executable import compile_program
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.instr.generate import generate
 from quantglow.memory.planner import plan_memory
-from quantglow.ops import Map
+from quantglow.ops import Elementwise
 from quantglow.ops.expression import Expr, arg, call, const
 from quantglow.ops.functions import BINARY
 from quantglow.types import Array, DType, ElementType, f32
@@ -59,7 +59,7 @@ def samples() -> Array:
 
 def evaluate(expression: Expr, target: str, *operands: Array) -> Array:
     inputs = tuple(Input(name=f"x{i}", tensor=f32(*a.shape)) for i, a in enumerate(operands))
-    node = Map(name="y", args=inputs, expression=expression, out=ElementType(DType.F32))
+    node = Elementwise(name="y", args=inputs, expression=expression, out=ElementType(DType.F32))
     program = generate(Graph(inputs, (("out", node),)))
     executable = compile_program(program, plan_memory(program), resolve(target))
     (result,) = executable.run({f"x{i}": a for i, a in enumerate(operands)})

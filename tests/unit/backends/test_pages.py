@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.buffers import ALIGNMENT, Allocate, aligned_bytes
-from quantglow.backends.llvm.executable import allocator
 from quantglow.backends.llvm.levels import level_target
-from quantglow.backends.llvm.pages import (
+from quantglow.backends.llvm.runtime.buffers import ALIGNMENT, Allocate, aligned_bytes
+from quantglow.backends.llvm.runtime.executable import allocator
+from quantglow.backends.llvm.runtime.huge_pages import (
     CHUNK_NBYTES,
     FIRST_NBYTES,
     HAS_LARGE_PAGES,

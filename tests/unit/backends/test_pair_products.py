@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from quantglow.backends.llvm.kernels.convolution_pairs import step_offsets
-from quantglow.backends.llvm.kernels.dot import pairs_fit
-from quantglow.backends.llvm.kernels.geometry import Runs
+from quantglow.backends.llvm.kernels.contraction.dot import pairs_fit
+from quantglow.backends.llvm.kernels.contraction.geometry import Runs
+from quantglow.backends.llvm.kernels.conv.pair_sums import step_offsets
 from quantglow.types import Array
 
 NEAR_BOUNDS = st.sampled_from([-128, -127, -65, -64, -63, -1, 0, 1, 2, 63, 64, 65, 126, 127])

@@ -5,10 +5,10 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import pytest
 
-from quantglow.backends.llvm import peak
-from quantglow.backends.llvm.compiler import machine
-from quantglow.backends.llvm.kernels.dot import dot_product
+from quantglow.backends.llvm.jit.compiler import machine
+from quantglow.backends.llvm.kernels.contraction.dot import dot_product
 from quantglow.backends.llvm.levels import LEVELS, level_target, resolve, runs_here
+from quantglow.backends.llvm.runtime import peak
 from quantglow.types import DType
 
 

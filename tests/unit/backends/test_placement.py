@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm import placement
-from quantglow.backends.llvm.placement import PATIENCE, Placement
+from quantglow.backends.llvm.runtime import thread_affinity
+from quantglow.backends.llvm.runtime.thread_affinity import PATIENCE, Placement
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 pytestmark = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two processors")
@@ -28,7 +28,7 @@ def worker() -> Iterator[int]:
 
 def updated(worker: int, caller: int, seen: int, times: int, monkeypatch) -> Placement:
     placed = Placement([worker], np.array([seen]))
-    monkeypatch.setattr(placement, "current_processor", lambda: caller)
+    monkeypatch.setattr(thread_affinity, "current_processor", lambda: caller)
     for _ in range(times):
         placed.update()
     return placed
@@ -47,6 +47,6 @@ def test_the_system_is_trusted_for_a_while(worker: int, seen: int, times: int, m
 
 def test_a_caller_that_moves_sets_its_workers_free(worker: int, monkeypatch) -> None:
     placed = updated(worker, ALLOWED[0], ALLOWED[0], PATIENCE, monkeypatch)
-    monkeypatch.setattr(placement, "current_processor", lambda: ALLOWED[1])
+    monkeypatch.setattr(thread_affinity, "current_processor", lambda: ALLOWED[1])
     placed.update()
     assert os.sched_getaffinity(worker) == set(ALLOWED)

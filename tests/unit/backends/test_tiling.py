@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.kernels.depthwise_plan import (
-    BlockPlan,
-    ColumnTaps,
-    plan_block,
-    plan_rows,
-)
-from quantglow.backends.llvm.kernels.tiling import (
+from quantglow.backends.llvm.kernels.contraction.tiling import (
     StepCost,
     Tile,
     all_cycles,
     choose_tile,
     fits,
+)
+from quantglow.backends.llvm.kernels.depthwise.plan import (
+    BlockPlan,
+    ColumnTaps,
+    plan_block,
+    plan_rows,
 )
 from quantglow.backends.llvm.levels import LEVELS, level_target, resolve
 from quantglow.backends.llvm.target import CORES, ICE_LAKE, Core

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.kernels import weight_sums
-from quantglow.backends.llvm.kernels.weight_sums import channel_sums
+from quantglow.backends.llvm.kernels.contraction import weight_sums
+from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int16])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import quantglow.runtime.delegation  # noqa: F401 - gives External nodes their meaning
+import quantglow.runtime.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow import ops
 from quantglow.graph.node import Node
 from tests.unit.frontend.export_kit import Kit
@@ -119,7 +119,7 @@ FLOAT: dict[str, Callable[[Kit], Node]] = {
     "LRN": lrn,
     "LayerNormalization": layer_normalization,
     "LogSoftmax": unary(ops.LogSoftmax),
-    "Rows": rows,
+    "RowMap": rows,
     "Quantize": quantize,
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-import quantglow.runtime.delegation  # noqa: F401 - gives External nodes their meaning
+import quantglow.runtime.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow import ops
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node

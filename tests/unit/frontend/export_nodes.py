@@ -10,7 +10,7 @@ from unittest.mock import patch
 import numpy as np
 import onnx
 
-import quantglow.runtime.delegation  # noqa: F401 - gives External nodes their meaning
+import quantglow.runtime.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow import ops
 from quantglow.frontend import import_model
 from quantglow.frontend.context import IMPORTERS
@@ -114,7 +114,7 @@ def where(k: Kit) -> Node:
     mask = k.choice(k.floats(*k.x.type.shape[2:]), k.floats(k.x.type.shape[3]), k.floats(1))
     negative = call("lt", arg(0), const(0))
     boolean = ElementType(DType.BOOL)
-    condition = ops.Map(name=k.name(), args=(mask,), expression=negative, out=boolean)
+    condition = ops.Elementwise(name=k.name(), args=(mask,), expression=negative, out=boolean)
     x, y = k.choice((k.x, k.floats(1)), (k.floats(), k.x), (k.y, k.x))
     return ops.Where(name=k.name(), condition=condition, x=x, y=y)
 
@@ -201,7 +201,7 @@ def rows(k: Kit) -> Node:
     terms = call("add", powers, call("mul", arg(2), arg(2)))
     share = call("div", call("mul", powers, arg(1)), call("rowsum", terms))
     args = (k.x, each, k.floats(k.x.type.shape[3]))
-    return ops.Rows(name=k.name(), args=args, expression=share, out=ElementType(DType.F32))
+    return ops.RowMap(name=k.name(), args=args, expression=share, out=ElementType(DType.F32))
 
 
 def softmax(k: Kit) -> Node:

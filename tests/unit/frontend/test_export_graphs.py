@@ -218,7 +218,7 @@ def test_lowered_graphs_are_refused_by_node() -> None:
     x = Input(name="x", tensor=f32(2, 3))
     int8 = ElementType(DType.I8, QuantParams.per_tensor(0.1, 3))
     graph = lower(Graph(inputs=(x,), outputs=(("y", Quantize(name="y", x=x, out=int8)),)))
-    with pytest.raises(ModelError, match=r"Map y.*before lowering"):
+    with pytest.raises(ModelError, match=r"Elementwise y.*before lowering"):
         export_onnx(graph)
 
 

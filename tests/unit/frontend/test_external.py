@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import quantglow.runtime.delegation  # noqa: F401 - gives External nodes their meaning
+import quantglow.runtime.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow.errors import FileFormatError, UnsupportedOpError
 from quantglow.frontend import import_model
 from quantglow.frontend.context import IMPORTERS

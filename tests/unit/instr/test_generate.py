@@ -16,7 +16,7 @@ from quantglow.instr.verify import verify_program
 from quantglow.interpreter import interpret
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.share import share_in_place
-from quantglow.ops import Concat, Conv, Expand, Map, Pad, Reshape, Slice, Transpose
+from quantglow.ops import Concat, Conv, Elementwise, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.expression import arg, call
 from quantglow.types import DType, ElementType, f32
 
@@ -25,7 +25,7 @@ SHAPE = (1, 3, 4, 2)
 
 def doubled(name: str, x: Node) -> Node:
     expression = call("add", arg(0), arg(0))
-    return Map(name=name, args=(x,), expression=expression, out=ElementType(DType.F32))
+    return Elementwise(name=name, args=(x,), expression=expression, out=ElementType(DType.F32))
 
 
 def pad(name: str, x: Node, width: int, value: float = 0.0) -> Pad:
@@ -61,7 +61,7 @@ def pads_with_zeros_of_both_signs(x: Node) -> list[Node]:
     pads = (pad("narrow", a, 1, -0.0), pad("wide", a, 2, 0.0))
     div = call("div", arg(1), arg(0))
     return [
-        Map(name=f"d{i}", args=(p, one), expression=div, out=ElementType(DType.F32))
+        Elementwise(name=f"d{i}", args=(p, one), expression=div, out=ElementType(DType.F32))
         for i, p in enumerate(pads)
     ]
 
@@ -106,7 +106,7 @@ def value_is_read_again(x: Node) -> list[Node]:
     a = doubled("a", x)
     b = doubled("b", a)
     both = call("add", arg(0), arg(1))
-    return [Map(name="r", args=(a, b), expression=both, out=ElementType(DType.F32))]
+    return [Elementwise(name="r", args=(a, b), expression=both, out=ElementType(DType.F32))]
 
 
 def container_is_begun_before(x: Node) -> list[Node]:

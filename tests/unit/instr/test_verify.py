@@ -23,7 +23,7 @@ from quantglow.instr.program import (
 from quantglow.instr.strides import dense_strides
 from quantglow.instr.verify import may_overlap, verify_program
 from quantglow.memory.planner import plan_memory
-from quantglow.ops import Conv, Map
+from quantglow.ops import Conv, Elementwise
 from quantglow.ops.expression import arg, call
 from quantglow.types import DType, ElementType, TensorType, f32
 
@@ -49,7 +49,7 @@ def program(*steps: Instruction) -> Program:
 
 
 def negated(source: View, target: View) -> Compute:
-    op = Map(
+    op = Elementwise(
         name="m",
         args=(Input(name="a", tensor=f32(4)),),
         expression=call("neg", arg(0)),

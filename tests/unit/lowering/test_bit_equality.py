@@ -16,7 +16,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.lowering import lower
-from quantglow.ops import Add, Dequantize, Map, Max, Min, Mul, PRelu, Quantize, Rescale, Sub
+from quantglow.ops import Add, Dequantize, Elementwise, Max, Min, Mul, PRelu, Quantize, Rescale, Sub
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 FINE = ElementType(DType.I16, QuantParams.per_tensor(0.003, 0))
@@ -76,4 +76,4 @@ def test_a_chain_of_quantized_operators_is_one_map() -> None:
     y = Input(name="y", tensor=TensorType(DType.I8, (16, 16), FINE_BYTES.quant))
     chain = CASES["chain"](x, y, Constant(name="c", value=STEEP))
     lowered = lower(Graph((x, y), (("out", chain),)), unsigned=False)
-    assert sum(isinstance(node, Map) for node in lowered.nodes) == 1
+    assert sum(isinstance(node, Elementwise) for node in lowered.nodes) == 1

@@ -1,4 +1,4 @@
-"""Element-wise chains become one Map, or one Rows where sums of rows are among them."""
+"""Element-wise chains become one Elementwise, or one RowMap where sums of rows are among them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ node = helper.make_node
 
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_a_softmax_of_positions_keeps_their_comparison_apart(axis: int) -> None:
-    """Hardmax compares positions, which are int64; Rows have none."""
+    """Hardmax compares positions, which are int64; RowMap has none."""
     nodes = [node("Hardmax", ["x"], ["h"], axis=axis), node("Softmax", ["h"], ["y"], axis=axis)]
     feeds = {"x": floats(4, 9)}
     model = model_of(nodes, feeds, ["y"], opset=13)

@@ -9,7 +9,7 @@ from quantglow import ops
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
 from quantglow.lowering import lower
-from quantglow.ops.primitives import Map
+from quantglow.ops.primitives import Elementwise
 from quantglow.types import f32
 
 LARGE = np.concatenate([np.linspace(88.8, 200, 50), np.linspace(-200, -88.8, 50)])
@@ -21,9 +21,9 @@ FUNCTIONS: list[Node] = [
 ]
 
 
-def primitive(function: Node) -> Map:
+def primitive(function: Node) -> Elementwise:
     ((_, found),) = lower(Graph((X,), (("y", function),))).outputs
-    assert isinstance(found, Map)
+    assert isinstance(found, Elementwise)
     return found
 
 

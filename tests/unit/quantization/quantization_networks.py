@@ -13,7 +13,7 @@ from quantglow.ops import Concat, Conv, Gemm, MaxPool, ReduceMean, Softmax
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import FloatRuns, quantize_with_report
-from quantglow.quantization.viewers import ChannelReach
+from quantglow.quantization.equalize.sample_statistics import ChannelReach
 from quantglow.types import Array, f32
 
 INF = float("inf")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.quantization.plan import UNTAKEN
+from quantglow.quantization.plan.plan import UNTAKEN
 
 node = helper.make_node
 Arrays = dict[str, NDArray[np.float32]]

@@ -15,7 +15,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv, Mul, Softmax
-from quantglow.quantization.rounded_run import told_apart
+from quantglow.quantization.search.rounded_run import told_apart
 from quantglow.report import CodeUse, LayerAccuracy
 from quantglow.report.accuracy import worst
 from quantglow.report.metrics import sqnr_db

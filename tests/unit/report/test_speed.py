@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.call_times import CallTime
+from quantglow.backends.llvm.runtime.profiler import CallTime
 from quantglow.report import speed
 from quantglow.report.speed import LayerSpeed, SpeedSearch, layer_milliseconds, slower
 from quantglow.types import Array
@@ -85,7 +85,7 @@ def test_the_report_shows_what_was_measured_and_chosen(
     whole: float, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Times are faked: all trials win, or none.
-    monkeypatch.setattr("quantglow.driver.job.time_ratio", lambda one, other, feeds: whole)
+    monkeypatch.setattr("quantglow.driver.pipeline.time_ratio", lambda one, other, feeds: whole)
     model = small_model()
     compiled = qg.quantize_and_compile(
         model, small_samples(), measure_speed=True, verify=False, num_threads=1

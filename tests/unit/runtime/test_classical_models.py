@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.runtime.delegated import PartlyCompiledModel
+from quantglow.runtime.fallback_model import PartlyCompiledModel
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats
 
 ML = "ai.onnx.ml"

@@ -6,7 +6,7 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Input
 from quantglow.ops import Gemm
-from quantglow.quantization.params import quantize_weights
+from quantglow.quantization.plan.params import quantize_weights
 from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.moments import Moments, Statistics
 from quantglow.quantization.recovery.products import Product

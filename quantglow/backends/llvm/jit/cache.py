@@ -1,0 +1,154 @@
+"""Compiled objects on disk, shared by all processes of a user.
+
+``$QUANTGLOW_CACHE_DIR/kernels``, by default ``~/.cache/quantglow/kernels``; the empty string
+disables it.  An entry is a file named by the symbol it defines, and the symbol is a hash of all
+that the code depends on, so entries never become stale.  A file is ``MAGIC``, the SHA-256 of symbol
+and object, then the object.  It is written aside and renamed: readers see all of it or nothing.
+
+Other entries are named by a kernel call, see ``identity``, and hold the symbol of its kernel.
+
+The cache only saves time.  What cannot be read is compiled again; what cannot be written is not
+kept, and the debug log says so.  A hash tells damage, not intent, and entries are run: see
+``private_folder`` for whose files are used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from quantglow import debug
+from quantglow.backends.llvm.jit.private_folder import PrivateFolder
+
+ENVIRONMENT = "QUANTGLOW_CACHE_DIR"
+MAGIC = b"quantglow-object-1\n"
+SUFFIX = ".o"
+MARKER = ".looked"
+"""The file whose date is that of the last look at the size."""
+MOST_NBYTES = 512 * 2**20
+"""All entries together."""
+KEPT_SHARE = 0.75
+"""Of ``MOST_NBYTES`` after a pruning, so that the next one is far away."""
+PRUNE_EVERY_NBYTES = 32 * 2**20
+"""Bytes a process writes between two looks at the size of the cache."""
+PRUNE_EVERY_SECONDS = 24 * 3600.0
+"""Processes that write less look at the size once in this time, all together."""
+TOUCH_AFTER_SECONDS = 24 * 3600.0
+"""A used entry gets a new date when it is older: pruning removes what was used longest ago."""
+
+
+@dataclass
+class ObjectCache:
+    """Objects in ``folder``; without a folder nothing is kept."""
+
+    folder: Path | None
+    most_nbytes: int = MOST_NBYTES
+    _unchecked_nbytes: int = field(default=0, init=False)
+
+    def get(self, symbol: str) -> bytes | None:
+        """The object that defines ``symbol``, or None where there is no intact one."""
+        if self.folder is None:
+            return None
+        try:
+            entry, age = PrivateFolder(self.folder).read(symbol + SUFFIX)
+        except OSError as error:
+            unused(error)
+            return None
+        code = unsealed(symbol, entry)
+        if code is None:
+            debug.log(2, f"kernel cache: {symbol} is damaged and will be replaced")
+        elif age > TOUCH_AFTER_SECONDS:
+            self._touch(PrivateFolder(self.folder), symbol)
+        return code
+
+    def put(self, symbol: str, code: bytes) -> None:
+        """Keep an object; a full or read-only disk is no error."""
+        if self.folder is None:
+            return
+        entry = sealed(symbol, code)
+        try:
+            PrivateFolder(self.folder).write(symbol + SUFFIX, entry)
+            self._unchecked_nbytes += len(entry)
+            if self._is_pruning_due(PrivateFolder(self.folder)):
+                self.prune()
+        except OSError as error:
+            unused(error)
+
+    def prune(self) -> None:
+        """Remove what was used longest ago if the entries are too large together, and what killed
+        processes left.  Raises ``OSError``."""
+        assert self.folder is not None
+        self._unchecked_nbytes = 0
+        folder = PrivateFolder(self.folder)
+        folder.sweep()
+        found = folder.files(SUFFIX)
+        total = sum(nbytes for _, nbytes, _ in found)
+        if total <= self.most_nbytes:
+            return
+        for _, nbytes, name in found:
+            folder.remove(name)
+            total -= nbytes
+            if total <= self.most_nbytes * KEPT_SHARE:
+                break
+        debug.log(2, f"kernel cache: pruned to {total} bytes")
+
+    @staticmethod
+    def _touch(folder: PrivateFolder, symbol: str) -> None:
+        try:
+            folder.touch(symbol + SUFFIX)
+        except OSError as error:
+            debug.log(2, f"kernel cache: {symbol} keeps its date: {error}")
+
+    def _is_pruning_due(self, folder: PrivateFolder) -> bool:
+        """After much was written here, or when no process has looked for a day."""
+        if self._unchecked_nbytes >= PRUNE_EVERY_NBYTES:
+            return True
+        try:
+            _, age = folder.read(MARKER)
+        except FileNotFoundError:
+            age = PRUNE_EVERY_SECONDS
+        if age < PRUNE_EVERY_SECONDS:
+            return False
+        folder.write(MARKER, b"")
+        return True
+
+
+def unused(error: OSError) -> None:
+    """Log why the cache does not help; an entry that does not exist is no news."""
+    if not isinstance(error, FileNotFoundError):
+        debug.log(1 if isinstance(error, PermissionError) else 2, f"cache: {error}")
+
+
+def sealed(symbol: str, code: bytes) -> bytes:
+    """The content of an entry."""
+    return MAGIC + _digest(symbol, code) + code
+
+
+def unsealed(symbol: str, entry: bytes) -> bytes | None:
+    """The object in an entry, or None if a byte of it differs from what was written."""
+    start = len(MAGIC) + hashlib.sha256().digest_size
+    code = entry[start:]
+    return code if entry[:start] == MAGIC + _digest(symbol, code) else None
+
+
+def _digest(symbol: str, code: bytes) -> bytes:
+    return hashlib.sha256(symbol.encode() + b"\0" + code).digest()
+
+
+def user_cache() -> ObjectCache:
+    """The cache that the environment asks for."""
+    return ObjectCache(cache_folder("kernels"))
+
+
+def cache_folder(kind: str) -> Path | None:
+    """Where entries of a kind are kept; None if nothing is to be kept."""
+    root = os.environ.get(ENVIRONMENT)
+    if root == "":
+        return None
+    try:
+        return (Path(root) if root else Path.home() / ".cache" / "quantglow") / kind
+    except RuntimeError as error:  # a user without a home
+        debug.log(2, f"kernel cache: disabled: {error}")
+        return None

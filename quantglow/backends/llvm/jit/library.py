@@ -1,0 +1,167 @@
+"""Kernels compiled and loaded: IR text to the address of a function.
+
+Each kernel is an object of its own, named by a hash of its text and target, so that equal
+kernels of any model share one, in this process and (``cache``) in later ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import llvmlite
+
+from quantglow import debug
+from quantglow.backends.llvm.jit.cache import ObjectCache, user_cache
+from quantglow.backends.llvm.jit.identity import call_names
+from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
+from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.target import SETTINGS, Target
+from quantglow.instr.program import Instruction
+
+KERNEL = "kernel"
+"""The function that a kernel's text defines."""
+
+
+_loading = threading.RLock()
+"""Held while kernels are compiled or loaded, for any target, and while this process forks: a child
+has neither the threads that compile nor the owners of LLVM's locks.  One lock for all libraries, so
+that threads which fork at the same time take turns."""
+
+os.register_at_fork(
+    before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release
+)
+
+
+class KernelLibrary:
+    """Compiled kernels of one target, in this process."""
+
+    def __init__(self, target: Target, cache: ObjectCache | None = None) -> None:
+        self.target = target
+        self.cache = cache or user_cache()
+        self._addresses: dict[str, int] = {}
+        self._named: dict[str, str] = {}
+
+    def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
+        """Addresses of the function ``entry`` of each module text, compiling what is new."""
+        symbols = self._load(texts, entry)
+        return [self._addresses[symbol] for symbol in symbols]
+
+    def _load(self, texts: Iterable[str], entry: str) -> list[str]:
+        """The symbols of texts, loaded.  Texts are made while threads compile those before."""
+        symbols: list[str] = []
+        coming: dict[str, Future[bytes]] = {}
+        with _loading, ThreadPoolExecutor(processors(), "quantglow-compile") as pool:
+            for text in texts:
+                symbol = self.symbol(text, entry)
+                symbols.append(symbol)
+                if symbol not in self._addresses and symbol not in coming:
+                    module = text.replace(f"@{entry}(", f"@{symbol}(")
+                    coming[symbol] = pool.submit(self.object_code, symbol, module)
+            objects = {symbol: future.result() for symbol, future in coming.items()}
+            if objects:
+                self._addresses.update(self._loaded(objects))
+        return symbols
+
+    def load_calls(self, names: Sequence[str] | None, calls: Sequence[KernelCall]) -> list[int]:
+        """Addresses of the kernels of calls.
+
+        Texts are made only of kernels that are neither known by the name of a call nor in the
+        cache.  Without names all are made.
+        """
+        if names is None:
+            return self.load(call.ir for call in calls)
+        with _loading:
+            self._load_known(names)
+            new = {n: c for n, c in zip(names, calls, strict=True) if n not in self._named}
+            if new:
+                made = self._load((call.ir for call in new.values()), KERNEL)
+                for name, symbol in zip(new, made, strict=True):
+                    self._named[name] = symbol
+                    self.cache.put(name, symbol.encode())
+            return [self._addresses[self._named[name]] for name in names]
+
+    def _load_known(self, names: Sequence[str]) -> None:
+        """Load the kernels of calls of these names that the cache has."""
+        found: dict[str, str] = {}
+        objects: dict[str, bytes] = {}
+        for name in dict.fromkeys(names):
+            if name in self._named or (listed := self._cached(name)) is None:
+                continue
+            symbol = listed.decode()
+            if symbol not in self._addresses and symbol not in objects:
+                code = self._cached(symbol)
+                if code is None:
+                    continue
+                objects[symbol] = code
+            found[name] = symbol
+        if objects:
+            self._addresses.update(self._loaded(objects))
+        self._named.update(found)
+
+    def symbol(self, text: str, entry: str) -> str:
+        """A name that depends on everything the code depends on."""
+        target = self.target
+        settings = (target.triple, target.cpu, target.features, llvmlite.__version__)
+        parts = (text, *settings, repr(SETTINGS))
+        digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        return f"quantglow_{entry}_{digest[:32]}"
+
+    def object_code(self, symbol: str, text: str) -> bytes:
+        """The object of a module that defines ``symbol``: from the cache, or compiled and kept."""
+        code = self._cached(symbol)
+        if code is None:
+            code = self.compile(text)
+            self.cache.put(symbol, code)
+        return code
+
+    def _cached(self, name: str) -> bytes | None:
+        """What the cache has; nothing where the code of all kernels is to be seen."""
+        return None if debug.shows_kernels() else self.cache.get(name)
+
+    def compile(self, text: str) -> bytes:
+        """Object code of a module.  Raises ``BackendError`` with the text when LLVM refuses it."""
+        # Only here: who finds all kernels in the cache does without LLVM.
+        from quantglow.backends.llvm.jit.compiler import compiled
+
+        return compiled(self.target, text)
+
+    def _loaded(self, objects: Mapping[str, bytes]) -> dict[str, int]:
+        """Addresses of the functions that the objects define, by symbol."""
+        try:
+            return linked(objects)
+        except UnlinkableError as error:
+            debug.log(2, f"LLVM links {len(objects)} kernels: {error}")
+        from quantglow.backends.llvm.jit.compiler import linked_by_llvm
+
+        return linked_by_llvm(self.target, objects)
+
+
+def processors() -> int:
+    """How many threads this process may keep busy."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+_libraries: dict[Target, KernelLibrary] = {}
+
+
+def library(target: Target) -> KernelLibrary:
+    """The library of a target; one in a process."""
+    found = _libraries.get(target)
+    return found or _libraries.setdefault(target, KernelLibrary(target))
+
+
+def addresses(target: Target, texts: Sequence[str], entry: str = KERNEL) -> list[int]:
+    return library(target).load(texts, entry)
+
+
+def kernel_addresses(
+    target: Target, steps: Sequence[Instruction], calls: Sequence[KernelCall]
+) -> list[int]:
+    """Addresses of the kernels of the calls that ``steps`` became."""
+    return library(target).load_calls(call_names(steps, calls, target), calls)

@@ -1,0 +1,160 @@
+"""Convolution by products summed in 16 bits, exact because the weights prove it step by step.
+
+Each panel of channels takes its steps in an order of its own: first those whose weights prove that
+two products fit 16 bits, then the others, with 16-bit operands.  So a panel has a record of how
+many steps of each kind there are, and where in the image each step reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Value
+from quantglow.backends.llvm.kernels.contraction.dot import (
+    STEP_NBYTES,
+    DotProduct,
+    PairProduct,
+    pairs_fit,
+)
+from quantglow.backends.llvm.kernels.contraction.geometry import Runs
+from quantglow.backends.llvm.kernels.contraction.packing import panel_channels, panel_steps
+from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
+from quantglow.backends.llvm.kernels.conv.loops import Channels
+from quantglow.graph.node import Constant
+from quantglow.lazy import cached_property
+from quantglow.types import Array
+
+RECORD_ALIGNMENT = 64
+INT_NBYTES = 4
+OFFSETS_POSITION = 3
+"""Where the offsets of steps begin in a record."""
+FEWEST_STEPS = 24
+LEAST_SHARE = 0.15
+"""With fewer steps, or fewer that fit, two loops of single steps cost more than they save."""
+
+
+@dataclass
+class PairsConvKernel(ConvKernel):
+    """Generator of one convolution kernel whose steps are sorted by what their weights allow."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.pairs = PairProduct(self.target, self.dot.element)
+
+    @property
+    def pays(self) -> bool:
+        """Whether enough steps fit."""
+        if self.geometry.runs.total_steps < FEWEST_STEPS:
+            return False
+        return float(np.mean([fits.mean() for _, fits in self.sorted_steps])) >= LEAST_SHARE
+
+    # -- constants
+
+    @cached_property
+    def sorted_steps(self) -> list[tuple[Array, Array]]:
+        """For each panel: weights [steps, vectors, lanes, 4], and which steps fit."""
+        assert isinstance(self.conv.w, Constant)
+        channels = panel_channels(self.panels, self.conv.group, self.epilogue.joined)
+        panels = panel_steps(self.conv.w.value, self.geometry.runs, channels)
+        return [(quads, np.asarray(pairs_fit(quads).all(axis=(1, 2)))) for quads in panels]
+
+    @property
+    def record_nbytes(self) -> int:
+        """Bytes of a panel's record, int32: where its weights are, from the record; how many steps
+        fit, and how many do not; where each step reads."""
+        nbytes = INT_NBYTES * (OFFSETS_POSITION + self.geometry.runs.total_steps)
+        return -(-nbytes // RECORD_ALIGNMENT) * RECORD_ALIGNMENT
+
+    def packed_weights(self, w: Array, channels: list[Array]) -> Array:
+        """Records of all panels, then weights of all panels."""
+        offsets = step_offsets(self.geometry.runs)
+        records = np.zeros((len(channels), self.record_nbytes // INT_NBYTES), np.int32)
+        packed: list[Array] = []
+        start = records.nbytes
+        for record, (quads, fits) in zip(records, self.sorted_steps, strict=True):
+            record[0] = start
+            start -= self.record_nbytes
+            record[1:OFFSETS_POSITION] = fits.sum(), (~fits).sum()
+            sorted_offsets = np.concatenate([offsets[fits], offsets[~fits]])
+            record[OFFSETS_POSITION : OFFSETS_POSITION + offsets.size] = sorted_offsets
+            for dot, steps in ((self.pairs, quads[fits]), (self.dot, quads[~fits])):
+                packed.append(dot.pack(steps).view(np.uint8).reshape(-1))
+                start += packed[-1].nbytes
+        return np.concatenate([records.view(np.uint8).reshape(-1), *packed])
+
+    # -- code
+
+    def locate_channels(self, panel: Value) -> Channels:
+        """As for all convolutions, but ``weights`` leads to the panel's record."""
+        record = self.b.mul(panel, self.record_nbytes)
+        return replace(super().locate_channels(panel), weights=record)
+
+    def contract(
+        self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
+    ) -> list[Value]:
+        """Add the steps that fit, then the others."""
+        b = self.b
+        weights = b.at(w, self._integer(w, 0))
+        steps = b.at(w, INT_NBYTES * OFFSETS_POSITION)
+        dots = (self.pairs, self.dot)
+        counts = [self._integer(w, position) for position in (1, 2)]
+        nbytes = [b.mul(c, vectors * d.weight_nbytes) for c, d in zip(counts, dots, strict=True)]
+        ahead = b.add(*nbytes)
+        for dot, count, size in zip(dots, counts, nbytes, strict=True):
+            place = _Steps(x, steps, weights, ahead)
+            sums = self._add_steps(dot, count, place, offsets, vectors, sums)
+            steps = b.at(steps, b.mul(count, INT_NBYTES))
+            weights = b.at(weights, size)
+        return sums
+
+    def _integer(self, pointer: Value, index: Value | int) -> Value:
+        """An int32 of an array, widened."""
+        b = self.b
+        position = index * INT_NBYTES if isinstance(index, int) else b.mul(index, INT_NBYTES)
+        return b.cast("sext", "i32", b.load("i32", b.at(pointer, position), INT_NBYTES), "i64")
+
+    def _add_steps(
+        self,
+        dot: DotProduct,
+        count: Value,
+        place: _Steps,
+        offsets: list[int],
+        vectors: int,
+        sums: list[Value],
+    ) -> list[Value]:
+        """Add ``count`` steps of one kind."""
+        b = self.b
+        loop = b.begin_while(count, [(dot.kind, s) for s in sums])
+        sums = list(loop.carried)
+        # Opaque, or LLVM would keep the broadcasts that pixels share between steps, and spill.
+        row = b.opaque(b.at(place.x, self._integer(place.steps, loop.index)))
+        at = b.at(place.w, b.mul(loop.index, vectors * dot.weight_nbytes))
+        if self.streams_weights:
+            self.prefetch(b.at(at, place.ahead), vectors * dot.weight_nbytes)
+        weights = [dot.weights(b, at, n * dot.weight_nbytes) for n in range(vectors)]
+        for m, offset in enumerate(offsets):
+            operand = dot.operand(b, b.at(row, offset))
+            for n in range(vectors):
+                index = m * vectors + n
+                sums[index] = dot.accumulate(b, sums[index], operand, weights[n])
+        return b.end_while(loop, sums)
+
+
+@dataclass(frozen=True)
+class _Steps:
+    """Pointers to the image, to where in it each step reads, and to weights; bytes from weights to
+    those of the next panel."""
+
+    x: Value
+    steps: Value
+    w: Value
+    ahead: Value
+
+
+def step_offsets(runs: Runs) -> Array:
+    """int32 [steps]: bytes from a pixel's first tap to what each step reads."""
+    outer = np.arange(runs.outer)[:, None, None] * runs.outer_pitch
+    inner = np.arange(runs.inner)[:, None] * runs.inner_pitch
+    return np.asarray(outer + inner + np.arange(runs.steps) * STEP_NBYTES, np.int32).reshape(-1)

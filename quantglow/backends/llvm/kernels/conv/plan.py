@@ -1,0 +1,168 @@
+"""What a convolution kernel works through: tiles of output pixels, panels of output channels.
+
+No IR here: how large tiles and panels are, which of the two loops is the outer one, in how many
+items they are shared among threads, and the constants packed by panels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.kernels.contraction.dot import DotProduct, dot_product
+from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
+from quantglow.backends.llvm.kernels.contraction.geometry import Geometry
+from quantglow.backends.llvm.kernels.contraction.packing import (
+    Panels,
+    pack_vectors,
+    pack_weights,
+    panel_channels,
+)
+from quantglow.backends.llvm.kernels.contraction.tiling import Tile, choose_tile
+from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
+from quantglow.backends.llvm.target import Target
+from quantglow.graph.node import Constant
+from quantglow.instr.program import Compute
+from quantglow.lazy import cached_property
+from quantglow.ops import Conv
+from quantglow.types import Array
+
+FEWEST_PANELS = 6
+"""With fewer panels threads could not share them evenly."""
+MANY_ROUNDS = 64
+"""So many rounds of the outer loop are shared evenly as they are; of fewer each is cut in two."""
+
+
+@dataclass
+class ConvPlan:
+    """Sizes, order and constants of one convolution kernel."""
+
+    step: Compute
+    conv: Conv
+    target: Target
+
+    def __post_init__(self) -> None:
+        x, w = self.step.inputs[:2]
+        residual = self.step.inputs[3] if self.conv.residual is not None else None
+        self.geometry = Geometry.of(self.conv, x, self.step.output, residual)
+        self.dot: DotProduct = dot_product(self.target, x.type.dtype)
+        self.epilogue = Epilogue(self.conv, self.target)
+        self.epilogue.check()
+        self.channels = w.shape[3] // self.conv.group
+
+    @cached_property
+    def tile(self) -> Tile:
+        """Pixels and vectors of channels whose sums stay in registers."""
+        y = self.geometry.y
+        return choose_tile(
+            y.height,
+            y.width,
+            -(-self.channels // self.dot.lanes),
+            self.geometry.runs.total_steps,
+            self.dot.cost,
+        )
+
+    @cached_property
+    def panels(self) -> Panels:
+        """How the channels of a group are cut."""
+        return Panels(self.channels, self.dot.lanes, self.tile.vectors)
+
+    @property
+    def vector_steps_nbytes(self) -> int:
+        """Packed weight bytes of all steps of one vector."""
+        return self.geometry.runs.total_steps * self.dot.weight_nbytes
+
+    # -- constants
+
+    def constants(self) -> tuple[Array, ...]:
+        """Packed weights, bias and (for integer sums) multipliers."""
+        w, b = self.conv.w, self.conv.b
+        assert isinstance(w, Constant) and isinstance(b, Constant)
+        channels = self.channel_lanes()
+        weights = self.packed_weights(w.value, channels)
+        bias = pack_vectors(self._folded_bias(w.value, b.value), channels)
+        if not self.epilogue.scaled:
+            return weights, bias
+        return weights, bias, pack_vectors(self.epilogue.multipliers(), channels)
+
+    def channel_lanes(self) -> list[Array]:
+        """For each panel: int [vectors, lanes], the channel of each lane, -1 for none."""
+        return panel_channels(self.panels, self.conv.group, self.epilogue.joined)
+
+    def packed_weights(self, w: Array, channels: list[Array]) -> Array:
+        """Weights in the order the kernel reads them."""
+        return pack_weights(w, self.geometry.runs, channels, self.dot)
+
+    def _folded_bias(self, w: Array, b: Array) -> Array:
+        """The bias that also takes back the input zero point: ``b - zp * sum(w)``."""
+        if not self.epilogue.scaled:
+            return b
+        sums = channel_sums(w)
+        folded = b.astype(np.int64) - self.conv.x.type.params.zero_point * sums
+        return np.asarray(folded, np.int32)
+
+    # -- order
+
+    @cached_property
+    def row_tiles(self) -> int:
+        """Tiles above each other in an image."""
+        return -(-self.geometry.y.height // self.tile.rows)
+
+    @cached_property
+    def column_tiles(self) -> int:
+        """Tiles beside each other in a row."""
+        return -(-self.geometry.y.width // self.tile.columns)
+
+    @property
+    def pixel_tiles(self) -> int:
+        """Of all images."""
+        return self.geometry.y.count * self.row_tiles * self.column_tiles
+
+    @property
+    def all_panels(self) -> int:
+        """Of all groups."""
+        return self.conv.group * self.panels.count
+
+    @property
+    def packed_nbytes(self) -> int:
+        """Bytes of all packed weights."""
+        return self.vector_steps_nbytes * self.conv.group * sum(self.panels.widths())
+
+    @property
+    def panels_outer(self) -> bool:
+        """Whether panels are the outer loop (and what threads share): where weights outweigh the
+        image, they are better read once."""
+        if self.pixel_tiles < 4:
+            return self.all_panels > 1
+        pixels = self.geometry.x.count * self.geometry.x.height * self.geometry.x.width
+        image_nbytes = pixels * self.geometry.x.channels * self.geometry.x.itemsize
+        return self.all_panels >= FEWEST_PANELS and self.packed_nbytes > image_nbytes
+
+    @property
+    def rounds(self) -> tuple[int, int]:
+        """Rounds of the outer loop and of the inner one."""
+        rounds = self.all_panels, self.pixel_tiles
+        return rounds if self.panels_outer else rounds[::-1]
+
+    @property
+    def parts(self) -> int:
+        """In how many items the inner loop is cut, so that threads can share few rounds evenly."""
+        outer, inner = self.rounds
+        return 2 if outer < MANY_ROUNDS and inner > 1 else 1
+
+    @property
+    def is_row(self) -> bool:
+        """Whether the image is one row of pixels."""
+        return self.geometry.y.count == self.geometry.y.height == 1
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the number of tiles of a row is an operand, so that rows of many lengths have the
+        same text."""
+        has_tail = self.column_tiles > 1 and self.geometry.y.width % self.tile.columns > 0
+        return self.is_row and (self.panels_outer or has_tail)
+
+    def counts(self) -> tuple[Array, ...]:
+        """The number of tiles, where it is an operand."""
+        return (np.array([self.column_tiles], np.int64),) if self.is_counted else ()

@@ -1,0 +1,175 @@
+"""``copy``: wide moves, interleaved channels, and transposes in square tiles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.kernel import KernelCall, instruction_rules
+from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, collapsed, item_pointers, moved
+from quantglow.backends.llvm.kernels.vector.strided import (
+    interleaved,
+    load_strided,
+    store_strided,
+    transposed,
+)
+from quantglow.backends.llvm.kernels.vector.vectors import (
+    Piece,
+    narrower,
+    unmasked,
+)
+from quantglow.backends.llvm.target import Target
+from quantglow.instr.program import Copy
+
+UNROLL = 4
+MAX_PLANES = 4
+
+
+def emit_copy(step: Copy, target: Target) -> KernelCall:
+    """``dst[...] = src``"""
+    kind = step.dst.type
+    axes = collapsed(kind.shape, (step.dst, step.src))
+    itemsize = kind.dtype.nbytes
+    if axes[-1].strides == (itemsize, itemsize):
+        axes, itemsize = _as_bytes(axes, itemsize), 1
+    b = Builder()
+    pointers = b.kernel(2)
+    items = _emit(b, target, axes, itemsize, pointers)
+    return KernelCall(b.finish(), (step.dst, step.src), items, kind.nbytes / 4, "copy")
+
+
+def _as_bytes(axes: Sequence[Axis], itemsize: int) -> list[Axis]:
+    return [*axes[:-1], Axis(axes[-1].size * itemsize, (1, 1))]
+
+
+def _emit(
+    b: Builder, target: Target, axes: list[Axis], itemsize: int, pointers: Sequence[Value]
+) -> int:
+    """The best code for the strides; the number of work items."""
+    element = f"i{8 * itemsize}"
+    if _planar(axes, itemsize):
+        return _interleave(b, target, axes, element, itemsize, pointers)
+    tiled = _tiled(axes, itemsize, target)
+    if tiled is not None:
+        return _transpose(b, tiled[0], tiled[1], tiled[2], element, pointers)
+    return _rows(b, target, axes, element, itemsize, pointers)
+
+
+def _rows(
+    b: Builder,
+    target: Target,
+    axes: Sequence[Axis],
+    element: str,
+    itemsize: int,
+    pointers: Sequence[Value],
+) -> int:
+    row = axes[-1]
+    nest = Nest(tuple(axes[:-1]), row, _lanes(target, itemsize, row.size), UNROLL)
+
+    def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
+        values = [load_strided(b, element, itemsize, at[1], row.strides[1], p) for p in group]
+        for piece, value in zip(group, values, strict=True):
+            store_strided(b, element, itemsize, at[0], row.strides[0], piece, value)
+
+    nest.emit(b, target, pointers, body)
+    return nest.items
+
+
+def _lanes(target: Target, itemsize: int, length: int) -> int:
+    """Elements of a vector, fewer for short rows."""
+    return narrower(target.vector_nbytes // itemsize, max(length, 1))
+
+
+def _planar(axes: Sequence[Axis], itemsize: int) -> bool:
+    """Few channels, side by side in the destination only."""
+    if len(axes) < 2:
+        return False
+    pixels, channels = axes[-2:]
+    few = 1 < channels.size <= MAX_PLANES and channels.strides[0] == itemsize
+    return few and pixels.strides == (channels.size * itemsize, itemsize)
+
+
+def _interleave(
+    b: Builder,
+    target: Target,
+    axes: Sequence[Axis],
+    element: str,
+    itemsize: int,
+    pointers: Sequence[Value],
+) -> int:
+    pixels, channels = axes[-2:]
+    lanes = min(16, _lanes(target, itemsize, pixels.size))
+    nest = Nest(tuple(axes[:-2]), pixels, lanes, 1)
+
+    def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
+        for piece in unmasked(group):
+            sources = [b.at(at[1], c * channels.strides[1]) for c in range(channels.size)]
+            planes = [load_strided(b, element, itemsize, s, itemsize, piece) for s in sources]
+            mixed = interleaved(b, element, piece.lanes, planes)
+            kind = vector(piece.lanes * channels.size, element)
+            b.store(kind, mixed, b.at(at[0], piece.start * pixels.strides[0]))
+
+    nest.emit(b, target, pointers, body)
+    return nest.items
+
+
+def _tiled(
+    axes: Sequence[Axis], itemsize: int, target: Target
+) -> tuple[tuple[Axis, ...], tuple[Axis, Axis], int] | None:
+    """Outer axes; the axes dense in the source and in the destination; the size of the tiles."""
+    across = axes[-1]
+    if across.strides[0] != itemsize:
+        return None
+    for position, along in enumerate(axes[:-1]):
+        if along.strides[1] != itemsize:
+            continue
+        largest = 8 if itemsize == 4 and target.vector_nbytes > 16 else 16 // itemsize
+        size = narrower(largest, min(along.size, across.size))
+        if size >= 2:
+            outer = tuple(a for i, a in enumerate(axes[:-1]) if i != position)
+            return outer, (along, across), size
+    return None
+
+
+def _transpose(
+    b: Builder,
+    outer: tuple[Axis, ...],
+    tile: tuple[Axis, Axis],
+    size: int,
+    element: str,
+    pointers: Sequence[Value],
+) -> int:
+    """Square tiles; the last of a row or column overlaps its neighbour."""
+    along, across = tile
+    tiles = [-(-axis.size // size) for axis in tile]
+    with b.loop("%begin", "%end") as item:
+        rest, block = b.divide(item, tiles[0])
+        at_item = item_pointers(b, rest, outer, pointers) if outer else list(pointers)
+        at_block = moved(b, at_item, along, _overlapping(b, block, size, along.size))
+        with b.loop(0, tiles[1]) as column:
+            at = moved(b, at_block, across, _overlapping(b, column, size, across.size))
+            _tile(b, tile, size, element, at)
+    return tiles[0] * math.prod(axis.size for axis in outer)
+
+
+def _overlapping(b: Builder, index: Value, size: int, length: int) -> Value:
+    """The first element of a tile, moved back where the tile would not fit."""
+    first = b.mul(index, size)
+    if length % size == 0:
+        return first
+    last = str(length - size)
+    return b.select("i64", b.compare("slt", "i64", first, last), first, last)
+
+
+def _tile(
+    b: Builder, tile: tuple[Axis, Axis], size: int, element: str, at: Sequence[Value]
+) -> None:
+    along, across = tile
+    kind = vector(size, element)
+    rows = [b.load(kind, b.at(at[1], i * across.strides[1])) for i in range(size)]
+    for i, row in enumerate(transposed(b, element, rows)):
+        b.store(kind, row, b.at(at[0], i * along.strides[0]))
+
+
+instruction_rules[Copy] = emit_copy

@@ -1,0 +1,124 @@
+"""Depthwise convolution of float32: a vector of channels by several columns in registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.kernels.contraction.dot import dot_product
+from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
+from quantglow.backends.llvm.kernels.contraction.geometry import Image
+from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
+from quantglow.backends.llvm.target import Target
+from quantglow.graph.node import Constant
+from quantglow.instr.program import Compute
+from quantglow.ops import Conv
+from quantglow.types import Array, DType
+
+COLUMNS = 8
+"""Output columns in registers: enough sums to hide the latency of the multiply-add."""
+ITEM = 4
+
+
+@dataclass
+class FloatDepthwise:
+    """Generator of one float32 depthwise kernel."""
+
+    step: Compute
+    conv: Conv
+    target: Target
+    b: Builder = field(default_factory=Builder)
+
+    def __post_init__(self) -> None:
+        self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
+        self.dot = dot_product(self.target, DType.F32)
+        self.epilogue = Epilogue(self.conv, self.target)
+
+    @property
+    def lanes(self) -> int:
+        return self.dot.lanes
+
+    def call(self) -> KernelCall:
+        kh, kw = self.conv.w.type.shape[:2]
+        outputs = self.y.count * self.y.height * self.y.width * self.y.channels
+        return KernelCall(
+            code=self.text,
+            pointers=(self.step.inputs[0], self.step.output, *self.constants()),
+            items=self.y.count * self.y.height,
+            work=float(outputs * kh * kw),
+            label="depthwise float",
+            facts=self.epilogue.facts,
+        )
+
+    def constants(self) -> tuple[Array, Array]:
+        """Weights [blocks of channels, taps, lanes] and bias [blocks, lanes], zero-padded."""
+        w, b = self.conv.w, self.conv.b
+        assert isinstance(w, Constant) and isinstance(b, Constant)
+        kh, kw, _, c = w.type.shape
+        padding = -c % self.lanes
+        taps = np.pad(w.value.reshape(kh * kw, c), ((0, 0), (0, padding)))
+        blocks = taps.reshape(kh * kw, -1, self.lanes).transpose(1, 0, 2)
+        return np.ascontiguousarray(blocks), np.pad(b.value, (0, padding))
+
+    def text(self) -> str:
+        b = self.b
+        x, y, w, bias = b.kernel(4)
+        full, rest = divmod(self.y.channels, self.lanes)
+        with b.loop("%begin", "%end") as item:
+            image, row = b.divide(item, self.y.height)
+            x_step = self.conv.strides[0] * self.x.row_pitch
+            x_row = b.at(x, b.add(b.mul(row, x_step), b.mul(image, self.x.batch_pitch)))
+            y_row = b.at(y, b.add(b.mul(row, self.y.row_pitch), b.mul(image, self.y.batch_pitch)))
+            if full:
+                with b.loop(0, full) as block:
+                    self.channel_block(block, self.lanes, x_row, y_row, w, bias)
+            if rest:
+                self.channel_block(str(full), rest, x_row, y_row, w, bias)
+        return b.finish()
+
+    def channel_block(
+        self, block: Value, valid: int, x: Value, y: Value, w: Value, bias: Value
+    ) -> None:
+        """All columns of a row for one vector of channels."""
+        b = self.b
+        kh, kw = self.conv.w.type.shape[:2]
+        channel = b.mul(block, self.lanes * ITEM)
+        x, y, bias = b.at(x, channel), b.at(y, channel), b.at(bias, channel)
+        w = b.at(w, b.mul(block, kh * kw * self.lanes * ITEM))
+        tiles, rest = divmod(self.y.width, COLUMNS)
+        x_pitch = self.conv.strides[1] * self.x.column_pitch
+        if tiles:
+            with b.loop(0, tiles) as tile:
+                x_tile = b.at(x, b.mul(tile, COLUMNS * x_pitch))
+                y_tile = b.at(y, b.mul(tile, COLUMNS * self.y.column_pitch))
+                self.columns(COLUMNS, valid, x_tile, y_tile, w, bias)
+        if rest:
+            x_tile = b.at(x, tiles * COLUMNS * x_pitch)
+            y_tile = b.at(y, tiles * COLUMNS * self.y.column_pitch)
+            self.columns(rest, valid, x_tile, y_tile, w, bias)
+
+    def columns(self, count: int, valid: int, x: Value, y: Value, w: Value, bias: Value) -> None:
+        """``count`` neighbouring output pixels."""
+        b, kind = self.b, self.dot.kind
+        kh, kw = self.conv.w.type.shape[:2]
+        sums = [b.load(kind, bias, align=4)] * count
+        for i in range(kh):
+            for j in range(kw):
+                weights = (b.load(kind, b.at(w, (i * kw + j) * self.lanes * ITEM), align=4),)
+                for column in range(count):
+                    source = column * self.conv.strides[1] + j * self.conv.dilations[1]
+                    offset = (
+                        i * self.conv.dilations[0] * self.x.row_pitch + source * self.x.column_pitch
+                    )
+                    value = load_partial(
+                        b, self.target, "float", self.lanes, valid, b.at(x, offset)
+                    )
+                    sums[column] = self.dot.accumulate(b, sums[column], (value,), weights)
+        for column in range(count):
+            values = self.epilogue.values(b, sums[column], "", None)
+            data = self.epilogue.float_results(b, values)
+            place = b.at(y, column * self.y.column_pitch)
+            store_partial(b, self.target, "float", self.lanes, valid, data, place)

@@ -1,0 +1,331 @@
+"""Depthwise convolution of integers.
+
+Four *rows* of a uint8 input are interleaved byte by byte, so that one dot-product
+lane multiplies four rows of one channel; of an int16 input two rows, word by word.  An interleaved
+column serves every tap of that column for several output rows at once, and neighbouring output
+columns share it.  Where a chunk of channels is narrower than a vector, several output columns lie
+side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES, dot_product
+from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
+from quantglow.backends.llvm.kernels.contraction.geometry import Image
+from quantglow.backends.llvm.kernels.depthwise.constants import DepthwisePacker
+from quantglow.backends.llvm.kernels.depthwise.interleaved_rows import interleave
+from quantglow.backends.llvm.kernels.depthwise.plan import (
+    LANE_NBYTES,
+    Chunk,
+    ColumnTaps,
+    cut_channels,
+    plan_block,
+    plan_rows,
+)
+from quantglow.backends.llvm.kernels.vector.partial import store_partial
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.backends.llvm.target import Target
+from quantglow.graph.node import Constant
+from quantglow.instr.program import Compute
+from quantglow.ops import Conv
+from quantglow.types import Array
+
+MANY_GROUPS = 24
+"""So many groups of rows are shared evenly as they are; of fewer the channels are cut in two."""
+
+Columns = dict[int, list[Value]]
+"""Interleaved columns by their distance from the block's first column, in column taps."""
+
+
+@dataclass
+class IntegerDepthwise:
+    """Generator of one integer depthwise kernel."""
+
+    step: Compute
+    conv: Conv
+    target: Target
+    b: Builder = field(default_factory=Builder)
+
+    def __post_init__(self) -> None:
+        self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
+        self.dot = dot_product(self.target, self.conv.x.type.dtype)
+        self.epilogue = Epilogue(self.conv, self.target)
+        self.epilogue.check()
+        kh, kw = self.conv.w.type.shape[:2]
+        self.row_taps = [k * self.conv.dilations[0] for k in range(kh)]
+        self.column_taps = [k * self.conv.dilations[1] for k in range(kw)]
+        depth = STEP_NBYTES // self.x.itemsize
+        self.rows = plan_rows(self.y.height, self.row_taps, self.conv.strides[0], depth)
+        self.uses = self.rows.uses(self.row_taps, self.conv.strides[0])
+        taps = ColumnTaps(tuple(self.column_taps), self.conv.strides[1])
+        halves = self.target.vbmi and self.x.itemsize == 1
+        self.blocks = plan_block(self.rows, taps, self.target.registers, halves=halves)
+        self.vectors = self.blocks.vectors
+        self.channels = self.vectors * self.dot.lanes
+        self.chunks = cut_channels(self.y.channels, self.channels, LANE_NBYTES // self.x.itemsize)
+
+    # -- the call
+
+    def call(self) -> KernelCall:
+        groups = -(-self.y.height // self.rows.outputs)
+        several = sum(chunk.count for chunk in self.chunks) > 1
+        parts = 2 if several and self.y.count * groups < MANY_GROUPS else 1
+        outputs = self.y.count * self.y.height * self.y.width * self.y.channels
+        return KernelCall(
+            code=partial(self.text, groups, parts),
+            pointers=(self.step.inputs[0], self.step.output, *self.constants()),
+            items=self.y.count * groups * parts,
+            work=float(outputs * len(self.row_taps) * len(self.column_taps)),
+            label=f"depthwise {self.rows.outputs}x{self.blocks.columns}",
+            facts=self.epilogue.facts,
+        )
+
+    def constants(self) -> tuple[Array, Array, Array]:
+        """Weights, bias (input zero point folded in) and multipliers."""
+        w, b = self.conv.w, self.conv.b
+        assert isinstance(w, Constant) and isinstance(b, Constant)
+        sums = w.value.astype(np.int64).sum(axis=(0, 1, 2))
+        bias = b.value.astype(np.int64) - self.conv.x.type.params.zero_point * sums
+        packer = DepthwisePacker(
+            self.dot, self.chunks, self.rows, self.row_taps, self.conv.strides[0], self.vectors
+        )
+        return (
+            packer.weights(w.value[:, :, 0]),
+            packer.per_channel(bias.astype(np.int32)),
+            packer.per_channel(self.epilogue.multipliers()),
+        )
+
+    @property
+    def pairs(self) -> int:
+        """(output row, stack) pairs of one column tap."""
+        return sum(map(len, self.uses))
+
+    @property
+    def run_nbytes(self) -> int:
+        """Packed weight bytes of one run of channels."""
+        return len(self.column_taps) * self.pairs * self.vectors * self.dot.weight_nbytes
+
+    # -- loops
+
+    def text(self, groups: int, parts: int) -> str:
+        """Each group of rows is ``parts`` items, of some of the channels each."""
+        b, run = self.b, 0
+        x, y, w, bias, scale = b.kernel(5)
+        with b.loop("%begin", "%end") as item:
+            rows, part = b.divide(item, parts)
+            image, group = b.divide(rows, groups)
+            top = self._top(group)
+            row_step = self.conv.strides[0] * self.x.row_pitch
+            x_row = b.at(x, b.add(b.mul(image, self.x.batch_pitch), b.mul(top, row_step)))
+            y_row = b.at(y, b.add(b.mul(image, self.y.batch_pitch), b.mul(top, self.y.row_pitch)))
+            for chunk in self.chunks:
+                with b.loop(*self._share(chunk, part, parts)) as index:
+                    number = b.add(index, run)
+                    channel = b.add(b.mul(index, chunk.width), chunk.first)
+                    per_channel = b.mul(number, self.vectors * self.target.vector_nbytes)
+                    place = _Place(
+                        b.at(x_row, b.mul(channel, self.x.itemsize)),
+                        b.at(y_row, b.mul(channel, self.y.itemsize)),
+                        b.at(w, b.mul(number, self.run_nbytes)),
+                        self._vectors(bias, per_channel, self.dot.kind),
+                        self._vectors(scale, per_channel, self.epilogue.floats),
+                    )
+                    self.all_columns(chunk, place)
+                run += chunk.count
+        return b.finish()
+
+    def _share(self, chunk: Chunk, part: Value, parts: int) -> tuple[Value | int, Value | int]:
+        """The runs of a chunk that belong to a part: the first half, or the others."""
+        if parts == 1:
+            return 0, chunk.count
+        half = chunk.count // 2
+        return self.b.mul(part, half), self.b.add(self.b.mul(part, chunk.count - half), half)
+
+    def _top(self, group: Value) -> Value:
+        """The first output row of a group; the last group overlaps the one before."""
+        b, last = self.b, self.y.height - self.rows.outputs
+        start = b.mul(group, self.rows.outputs)
+        if self.y.height % self.rows.outputs == 0:
+            return start
+        return b.call("llvm.umin.i64", "i64", ("i64", start), ("i64", str(last)))
+
+    def _vectors(self, pointer: Value, offset: Value, kind: str) -> list[Value]:
+        """The vectors of per-channel constants of a run, loaded once for all columns."""
+        b, nbytes = self.b, self.target.vector_nbytes
+        at = b.at(pointer, offset)
+        return [b.load(kind, b.at(at, g * nbytes), align=4) for g in range(self.vectors)]
+
+    def all_columns(self, chunk: Chunk, place: _Place) -> None:
+        """Every output column of a row group: a loop of blocks, single columns, an overlapping
+        rest."""
+        side = self.channels // chunk.width
+        whole, rest = divmod(self.y.width, side)
+        blocks, single = divmod(whole, self.blocks.columns)
+        held: Columns = {}
+        if blocks:
+            held = self.block_loop(chunk, place, side, blocks)
+        if single:
+            start = blocks * self.blocks.columns * side
+            self.block(chunk, self._from(place, start), side, 1, side, held)
+        if rest:
+            start = max(self.y.width - side, 0)
+            self.block(chunk, self._from(place, start), side, 1, min(side, self.y.width), {})
+
+    def _from(self, place: _Place, column: int) -> _Place:
+        x = column * self.conv.strides[1] * self.x.column_pitch
+        return place.moved(self.b, x, column * self.y.column_pitch)
+
+    def block_loop(self, chunk: Chunk, place: _Place, side: int, blocks: int) -> Columns:
+        """Whole blocks from the left; interleaved columns pass from one to the next, and after
+        the last."""
+        b, columns = self.b, self.blocks.columns * side
+        advance = columns * self.conv.strides[1]
+        kept = self._kept(side)
+        first = [
+            self.interleaved(chunk, place.x, t - advance, side, range(self.vectors)) for t in kept
+        ]
+        values = [v for column in first for v in column]
+        loop = b.begin_loop(blocks, [(self.dot.bytes_kind, v) for v in values])
+        moved = place.moved(
+            b,
+            b.mul(loop.index, advance * self.x.column_pitch),
+            b.mul(loop.index, columns * self.y.column_pitch),
+        )
+        size = self.vectors * len(self.rows.stacks)
+        held = {t - advance: loop.carried[i * size : (i + 1) * size] for i, t in enumerate(kept)}
+        window = self.block(chunk, moved, side, self.blocks.columns, side, held)
+        b.end_loop(loop, [v for t in kept for v in window[t]])
+        return {t - advance: window[t] for t in kept}
+
+    def _kept(self, side: int) -> list[int]:
+        """Columns of a block that the next one finds in registers."""
+        if not self.blocks.carry:
+            return []
+        taps = ColumnTaps(tuple(self.column_taps), side * self.conv.strides[1])
+        return taps.kept(self.blocks.columns)
+
+    # -- one block
+
+    def block(
+        self, chunk: Chunk, place: _Place, side: int, columns: int, valid: int, held: Columns
+    ) -> Columns:
+        """``columns`` neighbouring groups of ``side`` output pixels, of each ``valid`` stored.
+
+        ``held`` are columns interleaved before; returns the columns of the last pass.
+        """
+        b, window = self.b, dict(held)
+        passes: list[list[list[list[Value]]]] = []
+        for vectors in self.blocks.passes:
+            window = dict(held)
+            # Each pass reads its rows anew: kept from the pass before, they would spill.
+            own = replace(place, x=b.opaque(place.x))
+            sums = self.sums(chunk, own, side, columns, vectors, window)
+            passes.append([[self._words(place, vectors, s) for s in rows] for rows in sums])
+        for column in range(columns):
+            for row in range(self.rows.outputs):
+                offset = row * self.y.row_pitch + column * side * self.y.column_pitch
+                words = [word for made in passes for word in made[column][row]]
+                self.store(chunk, words, b.at(place.y, offset), side, valid)
+        return window
+
+    def sums(
+        self,
+        chunk: Chunk,
+        place: _Place,
+        side: int,
+        columns: int,
+        vectors: tuple[int, ...],
+        window: Columns,
+    ) -> list[list[list[Value]]]:
+        """Sums [column][output row][vector] over all taps; ``window`` gathers the columns."""
+        b, dot = self.b, self.dot
+        start = [place.bias[g] for g in vectors]
+        sums = [[list(start) for _ in self.uses] for _ in range(columns)]
+        step = side * self.conv.strides[1]
+        for number, tap in enumerate(self.column_taps):
+            sources = [tap + column * step for column in range(columns)]
+            for source in sources:
+                if source not in window:
+                    window[source] = self.interleaved(chunk, place.x, source, side, vectors)
+            operands = [[dot.operand_of(b, v) for v in window[s]] for s in sources]
+            pair = number * self.pairs
+            for row, stacks in enumerate(self.uses):
+                for stack in stacks:
+                    for i, g in enumerate(vectors):
+                        position = (pair * self.vectors + g) * dot.weight_nbytes
+                        weights = dot.weights(b, place.w, position)
+                        for column in range(columns):
+                            operand = operands[column][stack * len(vectors) + i]
+                            old = sums[column][row][i]
+                            sums[column][row][i] = dot.accumulate(b, old, operand, weights)
+                    pair += 1
+        return sums
+
+    def _words(self, place: _Place, vectors: tuple[int, ...], sums: list[Value]) -> list[Value]:
+        """Finished sums as 16-bit words."""
+        b = self.b
+        values = [
+            self.epilogue.values(b, s, place.scale[g], None)
+            for s, g in zip(sums, vectors, strict=True)
+        ]
+        return [self.epilogue.word_results(b, values[i : i + 2]) for i in range(0, len(values), 2)]
+
+    def interleaved(
+        self, chunk: Chunk, x: Value, column: int, side: int, vectors: Sequence[int]
+    ) -> list[Value]:
+        """Input column ``column`` (of each side-by-side pixel): for each stack the wanted of its
+        vectors, each lane the elements of its rows of one channel."""
+        found: list[Value] = []
+        for rows in self.rows.stacks:
+            loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
+            found += interleave(self.b, self.dot, loaded, self.vectors, self.rows.depth, vectors)
+        return found
+
+    def row_bytes(self, chunk: Chunk, x: Value, row: int, column: int, side: int) -> Value:
+        """One row of each side-by-side pixel, ``chunk.width`` elements each."""
+        b, width, element = self.b, chunk.width, ELEMENTS[self.conv.x.type.dtype]
+        last = self.y.width - 1
+        parts = []
+        for pixel in range(side):
+            source = column + min(pixel, last) * self.conv.strides[1]
+            offset = row * self.x.row_pitch + source * self.x.column_pitch
+            parts.append(b.load(vector(width, element), b.at(x, offset)))
+        while len(parts) > 1:
+            kind, width = vector(width, element), width * 2
+            joined = zip(parts[0::2], parts[1::2], strict=True)
+            parts = [b.shuffle(kind, left, right, range(width)) for left, right in joined]
+        return parts[0]
+
+    def store(self, chunk: Chunk, words: list[Value], y: Value, side: int, valid: int) -> None:
+        """Store each side-by-side pixel's results."""
+        b, element = self.b, self.epilogue.element
+        data, kind = self.epilogue.joined_words(b, words), vector(side * chunk.width, element)
+        for pixel in range(valid):
+            part = data
+            if side > 1:
+                lanes = range(pixel * chunk.width, (pixel + 1) * chunk.width)
+                part = b.shuffle(kind, data, "poison", lanes)
+            target = b.at(y, pixel * self.y.column_pitch)
+            store_partial(b, self.target, element, chunk.width, chunk.valid, part, target)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Pointers to what a block reads and writes, and its per-channel constants."""
+
+    x: Value
+    y: Value
+    w: Value
+    bias: list[Value]
+    scale: list[Value]
+
+    def moved(self, b: Builder, x: Value | int, y: Value | int) -> _Place:
+        return replace(self, x=b.opaque(b.at(self.x, x)), y=b.opaque(b.at(self.y, y)))

@@ -1,0 +1,242 @@
+"""``Elementwise``: a scalar expression over strided operands, in vectors along the best axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.kernel import KernelCall, emits
+from quantglow.backends.llvm.kernels.elementwise.quantized import Quantized, fits_int32
+from quantglow.backends.llvm.kernels.elementwise.row_invariants import (
+    ITEM_NBYTES,
+    RowParts,
+    row_parts,
+)
+from quantglow.backends.llvm.kernels.vector import vectors
+from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, collapsed, emit_row, loops
+from quantglow.backends.llvm.kernels.vector.scalars import Scalars
+from quantglow.backends.llvm.kernels.vector.strided import interleaved, load_kind, store_results
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.backends.llvm.target import Target
+from quantglow.instr.program import Compute
+from quantglow.lazy import cached_property
+from quantglow.ops import Elementwise
+from quantglow.ops.expression import Expr
+from quantglow.types import DType
+
+MAX_PLANES = 4
+"""Results with so few channels are computed plane by plane and interleaved in registers."""
+SMALL_EXPRESSION = 12
+"""Operations up to which a body is repeated, for instruction-level parallelism."""
+
+_STORES = {1: ((0, 1),), 2: ((0, 2),), 3: ((0, 2), (2, 1)), 4: ((0, 4),)}
+"""First piece and pieces of each store, by how many there are."""
+
+
+@emits(Elementwise)
+def emit_map(step: Compute, target: Target) -> KernelCall:
+    """The expression on every element, element by element, so that it may run in place."""
+    op = step.op
+    assert isinstance(op, Elementwise)
+    views = (step.output, *step.inputs)
+    axes = collapsed(op.type.shape, views)
+    dtypes = tuple(view.type.dtype for view in step.inputs)
+    planes = _planes(axes, op.type.dtype.nbytes)
+    lanes = _lanes(target, (axes[-2] if planes else axes[-1]).size)
+    unroll = _unroll(op, planes is not None, target)
+    if planes:
+        kept = RowParts(op.expression, (), dtypes, tuple(axes[:-1]), 1)
+    else:
+        kept = row_parts(op.expression, axes, dtypes, target.f32_lanes * unroll)
+        lanes = _lanes(target, kept.axes[-1].size)
+    is_small = fits_int32(op.expression, dtypes)
+    nest = Nest(kept.axes[:-1], kept.axes[-1], lanes, unroll)
+
+    def text() -> str:
+        b = Builder()
+        pointers = b.kernel(len(views))
+        pointers += _kept_parts(b, target, kept, axes[-1], pointers)
+        out, expression = op.type.dtype, kept.expression
+        body = _Body(b, target, expression, out, kept.dtypes, nest.row, planes, is_small)
+        nest.emit(b, target, pointers, body)
+        return b.finish()
+
+    work = op.type.size * (2 + op.expression.size()) / 4
+    return KernelCall(text, views, nest.items, work, "map")
+
+
+def _kept_parts(
+    b: Builder,
+    target: Target,
+    kept: RowParts,
+    row: Axis,
+    pointers: Sequence[Value],
+) -> list[Value]:
+    """Compute the parts of rows; where each lies."""
+    found, count = [], len(row.strides) - 1
+    for part, dtype in zip(kept.parts, kept.dtypes[count:], strict=True):
+        memory = b.emit(f"alloca [{kept.repeats * kept.row_nbytes} x i8], align 64")
+        one = Axis(row.size, (ITEM_NBYTES, *row.strides[1:]))
+        body = _Body(b, target, part, dtype, kept.dtypes[:count], one, None)
+        copies = Axis(kept.repeats, (kept.row_nbytes, *[0] * count))
+        with loops(b, [copies], [memory, *pointers[1:]]) as at_row:
+            emit_row(b, target, Nest((), one, _lanes(target, one.size), 1), at_row, body)
+        found.append(memory)
+    return found
+
+
+def _lanes(target: Target, length: int) -> int:
+    """float32 lanes; fewer where a whole row is shorter."""
+    if vectors.has_masks(target) and length > 4:
+        return min(target.f32_lanes, max(4, 1 << (length - 1).bit_length()))
+    return vectors.narrower(target.f32_lanes, length)
+
+
+def _unroll(op: Elementwise, planar: bool, target: Target) -> int:
+    """Vectors of a step."""
+    if planar:
+        mixes = target.vbmi and Quantized.of(op.expression, op.type.dtype) is not None
+        return 4 if mixes else 1
+    if op.expression.size() > 2 * SMALL_EXPRESSION:
+        return 1
+    return 4 if op.type.dtype.nbytes == 1 or op.expression.size() <= SMALL_EXPRESSION else 2
+
+
+def _planes(axes: Sequence[Axis], itemsize: int) -> Axis | None:
+    """The channel axis, if the result has few channels that lie in different planes of the
+    operands."""
+    if len(axes) < 2:
+        return None
+    pixels, channels = axes[-2:]
+    few = 1 < channels.size <= MAX_PLANES and channels.strides[0] == itemsize
+    dense = pixels.strides[0] == channels.size * itemsize
+    return channels if few and dense else None
+
+
+@dataclass(frozen=True)
+class _Body:
+    """Code for pieces of a row.  Operand 0 of pointers and strides is the result."""
+
+    b: Builder
+    target: Target
+    expression: Expr
+    out: DType
+    dtypes: tuple[DType, ...]
+    row: Axis
+    planes: Axis | None
+    is_small: bool = False
+    """Whether steps of a quantized result are known to fit int32."""
+
+    def __call__(self, pointers: Sequence[Value], group: Sequence[Piece]) -> None:
+        if self.planes is not None:
+            if self.target.vbmi and self._is_vector(group):
+                self._mixed_pixels(pointers, group, self.planes)
+                return
+            for piece in vectors.unmasked(group):
+                self._pixels(pointers, piece, self.planes)
+            return
+        stride = self.row.strides[0]
+        if self.quantized is not None and stride == 1:
+            full = sum(piece.active == self.target.f32_lanes for piece in group)
+            for start in range(0, full, 4):
+                self._octets(pointers, group[start : min(start + 4, full)])
+            group = group[full:]
+        values = [self._values(pointers, piece) for piece in group]
+        store_results(self.b, self.target, self.out, pointers[0], stride, group, values)
+
+    @cached_property
+    def quantized(self) -> Quantized | None:
+        return Quantized.of(self.expression, self.out)
+
+    def _is_vector(self, group: Sequence[Piece]) -> bool:
+        """Whether pieces are a whole vector of quantized results."""
+        full = len(group) == 4 and all(p.active == self.target.f32_lanes for p in group)
+        return full and self.quantized is not None
+
+    def _octets(self, pointers: Sequence[Value], group: Sequence[Piece]) -> None:
+        """Up to four whole pieces, side by side."""
+        packed = vectors.in_order(self.b, self.target, self._packed(pointers, group))
+        kind, lanes = vector(self.target.vector_nbytes, "i8"), self.target.f32_lanes
+        at = self.b.at(pointers[0], group[0].start)
+        for start, count in _STORES[len(group)]:
+            octets = packed
+            if count < 4:
+                places = range(start * lanes, (start + count) * lanes)
+                octets = self.b.shuffle(kind, packed, "poison", places)
+            self.b.store(vector(count * lanes, "i8"), octets, self.b.at(at, start * lanes))
+
+    def _packed(self, pointers: Sequence[Value], group: Sequence[Piece]) -> Value:
+        """Quantized results of up to four pieces, in the order of ``vectors.packed_place``."""
+        assert self.quantized is not None
+        scalars = [self._scalars(pointers, piece) for piece in group]
+        ints = [self.quantized.ints(s, self.is_small) for s in scalars]
+        ints += [ints[-1]] * (4 - len(ints))
+        return self.quantized.packed(self.b, self.target, ints)
+
+    def _scalars(self, pointers: Sequence[Value], piece: Piece) -> Scalars:
+        operands = [
+            load_kind(self.b, dtype, pointer, stride, piece)
+            for pointer, stride, dtype in zip(
+                pointers[1:], self.row.strides[1:], self.dtypes, strict=True
+            )
+        ]
+        return Scalars(self.b, self.target, piece.lanes, operands, self.dtypes)
+
+    def _values(self, pointers: Sequence[Value], piece: Piece) -> Value:
+        """The expression on one piece: float32, int64, or (bool too) int32 lanes."""
+        scalars = self._scalars(pointers, piece)
+        value = scalars.value(self.expression)
+        kind = scalars.lanes_of(self.expression)
+        if scalars.kind_of(self.expression) == "b":
+            bits, kind = kind, vector(piece.lanes, "i32")
+            value = self.b.cast("zext", bits, value, kind)
+        # A constant expression is a literal, which packs and selects cannot all take.
+        return value if value.startswith("%") else self.b.emit(f"freeze {kind} {value}")
+
+    def _result(self, lanes: int, value: Value) -> Value:
+        """The result as the element type in memory."""
+        if self.out in (DType.F32, DType.I64):
+            return value
+        return vectors.narrow(self.b, lanes, value, ELEMENTS[self.out])
+
+    def _pixels(self, pointers: Sequence[Value], piece: Piece, planes: Axis) -> None:
+        """All channels of neighbouring pixels."""
+        channels = []
+        for channel in range(planes.size):
+            value = self._values(self._at_channel(pointers, channel), piece)
+            channels.append(self._result(piece.lanes, value))
+        element = ELEMENTS[self.out]
+        mixed = interleaved(self.b, element, piece.lanes, channels)
+        target = self.b.at(pointers[0], piece.start * self.row.strides[0])
+        self.b.store(vector(piece.lanes * planes.size, element), mixed, target)
+
+    def _mixed_pixels(
+        self, pointers: Sequence[Value], group: Sequence[Piece], planes: Axis
+    ) -> None:
+        """All channels of a vector of pixels, mixed by permutations of bytes."""
+        nbytes, count = self.target.vector_nbytes, planes.size
+        channels = [self._packed(self._at_channel(pointers, c), group) for c in range(count)]
+        kind = vector(nbytes, "i8")
+        for part in range(count):
+            elements = [divmod(part * nbytes + i, count) for i in range(nbytes)]
+            mixed = channels[0]
+            for channel in range(1, count):
+                order = [
+                    self._mixed_place(i, *element, channel) for i, element in enumerate(elements)
+                ]
+                mixed = self.b.shuffle(kind, mixed, channels[channel], order)
+            at = group[0].start * self.row.strides[0] + part * nbytes
+            self.b.store(kind, mixed, self.b.at(pointers[0], at))
+
+    def _mixed_place(self, index: int, pixel: int, channel: int, added: int) -> int:
+        """Where byte ``index`` of a result lies, when the channel ``added`` joins those before."""
+        place = vectors.packed_place(self.target.f32_lanes, pixel)
+        if channel == added:
+            return self.target.vector_nbytes + place
+        return place if (channel, added) == (0, 1) else index
+
+    def _at_channel(self, pointers: Sequence[Value], channel: int) -> list[Value]:
+        assert self.planes is not None
+        strides = self.planes.strides
+        return [self.b.at(p, channel * s) for p, s in zip(pointers, strides, strict=True)]

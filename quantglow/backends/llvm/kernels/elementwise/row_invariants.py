@@ -1,0 +1,117 @@
+"""Parts of an ``Elementwise`` that are the same in every row, such as factors of channels: computed
+once in a call of the kernel, and read from memory of its own as one operand more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.kernels.vector.nest import Axis
+from quantglow.ops.expression import Expr, arg
+from quantglow.ops.functions import kind_of
+from quantglow.types import DType
+
+ENOUGH_ROWS = 8
+"""In fewer rows it does not pay to keep anything."""
+KEPT_NBYTES = 16 * 1024
+"""What is kept lies on the stack, and is to stay in the first-level cache."""
+ITEM_NBYTES = 4
+"""Of a float32 or int32."""
+_DTYPES = {"f": DType.F32, "i": DType.I32}
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """``expression`` in which operands from ``len(dtypes) - len(parts)`` on are the ``parts`` of
+    the original one.  A row of ``axes`` holds ``repeats`` rows of the original.
+    """
+
+    expression: Expr
+    parts: tuple[Expr, ...]
+    dtypes: tuple[DType, ...]
+    axes: tuple[Axis, ...]
+    repeats: int
+
+    @property
+    def row_nbytes(self) -> int:
+        """Of one part in a row of the original."""
+        return self.axes[-1].size // self.repeats * ITEM_NBYTES
+
+
+def row_parts(
+    expression: Expr, axes: Sequence[Axis], dtypes: Sequence[DType], step: int
+) -> RowParts:
+    """``axes`` are those of the result, then of operands of ``dtypes``.  Short rows are joined
+    where that gives more whole groups of ``step`` elements.
+    """
+    plain = RowParts(expression, (), tuple(dtypes), tuple(axes), 1)
+    if len(axes) < 2 or math.prod(axis.size for axis in axes[:-1]) < ENOUGH_ROWS:
+        return plain
+    same = {i for i in range(len(dtypes)) if not any(a.strides[i + 1] for a in axes[:-1])}
+    kinds = [kind_of(dtype) for dtype in dtypes]
+    parts = tuple(dict.fromkeys(_largest(expression, same, kinds)))
+    if not parts:
+        return plain
+    found = {part: arg(len(dtypes) + i) for i, part in enumerate(parts)}
+    rest = _replaced(expression, found)
+    joined = same.isdisjoint(_operands(rest))
+    repeats = _repeats(axes, same, len(parts), step) if joined else 1
+    if all(part.op == "arg" for part in parts) and repeats == 1:
+        return plain
+    if repeats * axes[-1].size * len(parts) * ITEM_NBYTES > KEPT_NBYTES:
+        return plain
+    return RowParts(
+        rest,
+        parts,
+        (*dtypes, *(_DTYPES[part.kind(kinds)] for part in parts)),
+        _with_parts(axes, len(parts), repeats),
+        repeats,
+    )
+
+
+def _largest(expr: Expr, same: set[int], kinds: Sequence[str]) -> Iterator[Expr]:
+    """The largest parts that depend on operands in ``same`` and on nothing else."""
+    used = set(_operands(expr))
+    if used and used <= same and expr.kind(kinds) in _DTYPES:
+        yield expr
+        return
+    for inner in expr.args:
+        yield from _largest(inner, same, kinds)
+
+
+def _operands(expr: Expr) -> Iterator[int]:
+    if expr.op == "arg":
+        yield int(expr.value)
+    for inner in expr.args:
+        yield from _operands(inner)
+
+
+def _replaced(expr: Expr, found: dict[Expr, Expr]) -> Expr:
+    if expr in found:
+        return found[expr]
+    return Expr(expr.op, tuple(_replaced(inner, found) for inner in expr.args), expr.value)
+
+
+def _repeats(axes: Sequence[Axis], same: set[int], parts: int, step: int) -> int:
+    """How many rows to join: as few as leave the fewest elements beside groups of ``step``."""
+    rows, row = axes[-2:]
+    moving = [i for i in range(len(row.strides)) if i - 1 not in same]
+    if any(rows.strides[i] != row.size * row.strides[i] for i in moving):
+        return 1
+    most = KEPT_NBYTES // (parts * row.size * ITEM_NBYTES)
+    counts = [n for n in range(1, min(most, rows.size, step) + 1) if rows.size % n == 0]
+    return min(counts or [1], key=lambda n: (n * row.size % step / n, n))
+
+
+def _with_parts(axes: Sequence[Axis], parts: int, repeats: int) -> tuple[Axis, ...]:
+    """The axes with strides of the parts, and ``repeats`` rows joined."""
+    *outer, row = axes
+    kept = [Axis(a.size, (*a.strides, *[0] * parts)) for a in outer]
+    last = Axis(row.size * repeats, (*row.strides, *[ITEM_NBYTES] * parts))
+    if repeats > 1:
+        rows = kept.pop()
+        if rows.size > repeats:
+            strides = tuple(stride * repeats for stride in rows.strides)
+            kept.append(Axis(rows.size // repeats, strides))
+    return (*kept, last)

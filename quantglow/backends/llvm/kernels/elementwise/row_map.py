@@ -1,0 +1,303 @@
+"""``RowMap``: a scalar expression with sums and maxima of rows, one work item for each row.
+
+A row is passed over once for each sum or maximum and once for the result.  Short rows stay in
+registers; of long ones, what a later pass needs again is kept in memory of the kernel's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.kernel import KernelCall, emits
+from quantglow.backends.llvm.kernels.elementwise.row_values import (
+    Invariants,
+    RowValues,
+    kept_values,
+)
+from quantglow.backends.llvm.kernels.vector import vectors
+from quantglow.backends.llvm.kernels.vector.fold import Combination, across
+from quantglow.backends.llvm.kernels.vector.nest import Axis, broadcast_axes, item_pointers, merged
+from quantglow.backends.llvm.kernels.vector.partial import store_partial
+from quantglow.backends.llvm.kernels.vector.strided import store_results
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.backends.llvm.target import Target
+from quantglow.instr.program import Compute
+from quantglow.ops import RowMap
+from quantglow.ops.expression import Expr
+from quantglow.ops.functions import PARTIAL_SUMS
+from quantglow.types import DType
+
+SHORT = 2 * PARTIAL_SUMS
+"""Elements of a row whose values stay in registers from pass to pass."""
+KEPT_NBYTES = 128 * 1024
+"""What is kept of a row lies on the stack: not more than this."""
+
+
+@emits(RowMap)
+def emit_rows(step: Compute, target: Target) -> KernelCall:
+    """One work item for each row; an element is read for the last time just before it is written,
+    so that it may run in place."""
+    op = step.op
+    assert isinstance(op, RowMap)
+    views = (step.output, *step.inputs)
+    *outer, row = broadcast_axes(op.type.shape, views)
+    axes = merged(outer)
+    kernel = _Kernel(Builder(), target, op, row, tuple(v.type.dtype for v in step.inputs))
+    work = op.type.size * (2 + op.expression.size()) / 4
+    items = math.prod(axis.size for axis in axes)
+    return KernelCall(lambda: kernel.text(axes), views, items, work, "rows")
+
+
+@dataclass
+class _Kernel:
+    """Generator of a kernel.  Operand 0 of pointers and of the row's strides is the result."""
+
+    b: Builder
+    target: Target
+    op: RowMap
+    axis: Axis
+    dtypes: tuple[DType, ...]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Of the operands."""
+        return self.axis.strides[1:]
+
+    @property
+    def length(self) -> int:
+        return self.axis.size
+
+    @property
+    def is_short(self) -> bool:
+        return self.length <= SHORT
+
+    @property
+    def together(self) -> int:
+        """Rows whose passes alternate: while one waits for its sum, others have work."""
+        return 3 if self.is_short and self.target.registers == 32 else 2
+
+    def text(self, axes: Sequence[Axis]) -> str:
+        b = self.b
+        pointers = b.kernel(len(self.axis.strides))
+        expression = self.op.expression
+        self.reductions = expression.row_functions()
+        self.stages = [*(r.args[0] for r in self.reductions), expression]
+        self.saves = self.planned()
+        memory = [self.reserved() for _ in range(self.together)]
+        groups = b.op("udiv", "i64", b.op("sub", "i64", "%end", "%begin"), str(self.together))
+        rest = b.add("%begin", b.mul(groups, self.together))
+        for begin, end, count in (("%begin", rest, self.together), (rest, "%end", 1)):
+            with b.loop(begin, end, count) as item:
+                at = [item_pointers(b, b.add(item, i), axes, pointers) for i in range(count)]
+                self.rows([_Row(self, p, kept) for p, kept in zip(at, memory, strict=False)])
+        return b.finish()
+
+    def rows(self, rows: Sequence[_Row]) -> None:
+        """All passes over some rows."""
+        for stage, reduction, saved in zip(self.stages, self.reductions, self.saves, strict=False):
+            fold = _combination(self.b, reduction.op)
+            for row in rows:
+                row.invariants.prepare(stage)
+                row.invariants.found(reduction, row.reduced(stage, saved, fold))
+                row.readable |= saved
+        for row in rows:
+            row.invariants.prepare(self.op.expression)
+            row.write(self.op.expression)
+
+    def planned(self) -> list[set[Expr]]:
+        """For each pass but the last, what is kept of it in memory."""
+        row = RowValues(self.b, self.target, 1, (), self.dtypes, strides=self.strides)
+        saves = kept_values(self.stages, Invariants(row, self.strides, 1))
+        nbytes = self.together * self.kept_nbytes * sum(map(len, saves))
+        if self.is_short or nbytes > KEPT_NBYTES:
+            return [set() for _ in saves]
+        return saves
+
+    @property
+    def kept_nbytes(self) -> int:
+        """Memory for one float of each element, by whole blocks."""
+        return 4 * (self.length + PARTIAL_SUMS)
+
+    def reserved(self) -> dict[Expr, Value]:
+        """Memory for what is kept of a row."""
+        wanted = sorted((e for saved in self.saves for e in saved), key=str)
+        return {e: self.b.emit(f"alloca [{self.kept_nbytes} x i8], align 64") for e in wanted}
+
+
+@dataclass
+class _Row:
+    """The passes over one row; ``pointers`` are those of its first elements."""
+
+    kernel: _Kernel
+    pointers: list[Value]
+    kept: dict[Expr, Value]
+    short: dict[int, RowValues] = field(default_factory=dict)
+    readable: set[Expr] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        kernel = self.kernel
+        self.b, self.target, self.length = kernel.b, kernel.target, kernel.length
+        self.lanes = self.target.f32_lanes
+        row = RowValues(
+            self.b,
+            self.target,
+            1,
+            self.pointers[1:],
+            kernel.dtypes,
+            strides=kernel.strides,
+            valid=1,
+        )
+        self.invariants = Invariants(row, kernel.strides, self.lanes)
+
+    @property
+    def whole(self) -> int:
+        """Elements in blocks of ``PARTIAL_SUMS``."""
+        return self.length - self.length % PARTIAL_SUMS
+
+    # -- pieces
+
+    def blocks(
+        self, carried: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
+    ) -> list[Value]:
+        """``body(index, pieces, values)`` for each block; it gives the values it is handed anew."""
+        b, count = self.b, self.whole // PARTIAL_SUMS
+        values = [value for _, value in carried]
+        full = list(self.pieces(PARTIAL_SUMS))
+        if self.kernel.is_short:
+            for block in range(count):
+                values = body(block * PARTIAL_SUMS, full, values)
+        elif count:
+            loop = b.begin_loop(count, carried)
+            index = b.mul(loop.index, PARTIAL_SUMS)
+            values = b.end_loop(loop, body(index, full, loop.carried))
+        if self.whole < self.length:
+            values = body(self.whole, list(self.pieces(self.length - self.whole)), values)
+        return values
+
+    def pieces(self, count: int) -> Iterator[Piece]:
+        """Whole vectors, of which the last may have fewer elements."""
+        for start in range(0, count, self.lanes):
+            yield Piece(start, self.lanes, min(self.lanes, count - start))
+
+    def values_of(self, index: Value | int, piece: Piece) -> RowValues:
+        """The expressions on a piece; those of short rows are the same in every pass."""
+        if not self.kernel.is_short:
+            return self.new_values(index, piece)
+        assert isinstance(index, int)
+        place = index + piece.start
+        if place not in self.short:
+            self.short[place] = self.new_values(index, piece)
+        return self.short[place]
+
+    def new_values(self, index: Value | int, piece: Piece) -> RowValues:
+        b, strides = self.b, self.kernel.strides
+        at = [self.at(p, index, piece, s) for p, s in zip(self.pointers[1:], strides, strict=True)]
+        values = RowValues(
+            b,
+            self.target,
+            piece.lanes,
+            at,
+            self.kernel.dtypes,
+            strides=strides,
+            valid=piece.active,
+            shared=self.invariants.shared,
+        )
+        for expr in sorted(self.readable, key=str):
+            kind = vector(self.lanes, "float")
+            values.done[expr] = b.load(kind, self.at(self.kept[expr], index, piece, 4), align=4)
+        return values
+
+    def at(self, pointer: Value, index: Value | int, piece: Piece, stride: int) -> Value:
+        """Where a piece begins."""
+        if isinstance(index, int):
+            return self.b.at(pointer, (index + piece.start) * stride)
+        moved = self.b.at(pointer, self.b.mul(index, stride)) if stride else pointer
+        return self.b.at(moved, piece.start * stride)
+
+    # -- passes
+
+    def reduced(self, stage: Expr, saved: set[Expr], fold: Combination) -> Value:
+        """The sum or maximum of an expression over the row."""
+        b, kind = self.b, vector(self.lanes, "float")
+        width = min(PARTIAL_SUMS, -(-self.length // self.lanes) * self.lanes)
+        start = [(kind, fold.neutral(self.lanes))] * (width // self.lanes)
+
+        def body(index: Value | int, group: Sequence[Piece], totals: list[Value]) -> list[Value]:
+            found = list(totals)
+            for position, piece in enumerate(group):
+                values = self.values_of(index, piece)
+                value = self.filled(values.value(stage), piece, fold)
+                found[position] = fold.combine(self.lanes, found[position], value)
+                for expr in sorted(saved, key=str):
+                    b.store(kind, values.value(expr), self.at(self.kept[expr], index, piece, 4))
+            return found
+
+        totals = self.blocks(start, body)
+        count = PARTIAL_SUMS // self.lanes
+        totals += [fold.neutral(self.lanes)] * (count - len(totals))
+        while count > 1:
+            count //= 2
+            pairs = zip(totals[:count], totals[count:], strict=True)
+            totals = [fold.combine(self.lanes, x, y) for x, y in pairs]
+        return across(b, fold, self.lanes, totals[0])
+
+    def filled(self, value: Value, piece: Piece, fold: Combination) -> Value:
+        """The neutral element in the lanes beyond the row."""
+        if piece.active == piece.lanes:
+            return value
+        kind = vector(piece.lanes, "float")
+        mask = ", ".join(f"i1 {int(lane < piece.active)}" for lane in range(piece.lanes))
+        return self.b.select(kind, f"<{mask}>", value, fold.neutral(piece.lanes))
+
+    def write(self, expression: Expr) -> None:
+        """The last pass."""
+        nbytes = self.kernel.op.type.dtype.nbytes
+
+        def body(index: Value | int, group: Sequence[Piece], _: list[Value]) -> list[Value]:
+            out = self.at(self.pointers[0], index, Piece(0, 1, 1), nbytes)
+            for first in range(0, len(group), 4):
+                some = group[first : first + 4]
+                values = [self.result(self.values_of(index, p), expression) for p in some]
+                self.store(out, some, values)
+            return []
+
+        self.blocks([], body)
+
+    def result(self, values: RowValues, expression: Expr) -> Value:
+        value = values.value(expression)
+        # A constant expression is a literal, which packs cannot take.
+        kind = values.lanes_of(expression)
+        return value if value.startswith("%") else self.b.emit(f"freeze {kind} {value}")
+
+    def store(self, out: Value, group: Sequence[Piece], values: Sequence[Value]) -> None:
+        b, dtype = self.b, self.kernel.op.type.dtype
+        if all(piece.active == piece.lanes for piece in group):
+            at = b.at(out, group[0].start * dtype.nbytes)
+            moved = [Piece(p.start - group[0].start, p.lanes, p.active) for p in group]
+            store_results(b, self.target, dtype, at, dtype.nbytes, moved, values)
+            return
+        element = ELEMENTS[dtype]
+        for piece, value in zip(group, values, strict=True):
+            if dtype is not DType.F32:
+                value = vectors.narrow(b, piece.lanes, value, element)
+            at = b.at(out, piece.start * dtype.nbytes)
+            store_partial(b, self.target, element, piece.lanes, piece.active, value, at)
+
+
+def _combination(b: Builder, name: str) -> Combination:
+    """Of a row function; a NaN among numbers may be lost in a maximum."""
+    neutral = f32(0.0 if name == "rowsum" else -math.inf)
+
+    def combine(lanes: int, x: Value, y: Value) -> Value:
+        kind = vector(lanes, "float")
+        if name == "rowsum":
+            return b.op("fadd", kind, x, y)
+        return b.select(kind, b.compare("ogt", kind, x, y), x, y)
+
+    def kind_of(lanes: int) -> str:
+        return vector(lanes, "float")
+
+    return Combination(kind_of, lambda lanes: splat(kind_of(lanes), neutral), combine)

@@ -1,0 +1,228 @@
+"""``Table``: any function of integers; of bytes by look-up in registers where the target can."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.kernel import KernelCall, emits
+from quantglow.backends.llvm.kernels.vector import vectors
+from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, collapsed
+from quantglow.backends.llvm.kernels.vector.strided import load_strided, store_strided
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
+from quantglow.backends.llvm.target import Target
+from quantglow.graph.node import Constant
+from quantglow.instr.program import Compute
+from quantglow.ops import Table
+from quantglow.types import Array, DType
+
+SCALAR_STEP = 8
+"""Look-ups before their stores, where every one is a load of its own."""
+
+
+@emits(Table)
+def emit_table(step: Compute, target: Target) -> KernelCall:
+    """``table[x - lowest]`` for every integer, element by element, so that it may run in place."""
+    op = step.op
+    assert isinstance(op, Table)
+    source, table = step.inputs
+    axes = collapsed(op.type.shape, (step.output, source))
+    lookup = _lookup(op, target, axes[-1])
+    nest = Nest(tuple(axes[:-1]), axes[-1], lookup.lanes, lookup.unroll)
+
+    def text() -> str:
+        b = Builder()
+        *pointers, entries = b.kernel(3)
+        lookup.prepare(b, entries)
+        nest.emit(b, target, pointers, lambda at, group: lookup.emit(b, at, group, entries))
+        return b.finish()
+
+    constant = lookup.entries()
+    views = (step.output, source, table if constant is None else constant)
+    return KernelCall(text, views, nest.items, op.type.size / 4, "table")
+
+
+@dataclass
+class _Lookup:
+    """One load for each element: any result type."""
+
+    op: Table
+    target: Target
+    row: Axis
+    lanes: int = SCALAR_STEP
+    unroll: int = 1
+
+    def entries(self) -> Array | None:
+        """The table in the form the code wants, or None for the operand itself."""
+        return None
+
+    def prepare(self, b: Builder, entries: Value) -> None:
+        """Load what stays in registers."""
+
+    def emit(
+        self, b: Builder, pointers: Sequence[Value], group: Sequence[Piece], entries: Value
+    ) -> None:
+        for piece in group:
+            self.one_by_one(b, pointers, piece, entries)
+
+    def one_by_one(
+        self, b: Builder, pointers: Sequence[Value], piece: Piece, entries: Value
+    ) -> None:
+        element, itemsize = ELEMENTS[self.op.out.dtype], self.op.out.dtype.nbytes
+        code_type = ELEMENTS[self.op.x.type.dtype]
+        lowest = self.op.x.type.dtype.limits[0]
+        first = b.at(entries, -lowest * itemsize)
+        extend = "sext" if lowest else "zext"
+        offsets = [(piece.start + lane) for lane in range(piece.active)]
+        found = []
+        for index in offsets:
+            code = b.load(code_type, b.at(pointers[1], index * self.row.strides[1]))
+            code = b.cast(extend, code_type, code, "i64")
+            found.append(b.load(element, b.at(first, b.mul(code, itemsize))))
+        for index, value in zip(offsets, found, strict=True):
+            b.store(element, value, b.at(pointers[0], index * self.row.strides[0]))
+
+
+@dataclass
+class _VectorLookup(_Lookup):
+    """Whole vectors of bytes; ``look_up`` says how."""
+
+    unroll: int = 2
+    values: Array = field(default_factory=lambda: np.zeros(256, np.uint8))
+
+    def __post_init__(self) -> None:
+        self.lanes = self.target.vector_nbytes
+
+    def entries(self) -> Array | None:
+        return self.values
+
+    def emit(
+        self, b: Builder, pointers: Sequence[Value], group: Sequence[Piece], entries: Value
+    ) -> None:
+        wide = [p for p in group if p.lanes == self.lanes]
+        found = []
+        for piece in wide:
+            codes = load_strided(b, "i8", 1, pointers[1], self.row.strides[1], piece)
+            found.append(self.look_up(b, codes))
+        for piece, value in zip(wide, found, strict=True):
+            store_strided(b, "i8", 1, pointers[0], self.row.strides[0], piece, value)
+        for piece in group:
+            if piece.lanes != self.lanes:
+                self.one_by_one(b, pointers, piece, self._plain(b, entries))
+
+    def _plain(self, b: Builder, entries: Value) -> Value:
+        """Where the entries lie one by one."""
+        return entries
+
+    def look_up(self, b: Builder, codes: Value) -> Value:
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> str:
+        return vector(self.lanes, "i8")
+
+    def upper(self, b: Builder, codes: Value) -> Value:
+        """Which codes index the second half of the table."""
+        zero = splat(self.kind, "0")
+        predicate = "sge" if self.op.x.type.dtype is DType.I8 else "slt"
+        return b.compare(predicate, self.kind, codes, zero)
+
+
+@dataclass
+class _Permute(_VectorLookup):
+    """AVX-512 VBMI: two permutations of 128 entries each."""
+
+    parts: list[Value] = field(default_factory=list)
+
+    def prepare(self, b: Builder, entries: Value) -> None:
+        self.parts = [b.load(self.kind, b.at(entries, 64 * i)) for i in range(4)]
+
+    def look_up(self, b: Builder, codes: Value) -> Value:
+        name = "llvm.x86.avx512.vpermi2var.qi.512"
+        kind, p = self.kind, self.parts
+        low, high = (
+            b.call(name, kind, (kind, p[i]), (kind, codes), (kind, p[i + 1])) for i in (0, 2)
+        )
+        return b.select(kind, self.upper(b, codes), high, low)
+
+
+@dataclass
+class _Shuffle(_VectorLookup):
+    """AVX2 and AVX-512: byte shuffles in rows of 16 entries.
+
+    A shuffle yields zero for negative indices.  Row k is stored XORed with row k - 1, and indices
+    fall by 16 from row to row: an index contributes until it is negative, and the XOR of what it
+    contributed is its entry.
+    """
+
+    rows: list[Value] = field(default_factory=list)
+
+    def entries(self) -> Array | None:
+        halves = self.values.reshape(2, 8, 16)
+        steps = np.concatenate([halves[:, :1], halves[:, 1:] ^ halves[:, :-1]], axis=1)
+        return np.concatenate([steps.reshape(-1), self.values])
+
+    def prepare(self, b: Builder, entries: Value) -> None:
+        order = list(range(16)) * (self.lanes // 16)
+        rows = [b.load("<16 x i8>", b.at(entries, 16 * i)) for i in range(16)]
+        self.rows = [b.shuffle("<16 x i8>", row, "poison", order) for row in rows]
+
+    def _plain(self, b: Builder, entries: Value) -> Value:
+        return b.at(entries, 256)
+
+    def look_up(self, b: Builder, codes: Value) -> Value:
+        kind = self.kind
+        flipped = b.op("xor", kind, codes, splat(kind, "-128"))
+        signed = self.op.x.type.dtype is DType.I8
+        low = self._half(b, flipped if signed else codes, self.rows[:8])
+        high = self._half(b, codes if signed else flipped, self.rows[8:])
+        return b.select(kind, self.upper(b, codes), high, low)
+
+    def _half(self, b: Builder, index: Value, rows: Sequence[Value]) -> Value:
+        """Entries of the indices that are not negative."""
+        avx2, avx512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
+        name, kind = avx2 if self.lanes == 32 else avx512, self.kind
+        found = b.call(name, kind, (kind, rows[0]), (kind, index))
+        for row in rows[1:]:
+            index = b.op("sub", kind, index, splat(kind, "16"))
+            found = b.op("xor", kind, found, b.call(name, kind, (kind, row), (kind, index)))
+        return found
+
+
+@dataclass
+class _Flip(_VectorLookup):
+    """int8 stored as uint8 or back: the top bit flips."""
+
+    unroll: int = 4
+
+    def look_up(self, b: Builder, codes: Value) -> Value:
+        return b.op("xor", self.kind, codes, splat(self.kind, "-128"))
+
+    def one_by_one(
+        self, b: Builder, pointers: Sequence[Value], piece: Piece, entries: Value
+    ) -> None:
+        codes = load_strided(b, "i8", 1, pointers[1], self.row.strides[1], piece)
+        kind = vector(piece.lanes, "i8")
+        flipped = b.op("xor", kind, codes, splat(kind, "-128"))
+        store_strided(b, "i8", 1, pointers[0], self.row.strides[0], piece, flipped)
+
+
+def _lookup(op: Table, target: Target, row: Axis) -> _Lookup:
+    """The best way to look up on a target."""
+    constant = op.table
+    bytes_only = op.x.type.dtype.nbytes == op.out.dtype.nbytes == 1
+    if not isinstance(constant, Constant) or not bytes_only:
+        return _Lookup(op, target, row)
+    values = constant.value.view(np.uint8)
+    codes = (np.arange(256) + op.x.type.dtype.limits[0]).astype(np.uint8)
+    if np.array_equal(values, codes ^ 0x80):
+        return _Flip(op, target, row, values=values)
+    if target.vbmi:
+        return _Permute(op, target, row, values=values)
+    narrow = row.size < target.vector_nbytes and not vectors.has_masks(target)
+    if target.vector_nbytes == 16 or narrow:
+        return _Lookup(op, target, row)
+    return _Shuffle(op, target, row, unroll=1, values=values)

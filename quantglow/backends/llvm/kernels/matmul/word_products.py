@@ -1,0 +1,140 @@
+"""Integer products of activations in 16 bits: for targets without a dot product of bytes, and for
+int16."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quantglow.backends.llvm.builder import Value, f32, splat, vector
+from quantglow.backends.llvm.kernels.matmul.float_products import Product
+from quantglow.backends.llvm.kernels.vector import vectors
+from quantglow.backends.llvm.kernels.vector.partial import load_partial
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.instr.program import View
+from quantglow.lazy import cached_property
+from quantglow.types import DType
+
+PANEL_NBYTES = 256 * 1024
+"""The packed panel of an integer product lies on the stack: not more than this."""
+_MADD = {
+    16: "llvm.x86.sse2.pmadd.wd",
+    32: "llvm.x86.avx2.pmadd.wd",
+    64: "llvm.x86.avx512.pmaddw.d.512",
+}
+
+
+class IntegerProduct(Product):
+    """What products of integers share: exact int32 sums, scaled and rounded once."""
+
+    def scaled(self, total: Value) -> Value:
+        """The sum in reals, or rounded to the result's integers in its element type."""
+        b, op = self.b, self.op
+        kind = vector(self.lanes, "float")
+        real = vectors.int_to_float(b, self.lanes, total)
+        steps = b.op("fmul", kind, real, splat(kind, f32(float(op.accumulator_scale()))))
+        if op.out is None:
+            return steps
+        limits, zero_point = op.out.dtype.limits, op.type.params.zero_point
+        rounded = vectors.quantize_steps(b, self.target, self.lanes, steps, *limits, zero_point)
+        return vectors.narrow(b, self.lanes, rounded, ELEMENTS[op.out.dtype])
+
+
+class WordProduct(IntegerProduct):
+    """``(x - zero point) @ (y - zero point)``, exact in int32."""
+
+    @property
+    def pairs(self) -> int:
+        """Pairs of rows of y; a last odd row is paired with zeros."""
+        return -(-self.depth // 2)
+
+    @cached_property
+    def panel(self) -> int:
+        fitting = PANEL_NBYTES // (self.pairs * self.target.vector_nbytes)
+        widest = 3 if self.target.registers == 32 else 2
+        return max(1, min(widest, fitting, -(-self.columns // self.lanes)))
+
+    def prepare(self) -> None:
+        nbytes = self.pairs * self.panel * self.target.vector_nbytes
+        self.packed = self.b.emit(f"alloca [{nbytes} x i8], align 64")
+        # Rows are centred whole vectors at a time.
+        self.row_nbytes = (self.depth + 4 * self.lanes) * 2 // 4 * 4
+        self.centred = self.b.emit(f"alloca [{self.tile_rows * self.row_nbytes} x i8], align 64")
+
+    # -- packing
+
+    def pack(self, y: Value, valid: Sequence[int]) -> None:
+        """Pairs of rows, centred, interleaved by columns."""
+        b = self.b
+        step = self.strides(self.y)[1]
+        with b.loop(0, self.depth // 2) as pair:
+            upper = b.at(y, b.mul(pair, 2 * step))
+            self.pack_pair(pair, upper, b.at(upper, step), valid)
+        if self.depth % 2:
+            last = self.depth // 2
+            self.pack_pair(str(last), b.at(y, 2 * last * step), None, valid)
+
+    def pack_pair(
+        self, pair: Value, upper: Value, lower: Value | None, valid: Sequence[int]
+    ) -> None:
+        b, lanes = self.b, self.lanes
+        halves, whole = vector(lanes, "i16"), vector(2 * lanes, "i16")
+        order = [lane // 2 + lane % 2 * lanes for lane in range(2 * lanes)]
+        row = b.at(self.packed, b.mul(pair, len(valid) * self.target.vector_nbytes))
+        for position, count in enumerate(valid):
+            offset = position * lanes * self.y.type.dtype.nbytes
+            first = self.words(b.at(upper, offset), count, self.y)
+            second = splat(halves, "0")
+            if lower is not None:
+                second = self.words(b.at(lower, offset), count, self.y)
+            mixed = b.shuffle(halves, first, second, order)
+            b.store(whole, mixed, b.at(row, position * self.target.vector_nbytes), align=16)
+
+    def words(self, pointer: Value, count: int, view: View) -> Value:
+        """A vector of integers, centred, in 16 bits."""
+        b, dtype = self.b, view.type.dtype
+        wide = load_partial(b, self.target, ELEMENTS[dtype], self.lanes, count, pointer)
+        kind = vector(self.lanes, "i16")
+        if dtype is not DType.I16:
+            extend = "sext" if dtype is DType.I8 else "zext"
+            wide = b.cast(extend, vector(self.lanes, "i8"), wide, kind)
+        zero_point = view.type.params.zero_point
+        return b.op("sub", kind, wide, splat(kind, str(zero_point))) if zero_point else wide
+
+    def centre_rows(self, rows: int, x: Value) -> None:
+        """Rows of x in 16 bits; an odd last element is paired with zero."""
+        b, lanes, itemsize = self.b, self.lanes, self.x.type.dtype.nbytes
+        for row in range(rows):
+            source = b.at(x, row * self.strides(self.x)[1])
+            target = b.at(self.centred, row * self.row_nbytes)
+            whole = self.depth - self.depth % lanes
+            with b.loop(0, whole, lanes) as index:
+                words = self.words(b.at(source, b.mul(index, itemsize)), lanes, self.x)
+                b.store(vector(lanes, "i16"), words, b.at(target, b.mul(index, 2)))
+            if whole < self.depth:
+                words = self.words(b.at(source, whole * itemsize), self.depth - whole, self.x)
+                b.store(vector(lanes, "i16"), words, b.at(target, 2 * whole))
+            if self.depth % 2:
+                b.store("i16", "0", b.at(target, 2 * self.depth))
+
+    # -- products
+
+    def tile(self, rows: int, out: Value, x: Value, y: Value, valid: Sequence[int]) -> None:
+        b, lanes = self.b, self.lanes
+        self.centre_rows(rows, x)
+        kind, words = vector(lanes, "i32"), vector(2 * lanes, "i16")
+        loop = b.begin_loop(self.pairs, [(kind, splat(kind, "0"))] * (rows * len(valid)))
+        nbytes = self.target.vector_nbytes
+        at_y = b.at(self.packed, b.mul(loop.index, len(valid) * nbytes))
+        right = [b.load(words, b.at(at_y, i * nbytes), align=16) for i in range(len(valid))]
+        at_x = b.at(self.centred, b.mul(loop.index, 4))
+        sums: list[Value] = []
+        for row in range(rows):
+            pair = b.load("i32", b.at(at_x, row * self.row_nbytes), align=2)
+            left = b.cast("bitcast", kind, b.broadcast(lanes, "i32", pair), words)
+            for pairs in right:
+                products = b.call(_MADD[nbytes], kind, (words, left), (words, pairs))
+                sums.append(b.op("add", kind, loop.carried[len(sums)], products))
+        sums = b.end_loop(loop, sums)
+        for index, total in enumerate(sums):
+            row, position = divmod(index, len(valid))
+            self.store(out, row, position, valid[position], self.scaled(total))

@@ -1,0 +1,121 @@
+"""Sums of bytes over the rows of an image, such as a global average: 16 bits hold 256 of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.builder import Value, splat, vector
+from quantglow.backends.llvm.kernels.reduce.middle_axis import ReduceKernel
+from quantglow.backends.llvm.kernels.vector.strided import load_strided
+from quantglow.backends.llvm.kernels.vector.vectors import Piece, pieces
+from quantglow.lazy import cached_property
+from quantglow.types import DType
+
+ROWS = 256
+"""Bytes whose sum fits 16 bits: ``256 * 255 < 2**16``, and ``256 * -128 = -2**15``."""
+UNROLL = 4
+MOST_VECTORS = 4
+"""Vectors of a work item; fewer where two threads could not share the row."""
+
+
+@dataclass
+class ByteSums(ReduceKernel):
+    """Vectors of 16-bit sums, added to 32-bit ones every ``ROWS`` rows."""
+
+    @property
+    def applies(self) -> bool:
+        """Whether the results lie side by side and the sums are of bytes."""
+        is_bytes = self.dtype in (DType.U8, DType.I8)
+        return self.sums and is_bytes and self.inner > 1 and self.x_strides[1] == 1
+
+    @cached_property
+    def lanes(self) -> int:
+        return self.target.vector_nbytes // 2
+
+    @cached_property
+    def block(self) -> int:
+        vectors_in_row = -(-self.inner // self.lanes)
+        return self.lanes * min(MOST_VECTORS, -(-vectors_in_row // 2))
+
+    def block_of(self, y: Value, x: Value, width: int) -> None:
+        b = self.b
+        group = list(pieces(self.target, 0, width, self.lanes))
+        totals = [splat(self.kind(p.lanes), "0") for p in group]
+        whole, rest = divmod(self.reduced, ROWS)
+        if whole:
+            start = [(self.kind(p.lanes), t) for p, t in zip(group, totals, strict=True)]
+            loop = b.begin_loop(whole, start)
+            at = b.at(x, b.mul(loop.index, ROWS * self.step))
+            totals = b.end_loop(loop, self._added(group, loop.carried, at, ROWS))
+        if rest:
+            totals = self._added(group, totals, b.at(x, whole * ROWS * self.step), rest)
+        narrow, parts = self._narrower(group, totals)
+        results = [self.finish(p.lanes, t) for p, t in zip(narrow, parts, strict=True)]
+        self.store(y, self.y_strides[1], narrow, results)
+
+    def _added(
+        self, group: Sequence[Piece], totals: Sequence[Value], x: Value, rows: int
+    ) -> list[Value]:
+        """``totals`` and the sums of at most ``ROWS`` rows."""
+        b = self.b
+        sums = [splat(self._words(p), "0") for p in group]
+        if rows >= UNROLL:
+            kinds = [self._words(p) for p in group]
+            loop = b.begin_loop(rows // UNROLL, list(zip(kinds, sums, strict=True)))
+            sums = list(loop.carried)
+            at = b.at(x, b.mul(loop.index, UNROLL * self.step))
+            for index in range(UNROLL):
+                sums = self._row(group, sums, b.at(at, index * self.step))
+            sums = b.end_loop(loop, sums)
+        for index in range(rows - rows % UNROLL, rows):
+            sums = self._row(group, sums, b.at(x, index * self.step))
+        found = []
+        for piece, total, words in zip(group, totals, sums, strict=True):
+            kind = self.kind(piece.lanes)
+            wide = b.cast(self._extension, self._words(piece), words, kind)
+            found.append(b.op("add", kind, total, wide))
+        return found
+
+    def _words(self, piece: Piece) -> str:
+        return vector(piece.lanes, "i16")
+
+    @property
+    def _extension(self) -> str:
+        return "sext" if self.dtype is DType.I8 else "zext"
+
+    def _row(self, group: Sequence[Piece], sums: Sequence[Value], row: Value) -> list[Value]:
+        """Add one row of bytes."""
+        b, found = self.b, []
+        for piece, total in zip(group, sums, strict=True):
+            octets = load_strided(b, "i8", 1, row, 1, piece)
+            words = b.cast(self._extension, vector(piece.lanes, "i8"), octets, self._words(piece))
+            found.append(b.op("add", self._words(piece), total, words))
+        return found
+
+    def _narrower(
+        self, group: Sequence[Piece], totals: Sequence[Value]
+    ) -> tuple[list[Piece], list[Value]]:
+        """The totals in vectors of 32-bit lanes that the target has."""
+        lanes = self.target.f32_lanes
+        narrow: list[Piece] = []
+        parts: list[Value] = []
+        for piece, total in zip(group, totals, strict=True):
+            if piece.lanes <= lanes:
+                narrow.append(piece)
+                parts.append(total)
+                continue
+            for first in range(0, piece.active, lanes):
+                active = min(lanes, piece.active - first)
+                # A vector of one active lane would be a masked store that writes too much.
+                width = 1 if active == 1 else lanes
+                narrow.append(Piece(piece.start + first, width, active))
+                parts.append(self._part(piece, total, first, width))
+        return narrow, parts
+
+    def _part(self, piece: Piece, total: Value, first: int, width: int) -> Value:
+        """``width`` lanes of a total from lane ``first``."""
+        kind = self.kind(piece.lanes)
+        if width == 1:
+            return self.b.emit(f"extractelement {kind} {total}, i32 {first}")
+        return self.b.shuffle(kind, total, "poison", range(first, first + width))

@@ -1,0 +1,184 @@
+"""Loop nests over strided views: axes that are contiguous in every view are merged, leading axes
+become work items, the last axis is a row that a body computes in vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.kernels.vector.vectors import Piece, pieces
+from quantglow.backends.llvm.target import Target
+from quantglow.instr.program import View
+
+ENOUGH_ITEMS = 32
+"""With so many work items further axes become loops inside an item."""
+BLOCK = 16
+"""Steps of the vector loop in a work item, where a single row is split."""
+
+Body = Callable[[Sequence[Value], Sequence[Piece]], None]
+"""Compute pieces of a row; pointers address the element from which pieces count."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """``size`` elements; the stride in bytes in each view."""
+
+    size: int
+    strides: tuple[int, ...]
+
+
+def collapsed(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
+    """The axes of views broadcast to ``shape``, without axes of size 1, neighbours merged."""
+    axes = merged(broadcast_axes(shape, views))
+    return axes or [Axis(1, tuple(view.type.dtype.nbytes for view in views))]
+
+
+def broadcast_axes(shape: tuple[int, ...], views: Sequence[View]) -> list[Axis]:
+    """An axis for each dimension of views broadcast to ``shape``."""
+    wide = [view.expanded(shape) for view in views]
+    return [
+        Axis(size, tuple(v.strides[dim] * v.type.dtype.nbytes for v in wide))
+        for dim, size in enumerate(shape)
+    ]
+
+
+def merged(axes: Sequence[Axis]) -> list[Axis]:
+    """Axes without those of size 1, neighbours that are contiguous in every view as one."""
+    found: list[Axis] = []
+    for axis in axes:
+        inner = tuple(stride * axis.size for stride in axis.strides)
+        if axis.size == 1:
+            continue
+        if found and found[-1].strides == inner:
+            found[-1] = Axis(found[-1].size * axis.size, axis.strides)
+        else:
+            found.append(axis)
+    return found
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Outer axes around rows of ``row``, computed ``step`` elements at a time."""
+
+    outer: tuple[Axis, ...]
+    row: Axis
+    lanes: int
+    unroll: int
+
+    @property
+    def step(self) -> int:
+        return self.lanes * self.unroll
+
+    @property
+    def block(self) -> int:
+        """Elements of a work item when there is only one row."""
+        return self.step * BLOCK
+
+    @property
+    def items(self) -> int:
+        if not self.outer:
+            return -(-self.row.size // self.block)
+        return math.prod(axis.size for axis in self._item_axes())
+
+    def _item_axes(self) -> tuple[Axis, ...]:
+        count = 1
+        while count < len(self.outer) and math.prod(a.size for a in self.outer[:count]) < (
+            ENOUGH_ITEMS
+        ):
+            count += 1
+        return self.outer[:count]
+
+    def emit(
+        self,
+        b: Builder,
+        target: Target,
+        pointers: Sequence[Value],
+        body: Body,
+        items: tuple[Value, Value] = ("%begin", "%end"),
+    ) -> None:
+        """The loops over a range of work items; ``pointers`` are those of the views."""
+        if not self.outer:
+            self._blocks(b, target, pointers, body, *items)
+            return
+        split = len(self._item_axes())
+        with b.loop(*items) as item:
+            at_item = item_pointers(b, item, self.outer[:split], pointers)
+            with loops(b, self.outer[split:], at_item) as at_row:
+                emit_row(b, target, self, at_row, body)
+
+    def _blocks(
+        self,
+        b: Builder,
+        target: Target,
+        pointers: Sequence[Value],
+        body: Body,
+        begin: Value,
+        end: Value,
+    ) -> None:
+        """One row, split into items of ``block`` elements."""
+        whole = self.row.size - self.row.size % self.step
+        if whole:
+            first = b.mul(begin, self.block)
+            last = b.mul(end, self.block)
+            within = b.compare("slt", "i64", last, str(whole))
+            limit = b.select("i64", within, last, str(whole))
+            with b.loop(first, limit, self.step) as index:
+                body(moved(b, pointers, self.row, index), self._pieces(target, 0, self.step))
+        if whole < self.row.size:
+            with b.when(b.compare("eq", "i64", end, str(self.items))):
+                rest = moved(b, pointers, self.row, whole)
+                body(rest, self._pieces(target, 0, self.row.size - whole))
+
+    def _pieces(self, target: Target, start: int, stop: int) -> list[Piece]:
+        return list(pieces(target, start, stop, self.lanes))
+
+
+def emit_row(b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], body: Body) -> None:
+    """A whole row: a loop over full steps, then the rest."""
+    size, step = nest.row.size, nest.step
+    whole = size - size % step if size >= 2 * step else 0
+    if whole:
+        with b.loop(0, whole, step) as index:
+            body(moved(b, pointers, nest.row, index), list(pieces(target, 0, step, nest.lanes)))
+    if whole < size:
+        rest = moved(b, pointers, nest.row, whole)
+        body(rest, list(pieces(target, 0, size - whole, nest.lanes)))
+
+
+def item_pointers(
+    b: Builder, item: Value, axes: Sequence[Axis], pointers: Sequence[Value]
+) -> list[Value]:
+    """Pointers at the position that a work item's number stands for."""
+    moved_to = list(pointers)
+    for axis in reversed(axes[1:]):
+        item, index = b.divide(item, axis.size)
+        moved_to = moved(b, moved_to, axis, index)
+    return moved(b, moved_to, axes[0], item) if axes else moved_to
+
+
+@contextmanager
+def loops(b: Builder, axes: Sequence[Axis], pointers: Sequence[Value]) -> Iterator[list[Value]]:
+    """Nested loops over axes."""
+    if not axes:
+        yield list(pointers)
+        return
+    with (
+        b.loop(0, axes[0].size) as index,
+        loops(b, axes[1:], moved(b, pointers, axes[0], index)) as inside,
+    ):
+        yield inside
+
+
+def moved(b: Builder, pointers: Sequence[Value], axis: Axis, index: Value | int) -> list[Value]:
+    """Each pointer advanced by ``index`` elements of the axis."""
+
+    def offset(stride: int) -> Value | int:
+        if isinstance(index, int):
+            return index * stride
+        return b.mul(index, stride) if stride else 0
+
+    found: dict[int, Value | int] = {s: offset(s) for s in dict.fromkeys(axis.strides)}
+    return [b.at(p, found[s]) for p, s in zip(pointers, axis.strides, strict=True)]

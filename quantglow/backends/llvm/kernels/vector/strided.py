@@ -1,0 +1,125 @@
+"""Vectors of elements that do not lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.kernels.vector import vectors
+from quantglow.backends.llvm.kernels.vector.vectors import Piece
+from quantglow.backends.llvm.target import Target
+from quantglow.types import DType
+
+
+def load_strided(
+    b: Builder, element: str, itemsize: int, pointer: Value, stride: int, piece: Piece
+) -> Value:
+    """Lanes ``pointer + (start + i) * stride``; nothing beyond the active lanes is read."""
+    if stride == itemsize:
+        return vectors.load(b, element, piece, b.at(pointer, piece.start * stride))
+    if stride == 0:
+        return b.broadcast(piece.lanes, element, b.load(element, pointer))
+    if piece.lanes == 1:
+        return b.load(element, b.at(pointer, piece.start * stride))
+    if stride in (2 * itemsize, 3 * itemsize, 4 * itemsize) and piece.active == piece.lanes:
+        return _picked(b, element, b.at(pointer, piece.start * stride), stride // itemsize, piece)
+    kind, value = vector(piece.lanes, element), "zeroinitializer"
+    for lane in range(piece.active):
+        scalar = b.load(element, b.at(pointer, (piece.start + lane) * stride))
+        value = b.emit(f"insertelement {kind} {value}, {element} {scalar}, i32 {lane}")
+    return value
+
+
+def _picked(b: Builder, element: str, pointer: Value, step: int, piece: Piece) -> Value:
+    """Every ``step``-th of the elements from ``pointer``, without reading past the last one."""
+    width = (piece.lanes - 1) * step + 1
+    kind = vector(width, element)
+    return b.shuffle(kind, b.load(kind, pointer), "poison", range(0, width, step))
+
+
+def store_strided(
+    b: Builder, element: str, itemsize: int, pointer: Value, stride: int, piece: Piece, value: Value
+) -> None:
+    """Write the active lanes to ``pointer + (start + i) * stride``."""
+    if stride == itemsize or piece.lanes == 1:
+        vectors.store(b, element, piece, value, b.at(pointer, piece.start * stride))
+        return
+    kind = vector(piece.lanes, element)
+    for lane in range(piece.active):
+        scalar = b.emit(f"extractelement {kind} {value}, i32 {lane}")
+        b.store(element, scalar, b.at(pointer, (piece.start + lane) * stride))
+
+
+def store_results(
+    b: Builder,
+    target: Target,
+    dtype: DType,
+    pointer: Value,
+    stride: int,
+    group: Sequence[Piece],
+    values: Sequence[Value],
+) -> None:
+    """Write lanes (int32 for integers of up to 32 bits) as ``dtype``; neighbouring vectors of bytes
+    in one store."""
+    full = all(p.active == p.lanes == target.f32_lanes for p in group)
+    if dtype.nbytes == 1 and full and len(group) == 4 and stride == 1:
+        packed = vectors.pack_bytes(b, target, values, dtype is DType.I8)
+        b.store(vector(target.vector_nbytes, "i8"), packed, b.at(pointer, group[0].start))
+        return
+    element = vectors.ELEMENTS[dtype]
+    for piece, value in zip(group, values, strict=True):
+        whole = dtype in (DType.F32, DType.I64)
+        narrow = value if whole else vectors.narrow(b, piece.lanes, value, element)
+        store_strided(b, element, dtype.nbytes, pointer, stride, piece, narrow)
+
+
+def load_lanes(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piece) -> Value:
+    """Elements of a tensor as float32, int64, or (integers of up to 32 bits) int32 lanes."""
+    element = vectors.ELEMENTS[dtype]
+    raw = load_strided(b, element, dtype.nbytes, pointer, stride, piece)
+    if dtype in (DType.F32, DType.I64):
+        return raw
+    signed = dtype not in (DType.U8, DType.BOOL)
+    return vectors.widen(b, piece.lanes, element, raw, signed)
+
+
+def load_kind(b: Builder, dtype: DType, pointer: Value, stride: int, piece: Piece) -> Value:
+    """``load_lanes``, but of bool the bits: any byte other than 0 is true."""
+    if dtype is not DType.BOOL:
+        return load_lanes(b, dtype, pointer, stride, piece)
+    raw = load_strided(b, "i8", 1, pointer, stride, piece)
+    kind = vector(piece.lanes, "i8")
+    return b.compare("ne", kind, raw, splat(kind, "0"))
+
+
+def interleaved(b: Builder, element: str, lanes: int, parts: Sequence[Value]) -> Value:
+    """``parts[0][0], parts[1][0], …, parts[0][1], …`` as one vector."""
+    if lanes == 1:
+        kind, value = vector(len(parts), element), "poison"
+        for index, part in enumerate(parts):
+            value = b.emit(f"insertelement {kind} {value}, {element} {part}, i32 {index}")
+        return value
+    joined, width = list(parts), lanes
+    count = len(parts)
+    while len(joined) > 1:
+        kind = vector(width, element)
+        if len(joined) % 2:
+            joined.append("poison")
+        pairs = range(0, len(joined), 2)
+        joined = [b.shuffle(kind, joined[i], joined[i + 1], range(2 * width)) for i in pairs]
+        width *= 2
+    order = [part * lanes + lane for lane in range(lanes) for part in range(count)]
+    return b.shuffle(vector(width, element), joined[0], "poison", order)
+
+
+def transposed(b: Builder, element: str, rows: Sequence[Value]) -> list[Value]:
+    """Rows of a square as its columns: interleaving the halves log2(n) times."""
+    count = len(rows)
+    kind, half = vector(count, element), count // 2
+    low = [lane // 2 + lane % 2 * count for lane in range(count)]
+    high = [half + lane for lane in low]
+    current, stages = list(rows), count.bit_length() - 1
+    for _ in range(stages):
+        pairs = [(current[i], current[i + half]) for i in range(half)]
+        current = [b.shuffle(kind, x, y, order) for x, y in pairs for order in (low, high)]
+    return current

@@ -1,0 +1,206 @@
+"""A batch in pieces: a program runs for one piece after the other, and threads share the pieces.
+
+A piece goes through the whole network on one thread, so its values stay in the caches of that core
+and no thread waits for another one between layers.
+
+``run_pieces`` is a kernel as any other, whose work items are pieces: a call takes a free slot (an
+arena and a table of kernel calls that points into it) and walks the table for each of its pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+import numpy as np
+
+from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.runtime.buffers import uninitialised
+from quantglow.backends.llvm.runtime.executable import Context, LlvmExecutable, crew_for
+from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, RUN_ALONE, SERIAL
+from quantglow.backends.llvm.runtime.threads import run_table
+from quantglow.backends.llvm.target import Target
+from quantglow.concise import Concise
+from quantglow.errors import BackendError
+from quantglow.instr.program import View
+from quantglow.lazy import cached_property
+from quantglow.types import Array, TensorType
+
+_WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}
+"""What ``run_pieces`` is given, in words.  ``slots``: for each the addresses of its table and of
+the pointers that its calls take; ``calls``: rows of a table; ``moving``: a row for each pointer to
+an input or output: its position, its address in piece 0, bytes to the next piece; ``count``: these
+rows; ``busy``: a bit for each slot in use, on a line of its own."""
+
+_IR = f"""
+{RUN_ALONE}
+declare i64 @llvm.cttz.i64(i64, i1)
+
+define void @run_pieces(ptr %batch, i64 %begin, i64 %end) nounwind {{
+entry:
+  %sp = getelementptr i64, ptr %batch, i64 {_WORDS["slots"]}
+  %slots = load ptr, ptr %sp
+  %cp = getelementptr i64, ptr %batch, i64 {_WORDS["calls"]}
+  %calls = load i64, ptr %cp
+  %mp = getelementptr i64, ptr %batch, i64 {_WORDS["moving"]}
+  %moving = load ptr, ptr %mp
+  %np = getelementptr i64, ptr %batch, i64 {_WORDS["count"]}
+  %count = load i64, ptr %np
+  %busy = getelementptr i64, ptr %batch, i64 {_WORDS["busy"]}
+  br label %attempt
+attempt:
+  %taken = load atomic i64, ptr %busy acquire, align 8
+  %free = xor i64 %taken, -1
+  %slot = call i64 @llvm.cttz.i64(i64 %free, i1 true)
+  %bit = shl i64 1, %slot
+  %marked = or i64 %taken, %bit
+  %swap = cmpxchg ptr %busy, i64 %taken, i64 %marked acq_rel acquire
+  %won = extractvalue {{ i64, i1 }} %swap, 1
+  br i1 %won, label %own, label %attempt
+own:
+  %tp = getelementptr [2 x i64], ptr %slots, i64 %slot
+  %table = load ptr, ptr %tp
+  %ap = getelementptr i8, ptr %tp, i64 8
+  %arguments = load ptr, ptr %ap
+  br label %piece
+piece:
+  %p = phi i64 [ %begin, %own ], [ %p1, %call ]
+  %some_piece = icmp slt i64 %p, %end
+  br i1 %some_piece, label %move, label %done
+move:
+  %m = phi i64 [ 0, %piece ], [ %m1, %store ]
+  %some_move = icmp slt i64 %m, %count
+  br i1 %some_move, label %store, label %call
+store:
+  %e = getelementptr [3 x i64], ptr %moving, i64 %m
+  %position = load i64, ptr %e
+  %bp = getelementptr i8, ptr %e, i64 8
+  %base = load i64, ptr %bp
+  %dp = getelementptr i8, ptr %e, i64 16
+  %stride = load i64, ptr %dp
+  %distance = mul i64 %p, %stride
+  %address = add i64 %base, %distance
+  %pointer = getelementptr i64, ptr %arguments, i64 %position
+  store i64 %address, ptr %pointer
+  %m1 = add i64 %m, 1
+  br label %move
+call:
+  call void @run_alone(ptr %table, i64 %calls)
+  %p1 = add i64 %p, 1
+  br label %piece
+done:
+  %kept = xor i64 %bit, -1
+  %before = atomicrmw and ptr %busy, i64 %kept acq_rel
+  ret void
+}}
+"""
+
+
+@cache
+def _run_pieces(target: Target) -> int:
+    """The address of the kernel."""
+    (address,) = addresses(target, [_IR], "run_pieces")
+    return address
+
+
+@dataclass
+class _Batch:
+    """What one running batch owns: slots, and what ``run_pieces`` reads of them."""
+
+    contexts: Sequence[Context]
+    slots: Array
+    moving: Array
+    words: Array
+    table: Array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class BatchedExecutable(Concise):
+    """Runs the program of a piece for each piece of a batch.  ``run`` may be called from several
+    threads.
+
+    ``inputs`` and ``outputs`` are the types of the whole batch.  Raises ``BackendError`` unless
+    the pieces, one after the other, make up exactly these: compiled code moves its pointers by
+    the size of a piece and checks nothing.
+    """
+
+    piece: LlvmExecutable
+    pieces: int
+    inputs: tuple[TensorType, ...]
+    outputs: tuple[TensorType, ...]
+    _idle: list[_Batch] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        program = self.piece.program
+        for parts, wholes in ((program.inputs, self.inputs), (program.outputs, self.outputs)):
+            for (name, part), whole in zip(parts, wholes, strict=True):
+                _check_part(name, part, self.pieces, whole)
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """Outputs in the program's order; feeds are known to match the whole batch."""
+        results = self.new_outputs()
+        inputs = self.piece.contiguous(feeds)
+        batch = self._take()
+        batch.moving[:] = np.reshape(self._addresses([*inputs, *results]), (-1, 3))
+        run_table(self.piece.target, self.crew, batch.table)
+        errors = [self.piece.index_error(context) for context in batch.contexts]
+        self._idle.append(batch)
+        if found := next(filter(None, errors), None):
+            raise found
+        return results
+
+    def new_outputs(self) -> list[Array]:
+        """Uninitialised arrays for the outputs."""
+        return [uninitialised(kind.shape, kind.dtype.numpy) for kind in self.outputs]
+
+    @cached_property
+    def crew(self) -> int:
+        """How many threads take part."""
+        return crew_for(self.pieces * self.piece.work, self.piece.threads)
+
+    def first_of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """What the first piece takes."""
+        return {name: array[: len(array) // self.pieces] for name, array in feeds.items()}
+
+    def _addresses(self, ends: Sequence[Array]) -> list[tuple[int, int, int]]:
+        """The rows of ``moving`` for these inputs and outputs."""
+        places = [(array.ctypes.data, array.nbytes // self.pieces) for array in ends]
+        return [
+            (position, places[end][0] + offset_bytes, places[end][1])
+            for position, end, offset_bytes in self.piece.external_pointers
+        ]
+
+    def _take(self) -> _Batch:
+        try:
+            # Not "if self._idle": another thread may take the last one after the question.
+            return self._idle.pop()
+        except IndexError:
+            return self._new()
+
+    def _new(self) -> _Batch:
+        """As many slots as threads can be at work at one time."""
+        machine = self.piece
+        busiest = min(self.crew, self.pieces, MOST_THREADS)
+        contexts = [machine.new_context() for _ in range(busiest)]
+        slots = np.array([(c.table.ctypes.data, c.arguments.ctypes.data) for c in contexts])
+        moving = np.zeros((len(machine.external_pointers), 3), np.int64)
+        words = np.zeros(2 * _WORDS["busy"], np.int64)
+        words[_WORDS["slots"]] = slots.ctypes.data
+        words[_WORDS["calls"]] = len(machine.calls)
+        words[_WORDS["moving"]] = moving.ctypes.data
+        words[_WORDS["count"]] = len(moving)
+        chunks = SERIAL if self.crew == 1 else min(self.pieces, MOST_THREADS)
+        row = (_run_pieces(machine.target), words.ctypes.data, self.pieces, chunks)
+        return _Batch(contexts, slots, moving, words, np.array([row], np.uint64))
+
+
+def _check_part(name: str, part: View, pieces: int, whole: TensorType) -> None:
+    """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it."""
+    joined = (part.shape[0] * pieces, *part.shape[1:]) if part.shape else None
+    is_whole_buffer = part.contiguous and part.buffer.nbytes * pieces == whole.nbytes
+    if (part.type.dtype, joined) != (whole.dtype, whole.shape) or not is_whole_buffer:
+        raise BackendError(
+            f"{name!r} is {whole}, which {pieces} pieces of {part.type} do not make up. "
+            "Remedy: compile the whole batch as one piece"
+        )

@@ -1,0 +1,78 @@
+"""Memory in large pages: where the processor looks up addresses in tables of tables, as in virtual
+machines, small pages cost some hundredths of an inference.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.backends.llvm.runtime.buffers import aligned_bytes
+from quantglow.errors import OutOfMemoryError
+from quantglow.instr.generate import SLACK_NBYTES
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.types import Array
+
+PAGE_NBYTES = 2 * 2**20
+"""A large page of x86."""
+CHUNK_NBYTES = 4 * PAGE_NBYTES
+"""Is mapped at once for what is smaller than a page; what nobody writes to takes no memory."""
+FIRST_NBYTES = PAGE_NBYTES // 2
+"""Who needs no more gets it in small pages."""
+
+_allocating = threading.RLock()
+"""Held while a program's rest changes, and while this process forks, so that a child finds it free:
+one for all programs, because each holds it for some microseconds."""
+
+os.register_at_fork(
+    before=_allocating.acquire,
+    after_in_parent=_allocating.release,
+    after_in_child=_allocating.release,
+)
+
+HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
+"""Whether this system can be asked for them (Linux)."""
+
+
+def mapped_bytes(nbytes: int) -> Array:
+    """Zeros, in large pages as far as whole ones fit and the system has them.
+
+    Raises ``OutOfMemoryError``.
+    """
+    try:
+        memory = mmap.mmap(-1, nbytes + PAGE_NBYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError) as error:
+        raise OutOfMemoryError(nbytes) from error
+    with suppress(OSError):  # a system without: small ones are as right
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    raw = np.frombuffer(memory, np.uint8)
+    start = -raw.ctypes.data % PAGE_NBYTES
+    return raw[start : start + nbytes]
+
+
+@dataclass
+class LargePages:
+    """Allocates the memory of one program.  May be called from several threads."""
+
+    _rest: Array = field(default_factory=lambda: np.empty(0, np.uint8))
+    _first_nbytes: int = 0
+
+    def __call__(self, nbytes: int) -> Array:
+        """``nbytes + SLACK_NBYTES`` bytes of any content, at a cache-line boundary."""
+        needed = nbytes + SLACK_NBYTES
+        with _allocating:
+            if self._first_nbytes + needed <= FIRST_NBYTES:
+                self._first_nbytes += needed
+                return aligned_bytes(nbytes)
+            if needed >= PAGE_NBYTES:
+                return mapped_bytes(needed)
+            if needed > self._rest.size:
+                self._rest = mapped_bytes(CHUNK_NBYTES)
+            found = self._rest[:needed]
+            self._rest = self._rest[-(-needed // ALIGNMENT) * ALIGNMENT :]
+            return found

@@ -1,0 +1,171 @@
+"""What this processor can do at most: products and bytes a second, measured with generated code.
+
+The product kernels keep everything in registers; the reading kernel only loads and adds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value, splat
+from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.kernels.contraction.dot import DotProduct, dot_product
+from quantglow.backends.llvm.runtime.buffers import aligned_bytes
+from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
+from quantglow.backends.llvm.runtime.threads import run_table
+from quantglow.backends.llvm.target import Target
+from quantglow.types import Array, DType
+
+ROUNDS = 4096
+"""Rounds of one work item of a product kernel."""
+BLOCK_NBYTES = 64 * 1024
+"""What one work item of the reading kernel reads."""
+CACHED_NBYTES = 256 * 1024
+"""Fits a second-level cache."""
+MEMORY_NBYTES = 256 * 2**20
+"""More than any cache holds."""
+UNROLL = 8
+SECONDS = 0.02
+"""Of one measurement."""
+REPEATS = 12
+"""Measurements; the best counts, since others can only have been disturbed."""
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The limits of ``threads`` threads of a target, each in units a second."""
+
+    threads: int
+    integer_macs: float
+    float_macs: float
+    cached_nbytes: float
+    """Read from the second-level cache."""
+    memory_nbytes: float
+    """Read from memory."""
+
+    def macs(self, is_integer: bool) -> float:
+        """Multiply-accumulates a second in one precision."""
+        return self.integer_macs if is_integer else self.float_macs
+
+
+def measure_peak(target: Target, threads: int = 1) -> Peak:
+    """Measure for about a second."""
+    rates = []
+    for is_float in (False, True):
+        dot = dot_product(target, DType.F32 if is_float else DType.U8)
+        kernel = ProductKernel(dot)
+        scratch = aligned_bytes(2 * target.vector_nbytes)
+        scratch[:] = 0
+        run = _Runner(target, threads, kernel.text(), [scratch])
+        rates.append(kernel.macs * run.items_per_second(64 * threads))
+    rates += [reading_rate(target, threads, nbytes) for nbytes in (CACHED_NBYTES, MEMORY_NBYTES)]
+    return Peak(threads, *rates)
+
+
+def reading_rate(target: Target, threads: int, nbytes: int) -> float:
+    """Bytes a second that all threads together read, over and over the same ``nbytes``."""
+    memory = aligned_bytes(nbytes)
+    memory[:] = 0
+    run = _Runner(target, threads, reading_kernel(target, nbytes), [memory])
+    return BLOCK_NBYTES * run.items_per_second(nbytes // BLOCK_NBYTES)
+
+
+@dataclass
+class ProductKernel:
+    """``sums += operand . weights`` in as many independent sums as registers hold."""
+
+    dot: DotProduct
+    b: Builder = field(default_factory=Builder)
+
+    @property
+    def sums(self) -> int:
+        """Sums in registers: enough to hide latency, few enough for the operands beside them."""
+        return 20 if self.dot.target.registers == 32 else 10
+
+    @property
+    def macs(self) -> int:
+        """Multiply-accumulates of one work item."""
+        per_lane = 1 if self.dot.is_float else 4
+        return ROUNDS * self.sums * self.dot.lanes * per_lane
+
+    def text(self) -> str:
+        b, dot = self.b, self.dot
+        (data,) = b.kernel(1)
+        operand = dot.operand(b, data)
+        weights = dot.weights(b, data, 0)
+        zero = splat(dot.kind, "0.0" if dot.is_float else "0")
+        with b.loop("%begin", "%end"):
+            carried = [(self._operand_kind, v) for v in operand]
+            loop = b.begin_loop(ROUNDS, [*carried, *[(dot.kind, zero)] * self.sums])
+            operand = tuple(loop.carried[: len(carried)])
+            sums: list[Value] = []
+            for old in loop.carried[len(carried) :]:
+                operand = tuple(self._unknown(v) for v in operand)
+                sums.append(dot.accumulate(b, old, operand, weights))
+            sums = b.end_loop(loop, [*operand, *sums])[len(carried) :]
+            self._use(sums)
+        return b.finish()
+
+    @property
+    def _operand_kind(self) -> str:
+        if self.dot.is_float:
+            return self.dot.kind
+        return self.dot.words_kind if self.dot.widened else self.dot.bytes_kind
+
+    @property
+    def _register(self) -> str:
+        """The assembler's letter for any vector register; ``x`` means the first sixteen."""
+        return "v" if self.dot.target.registers == 32 else "x"
+
+    def _unknown(self, value: Value) -> Value:
+        """The same vector, of which LLVM knows nothing: products of it are made every time."""
+        kind, register = self._operand_kind, self._register
+        return self.b.emit(f'call {kind} asm sideeffect "", "={register},0"({kind} {value})')
+
+    def _use(self, sums: Sequence[Value]) -> None:
+        """Keep LLVM from dropping sums that nobody reads."""
+        for value in sums:
+            self.b.do(f'call void asm sideeffect "", "{self._register}"({self.dot.kind} {value})')
+
+
+def reading_kernel(target: Target, total_nbytes: int) -> str:
+    """Adds up every vector of each work item's block; ``total_nbytes`` is a power of two."""
+    b, kind, nbytes = Builder(), f"<{target.f32_lanes} x i32>", target.vector_nbytes
+    (data,) = b.kernel(1)
+    with b.loop("%begin", "%end") as item:
+        offset = b.op("and", "i64", b.mul(item, BLOCK_NBYTES), str(total_nbytes - 1))
+        block = b.at(data, offset)
+        loop = b.begin_loop(BLOCK_NBYTES // (UNROLL * nbytes), [(kind, splat(kind, "0"))] * UNROLL)
+        at = b.at(block, b.mul(loop.index, UNROLL * nbytes))
+        loaded = [b.load(kind, b.at(at, i * nbytes)) for i in range(UNROLL)]
+        sums = [b.op("add", kind, s, v) for s, v in zip(loop.carried, loaded, strict=True)]
+        for value in b.end_loop(loop, sums):
+            b.do(f'call void asm sideeffect "", "x"({kind} {value})')
+    return b.finish()
+
+
+class _Runner:
+    """One kernel, run on all threads."""
+
+    def __init__(self, target: Target, threads: int, text: str, pointers: Sequence[Array]) -> None:
+        self.target, self.threads = target, threads
+        self.pointers = np.array([p.ctypes.data for p in pointers], np.uint64)
+        (address,) = addresses(target, [text])
+        chunks = SERIAL if threads == 1 else min(8 * threads, MOST_THREADS)
+        self.table = np.array([[address, self.pointers.ctypes.data, 0, chunks]], np.uint64)
+
+    def items_per_second(self, items: int) -> float:
+        """The best rate; ``items`` grow until they take long enough."""
+        while self._seconds(items) < SECONDS:
+            items *= 2
+        return items / min(self._seconds(items) for _ in range(REPEATS))
+
+    def _seconds(self, items: int) -> float:
+        self.table[0, 2] = items
+        start = time.perf_counter()
+        run_table(self.target, self.threads, self.table)
+        return time.perf_counter() - start

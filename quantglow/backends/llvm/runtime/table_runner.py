@@ -1,0 +1,297 @@
+"""The run-time system: walks a table of kernel calls, alone or together with other threads.
+
+A table entry is four 64-bit words: kernel, arguments, work items, chunks.  With threads, one
+inference is one parallel region: every thread walks the whole table.  Each entry's items are cut
+in chunks; a thread claims its own chunks first and then any that nobody has claimed, so a worker
+that the system keeps from running holds nobody up.  An entry begins when all chunks of the one
+before are done.  Workers spin between inferences for a bounded time, then sleep on a futex.
+
+Claims carry the number of the inference (its epoch): a worker that comes late to an inference that
+is over finds other claims there and goes back to waiting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.target import Target
+
+SERIAL = 0
+"""Chunks of an entry that the calling thread does alone."""
+MOST_THREADS = 32
+"""Chunks are bits of a 32-bit word."""
+
+POOL = {"epoch": 0, "stop": 64, "table": 128, "count": 136, "claims": 144, "sleepers": 192,
+         "processors": 256}  # fmt: skip
+"""Byte offsets in the shared state; what different threads write lies on different lines.  From
+``processors`` on, each worker writes on which one it runs, once for each inference."""
+CLAIM_WORDS = 4
+"""Of each entry: epoch and claimed chunks; chunks done; chunks; 0."""
+
+SPIN_CYCLES = 300_000
+"""Cycles a worker spins for the next inference before it sleeps (about 0.1 ms)."""
+YIELD_AFTER = 4_000
+"""Pauses between entries before the time slice is given away (threads may outnumber cores)."""
+
+_FUTEX = 202
+"""The number of this system call on x86-64 Linux."""
+
+_DECLARATIONS = """
+declare void @llvm.x86.sse2.pause()
+declare i64 @llvm.readcyclecounter()
+declare i64 @syscall(i64, ...)
+declare i32 @sched_yield()
+declare i32 @sched_getcpu()
+declare i64 @llvm.umax.i64(i64, i64)
+"""
+
+_CALL_OF_ENTRY = """
+  %e = getelementptr [4 x i64], ptr %table, i64 %i
+  %fn = load ptr, ptr %e
+  %ap = getelementptr i8, ptr %e, i64 8
+  %args = load ptr, ptr %ap
+  %np = getelementptr i8, ptr %e, i64 16
+  %items = load i64, ptr %np
+"""
+"""What entry ``%i`` of ``%table`` calls: ``%fn``, with ``%args``, for ``%items``."""
+
+_RUN_ALONE = f"""
+define void @run_alone(ptr %table, i64 %count) nounwind {{
+entry:
+  %some = icmp sgt i64 %count, 0
+  br i1 %some, label %body, label %done
+body:
+  %i = phi i64 [ 0, %entry ], [ %next, %body ]
+{_CALL_OF_ENTRY}  call void %fn(ptr %args, i64 0, i64 %items)
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %body, label %done
+done:
+  ret void
+}}
+"""
+"""Walks a table on the calling thread."""
+
+RUN_ALONE = _RUN_ALONE.replace("define", "define internal")
+"""``run_alone`` for modules that walk tables themselves."""
+
+_SHARE = f"""
+define internal void @share(ptr %pool, i64 %tid, i64 %threads, i64 %epoch) nounwind {{
+entry:
+  %tp = getelementptr i8, ptr %pool, i64 {POOL["table"]}
+  %table = load ptr, ptr %tp
+  %cp = getelementptr i8, ptr %pool, i64 {POOL["count"]}
+  %count = load i64, ptr %cp
+  %lp = getelementptr i8, ptr %pool, i64 {POOL["claims"]}
+  %claims = load ptr, ptr %lp
+  %first = icmp eq i64 %tid, 0
+  %low = and i64 %epoch, 4294967295
+  br label %body
+body:
+  %i = phi i64 [ 0, %entry ], [ %next, %continue ]
+  %claim = getelementptr [{CLAIM_WORDS} x i64], ptr %claims, i64 %i
+  %done = getelementptr i8, ptr %claim, i64 8
+  %chp = getelementptr i8, ptr %claim, i64 16
+  %given = load i64, ptr %chp
+  %serial = icmp eq i64 %given, {SERIAL}
+  %chunks = call i64 @llvm.umax.i64(i64 %given, i64 1)
+  %others = xor i1 %first, true
+  %idle = and i1 %serial, %others
+  %ahead = mul i64 %tid, %chunks
+  %start = udiv i64 %ahead, %threads
+  br i1 %idle, label %wait, label %attempt
+attempt:
+  %a = phi i64 [ 0, %body ], [ %a, %lost ], [ %a1, %passed ]
+  %at = add i64 %start, %a
+  %chunk = urem i64 %at, %chunks
+  %bit = shl i64 1, %chunk
+  %word = load atomic i64, ptr %claim acquire, align 8
+  %tag = lshr i64 %word, 32
+  %mine = icmp eq i64 %tag, %low
+  br i1 %mine, label %look, label %over
+look:
+  %taken = and i64 %word, %bit
+  %free = icmp eq i64 %taken, 0
+  br i1 %free, label %try, label %passed
+try:
+  %marked = or i64 %word, %bit
+  %swap = cmpxchg ptr %claim, i64 %word, i64 %marked acq_rel acquire
+  %won = extractvalue {{ i64, i1 }} %swap, 1
+  br i1 %won, label %work, label %lost
+lost:
+  br label %attempt
+work:
+{_CALL_OF_ENTRY}  %after = add i64 %chunk, 1
+  %lo = mul i64 %items, %chunk
+  %b = udiv i64 %lo, %chunks
+  %hi = mul i64 %items, %after
+  %f = udiv i64 %hi, %chunks
+  %some = icmp slt i64 %b, %f
+  br i1 %some, label %call, label %finished
+call:
+  call void %fn(ptr %args, i64 %b, i64 %f)
+  br label %finished
+finished:
+  %old = atomicrmw add ptr %done, i64 1 acq_rel
+  br label %passed
+passed:
+  %a1 = add i64 %a, 1
+  %left = icmp slt i64 %a1, %chunks
+  br i1 %left, label %attempt, label %wait
+wait:
+  %spins = phi i64 [ 0, %body ], [ 0, %passed ], [ %spins1, %pause ], [ 0, %yield ]
+  %now = load atomic i64, ptr %done acquire, align 8
+  %all = icmp sge i64 %now, %chunks
+  br i1 %all, label %continue, label %still
+still:
+  %current = load atomic i64, ptr %pool acquire, align 8
+  %same = icmp eq i64 %current, %epoch
+  %spins1 = add i64 %spins, 1
+  %long = icmp sgt i64 %spins1, {YIELD_AFTER}
+  br i1 %same, label %patient, label %over
+patient:
+  br i1 %long, label %yield, label %pause
+pause:
+  call void @llvm.x86.sse2.pause()
+  br label %wait
+yield:
+  %ignored = call i32 @sched_yield()
+  br label %wait
+continue:
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %body, label %over
+over:
+  ret void
+}}
+"""
+"""Takes part in an inference until it is over; thread 0 does the serial entries."""
+
+_RUN_SHARED = f"""
+define void @run_shared(ptr %pool, ptr %table, i64 %count, i64 %threads) nounwind {{
+entry:
+  %before = load atomic i64, ptr %pool acquire, align 8
+  %epoch = add i64 %before, 1
+  %tag = shl i64 %epoch, 32
+  %lp = getelementptr i8, ptr %pool, i64 {POOL["claims"]}
+  %claims = load ptr, ptr %lp
+  br label %reset
+reset:
+  %i = phi i64 [ 0, %entry ], [ %next, %reset ]
+  %claim = getelementptr [{CLAIM_WORDS} x i64], ptr %claims, i64 %i
+  %done = getelementptr i8, ptr %claim, i64 8
+  %chp = getelementptr i8, ptr %claim, i64 16
+  %e = getelementptr [4 x i64], ptr %table, i64 %i
+  %ep = getelementptr i8, ptr %e, i64 24
+  %chunks = load i64, ptr %ep
+  store i64 %chunks, ptr %chp
+  store atomic i64 0, ptr %done release, align 8
+  store atomic i64 %tag, ptr %claim release, align 8
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+  br i1 %more, label %reset, label %start
+start:
+  %tp = getelementptr i8, ptr %pool, i64 {POOL["table"]}
+  store ptr %table, ptr %tp
+  %cp = getelementptr i8, ptr %pool, i64 {POOL["count"]}
+  store i64 %count, ptr %cp
+  store atomic i64 %epoch, ptr %pool seq_cst, align 8
+  %sp = getelementptr i8, ptr %pool, i64 {POOL["sleepers"]}
+  %sleepers = load atomic i64, ptr %sp seq_cst, align 8
+  %any = icmp sgt i64 %sleepers, 0
+  br i1 %any, label %wake, label %go
+wake:
+  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 129, i32 2147483647)
+  br label %go
+go:
+  call void @share(ptr %pool, i64 0, i64 %threads, i64 %epoch)
+  ret void
+}}
+"""
+"""Begins an inference, wakes sleeping workers and takes part as thread 0."""
+
+_WORK = f"""
+define void @work(ptr %pool, i64 %tid, i64 %threads, i64 %epoch) nounwind {{
+entry:
+  br label %idle
+idle:
+  %seen = phi i64 [ %epoch, %entry ], [ %now, %run ]
+  %start = call i64 @llvm.readcyclecounter()
+  br label %spin
+spin:
+  %now = load atomic i64, ptr %pool seq_cst, align 8
+  %changed = icmp ne i64 %now, %seen
+  br i1 %changed, label %wake, label %still
+still:
+  call void @llvm.x86.sse2.pause()
+  %clock = call i64 @llvm.readcyclecounter()
+  %spent = sub i64 %clock, %start
+  %tired = icmp ugt i64 %spent, {SPIN_CYCLES}
+  br i1 %tired, label %sleep, label %spin
+sleep:
+  %sp = getelementptr i8, ptr %pool, i64 {POOL["sleepers"]}
+  %s0 = atomicrmw add ptr %sp, i64 1 seq_cst
+  %low = trunc i64 %seen to i32
+  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 128, i32 %low, ptr null)
+  %s1 = atomicrmw sub ptr %sp, i64 1 seq_cst
+  br label %spin
+wake:
+  %qp = getelementptr i8, ptr %pool, i64 {POOL["stop"]}
+  %stop = load atomic i64, ptr %qp seq_cst, align 8
+  %quit = icmp ne i64 %stop, 0
+  br i1 %quit, label %done, label %run
+run:
+  %here = call i32 @sched_getcpu()
+  %processor = sext i32 %here to i64
+  %pp = getelementptr i8, ptr %pool, i64 {POOL["processors"]}
+  %own = getelementptr i64, ptr %pp, i64 %tid
+  store i64 %processor, ptr %own
+  call void @share(ptr %pool, i64 %tid, i64 %threads, i64 %now)
+  br label %idle
+done:
+  ret void
+}}
+"""
+"""A worker: waits for inferences and takes part in each, until the pool is shut."""
+
+_SHUT = f"""
+define void @shut(ptr %pool) nounwind {{
+  %qp = getelementptr i8, ptr %pool, i64 {POOL["stop"]}
+  store atomic i64 1, ptr %qp seq_cst, align 8
+  %old = atomicrmw add ptr %pool, i64 1 seq_cst
+  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 129, i32 2147483647)
+  ret void
+}}
+"""
+"""Lets all workers end."""
+
+
+@dataclass(frozen=True)
+class Entries:
+    """C functions of the run-time system."""
+
+    run_alone: Any
+    run_shared: Any
+    work: Any
+    shut: Any
+
+
+@cache
+def entries(target: Target) -> Entries:
+    """The run-time system of a target, loaded once."""
+    pointer, word = ctypes.c_void_p, ctypes.c_int64
+
+    def function(name: str, text: str, *kinds: Any) -> Any:
+        (address,) = addresses(target, [_DECLARATIONS + text], name)
+        return ctypes.CFUNCTYPE(None, *kinds)(address)
+
+    return Entries(
+        function("run_alone", _RUN_ALONE, pointer, word),
+        function("run_shared", _SHARE + _RUN_SHARED, pointer, pointer, word, word),
+        function("work", _SHARE + _WORK, pointer, word, word, word),
+        function("shut", _SHUT, pointer),
+    )

@@ -1,0 +1,104 @@
+"""Tables of kernel calls run alone or with a pool of worker threads, see ``table_runner``."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+
+from quantglow.backends.llvm.runtime.table_runner import CLAIM_WORDS, POOL, entries
+from quantglow.backends.llvm.runtime.thread_affinity import Placement
+from quantglow.backends.llvm.target import Target
+from quantglow.errors import BackendError
+from quantglow.types import Array
+
+
+class ThreadPool:
+    """``threads - 1`` workers that join the caller of ``run``.  Shared by all models of a size."""
+
+    def __init__(self, target: Target, threads: int) -> None:
+        self.threads = threads
+        self._entries = entries(target)
+        first = POOL["processors"] // 8
+        self._state = np.zeros(first + threads, np.int64)
+        self._state[first:] = -1
+        self._claims: list[Array] = []
+        self._lock = threading.Lock()
+        self._workers: list[threading.Thread] = []
+        try:
+            for tid in range(1, threads):
+                self._workers.append(self._started(tid))
+        except RuntimeError as error:
+            started = len(self._workers)
+            self.close()
+            raise BackendError(
+                f"the system starts {started} of {threads - 1} worker threads: {error}. "
+                f"Remedy: num_threads={started + 1}, or look at the limits of the process."
+            ) from error
+        numbers = [worker.native_id or 0 for worker in self._workers]
+        self._placement = Placement(numbers, self._state[first + 1 :])
+
+    def _started(self, tid: int) -> threading.Thread:
+        """A worker.  Raises ``RuntimeError`` where the system has no thread for it."""
+        arguments = (self._state.ctypes.data, tid, self.threads, 0)
+        worker = threading.Thread(
+            target=self._entries.work, args=arguments, daemon=True, name=f"quantglow-{tid}"
+        )
+        worker.start()
+        return worker
+
+    def run(self, table: Array) -> None:
+        """Execute a table of kernel calls; one inference at a time."""
+        if not len(table):
+            return
+        with self._lock:
+            self._reserve(len(table))
+            self._placement.update()
+            self._entries.run_shared(
+                self._state.ctypes.data, table.ctypes.data, len(table), self.threads
+            )
+
+    def _reserve(self, count: int) -> None:
+        """Claims for so many entries.  Outgrown ones stay: a late worker may still look there."""
+        if self._claims and len(self._claims[-1]) >= count:
+            return
+        self._claims.append(np.zeros((max(2 * count, 1024), CLAIM_WORDS), np.int64))
+        self._state[POOL["claims"] // 8] = self._claims[-1].ctypes.data
+
+    def close(self) -> None:
+        """Let the workers end, and wait until nobody reads the shared state any more."""
+        self._entries.shut(self._state.ctypes.data)
+        for worker in self._workers:
+            worker.join()
+
+
+_pools: dict[tuple[Target, int], ThreadPool] = {}
+_pools_lock = threading.Lock()
+
+
+def run_table(target: Target, threads: int, table: Array) -> None:
+    """Execute a table (uint64 [n, 4]) on ``threads`` threads."""
+    if threads == 1:
+        entries(target).run_alone(table.ctypes.data, len(table))
+    else:
+        _pool(target, threads).run(table)
+
+
+def _pool(target: Target, threads: int) -> ThreadPool:
+    key = (target, threads)
+    pool = _pools.get(key)
+    if pool is None:
+        with _pools_lock:
+            pool = _pools.get(key) or _pools.setdefault(key, ThreadPool(target, threads))
+    return pool
+
+
+def _forget_pools() -> None:
+    """A forked child has no workers: it makes pools of its own."""
+    global _pools_lock
+    _pools_lock = threading.Lock()
+    _pools.clear()
+
+
+os.register_at_fork(after_in_child=_forget_pools)

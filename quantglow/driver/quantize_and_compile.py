@@ -1,0 +1,180 @@
+"""``quantize_and_compile``: the main job, end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
+from quantglow.driver.control import AccuracyContract, quantized
+from quantglow.driver.fallback import check_tail, delegated_model, partly_compiled
+from quantglow.driver.models import (
+    InputShapes,
+)
+from quantglow.driver.pipeline import Cut, Job
+from quantglow.errors import DelegationError, OptionError, UnsupportedOpError
+from quantglow.frontend import open_model
+from quantglow.graph.graph import Graph
+from quantglow.interrupts import keeping_best
+from quantglow.options import QuantizationConfig
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.accuracy_control import control
+from quantglow.runtime.build import Machine
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
+
+
+def quantize_and_compile(
+    model: Any,
+    calibration_data: Any,
+    *,
+    preset: str = "mixed",
+    subset_size: int = 300,
+    ignored_scope: Any = None,
+    model_type: str | None = None,
+    max_drop: float | None = None,
+    drop_type: str = "absolute",
+    validation_fn: Callable[..., float] | None = None,
+    max_minutes: float | None = None,
+    calibrate_method: Any = "auto",
+    per_channel: bool = True,
+    nodes_to_exclude: Iterable[str] | None = None,
+    op_types_to_quantize: Iterable[str] | None = None,
+    int16_activations: Any = (),
+    target: str = "native",
+    num_threads: int | None = None,
+    verify: bool = True,
+    progress: bool | str = "auto",
+    seed: int = 0,
+    input_shapes: InputShapes | None = None,
+    measure_speed: bool = False,
+    validation_data: Any = None,
+) -> CompiledModel | DelegatedModel:
+    """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
+
+    model             path, bytes or ``onnx.ModelProto``
+    calibration_data  samples (dicts, arrays or tuples), a CalibrationDataReader, an ``.npz`` path,
+                      a ``Profile`` or its path
+    subset_size       samples (batches of the model) that are calibrated on at most
+    validation_data   samples for the check, in the forms of ``calibration_data``; a dict or
+                      ``.npz`` file may have an array ``labels`` (class indices) beside the inputs:
+                      the report then has the share of right answers of float and int8
+    max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
+    max_minutes       bounds each search (ranges and scales; steps out of int8 and their ranking)
+    verify            compare with onnxruntime, for the report, on samples that are held out of
+                      calibration: up to 60 beyond ``subset_size``, or one in five of ten or more;
+                      of fewer, on the same.  False: calibrate on all
+    progress          progress bar on stderr; "auto": only on a terminal
+    input_shapes      fixes the shapes that the model leaves free; without it, it serves them all
+    measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
+    target, num_threads  see ``compile``; the other options: see ``QuantizationConfig``
+
+    Ctrl-C ends what is under way and keeps the best so far, in every stage after the import; a
+    second one aborts.  The report says what was cut.
+
+    Raises ``quantglow.errors``; ``model_type`` has no rules yet, so it is refused.  No model is
+    refused because it cannot be compiled: onnxruntime runs what cannot (``PartlyCompiledModel``),
+    or, as in ``compile``, all of it (``DelegatedModel``).  The report says which.
+    """
+    refuse_unavailable(model_type=model_type)
+    max_minutes = None if max_minutes is None else positive("max_minutes", max_minutes)
+    contract = accuracy_contract(max_drop, drop_type, validation_fn, max_minutes)
+    config = QuantizationConfig(
+        preset=preset,
+        calibrate_method=calibrate_method,
+        per_channel=per_channel,
+        ignored_scope=ignored_scope,
+        nodes_to_exclude=nodes_to_exclude,
+        op_types_to_quantize=op_types_to_quantize,
+        seed=seed,
+        int16_activations=int16_activations,
+    )
+    subset_size = count("subset_size", subset_size)
+    progress, seed = progress_mode("progress", progress), config.seed
+    input_shapes = shapes("input_shapes", input_shapes)
+    measure_speed = flag("measure_speed", measure_speed)
+    machine = Machine.of(target, num_threads)
+    verify = flag("verify", verify)
+    job = Job(model, verify=verify, holds_out=verify)
+    try:
+        cut = prepared(job, input_shapes, calibration_data, machine)
+    except UnsupportedOpError as error:
+        return delegated_model(open_model(model), error, machine.num_threads)
+    if validation_data is not None:
+        job.validate_on(validation_data)
+    whole = whole_model(cut)
+    with keeping_best():
+        job.calibrate(subset_size, progress, seed)
+        job.end_searches_after(max_minutes)
+        chosen = job.without_slower(config, machine, progress) if measure_speed else config
+        return whole(quantized(job, chosen, contract, machine, whole, progress))
+
+
+def prepared(job: Job, input_shapes: InputShapes | None, data: Any, machine: Machine) -> Cut | None:
+    """The prepared job's cut, if the model has one.  Raises ``UnsupportedOpError`` where nothing
+    of it can be compiled, or onnxruntime does not take the rest: before the work, not after.
+    """
+    cut = job.prepare(input_shapes, data)
+    if cut is not None:
+        try:
+            check_tail(cut.parts, machine.num_threads)
+        except DelegationError as refusal:
+            raise cut.error from refusal
+    return cut
+
+
+def quantized_under(
+    contract: AccuracyContract | None,
+    graph: Graph,
+    samples: Sequence[Feeds],
+    config: QuantizationConfig,
+    machine: Machine,
+) -> CompiledModel:
+    """An optimized float graph quantized on all of the samples and compiled, not checked."""
+    job = Job(graph, verify=False)
+    job.prepare(None, samples)
+    with keeping_best():
+        job.calibrate(len(samples), "auto", config.seed)
+        job.end_searches_after(contract.max_minutes if contract else None)
+        return quantized(job, config, contract, machine, whole_model(None), "auto")
+
+
+def whole_model(cut: Cut | None) -> Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]:
+    """What makes the user's model of the part that is compiled."""
+    if cut is None:
+        return lambda compiled: compiled
+    return lambda head: partly_compiled(cut.source, cut.parts, head, cut.error)
+
+
+def refuse_unavailable(**options: object) -> None:
+    """Raise ``OptionError`` for options that are part of the interface but do nothing yet."""
+    if given := sorted(name for name, value in options.items() if value is not None):
+        raise OptionError(f"{', '.join(given)}: not available yet. Remedy: leave it at its default")
+
+
+def accuracy_contract(
+    max_drop: float | None,
+    drop_type: str,
+    validation_fn: Callable[..., float] | None,
+    max_minutes: float | None,
+) -> AccuracyContract | None:
+    """The contract the user asked for, None without ``max_drop``.
+
+    max_drop       accuracy that may be lost
+    drop_type      "absolute", or "relative" to the float model's figure
+    validation_fn  a compiled model -> its figure, better when larger
+    max_minutes    ends the search, as Ctrl-C does; the best model found until then is kept
+
+    Until the contract holds, values become int16, then operators float, in the order of
+    ``quantization.accuracy_control.precision_steps``.  Without ``validation_fn`` the figure is
+    minus the relative error of the outputs on the samples checked, ``10 ** (-SQNR / 20)``: a drop
+    of 0.1 is 20 dB.
+    """
+    choice("drop_type", drop_type, control.DROP_TYPES)
+    if max_drop is not None:
+        return AccuracyContract(max_drop, drop_type, validation_fn, max_minutes)
+    if validation_fn is not None:
+        raise OptionError(
+            "validation_fn belongs to max_drop. Remedy: pass max_drop, what may be lost."
+        )
+    return None

@@ -1,0 +1,105 @@
+"""Element-wise primitives read what is moved apart or repeated where it lies.
+
+A reshape of a transposed or expanded value is no view: it would be copied before it is read once.
+So the element-wise primitive takes the shape before the reshape, its *cells*, and its result,
+which is dense, is reshaped for nothing.  Enlarging by a whole factor is such a value, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from quantglow.graph.node import Node
+from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.lowering.rules import tag
+from quantglow.ops import Elementwise, Expand, Reshape, Resize, Table, Transpose
+
+Shape = tuple[int, ...]
+
+
+@rewrite_pass("sink-cells")
+def sink_cells(node: Node, uses: Uses) -> Node | None:
+    """Elementwise(Reshape(Transpose(x)), …) -> Reshape(Elementwise(Transpose(x), …)),
+    also for Expand and Resize"""
+    if not isinstance(node, Elementwise | Table) or not node.type.size:
+        return None
+    operands = node.args if isinstance(node, Elementwise) else (node.x,)
+    for operand in operands:
+        if operand.type.shape == node.type.shape and uses.single(operand):
+            cells = _cells(operand)
+            if cells is not None:
+                return _on_cells(node, operands, operand, cells)
+    return None
+
+
+def _cells(node: Node) -> Node | None:
+    """The view that ``node`` is a copy of."""
+    if isinstance(node, Reshape) and isinstance(node.x, Transpose | Expand):
+        return node.x
+    return _repeated(node) if isinstance(node, Resize) else None
+
+
+def _repeated(node: Resize) -> Node | None:
+    """Every pixel ``fh`` by ``fw`` times: Expand of [N, H, 1, W, 1, C]."""
+    n, h, w, c = node.x.type.shape
+    (fh, rest_h), (fw, rest_w) = divmod(node.sizes[0], h), divmod(node.sizes[1], w)
+    if node.mode != "nearest" or rest_h or rest_w:
+        return None
+    for axis, factor in enumerate((fh, fw)):
+        taps = node.taps(axis).first
+        if not np.array_equal(taps, np.arange(taps.size) // factor):
+            return None
+    pixels = Reshape(name=tag(node, "pixels"), x=node.x, shape=(n, h, 1, w, 1, c))
+    return Expand(name=tag(node, "repeated"), x=pixels, shape=(n, h, fh, w, fw, c))
+
+
+def _on_cells(
+    node: Elementwise | Table, operands: Sequence[Node], moved: Node, cells: Node
+) -> Reshape | None:
+    """The node computed in the shape of ``cells``, which stands for the operand ``moved``."""
+    groups = grouped(node.type.shape, cells.type.shape)
+    others = [operand for operand in operands if operand is not moved]
+    # Cutting the axes of another view would need the copy that this one is spared.
+    if groups is None or any(isinstance(other, Transpose | Expand) for other in others):
+        return None
+    args = [
+        cells if operand is moved else _split(node, index, operand, groups)
+        for index, operand in enumerate(operands)
+    ]
+    name = tag(node, "cells")
+    if isinstance(node, Elementwise):
+        inner: Node = replace(node, name=name, args=tuple(args))
+    else:
+        inner = replace(node, name=name, x=args[0])
+    return Reshape(name=node.name, x=inner, shape=node.type.shape)
+
+
+def _split(node: Node, index: int, operand: Node, groups: Sequence[Shape]) -> Node:
+    """An operand, broadcast or not, with its axes split as ``groups`` say."""
+    if operand.type.size == 1:
+        return operand
+    missing = len(groups) - operand.type.rank
+    shape: list[int] = []
+    for size, group in zip((1,) * missing + operand.type.shape, groups, strict=True):
+        shape += group if size == math.prod(group) else (1,) * len(group)
+    return Reshape(name=tag(node, f"operand{index}-cells"), x=operand, shape=tuple(shape))
+
+
+def grouped(shape: Shape, cells: Shape) -> list[Shape] | None:
+    """For each axis of ``shape`` the axes of ``cells`` that it is cut into, None where one axis of
+    the cells belongs to several.  No axis is empty."""
+    rest, groups = list(cells), list[Shape]()
+    for size in shape:
+        group: list[int] = []
+        while rest and (math.prod(group) < size or (size == 1 and not group and rest[0] == 1)):
+            group.append(rest.pop(0))
+        if math.prod(group) != size:
+            return None
+        groups.append(tuple(group))
+    if rest and (not groups or math.prod(rest) != 1):
+        return None
+    return [*groups[:-1], groups[-1] + tuple(rest)] if rest else groups

@@ -1,0 +1,124 @@
+"""The steps by which accuracy control takes a network out of int8, best first.
+
+A step stores the values of a group in int16, or computes an operator in float.  Each is worth the
+error that it takes from the outputs, as measured, for each second that it adds, as estimated (see
+``costs``); so the order is the same on every machine.  Before an operator becomes float its values
+become int16, where their rounding is a part of its error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from quantglow.graph.node import Node
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.costs import float_seconds, int16_seconds
+from quantglow.quantization.deadline import NEVER, Deadline
+from quantglow.quantization.plan.int16 import int16_refusal, is_int16, ranges_for_int16, with_int16
+from quantglow.quantization.plan.plan import Plan
+from quantglow.quantization.search.choose_int16 import candidates
+from quantglow.quantization.search.rounding_sensitivity import measured_harms, stored_members
+
+INT16, FLOAT = "int16", "float"
+LEAST_SECONDS = 1e-9
+LEAST_PART = 0.01
+"""Of an operator's error, that makes a value next to it int16 before the operator becomes float."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """``name`` of a value (of a group, the first stored one) or of an operator, and the precision
+    that it goes to; ``harm``: error of the outputs over their power that this takes away;
+    ``seconds`` that it adds.
+    """
+
+    name: str
+    precision: str
+    harm: float
+    seconds: float
+
+    @property
+    def worth(self) -> float:
+        """Error taken away for each second."""
+        return self.harm / max(self.seconds, LEAST_SECONDS)
+
+    def __str__(self) -> str:
+        return f"{self.name} to {self.precision}"
+
+
+@dataclass(frozen=True)
+class Raised:
+    """Names of values that become int16 where they can, and of operators that become float."""
+
+    to_int16: tuple[str, ...] = ()
+    to_float: tuple[str, ...] = ()
+
+    @staticmethod
+    def by(steps: Iterable[Step]) -> Raised:
+        """What the steps do together."""
+        steps = list(steps)
+        return Raised(
+            tuple(s.name for s in steps if s.precision == INT16),
+            tuple(s.name for s in steps if s.precision == FLOAT),
+        )
+
+    def widened(self, plan: Plan, profile: Profile, config: QuantizationConfig) -> Plan:
+        """The plan with those values in int16 that are still integers."""
+        ranges = ranges_for_int16(plan.graph, profile, config) if self.to_int16 else {}
+        for name in self.to_int16:
+            node = plan.graph.by_name(name)
+            if not int16_refusal(plan, node):
+                plan = with_int16(plan, ranges, [node])
+        return plan
+
+
+UNRAISED = Raised()
+
+
+def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER) -> list[Step]:
+    """A step for each group of int8 values whose rounding harms the outputs, as far as that is
+    measured until the deadline.
+    """
+    roots = [root for root in candidates(plan) if not is_int16(plan, root)]
+    harms = measured_harms(plan, roots, samples, deadline=deadline)
+    stored = {root: stored_members(plan, root) for root in roots}
+    return [
+        Step(stored[root][0].name, INT16, harm, int16_seconds(plan, stored[root]))
+        for root, harm in harms.items()
+        if harm
+    ]
+
+
+def float_steps(plan: Plan, harms: Mapping[str, float]) -> list[Step]:
+    """A step for each operator that is not float; ``harms``: what each does by itself, if known."""
+    return [
+        Step(node.name, FLOAT, harms.get(node.name, 0.0), float_seconds(plan, node))
+        for node in plan.graph.compute_nodes()
+        if plan.is_int8(node)
+    ]
+
+
+def ranked(plan: Plan, wide: Sequence[Step], real: Sequence[Step]) -> list[Step]:
+    """All steps, those worth most first, int16 before float."""
+    waiting = {plan.groups[plan.graph.by_name(step.name)]: step for step in wide}
+    order: list[Step] = []
+    for step in sorted([*wide, *real], key=lambda s: -s.worth):
+        node = plan.graph.by_name(step.name)
+        if step.precision == FLOAT:
+            for root in _groups_at(plan, node):
+                if root in waiting and waiting[root].harm >= LEAST_PART * step.harm:
+                    order.append(waiting.pop(root))
+            order.append(step)
+        elif waiting.pop(plan.groups[node], None):
+            order.append(step)
+    return order
+
+
+def _groups_at(plan: Plan, node: Node) -> Iterator[Node]:
+    """The groups of what an operator reads and gives."""
+    for value in (*node.operands, node):
+        if value in plan.groups:
+            yield plan.groups[value]

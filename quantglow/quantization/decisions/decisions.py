@@ -1,0 +1,209 @@
+"""What the quantizer decided of a model, by value name, so that it holds at every shape.
+
+A model with free dimensions is imported again for a new shape and runs through the same passes,
+which are deterministic and keep the names of ONNX values.  The decisions made at one shape are
+taken by name at the others; nothing is profiled or rounded again.  What only another shape has
+(helper values of a pass, a layer that was folded elsewhere) is decided by fixed rules:
+
+* an operator that keeps the parameters of its operand keeps them, in int8 if the operand is;
+* a product of known precision whose weights have another layout or input gets them rounded anew;
+* every other operator without a decision computes in float;
+* a value that cannot be rescaled there has no range: that of the rescaled one is another;
+* nor has a value that a mask or padding of the model may make infinite or NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops.arithmetic import is_integer
+from quantglow.ops.contraction import Contraction
+from quantglow.options import QuantizationConfig
+from quantglow.passes.fuse_activation import fuse_functions
+from quantglow.profiling import Range, choose_range
+from quantglow.quantization.convert.converter import Converter
+from quantglow.quantization.convert.rules import Operands
+from quantglow.quantization.equalize.equalization import Factors, rescaled, unscalable
+from quantglow.quantization.equalize.input_grid import Grids, aligned
+from quantglow.quantization.plan.eligibility import KEEPS_PARAMS, refusal
+from quantglow.quantization.plan.int16 import reader_refusal
+from quantglow.quantization.plan.params import activation_element
+from quantglow.quantization.plan.plan import Plan
+from quantglow.quantization.plan.tensor_ranges import special_values
+from quantglow.quantization.search.preparation import Prepared
+from quantglow.types import DType, ElementType
+
+UNDECIDED = "it is not part of the model at the shapes it was calibrated at"
+NO_RANGE = "there is no range for one of its tensors at these shapes"
+
+TOLERANCE = 0.01
+"""Relative, of sizes: a tensor that a file has as codes has not quite those of the real one."""
+
+Sizes = tuple[float, float]
+"""Root mean squares of a layer's weights and of its bias."""
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """The integers of a layer, and the input type that its bias was rounded for."""
+
+    w: Constant
+    b: Constant | None
+    x: ElementType
+
+    def fitting(self, node: Any, x: ElementType) -> Operands | None:
+        """The operands for a layer, a Gemm's also for the 1x1 convolution; None if they differ."""
+        wanted, found = node.w.type.shape, self.w.type.shape
+        if x != self.x or _core(wanted) != _core(found):
+            return None
+        return {"w": _reshaped(self.w, wanted), "b": self.b}
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """``reasons``: why operators stay float; ``int8``: those that do not; ``elements``: the int8
+    type of each value that has one; ``weights``: by layer; ``factors``: by rescaled value;
+    ``grids``: by input; ``fused``: functions that layers apply; ``sizes``: of the real weights and
+    biases that were rounded, by layer.
+    """
+
+    reasons: Mapping[str, str]
+    int8: frozenset[str]
+    elements: Mapping[str, ElementType]
+    weights: Mapping[str, LayerWeights]
+    quantize_output: bool = False
+    symmetric: bool = False
+    per_channel: bool = True
+    factors: Factors = field(default_factory=dict)
+    grids: Grids = field(default_factory=dict)
+    fused: frozenset[str] = frozenset()
+    sizes: Mapping[str, Sizes] = field(default_factory=dict)
+
+    @staticmethod
+    def of(plan: Plan, result: Graph, prepared: Prepared, config: QuantizationConfig) -> Decisions:
+        """Those behind ``result``, which was made by ``plan``."""
+        profile = prepared.profile
+        arguments = (config.calibrate_method, config.percentile, config.symmetric)
+        elsewhere = profile.histograms.keys() - {node.name for node in plan.graph.nodes}
+        elements = {
+            name: activation_element(
+                choose_range(profile.histograms[name], *arguments), config.symmetric
+            )
+            for name in sorted(elsewhere)
+            if name in profile and not profile.histograms[name].specials
+        }
+        elements.update((node.name, element) for node, element in plan.elements.items())
+        return Decisions(
+            reasons={node.name: reason for node, reason in plan.reasons.items()},
+            int8=frozenset(n.name for n in plan.graph.compute_nodes() if plan.is_int8(n)),
+            elements=elements,
+            weights=weights_of(result),
+            quantize_output=plan.quantize_output,
+            symmetric=config.symmetric,
+            per_channel=config.per_channel,
+            factors=prepared.factors,
+            grids=prepared.grids,
+            fused=prepared.fused,
+            sizes={node.name: sizes_of(node) for node in layers_of(plan)},
+        )
+
+    def apply(self, graph: Graph) -> Graph:
+        """The int8 graph of the optimized float graph of the same model at any shape."""
+        graph = aligned(fuse_functions(graph, self.fused), self.grids)[0]
+        unknown = unscalable(graph, self.factors)
+        elements = {name: e for name, e in self.elements.items() if name not in unknown}
+        plan = replace(self, elements=elements).plan(rescaled(graph, self.factors))
+        layers = {node.name: node for node in layers_of(plan)}
+        weights = {n: w for n, w in self.weights.items() if n in layers and self._holds(layers[n])}
+        return Converter(plan, self.per_channel, weights).run()
+
+    def _holds(self, layer: Contraction) -> bool:
+        """Whether its weights are those that were rounded; passes may scale them by the size of an
+        image.  A difference that rounding hides is none; of old files none is known.
+        """
+        known = self.sizes.get(layer.name)
+        return known is None or bool(np.allclose(sizes_of(layer), known, rtol=TOLERANCE, atol=0))
+
+    def plan(self, graph: Graph) -> Plan:
+        """The plan for a graph, from what is known by name and the rules above."""
+        reasons: dict[Node, str] = {}
+        elements: dict[Node, ElementType] = {}
+        special = special_values(graph)
+        for node in graph.nodes:
+            element = None if node in special else self._element(node, elements)
+            if element is not None:
+                elements[node] = element
+            if node.operands and (reason := self._reason(node, elements, reasons)):
+                reasons[node] = reason
+        groups = {node: node for node in elements}
+        return Plan(graph, reasons, elements, groups, self.quantize_output)
+
+    def _element(self, node: Node, elements: Mapping[Node, ElementType]) -> ElementType | None:
+        if not node.type.dtype.is_float:
+            return None
+        if node.name in self.elements:
+            return self.elements[node.name]
+        if isinstance(node, Constant) and node.value.size:
+            seen = Range(float(node.value.min()), float(node.value.max()))
+            return activation_element(seen, self.symmetric)
+        return elements.get(node.operands[0]) if isinstance(node, KEEPS_PARAMS) else None
+
+    def _reason(
+        self, node: Node, elements: Mapping[Node, ElementType], reasons: Mapping[Node, str]
+    ) -> str:
+        reason = self.reasons.get(node.name) or refusal(node)
+        if reason:
+            return reason
+        if any(v not in elements for v in (node, *node.operands) if v.type.dtype.is_float):
+            return NO_RANGE
+        wide = sum(o in elements and elements[o].dtype is DType.I16 for o in node.operands)
+        if wide and (reason := reader_refusal(node, wide)):
+            return f"it {reason} at these shapes"
+        follows = isinstance(node, KEEPS_PARAMS) and node.operands[0] not in reasons
+        return "" if node.name in self.int8 or follows else UNDECIDED
+
+
+def layers_of(plan: Plan) -> list[Contraction]:
+    """The layers whose weights are integers."""
+    return [n for n in plan.graph.nodes if isinstance(n, Contraction) and plan.is_int8(n)]
+
+
+def sizes_of(layer: Any) -> Sizes:
+    """Root mean squares of its real weights and of its bias, 0 without one."""
+    found = (c.value for c in (layer.w, layer.b) if c is not None and c.value.size)
+    sizes = [float(np.sqrt(np.square(value, dtype=np.float64).mean())) for value in found]
+    return sizes[0] if sizes else 0.0, sizes[1] if len(sizes) > 1 else 0.0
+
+
+def weights_of(graph: Graph) -> dict[str, LayerWeights]:
+    """The integers of every layer of an int8 graph."""
+    found = {}
+    for node in graph.nodes:
+        if isinstance(node, Contraction) and is_integer(node.x.type):
+            w, b = node.w, node.b
+            assert isinstance(w, Constant)
+            assert b is None or isinstance(b, Constant)
+            found[node.name] = LayerWeights(w, b, node.x.type.element)
+    return found
+
+
+def _core(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape without leading ones."""
+    first = next((i for i, size in enumerate(shape) if size != 1), len(shape))
+    return shape[first:]
+
+
+def _reshaped(w: Constant, shape: tuple[int, ...]) -> Constant:
+    """Weights per channel of the last axis under a shape with the same core."""
+    if w.type.shape == shape:
+        return w
+    quant = w.type.quant
+    assert quant is not None
+    element = ElementType(w.type.dtype, replace(quant, axis=len(shape) - 1))
+    return Constant(name=w.name, value=w.value.reshape(shape), element=element)

@@ -1,0 +1,222 @@
+"""mix-channels: other coordinates for values between which the network is linear.
+
+The results of convolutions without activation, and sums of them (the residual stream of an
+inverted bottleneck), are read by convolutions only.  With any invertible F they may hold y instead
+of x = F y:
+
+    producers: F^-1 W1, F^-1 b1      readers: W2 F      sums: F^-1 x + F^-1 z = F^-1 (x + z)
+
+The float function stays; what changes is the noise of rounding y to 256 steps.  Rotations of such
+streams are known from language models (QuaRot, Ashkboos et al., 2024, arXiv:2404.00456; SpinQuant,
+Liu et al., 2024, arXiv:2405.16406).  Here F may be any matrix, as in transform coding (Goyal,
+2001): channel i needs a step proportional to its reach, so that the readers see the noise
+
+    J = sum over i of |y_i|**2 (F' M F)_ii,      M = mean over readers' channels of w w' / variance
+
+where ``|y_i|`` is the 12-norm over the data: the range of the least square error is the same
+multiple of it for Gaussian and for Laplacian values, within 5 %.  J is minimised by steepest
+descent in relative coordinates, ``F <- F (I - E)``, from the identity; the descent is cut short
+for wide layers, where a step costs most and noise is spread over many channels anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.ops import Add, AveragePool, Conv, Gemm, ReduceMean
+from quantglow.quantization.equalize.channel_groups import channel_groups, takes_factors
+from quantglow.quantization.equalize.float_runs import Values
+from quantglow.types import Array
+
+NORM = 12
+ROWS = 2**14
+"""Rows of a value to learn from, at most."""
+
+ROWS_WORK = 2**24
+"""Rows times channels squared, at most: what one product of a descent's step may cost."""
+
+ROWS_PER_CHANNEL = 8
+STEPS_WORK = 2**30
+"""``ROWS_WORK`` of all steps together."""
+
+MOST_STEPS = 100
+MOST_CHANNELS = 256
+FIRST_STEP, LARGEST_STEP, LEAST_STEP = 0.05, 0.3, 1e-3
+LARGEST_CONDITION = 32.0
+"""Of F: weights lose as many of their float32 digits."""
+
+GRID = 64
+"""F is rounded to this part of its largest element: what is left of the order in which float32 sums
+were added is gone, and the minimum is flat."""
+
+TINY = 1e-12
+
+
+def linear_streams(graph: Graph) -> list[list[Node]]:
+    """Groups of values that may be mixed, each by one F."""
+    return [group for group in channel_groups(graph) if _is_linear(graph, group)]
+
+
+@dataclass
+class Streams:
+    """Linear streams of ``graph``, and some of their rows from so many ``samples``."""
+
+    graph: Graph
+    groups: Sequence[Sequence[Node]]
+    samples: int
+
+    def __post_init__(self) -> None:
+        nodes = [node for group in self.groups for node in group]
+        self.strides = {node.name: _stride(node, self.samples) for node in nodes}
+        self.kept: dict[str, list[Array]] = {name: [] for name in self.strides}
+        self.seen = dict.fromkeys(self.strides, 0)
+
+    def see(self, values: Values) -> None:
+        """Keep the same share of all rows of each value, however samples are batched."""
+        for name, stride in self.strides.items():
+            if name not in values:  # of a branch that was not taken
+                continue
+            rows = values[name].reshape(-1, values[name].shape[-1])
+            self.kept[name].append(rows[-self.seen[name] % stride :: stride].copy())
+            self.seen[name] += len(rows)
+
+    def mixtures(self) -> dict[str, Array]:
+        """Value name -> F [C, C] float32, for each value whose channels are worth mixing."""
+        rows = {name: np.concatenate(parts) for name, parts in self.kept.items() if parts}
+        found: dict[str, Array] = {}
+        for group in self.groups:
+            if not all(node.name in rows for node in group):
+                continue
+            x = np.concatenate([rows[node.name] for node in group])
+            noise = np.mean([m for n in group for m in _metrics(self.graph, n, rows)], axis=0)
+            mixture = descended(x, noise)
+            if mixture is not None:
+                found |= {node.name: mixture for node in group}
+        return found
+
+
+def _is_linear(graph: Graph, group: Sequence[Node]) -> bool:
+    """Whether all that makes and reads the values of the group takes any matrix."""
+    members = set(group)
+    readers = {user for node in group for user in graph.users[node]}
+    return (
+        2 <= group[0].type.shape[-1] <= MOST_CHANNELS
+        and all(_makes(node) for node in group)
+        and all(user in members or _reads(user) for user in readers)
+        and all(_reads(user) for user in readers if isinstance(user, Conv | Gemm))
+        and any(isinstance(user, Conv | Gemm) for user in readers)
+    )
+
+
+def _makes(node: Node) -> bool:
+    if isinstance(node, Conv | Gemm) and not node.is_bare:
+        return False
+    if isinstance(node, Add) and (node.low, node.high) != (-math.inf, math.inf):
+        return False
+    return isinstance(node, Add | ReduceMean | AveragePool) or _reads(node)
+
+
+def _reads(node: Node) -> bool:
+    whole = isinstance(node, Gemm) or (isinstance(node, Conv) and node.group == 1)
+    return whole and takes_factors(node)
+
+
+def _stride(node: Node, samples: int) -> int:
+    channels = node.type.shape[-1]
+    enough = max(min(ROWS, ROWS_WORK // channels**2), ROWS_PER_CHANNEL * channels)
+    return max(1, samples * (node.type.size // channels) // enough)
+
+
+def _metrics(graph: Graph, node: Node, rows: Mapping[str, Array]) -> Iterator[Array]:
+    """``mean of w w' / variance`` over the channels of each reader, [C, C]."""
+    covariance = np.cov(rows[node.name].astype(np.float64), rowvar=False)
+    for user in graph.users[node]:
+        if isinstance(user, Conv | Gemm) and user.x is node:
+            w = user.w.value.astype(np.float64)  # type: ignore[attr-defined]
+            taps = w.reshape(-1, *w.shape[-2:])
+            variance = np.einsum("tio,ij,tjo->o", taps, covariance, taps, optimize=True)
+            weighted = taps / np.maximum(variance, TINY)
+            yield np.einsum("tio,tjo->ij", weighted, taps, optimize=True) / w.shape[-1]
+
+
+def descended(x: Array, noise: Array) -> Array | None:
+    """F [C, C] with a small J for the rows ``x`` [rows, C] and M = ``noise``; None where the search
+    leads nowhere.
+    """
+    descent = _Descent.start(x.astype(np.float32), noise)
+    if descent is None:
+        return None
+    steps = min(MOST_STEPS, STEPS_WORK // max(len(x) * x.shape[1] ** 2, 1))
+    size = FIRST_STEP
+    for _ in range(steps):
+        direction = descent.direction()
+        while size >= LEAST_STEP:
+            further = descent.moved(size * direction)
+            if further.cost < descent.cost:
+                descent, size = further, min(1.3 * size, LARGEST_STEP)
+                break
+            size /= 2
+    rounded = np.rint(descent.f / np.abs(descent.f).max() * GRID) / GRID
+    if np.linalg.cond(rounded) > LARGEST_CONDITION:
+        return None
+    return np.asarray(rounded, np.float32)
+
+
+@dataclass(frozen=True)
+class _Descent:
+    """``y`` [rows, C] = ``F^-1 x``, each channel of norm 1; ``metric`` = F' M F."""
+
+    y: Array
+    f: Array
+    metric: Array
+
+    @staticmethod
+    def start(x: Array, noise: Array) -> _Descent | None:
+        norms = _norms(x)
+        if not len(x) or norms.min(initial=math.inf) <= TINY:
+            return None
+        return _Descent(
+            x / norms.astype(np.float32), np.diag(norms), noise * np.outer(norms, norms)
+        )
+
+    @property
+    def cost(self) -> float:
+        return float(np.trace(self.metric))
+
+    def direction(self) -> Array:
+        """E [C, C] that lowers J at first order, its largest element 1."""
+        powers = self.y * _even_power(self.y, NORM - 2)
+        correlation = (powers.T @ self.y).astype(np.float64) / len(self.y)
+        gradient = np.diag(self.metric)[:, None] * correlation - self.metric
+        return np.asarray(-gradient / max(np.abs(gradient).max(), TINY))
+
+    def moved(self, e: Array) -> _Descent:
+        """With ``y + E y`` instead of ``y``, of norm 1 again."""
+        forward = np.eye(len(e)) + e
+        y = self.y @ forward.T.astype(np.float32)
+        norms = _norms(y)
+        back = np.linalg.inv(forward) * norms
+        return _Descent(y / norms.astype(np.float32), self.f @ back, back.T @ self.metric @ back)
+
+
+def _norms(y: Array) -> Array:
+    """The 12-norm of each channel over its rows."""
+    reach = np.maximum(np.abs(y).max(axis=0, initial=0.0), TINY).astype(np.float64)
+    shares = _even_power(y / reach.astype(np.float32), NORM)
+    return np.asarray(reach * shares.mean(axis=0, dtype=np.float64) ** (1 / NORM))
+
+
+def _even_power(values: Array, exponent: int) -> Array:
+    """By squaring: ``**`` takes a logarithm of each value."""
+    squares = values * values
+    result, rest = np.ones((), np.float32), exponent // 2
+    while rest:
+        result = result * squares if rest & 1 else result
+        squares, rest = squares * squares if rest > 1 else squares, rest >> 1
+    return np.asarray(result)

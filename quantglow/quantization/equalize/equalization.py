@@ -1,0 +1,255 @@
+"""Float graphs rescaled channel by channel, so that the channels of a tensor share its 256 steps.
+
+=================== ======================================================== ======================
+technique           where                                                    source
+=================== ======================================================== ======================
+equalize-channels   between convolutions: through Relu, Clip, depthwise      DFQ, 2019
+                    convolutions, additions, pooling
+smooth-activations  between a LayerNormalization and the products behind it,  SmoothQuant, 2022
+                    by a tap where others read it too (see ``taps``)
+mix-channels        between convolutions without activation: ``channel_mixing``  QuaRot, 2024
+align-inputs        between an input and convolutions: ``input_levels``
+fuse-functions      between a layer and a cheap function: ``fused_functions``
+=================== ======================================================== ======================
+
+Cross-layer equalization (Nagel et al., 2019, arXiv:1906.04721, section 4.1) and SmoothQuant (Xiao
+et al., 2022, arXiv:2211.10438) rest on one identity: for positive factors s by channel
+
+    W2 f(W1 x + b1) = (W2 s) f((W1 x + b1) / s),      f(z s) = s f(z)
+
+Since the weights of a channel have a scale of their own, ``W1 / s`` costs nothing, and neither does
+``W2 s`` behind a depthwise convolution.  Elsewhere ``W2 s`` makes rows of one scale differ, so that
+
+    s = a**alpha / w**(1 - alpha),     a: reach of the activation, w: of the weights that read it
+
+A bound [0, high] would become one for each channel.  Here it stays: the factors are chosen so that
+nothing within ``MARGIN`` times the calibrated reach meets it, which is also where 8 bits would end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Conv, Gemm, LayerNormalization, Mul
+from quantglow.quantization.equalize.changed_constants import Owner
+from quantglow.quantization.equalize.channel_groups import (
+    bounded,
+    channel_groups,
+    high_of,
+    takes_factors,
+)
+from quantglow.quantization.smoothing_scales import is_tap, tapped
+from quantglow.types import Array
+
+Factors = Mapping[str, Array]
+"""Value name -> the factor of each channel [C], or the matrix [C, C] of ``channel_mixing``: the old
+value is that times the new one."""
+
+MARGIN = 1.25
+"""How far beyond its calibrated reach a channel under a Clip may go before it is cut."""
+
+LARGEST_RATIO = 16.0
+"""Between the factors of a tensor: a channel that calibration hardly saw stays coarse."""
+
+ALPHA = 0.75
+SMOOTH_ALPHA = 0.5
+"""How much of the difference moves from the activations to the weights."""
+
+
+def factors_of(
+    graph: Graph,
+    reach: Mapping[str, Array],
+    techniques: Collection[str],
+    scarce: frozenset[str] = frozenset(),
+) -> Factors:
+    """The factors that ``techniques`` choose; ``reach``: value name -> max |x| by channel.
+
+    ``scarce``: values seen too rarely to know the reach of their channels; a group of those only
+    stays as it is.  So does a group with a value that is infinite somewhere, or that no sample
+    computed: it belongs to a branch that was not taken.
+    """
+    found: dict[str, Array] = {}
+    for group in groups_to_scale(graph, techniques):
+        names = {node.name for node in group}
+        known = {name for name in names & reach.keys() if np.isfinite(reach[name]).all()}
+        if known == names and not names <= scarce:
+            alpha = SMOOTH_ALPHA if _is_smooth(group) else ALPHA
+            chosen = _factors(graph, group, reach, alpha)
+            found |= {node.name: chosen for node in group}
+    return found
+
+
+def groups_to_scale(graph: Graph, techniques: Collection[str]) -> list[list[Node]]:
+    """The groups of values that ``techniques`` give factors."""
+    return [
+        group
+        for group in channel_groups(graph)
+        if ("smooth-activations" if _is_smooth(group) else "equalize-channels") in techniques
+    ]
+
+
+def _is_smooth(group: Sequence[Node]) -> bool:
+    return any(isinstance(node, LayerNormalization) or is_tap(node) for node in group)
+
+
+def _factors(
+    graph: Graph, group: Sequence[Node], reach: Mapping[str, Array], alpha: float
+) -> Array:
+    """float32 [C]; at most 1, the largest 1 where no bound asks for less."""
+    needs = [_relative(reach[n.name]) for n in group]
+    rows = [r for n in group for u in graph.users[n] if (r := _read_rows(n, u)) is not None]
+    logs = np.mean([np.log(need) for need in needs], axis=0)
+    if rows:
+        logs = alpha * logs - (1 - alpha) * np.mean([np.log(_relative(r)) for r in rows], axis=0)
+    chosen = np.exp(logs - logs.max())
+    for node in group:
+        if bounded(node):
+            least = np.minimum(MARGIN * reach[node.name] / high_of(node), 1.0)
+            chosen = np.maximum(chosen, least)
+    return np.asarray(chosen, np.float32)
+
+
+def _relative(reach: Array) -> Array:
+    """Of the largest, at least ``1 / LARGEST_RATIO``."""
+    top = float(reach.max(initial=0.0))
+    shares = reach.astype(np.float64) / top if top > 0 else np.ones(reach.shape)
+    return np.asarray(np.maximum(shares, 1 / LARGEST_RATIO))
+
+
+def _read_rows(value: Node, user: Node) -> Array | None:
+    """For each channel of ``value`` the largest weight that reads it, over the largest of the
+    weight's output; None where the weights of a channel have a scale of their own.
+    """
+    if isinstance(user, Conv) and user.x is value and takes_factors(user) and not user.depthwise:
+        return _rows(user.w, user.group)
+    if isinstance(user, Gemm) and user.x is value and takes_factors(user):
+        return _rows(user.w, 1)
+    return None
+
+
+def _rows(w: Any, group: int) -> Array:
+    """[C] from weights [..., C/group, O]."""
+    values = np.abs(w.value.reshape(-1, *w.value.shape[-2:])).max(axis=0)
+    shares = values / np.maximum(values.max(axis=0), np.finfo(np.float32).tiny)
+    by_group = shares.reshape(shares.shape[0], group, -1)
+    return np.asarray(by_group.max(axis=2).T.reshape(-1))
+
+
+def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | None = None) -> Graph:
+    """The same function with every value of ``factors`` divided by its factors, and all values of
+    its group (at another shape there may be others); taps are made where factors name them.
+
+    ``before``: what came of ``graph`` with other factors; the constants of nodes between the same
+    factors, found by identity, are taken from there, and nodes that all in all are the same.
+    """
+    graph = tapped(graph, factors)
+    factors = _by_group(graph, factors)
+    if not factors:
+        return graph
+    made: dict[Node, Node] = {}
+    owner = Owner.of(graph)
+    known = {node.name: node for node in before[0].nodes} if before else {}
+    for node in graph.nodes:
+        moved = node.with_operands(tuple(made[operand] for operand in node.operands))
+        if takes_factors(node):
+            twin = _twin(node, factors, *before) if before else None
+            moved = _like(moved, twin) if twin else _rescaled(node, moved, factors, owner)
+        made[node] = _known(moved, known.get(moved.name))
+    return graph.with_outputs(made[node] for _, node in graph.outputs)
+
+
+def unscalable(graph: Graph, factors: Factors) -> set[str]:
+    """Those values of ``factors`` that the graph has, but that cannot be rescaled in it: a Reshape
+    keeps channels apart at one shape and not at another.
+    """
+    graph = tapped(graph, factors)
+    return {node.name for node in graph.nodes} & factors.keys() - _by_group(graph, factors).keys()
+
+
+def _twin(node: Any, factors: Factors, graph: Graph, others: Factors) -> Node | None:
+    """The node of ``graph`` with the constants that these factors give, if it has them."""
+    same = all(factors.get(name) is others.get(name) for name in (node.name, node.x.name))
+    return graph.by_name(node.name) if same else None
+
+
+def _known(node: Node, known: Node | None) -> Node:
+    """``known`` where it is the same operator on the same operands, else the node."""
+    if known is None or type(known) is not type(node) or isinstance(node, Constant):
+        return node
+    pairs = zip(known.operands, node.operands, strict=False)
+    same = len(known.operands) == len(node.operands) and all(a is b for a, b in pairs)
+    return known if same and known.attributes() == node.attributes() else node
+
+
+def _like(node: Any, twin: Any) -> Node:
+    """The node with the constants of its twin."""
+    names = {LayerNormalization: ("gamma", "beta"), Mul: ("y",)}.get(type(node), ("w", "b"))
+    return replace(node, **{name: getattr(twin, name) for name in names})  # type: ignore[no-any-return]
+
+
+def _by_group(graph: Graph, factors: Factors) -> Factors:
+    found: dict[str, Array] = {}
+    for group in channel_groups(graph) if factors else ():
+        known = next((factors[node.name] for node in group if node.name in factors), None)
+        if known is not None:
+            found |= {node.name: known for node in group}
+    return found
+
+
+def _rescaled(node: Any, moved: Any, factors: Factors, owner: Owner) -> Node:
+    """The producer with factors in its constants."""
+    out = factors.get(node.name)
+    if isinstance(node, LayerNormalization):
+        factor = None if out is None else 1 / out.astype(np.float64)
+        return moved if factor is None else _normalization(node, moved, factor, owner)
+    read = factors.get(node.x.name)
+    if out is None and read is None:
+        return node if moved is node else moved  # type: ignore[no-any-return]
+    if isinstance(node, Mul):
+        return _tap(node, moved, out, read, owner)
+    w = node.w.value if read is None else _read_through(node, read)
+    changes = {"w": owner.constant(node, "w", w if out is None else divided(w, out))}
+    if node.b is not None and out is not None:
+        changes["b"] = owner.constant(node, "b", divided(node.b.value, out))
+    return replace(moved, **changes)  # type: ignore[no-any-return]
+
+
+def _read_through(node: Any, factors: Array) -> Array:
+    """Weights for the new values, of which the old are ``factors`` times."""
+    if factors.ndim == 1:
+        return np.asarray(node.w.value * by_row(factors, node))
+    return np.asarray(factors.astype(np.float64).T @ node.w.value)
+
+
+def divided(values: Array, factors: Array) -> Array:
+    """``values`` [..., C] over the factors."""
+    if factors.ndim == 1:
+        return np.asarray(values / factors)
+    return np.asarray(values @ np.linalg.inv(factors.astype(np.float64)).T)
+
+
+def _tap(node: Any, moved: Any, out: Array | None, read: Array | None, owner: Owner) -> Node:
+    y = node.y.value * (1 if read is None else read) / (1 if out is None else out)
+    return replace(moved, y=owner.constant(node, "y", y))  # type: ignore[no-any-return]
+
+
+def by_row(factors: Array, node: Conv | Gemm) -> Array:
+    """Factors in a shape that multiplies weights [..., C/group, O]."""
+    group = node.group if isinstance(node, Conv) else 1
+    if group == 1:
+        return factors[:, None]
+    return np.repeat(factors.reshape(group, -1).T, node.w.type.shape[-1] // group, axis=1)
+
+
+def _normalization(node: LayerNormalization, moved: Any, factor: Array, owner: Owner) -> Node:
+    gamma = factor if node.gamma is None else node.gamma.value * factor  # type: ignore[attr-defined]
+    changes = {"gamma": owner.constant(node, "gamma", gamma)}
+    if isinstance(node.beta, Constant):
+        changes["beta"] = owner.constant(node, "beta", node.beta.value * factor)
+    return replace(moved, **changes)  # type: ignore[no-any-return]

@@ -1,0 +1,172 @@
+"""Why an operator stays float.  Every operator is either here or in ``rules``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops import (
+    LRN,
+    Abs,
+    AveragePool,
+    BatchNormalization,
+    Concat,
+    Dequantize,
+    Div,
+    Elementwise,
+    Expand,
+    External,
+    Gather,
+    LayerNormalization,
+    Log,
+    LogSoftmax,
+    MatMul,
+    MaxPool,
+    Mul,
+    Neg,
+    Pad,
+    Pow,
+    PRelu,
+    Quantize,
+    Reciprocal,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceSum,
+    Relu,
+    Rescale,
+    Reshape,
+    Resize,
+    RowMap,
+    Scatter,
+    Slice,
+    Sqrt,
+    Table,
+    TopK,
+    Transpose,
+    Where,
+)
+from quantglow.ops.binary import Binary
+from quantglow.ops.contraction import Contraction
+from quantglow.profiling import Range
+from quantglow.quantization.smoothing_scales import is_tap
+
+NO_INT8_FORM: dict[type[Node], str] = {
+    Div: "a quotient of two tensors has no int8 form",
+    Pow: "a power of two tensors has no int8 form",
+    Where: "its two sides have no common int8 range",
+    LRN: "its divisor is a power of a sum of squares, which needs float",
+    LogSoftmax: "its result has no natural int8 range",
+    BatchNormalization: "it is not folded into a convolution",
+    ReduceSum: "sums have no int8 form; the mean has",
+    Quantize: "it is part of the model",
+    Dequantize: "it is part of the model",
+    Rescale: "it is part of the model",
+    Table: "it is part of the model",
+    External: "another runtime computes it",
+    Elementwise: "it computes a formula, integers or conditions in one step",
+    RowMap: "it computes on whole rows in float",
+    Scatter: "its two tensors have no common int8 range",
+    TopK: "its results are indices",
+}
+"""Operators without a rule, and the reason."""
+
+MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Slice, Transpose)
+KEEPS_PARAMS = (*MOVES, MaxPool, ReduceMax, ReduceMin)
+"""Operators that only move elements; their result has the parameters of their operands."""
+
+KEEPS_ZERO = (
+    *(*MOVES, MaxPool, AveragePool, ReduceMax, ReduceMin, ReduceMean, ReduceSum),
+    *(Abs, Neg, Relu, Sqrt, Mul),
+)
+"""Operators whose result is 0 where their operands are."""
+
+DIVISOR = "it is divided by or its logarithm is taken, and in int8 a small value is 0"
+
+
+def refusal(node: Node) -> str:
+    """Why this node cannot be int8, or an empty string."""
+    if isinstance(node, External):
+        return f"onnxruntime computes {node.op_type}: {node.reason}"
+    for kind in type(node).__mro__:
+        if kind in NO_INT8_FORM:
+            return NO_INT8_FORM[kind]
+    operands = node.operands[:1] if isinstance(node, Gather) else node.operands
+    if not all(value.type.dtype.is_float for value in (node, *operands)):
+        return "its tensors are not float"
+    if all(isinstance(o, Constant) for o in node.operands):
+        return "it depends on constants only"
+    if isinstance(node, Contraction):
+        return _contraction_refusal(node)
+    if is_tap(node):
+        return "it scales channels before they are rounded"
+    if isinstance(node, PRelu) and not isinstance(node.slope, Constant):
+        return "its slope is not constant"
+    return ""
+
+
+def _contraction_refusal(node: Contraction) -> str:
+    if not isinstance(node.w, Constant):
+        return "its weights are not constant"
+    if node.b is not None and not isinstance(node.b, Constant):
+        return "its bias is not constant"
+    return ""
+
+
+def normalizations(graph: Graph, floats: Set[Node]) -> list[Node]:
+    """Those whose operand is there in float for nothing, or whose result only leaves the graph.
+
+    They divide by the deviation of a row, and few very large values make the steps of all coarse.
+    """
+    found: set[Node] = set()
+    for node in graph.compute_nodes():
+        if not isinstance(node, LayerNormalization) or node in floats:
+            continue
+        x = node.x
+        while isinstance(x, Reshape | Transpose):
+            x = x.x
+        free = isinstance(x, (Input, Binary, Contraction, MatMul)) or x in floats or x in found
+        if free or not graph.users[node]:
+            found.add(node)
+    return [node for node in graph.compute_nodes() if node in found]
+
+
+def divisors(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> list[Node]:
+    """The nodes whose int8 code of 0 would make a reader among ``floats`` infinite.
+
+    Values that reach such a reader only through operators that keep 0 are among them.
+    """
+    found: set[Node] = set()
+    for node in reversed(graph.compute_nodes()):
+        readers = graph.users[node]
+        unbounded = any(
+            (user in floats and _is_infinite_at_zero(user, node))
+            or (user in found and isinstance(user, KEEPS_ZERO))
+            for user in readers
+        )
+        if unbounded and not _is_safe_product(node, floats | found >= set(readers), ranges):
+            found.add(node)
+    return [node for node in graph.compute_nodes() if node in found]
+
+
+def _is_safe_product(node: Node, gives_float: bool, ranges: Mapping[Node, Range]) -> bool:
+    """A matrix product that stores no integers, or whose float result has zeros too."""
+    if not isinstance(node, (Contraction, MatMul)):
+        return False
+    return gives_float or (node in ranges and ranges[node].low <= 0 <= ranges[node].high)
+
+
+def _is_infinite_at_zero(reader: Node, x: Node) -> bool:
+    match reader:
+        case Div(y=divisor):
+            return x is divisor
+        case Log() | Reciprocal():
+            return True
+        case Pow(x=base, y=Constant(value=exponents)):
+            return x is base and bool(np.any(exponents < 0))
+        case Pow(x=base):
+            return x is base
+    return False

@@ -1,0 +1,296 @@
+"""Operators whose rounding int8 networks suffer from most, for what float costs there.
+
+1. What stands between the matrix products of a recurrent cell (LSTM, GRU, RNN).  Its state comes
+   back in the next step with all that was rounded; it is a few hundred elements beside products of
+   as many squared.
+2. What a square root is taken of: near 0 its 256 steps give 16 roots.  So is the reciprocal of one.
+   What a logarithm is taken of, with the linear steps before it: a spectrum spans more decades.
+3. A part of a float value that is much narrower than the whole: the hidden state beside the cell
+   state in one tensor.  It is cut out first, then rounded in steps of its own.
+4. A Concat of results, whose parts would share the steps of the widest.
+5. A Fourier or constant-Q transform, with the filters and moves that prepare its samples, what
+   makes powers of its bins, and the first products that read these: the bins of a signal span more
+   decades than 256 steps.
+6. The condition of a branch, with what leads to it alone: int8 saturates where calibration ended,
+   and a branch whose threshold lies beyond would never be taken.
+7. The box decoder of a detector, where it takes the mean of distributions of distances: from the
+   logits on, boxes and scores have steps of their own.
+8. A value that is rounded to decide a length (durations of speech, counts), with what leads to it
+   alone: an error of a step is a frame more or less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter.choices import branches_of
+from quantglow.ops import (
+    Abs,
+    Add,
+    Ceil,
+    Clip,
+    Concat,
+    Conv,
+    Elementwise,
+    External,
+    Floor,
+    Gather,
+    HardSigmoid,
+    LayerNormalization,
+    Log,
+    MatMul,
+    Mul,
+    Pad,
+    Pow,
+    Reciprocal,
+    ReduceMax,
+    ReduceMean,
+    ReduceMin,
+    ReduceSum,
+    Reshape,
+    Sigmoid,
+    Slice,
+    Sqrt,
+    Sub,
+    Tanh,
+    Transpose,
+)
+from quantglow.ops.binary import Binary
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.unary import Unary
+from quantglow.profiling import Range
+from quantglow.quantization.plan.detection_heads import box_decoders
+from quantglow.quantization.plan.spectra import transforms
+
+RECURRENT = "it is between the products of a recurrent cell, whose roundings come back"
+ROOT = "a square root is taken of it: near 0, 256 steps give 16 roots"
+LOGARITHM = "a logarithm is taken of it: 256 steps span two decades only"
+NARROW = "it is narrower than what it is cut out of, and rounded afterwards"
+RESULTS = "it joins results, each of its own range"
+CONDITION = "it decides which branch is taken, also beyond the range that calibration saw"
+SPECTRUM = "it makes or reads a spectrum, which spans more decades than 256 steps"
+
+BOXES = "it decodes boxes and scores, whose logits have no common steps"
+LENGTH = "it decides a length: rounded, it would be a step longer or shorter"
+
+GATES = (HardSigmoid, Sigmoid)
+ARITHMETIC = (*GATES, Mul, Sub, Tanh)
+LOOKS = (Reshape, Slice, Transpose)
+CELL_PARTS = (*LOOKS, Binary, Unary)
+UNDER_ROOTS = (*LOOKS, Binary, ReduceMean, ReduceSum)
+UNDER_LOGARITHMS = (*UNDER_ROOTS, Clip, Concat, Contraction, MatMul, Sqrt)
+BEFORE_SPECTRA = (*LOOKS, Binary, Concat, Gather, Pad)
+ROUNDINGS = (Ceil, Floor)
+ROUNDING_STEPS = ("ceil", "floor", "int32", "int64", "rint")
+BEHIND_ROUNDINGS = (*LOOKS, Binary, Clip, Concat, ReduceMax, ReduceMin, ReduceSum)
+BEFORE_ROUNDINGS = (*CELL_PARTS, Contraction, LayerNormalization, MatMul, ReduceMean, ReduceSum)
+BEHIND_SPECTRA = (*LOOKS, Abs, Binary, Concat, Pow, ReduceMean, ReduceSum, Sqrt)
+
+NARROWER = 2.0
+"""Range of a whole over that of its part, from which the part is cut out first."""
+
+
+def sensitive(
+    graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]
+) -> Iterator[tuple[Node, str]]:
+    """Nodes that should be float, each with the reason; ``floats`` are so already."""
+    for node in with_feeders(graph, cells(graph), CELL_PARTS):
+        yield node, RECURRENT
+    for node in with_feeders(graph, roots(graph), UNDER_ROOTS):
+        yield node, ROOT
+    logarithms = [node for node in graph.compute_nodes() if isinstance(node, Log)]
+    for node in with_feeders(graph, logarithms, UNDER_LOGARITHMS):
+        yield node, LOGARITHM
+    for node in narrow_parts(graph, floats, ranges):
+        yield node, NARROW
+    for node in joined_results(graph):
+        yield node, RESULTS
+    for node in spectra(graph):
+        yield node, SPECTRUM
+    for node in conditions(graph, floats):
+        yield node, CONDITION
+    for node in box_decoders(graph):
+        yield node, BOXES
+    for node in with_feeders(graph, lengths(graph), BEFORE_ROUNDINGS):
+        yield node, LENGTH
+
+
+def with_feeders(
+    graph: Graph,
+    nodes: Iterable[Node],
+    kinds: tuple[type[Node], ...],
+    others: Set[Node] = frozenset(),
+) -> list[Node]:
+    """The nodes, and those of ``kinds``, or among ``others``, that only such nodes read."""
+    found = set(nodes)
+    outputs = {node for _, node in graph.outputs}
+    for node in reversed(graph.compute_nodes()):
+        readers = graph.users[node]
+        fed = readers and node not in outputs and all(user in found for user in readers)
+        if fed and (isinstance(node, kinds) or node in others):
+            found.add(node)
+    return [node for node in graph.compute_nodes() if node in found]
+
+
+def cells(graph: Graph) -> set[Node]:
+    """States of recurrent cells, and what leads from one state of a cell to another.
+
+    LSTM   c' = sigmoid(f) c + sigmoid(i) tanh(g),   h' = sigmoid(o) tanh(c')
+    GRU    h' = n + sigmoid(z) (h - n)  or  (1 - sigmoid(z)) n + sigmoid(z) h,  n = tanh(…)
+    RNN    h' = tanh(x W + h R + b)
+
+    A first step is shorter where its state is known to be 0; it is found from the second one.
+    """
+    nodes = graph.compute_nodes()
+    found = {node for node in nodes if is_gated_sum(node)} | set(simple_states(nodes))
+    count = -1
+    while count != len(found):
+        count = len(found)
+        found.update(o for node in tuple(found) for o in node.operands if isinstance(o, ARITHMETIC))
+        found.update(node for node in nodes if is_state(node, found))
+    return found
+
+
+def is_gated_sum(node: Node) -> bool:
+    """Whether a node sums what gates let through, and some Tanh is among it."""
+    if not isinstance(node, Add):
+        return False
+    factors = [*factors_of(node.x), *factors_of(node.y)]
+    return any(isinstance(f, GATES) for f in factors) and any(isinstance(f, Tanh) for f in factors)
+
+
+def is_state(node: Node, cell: Set[Node]) -> bool:
+    """Whether it is tanh(c') of a cell, or that behind a gate."""
+    if isinstance(node, Tanh):
+        return node.x in cell
+    operands = node.operands if isinstance(node, Mul) else ()
+    gated = any(isinstance(o, GATES) for o in operands)
+    return gated and any(isinstance(o, Tanh) and o in cell for o in operands)
+
+
+def simple_states(nodes: Sequence[Node]) -> Iterator[Node]:
+    """Those of an RNN: tanh of sums of two products, one of which is shared by all steps."""
+    sums = {node: summed_products(node.x) for node in nodes if isinstance(node, Tanh)}
+    recurrent = set().union(*(terms for terms in sums.values() if len(terms) > 1))
+    return (node for node, terms in sums.items() if terms & recurrent)
+
+
+def factors_of(node: Node) -> Iterator[Node]:
+    """What products and differences come from; the node itself where it is neither."""
+    if isinstance(node, Mul | Sub):
+        for operand in node.operands:
+            yield from factors_of(operand)
+    else:
+        yield node
+
+
+def summed_products(node: Node) -> set[Node]:
+    """The matrix products that a sum is made of."""
+    if isinstance(node, Contraction | MatMul):
+        return {node}
+    if isinstance(node, LOOKS):
+        return summed_products(node.operands[0])
+    if isinstance(node, Add):
+        return summed_products(node.x) | summed_products(node.y)
+    return set()
+
+
+def roots(graph: Graph) -> Iterator[Node]:
+    """Square roots, and reciprocals of such."""
+    for node in graph.compute_nodes():
+        if isinstance(node, Sqrt) or (isinstance(node, Reciprocal) and isinstance(node.x, Sqrt)):
+            yield node
+
+
+def narrow_parts(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> Iterator[Node]:
+    """Slices of values that are not rounded yet, narrower than these."""
+    found: set[Node] = set()
+    for node in graph.compute_nodes():
+        if not isinstance(node, Slice) or node not in ranges or node.x not in ranges:
+            continue
+        is_float = isinstance(node.x, Input) or node.x in floats or node.x in found
+        if is_float and width(ranges[node]) * NARROWER <= width(ranges[node.x]):
+            found.add(node)
+            yield node
+
+
+def width(seen: Range) -> float:
+    """Of what int8 stands for: 0 is always in it."""
+    return seen.union(Range(0.0, 0.0)).width
+
+
+def spectra(graph: Graph) -> list[Node]:
+    """Fourier transforms, the filters and moves that only they read, and what is computed of them
+    alone, up to the first products."""
+    found = transforms(graph)
+    products: set[Node] = set()
+    for node in graph.compute_nodes():
+        computed = [o for o in node.operands if not isinstance(o, Constant)]
+        if computed and found.issuperset(computed):
+            if isinstance(node, BEHIND_SPECTRA):
+                found.add(node)
+            elif isinstance(node, Contraction | MatMul):
+                products.add(node)
+    filters = {node for node in graph.compute_nodes() if is_filter(node)} if found else set()
+    return with_feeders(graph, found | products, BEFORE_SPECTRA, filters)
+
+
+def is_filter(node: Node) -> bool:
+    """Whether a Conv filters one signal, as those that halve a sampling rate do."""
+    return isinstance(node, Conv) and node.x.type.shape[-1] == node.type.shape[-1] == 1
+
+
+def conditions(graph: Graph, floats: Set[Node]) -> list[Node]:
+    """Conditions of branches, with the operators before them, up to products, that nothing in int8
+    reads."""
+    found = {branch.condition for branch in branches_of(graph)}
+    for node in reversed(graph.compute_nodes() if found else []):
+        readers = set(graph.users[node])
+        leads = readers & found and all(user in found or user in floats for user in readers)
+        if leads and not isinstance(node, Contraction | MatMul):
+            found.add(node)
+    return [node for node in graph.compute_nodes() if node in found]
+
+
+def lengths(graph: Graph) -> set[Node]:
+    """Roundings to whole numbers that are summed, or that another runtime reads, as those of
+    durations are.
+    """
+    deciding: set[Node] = set()
+    for node in reversed(graph.compute_nodes()):
+        leads_on = isinstance(node, (Elementwise, *ROUNDINGS, *BEHIND_ROUNDINGS))
+        decides = leads_on and not deciding.isdisjoint(graph.users[node])
+        if decides or isinstance(node, ReduceSum | External):
+            deciding.add(node)
+    return {node for node in deciding if is_rounding(node)}
+
+
+def is_rounding(node: Node) -> bool:
+    """Whether a node rounds floats to whole numbers."""
+    if isinstance(node, Elementwise) and any(not o.type.dtype.is_float for o in node.args):
+        return False
+    return isinstance(node, ROUNDINGS) or (
+        isinstance(node, Elementwise)
+        and any(part.op in ROUNDING_STEPS for part in node.expression.parts())
+    )
+
+
+def joined_results(graph: Graph) -> list[Node]:
+    """Concats that lead to results only, with the moves between."""
+    outputs = {node for _, node in graph.outputs}
+    leaving: set[Node] = set()
+    for node in reversed(graph.compute_nodes()):
+        readers = graph.users[node]
+        leaves = all(user in leaving for user in readers) if readers else node in outputs
+        if leaves and isinstance(node, (Concat, *LOOKS)):
+            leaving.add(node)
+    return [node for node in graph.compute_nodes() if node in leaving and leads(node, leaving)]
+
+
+def leads(node: Node, leaving: Set[Node]) -> bool:
+    """Whether the node is such a Concat, or moves the result of one."""
+    if isinstance(node, Concat):
+        return any(not isinstance(part, Constant) for part in node.parts)
+    return node.operands[0] in leaving and leads(node.operands[0], leaving)

@@ -1,0 +1,179 @@
+"""Which activations are int16 instead of int8.
+
+int16 is symmetric (zero point 0), with weights of int8 and sums of int32 as for int8.  No sum may
+overflow for any int16 input, calibrated or not: where the weights of a channel are too many or
+too large for that, their scale is enlarged (see ``params.quantize_weights``).  Operators that have
+no exact int16 form, or whose sums cannot be proved, keep what they read in int8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from quantglow.errors import OptionError
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops import AveragePool, Clip, MatMul, ReduceMean, Relu, Softmax
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile, Range
+from quantglow.quantization.plan.functions import function_of
+from quantglow.quantization.plan.params import int16_element
+from quantglow.quantization.plan.plan import Plan
+from quantglow.quantization.plan.scope import known_names, matching
+from quantglow.quantization.plan.tensor_ranges import tensor_ranges
+from quantglow.types import DType
+
+AUTO = ("auto",)
+"""Instead of names: see ``choose_int16``."""
+
+LARGEST_SUM = DType.I32.limits[1]
+LARGEST_INT16 = -DType.I16.limits[0]
+LARGEST_INT8 = 255
+"""Distances from the zero point."""
+
+
+def with_named_int16(
+    plan: Plan,
+    profile: Profile,
+    config: QuantizationConfig,
+    imported: Graph | None = None,
+    strict: bool = True,
+) -> Plan:
+    """The plan with the values that ``config.int16_activations`` names, and all that share their
+    types, in int16.
+
+    Raises ``OptionError`` for an entry that matches no value or, if ``strict``, none that can be
+    int16.
+    """
+    if config.int16_activations in ((), AUTO):
+        return plan
+    ranges = ranges_for_int16(plan.graph, profile, config)
+    names = value_names(plan.graph, imported)
+    for entry in config.int16_activations:
+        found = matching(entry, names, validate=False, option="int16_activations")
+        if not found:
+            raise OptionError(
+                f"int16_activations: {entry!r} matches no value of the optimized graph. Remedy: "
+                "give the name of a value, a glob, or 're:' and a regular expression."
+            )
+        plan = _with_entry(plan, ranges, entry, found, strict)
+    return plan
+
+
+def named_values(
+    graph: Graph, config: QuantizationConfig, imported: Graph | None = None
+) -> set[Node]:
+    """The values that ``config.int16_activations`` names, whether they can be int16 or not."""
+    if config.int16_activations == AUTO:
+        return set()
+    names = value_names(graph, imported)
+    entries = config.int16_activations
+    return {n for entry in entries for n in matching(entry, names, validate=False)}
+
+
+def value_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
+    """Every name a user may know of a value: of inputs and of what operators compute."""
+    return {node.name: node for node in graph.inputs} | known_names(graph, imported)
+
+
+def _with_entry(
+    plan: Plan, ranges: Mapping[Node, Range], entry: str, found: Sequence[Node], strict: bool
+) -> Plan:
+    """The plan with all values in int16 that an entry matched and that can be; one at least if
+    ``strict``.
+    """
+    problems: dict[Node, str] = {}
+    for node in found:
+        problems[node] = int16_refusal(plan, node)
+        plan = plan if problems[node] else with_int16(plan, ranges, [node])
+    if strict and all(problems.values()):
+        raise OptionError(
+            f"int16_activations: {entry!r} matches {found[0].name!r}, which cannot be int16: "
+            f"{problems[found[0]]}. Remedy: leave it out."
+        )
+    return plan
+
+
+def with_int16(plan: Plan, ranges: Mapping[Node, Range], chosen: Iterable[Node]) -> Plan:
+    """The plan with the groups of the ``chosen`` values in int16."""
+    reaches = {plan.groups[node]: 0.0 for node in chosen}
+    for node, seen in ranges.items():
+        root = plan.groups.get(node)
+        if root in reaches:
+            reaches[root] = max(reaches[root], -seen.low, seen.high)
+    elements = {root: int16_element(reach) for root, reach in reaches.items()}
+    changed = {n: elements[root] for n, root in plan.groups.items() if root in elements}
+    return replace(plan, elements={**plan.elements, **changed}) if changed else plan
+
+
+def ranges_for_int16(
+    graph: Graph, profile: Profile, config: QuantizationConfig
+) -> dict[Node, Range]:
+    """All that the profile saw: int16 has steps to spare, and nothing to gain by clipping."""
+    return tensor_ranges(graph, profile, replace(config, calibrate_method="minmax"))
+
+
+def int16_refusal(plan: Plan, value: Node) -> str:
+    """Why a value cannot be int16 beside those that are, or an empty string."""
+    members = group_of(plan, value)
+    if not any(is_stored(plan, member) for member in members):
+        return "it is not stored as integers"
+    readers = dict.fromkeys(r for m in members for r in plan.graph.users[m] if plan.is_int8(r))
+    for reader in readers:
+        wide = [o in members or is_int16(plan, o) for o in reader.operands]
+        if problem := reader_refusal(reader, sum(wide)):
+            return f"{reader.op} {reader.name!r} {problem}"
+    return ""
+
+
+def is_int16(plan: Plan, value: Node) -> bool:
+    return value in plan.elements and plan.elements[value].dtype is DType.I16
+
+
+def group_of(plan: Plan, value: Node) -> list[Node]:
+    """The values that have the same element type as this one."""
+    root = plan.groups.get(value)
+    return [] if root is None else [n for n, other in plan.groups.items() if other is root]
+
+
+def is_stored(plan: Plan, value: Node) -> bool:
+    """Whether a value exists as integers: an operator gives them, or they are made for a reader."""
+    if isinstance(value, Constant):
+        return False
+    if isinstance(value, Input) or not plan.is_int8(value):
+        return any(plan.is_int8(reader) for reader in plan.graph.users[value])
+    return value in plan.integer_results and not is_skipped(plan, value)
+
+
+def is_skipped(plan: Plan, value: Node) -> bool:
+    """Whether an int8 value lies inside chains of functions, each of which is one table (see
+    ``functions.composed``): it is never rounded.
+    """
+    readers = plan.graph.users[value]
+    if function_of(value) is None or is_int16(plan, value) or not readers:
+        return False
+    if any(output is value for _, output in plan.graph.outputs):
+        return False
+    # A Clip or Relu may pass on what it reads.
+    tables = (r for r in readers if plan.is_int8(r) and not isinstance(r, Clip | Relu))
+    return sum(function_of(r) is not None for r in tables) == len(readers)
+
+
+def reader_refusal(reader: Node, wide: int) -> str:
+    """Why an integer operator cannot read ``wide`` operands of int16, or an empty string."""
+    terms = 0
+    match reader:
+        case Softmax():
+            return "has a table of 256 powers"
+        case MatMul() if wide > 1:
+            return "would multiply int16 by int16, and its sums overflow"
+        case MatMul():
+            # Of two activations nothing is known but their types.
+            terms = reader.x.type.shape[-1] * LARGEST_INT8
+        case ReduceMean():
+            terms = reader.count
+        case AveragePool():
+            terms = math.prod(reader.kernel)
+    return "has sums too long for int32" if terms * LARGEST_INT16 > LARGEST_SUM else ""

@@ -1,0 +1,333 @@
+"""What runs in int8, and with which parameters.  Decided on the float graph, before any rewriting.
+
+1. A node is int8 if its op has a rule, its tensors have ranges, and the user did not exclude it.
+2. The tail stays float: what only moves or finishes the results of the last matrix products.
+3. So do the head, what scales and shifts an input, and a divisor: its small values would become 0.
+4. A connected group of int8 nodes that only move or combine elements is not worth its conversions.
+5. Values that must share parameters (through pooling, Concat, Reshape, …) form groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.interpreter.choices import in_branches
+from quantglow.lazy import cached_property
+from quantglow.ops import (
+    Add,
+    Clip,
+    Concat,
+    Conv,
+    Div,
+    LayerNormalization,
+    LogSoftmax,
+    MatMul,
+    Mul,
+    PRelu,
+    Relu,
+    Reshape,
+    Slice,
+    Softmax,
+    Sub,
+    Transpose,
+)
+from quantglow.ops.binary import Binary
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.unary import Unary
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile, Range
+from quantglow.profiling.specials import Specials, text_of
+from quantglow.quantization.plan.eligibility import (
+    DIVISOR,
+    KEEPS_PARAMS,
+    MOVES,
+    divisors,
+    normalizations,
+    refusal,
+)
+from quantglow.quantization.plan.float_heuristics import sensitive
+from quantglow.quantization.plan.params import activation_element
+from quantglow.quantization.plan.scope import excluded_nodes
+from quantglow.quantization.plan.tensor_ranges import special_values, tensor_ranges
+from quantglow.types import DType, ElementType
+
+PRODUCTS = (Contraction, MatMul)
+"""Operators whose int32 sums give float32 directly where nobody reads integers."""
+
+LIGHT = (*MOVES, Unary, Binary, PRelu)
+"""Operators too cheap to pay for conversions from and to float."""
+
+CHOOSY = (Binary, Reshape, Transpose, LayerNormalization)
+"""Operators that are int8 for the sake of their readers only."""
+
+TAIL = (Unary, Reshape, Transpose, Slice, Concat)
+MASKED = -1e4
+"""Exporters hide attention scores by adding or choosing this, or something lower."""
+
+UNTAKEN = "no calibration sample took this branch"
+RAISED = "int8 would lose more accuracy than max_drop allows"
+
+EXTREME_RATIO = 16.0
+"""A Concat part whose range is narrower by more keeps its own scale for its other readers."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """``reasons`` says for each float node why; ``elements`` gives the type of each integer value.
+
+    ``groups``: a representative of the values that have the same type as this one.
+    """
+
+    graph: Graph
+    reasons: Mapping[Node, str]
+    elements: Mapping[Node, ElementType]
+    groups: Mapping[Node, Node]
+    quantize_output: bool
+
+    def is_int8(self, node: Node) -> bool:
+        """Whether the node computes on int8 operands."""
+        return not isinstance(node, Constant) and node.operands != () and node not in self.reasons
+
+    def precision(self, node: Node) -> str:
+        """``float``, or the width of the integers the node gives: ``int8`` or ``int16``; ``int8``
+        too where it gives float32 from integers."""
+        if not self.is_int8(node):
+            return "float"
+        wide = node in self.integer_results and self.elements[node].dtype is DType.I16
+        return "int16" if wide else "int8"
+
+    @cached_property
+    def integer_results(self) -> frozenset[Node]:
+        """int8 nodes that store integers; the others (matrix products only) give float32."""
+        outputs = {node for _, node in self.graph.outputs} if self.quantize_output else set()
+        found: set[Node] = set()
+        for node in reversed(self.graph.nodes):
+            if not self.is_int8(node):
+                continue
+            readers = self.graph.users[node]
+            if (
+                not isinstance(node, PRODUCTS)
+                or node in outputs
+                or any(self._reads_int8(user, node, found) for user in readers)
+            ):
+                found.add(node)
+        return frozenset(found)
+
+    def _reads_int8(self, user: Node, node: Node, storing: set[Node]) -> bool:
+        if not self.is_int8(user):
+            return False
+        # A Conv with a float result adds its residual in float.
+        float_residual = isinstance(user, Conv) and user not in storing and node is not user.x
+        return not float_residual
+
+
+def make_plan(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig,
+    imported: Graph | None = None,
+    chosen: Mapping[str, Range] | None = None,
+    raised: Collection[str] = (),
+) -> Plan:
+    """The plan for ``graph``; ``chosen``: ranges that count instead of the configured method's.
+
+    ``raised``: operators that accuracy control keeps in float.
+
+    Raises ``IgnoredScopeError``.
+    """
+    ranges = tensor_ranges(graph, profile, config)
+    ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
+    reasons = excluded_nodes(graph, config, imported)
+    reasons |= {n: RAISED for n in graph.compute_nodes() if n.name in raised}
+    reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
+    special = special_values(graph, profile)
+    for node in graph.compute_nodes():
+        own = f"its values include {text_of(special[node])}" if node in special else ""
+        reason = reasons.get(node) or own or refusal(node) or _range_refusal(node, ranges, special)
+        if reason:
+            reasons[node] = reason
+    if not config.quantize_output:
+        for node in _tail(graph):
+            reasons.setdefault(node, "finishes the output in float")
+    for node in _head(graph):
+        reasons.setdefault(node, "prepares an input: in float, it is rounded once")
+    for node, reason in sensitive(graph, reasons.keys(), ranges):
+        reasons.setdefault(node, reason)
+    for node in divisors(graph, reasons.keys(), ranges):
+        reasons.setdefault(node, DIVISOR)
+    for node in normalizations(graph, reasons.keys()):
+        reasons[node] = "its operand comes in float, and in int8 would be rounded once more"
+    for node in _read_as_float(graph, reasons):
+        reasons[node] = "all that reads it is float"
+    for node in _not_worth_it(graph, reasons):
+        reasons[node] = "no int8 operator next to it is worth the conversions"
+    groups = _groups(graph, ranges, reasons)
+    elements = _elements(ranges, groups, config.symmetric)
+    return Plan(graph, reasons, elements, groups, config.quantize_output)
+
+
+def _untaken(graph: Graph, profile: Profile) -> list[Node]:
+    """Nodes of branches whose values the profile does not know."""
+    floats = (node for node in graph.compute_nodes() if node.type.dtype.is_float)
+    unknown = [node for node in floats if node.name not in profile.histograms]
+    inside = in_branches(graph) if unknown else frozenset()
+    return [node for node in unknown if node in inside]
+
+
+def _range_refusal(
+    node: Node, ranges: Mapping[Node, Range], special: Mapping[Node, Specials]
+) -> str:
+    """Why the ranges of its tensors keep the node float, or an empty string."""
+    values = [v for v in (node, *node.operands) if v.type.dtype.is_float]
+    for value in values:
+        if value in special:
+            what = "constant" if isinstance(value, Constant) else "operand"
+            return f"its {what} {value.name!r} includes {text_of(special[value])}"
+        if value not in ranges and isinstance(value, Constant):
+            return f"its constant {value.name!r} has no finite range"
+        if value not in ranges:
+            return f"the profile has no range for {value.name!r}"
+    if isinstance(node, Binary | Softmax) and any(ranges[v].low <= MASKED for v in values):
+        return "a mask is among its values: 256 steps would tell nothing else apart"
+    return ""
+
+
+def _tail(graph: Graph) -> list[Node]:
+    """Cheap nodes behind the last matrix products, that lead to graph outputs only."""
+    leading: set[Node] = set()
+    for node in reversed(graph.compute_nodes()):
+        is_last = all(user in leading for user in graph.users[node])
+        if is_last and isinstance(node, (*TAIL, Softmax, LogSoftmax)):
+            leading.add(node)
+    tail: set[Node] = set()
+    for node in graph.nodes:
+        fed = all(isinstance(o, (*PRODUCTS, Constant)) or o in tail for o in node.operands)
+        if node in leading and (fed or isinstance(node, Softmax | LogSoftmax)):
+            tail.add(node)
+    return [node for node in graph.nodes if node in tail]
+
+
+def _head(graph: Graph) -> list[Node]:
+    """What scales and shifts an input by Constants, before it is rounded."""
+    inputs, found = set[Node](graph.inputs), list[Node]()
+    for node in graph.compute_nodes():
+        computed = [operand for operand in node.operands if not isinstance(operand, Constant)]
+        if len(computed) == 1 and computed[0] in inputs:
+            if isinstance(node, Transpose | Mul | Add | Sub | Div):
+                inputs.add(node)
+            if isinstance(node, Mul | Add | Sub | Div) and node.type == computed[0].type:
+                found.append(node)
+    return found
+
+
+def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:
+    """Sums, products and other layouts of what only float operators read: int8 would add a
+    rounding, and save none.
+
+    The residual sum before a normalization is one, with its few very large values.
+    """
+    floats, found = set(reasons), []
+    for node in reversed(graph.compute_nodes()):
+        readers = graph.users[node]
+        light = isinstance(node, CHOOSY) and node not in reasons
+        if light and readers and all(user in floats for user in readers):
+            floats.add(node)
+            found.append(node)
+    return found
+
+
+def _not_worth_it(graph: Graph, reasons: Mapping[Node, str]) -> Iterator[Node]:
+    """int8 nodes in connected groups of light nodes only."""
+    nodes = [n for n in graph.compute_nodes() if n not in reasons]
+    groups = UnionFind(nodes)
+    for node in nodes:
+        for operand in node.operands:
+            if operand in groups:
+                groups.join(node, operand)
+    worthy = {groups.find(n) for n in nodes if not isinstance(n, LIGHT)}
+    return (n for n in nodes if groups.find(n) not in worthy)
+
+
+def _groups(
+    graph: Graph, ranges: Mapping[Node, Range], reasons: Mapping[Node, str]
+) -> dict[Node, Node]:
+    """For each value with a range the representative of those that share its parameters."""
+    groups = UnionFind(ranges)
+    for node in graph.compute_nodes():
+        if node not in reasons:
+            for operand in _sharing(node, graph, ranges, reasons):
+                groups.join(node, operand)
+    return {node: groups.find(node) for node in ranges}
+
+
+def _elements(
+    ranges: Mapping[Node, Range], groups: Mapping[Node, Node], symmetric: bool
+) -> dict[Node, ElementType]:
+    """One element type for each group of values that share parameters."""
+    seen: dict[Node, Range] = {}
+    for node, own in ranges.items():
+        root = groups[node]
+        seen[root] = seen[root].union(own) if root in seen else own
+    elements = {root: activation_element(r, symmetric) for root, r in seen.items()}
+    return {node: elements[groups[node]] for node in ranges}
+
+
+def _sharing(
+    node: Node, graph: Graph, ranges: Mapping[Node, Range], reasons: Mapping[Node, str]
+) -> list[Node]:
+    """The operands that should have the parameters of the node's result."""
+    if isinstance(node, Concat):
+        return [p for p in node.parts if not _keeps_own_scale(p, node, graph, ranges, reasons)]
+    if isinstance(node, KEEPS_PARAMS):
+        return [operand for operand in node.operands if operand.type.dtype.is_float]
+    if isinstance(node, Relu | Clip) and clips_nothing(node, ranges[node.x]):
+        return [node.x]
+    return []
+
+
+def clips_nothing(node: Relu | Clip, x: Range) -> bool:
+    """Whether a Relu or Clip leaves every value of the range as it is."""
+    low, high = (0.0, float("inf")) if isinstance(node, Relu) else (node.low, node.high)
+    return low <= x.low and x.high <= high and low <= 0 <= high
+
+
+def _keeps_own_scale(
+    part: Node,
+    concat: Concat,
+    graph: Graph,
+    ranges: Mapping[Node, Range],
+    reasons: Mapping[Node, str],
+) -> bool:
+    """Whether a part is so narrow that its other int8 readers deserve a finer scale."""
+    others = [u for u in graph.users[part] if u is not concat and u not in reasons]
+    own, whole = _with_zero(ranges[part]).width, _with_zero(ranges[concat]).width
+    return bool(others) and 0 < own * EXTREME_RATIO < whole
+
+
+def _with_zero(seen: Range) -> Range:
+    return seen.union(Range(0.0, 0.0))
+
+
+class UnionFind:
+    """Disjoint sets of nodes."""
+
+    def __init__(self, nodes: Iterator[Node] | Mapping[Node, object] | list[Node]) -> None:
+        self.parents = {node: node for node in nodes}
+
+    def __contains__(self, node: Node) -> bool:
+        return node in self.parents
+
+    def find(self, node: Node) -> Node:
+        """The representative of the node's set."""
+        root = node
+        while self.parents[root] is not root:
+            root = self.parents[root]
+        while self.parents[node] is not root:
+            self.parents[node], node = root, self.parents[node]
+        return root
+
+    def join(self, one: Node, other: Node) -> None:
+        self.parents[self.find(other)] = self.find(one)

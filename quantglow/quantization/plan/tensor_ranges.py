@@ -1,0 +1,141 @@
+"""The range of every value before anything is decided by trial: what calibration saw, less what its
+readers cannot tell apart, and more where it saw little.
+
+HardSwish gives 0 for everything below -3, HardSigmoid and Clip are flat on both sides, Swish and
+Sigmoid nearly so.  Where all that reads a value is flat, one integer does for it, and the other 255
+get a finer step: half of it where a convolution reaches from -15 to 11 before a HardSwish.
+
+A value that pooling left one of for each channel was seen once for each sample.  From so few the
+largest of other data cannot be told, and one that is cut off there is wrong for a whole channel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import reduce
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import MatMul
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile, Range, choose_range
+from quantglow.profiling.specials import CARRIERS, NONE, Specials, specials_of
+from quantglow.quantization.plan.eligibility import KEEPS_PARAMS
+from quantglow.quantization.plan.functions import Function, function_of
+from quantglow.types import Array
+
+POINTS = 4096
+"""At which a function is looked at."""
+
+TOLERANCE = 0.25
+"""In steps of the function's result: what counts as flat."""
+
+SPARE = 10.0
+"""``auto`` adds ``SPARE / n`` of a range that n values of each channel told, at most
+``LARGEST_SPARE``."""
+
+LARGEST_SPARE = 0.5
+FEW = 100
+"""Values of each channel, from which neither exceptions can be told nor the channel's reach."""
+
+
+def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) -> dict[Node, Range]:
+    """The range of every float value that has one: from the profile, or from a Constant.
+
+    Values that may be infinite have none: integers would saturate, and a mask hide nothing.  Nor
+    have those that may be NaN, for which there is no integer.
+    """
+    found: dict[Node, Range] = {}
+    special = special_values(graph, profile)
+    for node in graph.nodes:
+        if not node.type.dtype.is_float or node in special:
+            continue
+        if isinstance(node, Constant):
+            if all(map(math.isfinite, node.extremes)):
+                found[node] = Range(*node.extremes)
+        elif node.name in profile:
+            histogram = profile.histograms[node.name]
+            arguments = (config.calibrate_method, config.percentile, config.symmetric)
+            found[node] = choose_range(histogram, *arguments)
+            if config.calibrate_method == "auto":
+                found[node] = _with_spare(found[node], node, profile)
+    return found | live_ranges(graph, found)
+
+
+def special_values(graph: Graph, profile: Profile | None = None) -> dict[Node, Specials]:
+    """Float values that include infinities or NaN, or may do so at run time: a mask that no
+    calibration sample needed may hide something later.
+
+    The profile says which sums and maxima of many values include them.
+    """
+    found: dict[Node, Specials] = {}
+    for node in graph.nodes:
+        histogram = profile.histograms.get(node.name) if profile else None
+        seen = NONE if histogram is None or isinstance(node, Constant) else histogram.specials
+        if isinstance(node, (Constant, *CARRIERS)):
+            seen |= specials_of(node, lambda operand: found.get(operand, NONE))
+        if seen:
+            found[node] = seen
+    return found
+
+
+def scarce_values(graph: Graph, profile: Profile) -> frozenset[str]:
+    """Names of results of which at most ``FEW`` values of each channel were seen."""
+    return frozenset(
+        node.name
+        for node in graph.compute_nodes()
+        if node.name in profile and _values_by_channel(node, profile) <= FEW
+    )
+
+
+def _values_by_channel(node: Node, profile: Profile) -> float:
+    """How many values of each channel (last axis) were seen, where a sample has one of each;
+    elsewhere there are more than enough.
+    """
+    shape = node.type.shape
+    if isinstance(node, MatMul) or node.type.rank < 2 or node.type.size != shape[0] * shape[-1]:
+        return math.inf
+    return profile.histograms[node.name].count / shape[-1]
+
+
+def _with_spare(seen: Range, node: Node, profile: Profile) -> Range:
+    if isinstance(node, KEEPS_PARAMS) or not node.operands:
+        return seen  # What it keeps the parameters of has room already; inputs are what they are.
+    wider = 1 + min(SPARE / _values_by_channel(node, profile), LARGEST_SPARE)
+    return Range(seen.low * wider, seen.high * wider)
+
+
+def live_ranges(graph: Graph, ranges: Mapping[Node, Range]) -> dict[Node, Range]:
+    """The narrower ranges of values that are read by functions with flat ends only."""
+    outputs = {node for _, node in graph.outputs}
+    found = {}
+    for node, whole in ranges.items():
+        readers = graph.users[node]
+        if isinstance(node, Constant) or node in outputs or not readers:
+            continue
+        functions = [function_of(reader) for reader in readers]
+        parts = [live(f[1], whole) for f in functions if f is not None and f[0] is node]
+        if len(parts) == len(readers):
+            found[node] = reduce(Range.union, parts)
+    return found
+
+
+def live(function: Function, whole: Range) -> Range:
+    """``whole`` without its flat ends; 0 stays inside."""
+    low, high = min(whole.low, 0.0), max(whole.high, 0.0)
+    x = np.linspace(low, high, POINTS)
+    with np.errstate(all="ignore"):
+        y = np.asarray(function(x), np.float64)
+        tolerance = TOLERANCE * (y.max() - y.min()) / 255
+        below = x[(x <= 0) & _flat_until(y, tolerance)]
+        above = x[(x >= 0) & _flat_until(y[::-1], tolerance)[::-1]]
+    return Range(below.max(initial=low), above.min(initial=high))
+
+
+def _flat_until(y: Array, tolerance: float) -> Array:
+    """Whether all values up to each one are within ``tolerance`` of it; not where one is NaN."""
+    distance = np.maximum(np.maximum.accumulate(y) - y, y - np.minimum.accumulate(y))
+    return np.asarray(distance <= tolerance)

@@ -1,0 +1,47 @@
+"""``int16_activations="auto"``: the values whose rounding to int8 harms the outputs most for what
+int16 costs.
+
+The error of each alone (see ``harms``) is what int16 saves, since its own is 2**16 times less in
+power.  Those with the largest sum are taken that ``BUDGET`` of the network's estimated time (see
+``costs``) has room for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quantglow.graph.node import Node
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.costs import int16_seconds, total_seconds
+from quantglow.quantization.plan.int16 import int16_refusal, ranges_for_int16, with_int16
+from quantglow.quantization.plan.plan import Plan
+from quantglow.quantization.search.rounding_sensitivity import stored_members, worth_their_costs
+
+BUDGET = 0.05
+"""Of the network's time, for all that becomes int16."""
+
+
+def with_chosen_int16(
+    plan: Plan,
+    profile: Profile,
+    config: QuantizationConfig,
+    samples: Sequence[Feeds],
+    progress: bool | str = False,
+) -> Plan:
+    """The plan with some values in int16."""
+    costs = {root: int16_seconds(plan, stored_members(plan, root)) for root in candidates(plan)}
+    budget = BUDGET * total_seconds(plan)
+    worst = worth_their_costs(plan, costs, budget, samples, progress=progress)
+    ranges = ranges_for_int16(plan.graph, profile, config)
+    for root in worst:
+        # What was chosen before may forbid it: see ``int16_refusal``.
+        if not int16_refusal(plan, root):
+            plan = with_int16(plan, ranges, [root])
+    return plan
+
+
+def candidates(plan: Plan) -> list[Node]:
+    """A value of each group that could be int16."""
+    return [root for root in dict.fromkeys(plan.groups.values()) if not int16_refusal(plan, root)]

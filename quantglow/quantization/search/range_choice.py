@@ -1,0 +1,331 @@
+"""``calibrate_method="auto"``: ranges by the error they make in the results of what reads a tensor.
+
+A histogram alone cannot tell whether its tails matter.  So each of several ranges is tried on
+calibration samples: the values are rounded as int8 would, and the operators that read them are
+computed with and without that.  Values that share parameters are judged together, by the sum of
+
+    |op(rounded x) - op(x)|**2 / |op(x) - mean|**2
+
+over all readers, where what is cut off counts more (``COHERENCE``).  For products a constant error
+of a channel does not count: the bias takes it.
+The best range of one half of the samples must be no worse than min-max on the other half.
+
+Products are computed for a part of their rows, functions of large images for a part of the lines,
+other ones of each sample, so that the choice costs less than a run of the network for each sample.
+What a range cuts off is rare, and in few rows it is there or not; so their errors are multiplied by
+that of all values, which the histogram knows, over that of the rows (a ratio estimate; Cochran,
+Sampling Techniques, 1977, chapter 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.interrupts import check_interrupt
+from quantglow.ops import Concat, Conv
+from quantglow.ops.arithmetic import quant_of, rounded_reals
+from quantglow.ops.binary import Binary
+from quantglow.ops.contraction import Contraction
+from quantglow.ops.unary import Unary
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Histogram, Profile, Range, squared_error
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.plan.params import activation_element
+from quantglow.quantization.plan.plan import Plan, make_plan
+from quantglow.quantization.plan.tensor_ranges import scarce_values, tensor_ranges
+from quantglow.quantization.recovery.frontier import Frontier
+from quantglow.quantization.recovery.products import Product
+from quantglow.quantization.recovery.samples import Spread
+from quantglow.types import Array, ElementType
+from quantglow.workers import each
+
+Ranges = Mapping[str, Range]
+"""Value name -> the range to quantize."""
+
+METHODS = ("auto", "percentile", "mse")
+SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))
+"""Candidates: what the methods choose, and parts of the whole range, below and above 0."""
+
+SAMPLES = 16
+"""Calibration samples that are looked at, at most."""
+
+WORK = 10**8
+"""Multiply-accumulates for one product that reads a tensor, all samples and candidates together."""
+
+ROUNDING_WORK = 32
+"""What rounding one value costs, in multiply-accumulates."""
+
+LIGHT_SAMPLES = 4
+"""Samples for the operators that are no products."""
+
+LIGHT_WORK = 5 * 10**6
+"""Results of one of them, all samples and candidates together, if it computes each from the values
+in its place; others are computed whole."""
+
+COHERENCE = 4.0
+"""What is cut off has one sign and lies together, where the strongest values are: it adds up behind
+the reader, while rounding averages out.  So it counts that many times."""
+
+LEAST_ROWS = 8
+TINY = 1e-30
+
+
+def choose_ranges(
+    graph: Graph,
+    profile: Profile,
+    config: QuantizationConfig,
+    samples: Sequence[Feeds],
+    imported: Graph | None = None,
+) -> Ranges:
+    """The range of every value that should not have its ``minmax``.
+
+    Raises ``Interrupted`` after Ctrl-C.
+    """
+    plan = make_plan(graph, profile, config, imported)
+    candidates = _candidates(plan, profile, config)
+    few = Spread[Feeds](SAMPLES).extend(samples).kept
+    types = [_types(ranges, config) for ranges in candidates]
+    trial = _Trial(plan, types, Frontier(graph, few), profile.histograms)
+    for node in graph.nodes:
+        check_interrupt()
+        trial.visit(node)
+    chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
+    scarce = scarce_values(graph, profile)
+    for node, root in plan.groups.items():
+        if node.name in scarce:
+            chosen.pop(root, None)
+    return {n.name: chosen[root] for n, root in plan.groups.items() if root in chosen}
+
+
+GroupRanges = dict[Node, Range]
+
+
+def _candidates(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
+    """The range of each group, for every candidate; min-max, as ``auto`` takes it, first."""
+    found = []
+    for method in METHODS:
+        ranges = tensor_ranges(plan.graph, profile, replace(config, calibrate_method=method))
+        found.append(_by_group(plan, ranges))
+    for below, above in SHRINKS:
+        found.append({n: Range(r.low * below, r.high * above) for n, r in found[0].items()})
+    return found
+
+
+def _by_group(plan: Plan, ranges: Mapping[Node, Range]) -> GroupRanges:
+    found: GroupRanges = {}
+    for node, root in plan.groups.items():
+        found[root] = found[root].union(ranges[node]) if root in found else ranges[node]
+    return {root: Range(min(r.low, 0.0), max(r.high, 0.0)) for root, r in found.items()}
+
+
+def _types(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
+    return {root: activation_element(r, config.symmetric) for root, r in ranges.items()}
+
+
+@dataclass
+class _Trial:
+    """The float walk.  ``errors``: group -> [halves, candidates], sums over its readers."""
+
+    plan: Plan
+    types: list[dict[Node, ElementType]]
+    values: Frontier
+    histograms: Mapping[str, Histogram]
+    errors: dict[Node, Array] = field(default_factory=dict)
+
+    def best(self) -> dict[Node, int]:
+        """The candidate of each group: the best of one half that holds on the other."""
+        found = {}
+        for root in self.errors:
+            one, other = self._weighted(root)
+            order = np.argsort(one + other, kind="stable")
+            # min-max always holds, also where a logarithm of 0 makes its error no number.
+            holds = ~((one > one[0]) | (other > other[0]))
+            found[root] = next(int(k) for k in order if holds[k])
+        return found
+
+    def _weighted(self, root: Node) -> Array:
+        """[halves, candidates]: the errors of a group, what is cut off counting ``COHERENCE``
+        times.  Rounding goes with the square of the step, so the rest is what was cut off.
+        """
+        errors = self.errors[root]
+        steps = np.array([quant_of(types[root]).scale for types in self.types])
+        rounding = errors[:, :1] * np.square(steps / steps[0])
+        return np.asarray(errors + (COHERENCE - 1) * np.maximum(errors - rounding, 0.0))
+
+    def visit(self, node: Node) -> None:
+        """Judge what the node reads; its values are computed."""
+        if isinstance(node, Constant):
+            return
+        results = self.values.compute(node)
+        if self.plan.is_int8(node):
+            for operand in dict.fromkeys(node.operands):
+                if not isinstance(operand, Constant) and operand in self.plan.groups:
+                    self._judge(operand, node, results)
+        self.values.keep(node, results)
+
+    def _judge(self, operand: Node, reader: Node, results: list[Array]) -> None:
+        root = self.plan.groups[operand]
+        types = [candidate[root] for candidate in self.types]
+        found = np.zeros((2, len(types)))
+        if isinstance(reader, Contraction) and operand is reader.x:
+            found += self._of_product(operand, reader, types)
+        if not isinstance(reader, Contraction) or _residual(reader) is operand:
+            found += self._of_result(operand, reader, types, results)
+        known = self.errors.setdefault(root, np.zeros_like(found))
+        known += found
+
+    def _of_product(self, x: Node, reader: Contraction, types: list[ElementType]) -> Array:
+        """[2, candidates]: relative errors of ``x @ w``, for a part of the rows of each sample."""
+        product = Product(reader)
+        group, k, outputs = product.shape
+        weights = product.matrix(reader.w.value.astype(np.float32))  # type: ignore[attr-defined]
+        count = len(self.values.samples)
+        row = group * k * (outputs + ROUNDING_WORK) * len(types) * count
+        rows = max(LEAST_ROWS, WORK // row)
+
+        def measured(sample: int) -> tuple[_Energies, Array]:
+            own: Any = self.values.counterpart(reader, sample)
+            columns = _some_rows(Product(own), self.values.value(x, sample), rows, sample / count)
+            errors = [_rounded(columns, element) - columns for element in types]
+            energies = _Energies.of(columns @ weights, (error @ weights for error in errors))
+            rounding = [_energy(error, centred=False) / error.size for error in errors]
+            return energies, np.array(rounding)
+
+        found = each(measured, range(count))
+        rounding = sum((part for _, part in found), np.zeros(len(types)))
+        sums = _relative([energies for energies, _ in found])
+        return sums * self._ratios(x, types, rounding / count)
+
+    def _ratios(self, x: Node, types: list[ElementType], rounding: Array) -> Array:
+        """For each candidate the mean square error of all values over that of some."""
+        if x.name not in self.histograms:
+            return np.ones(len(types))
+        histogram = self.histograms[x.name]
+        whole = np.array([squared_error(histogram, _reach(element)) for element in types])
+        return np.where(rounding > TINY, whole / np.maximum(rounding, TINY), 1.0)
+
+    def _of_result(
+        self, x: Node, reader: Node, types: list[ElementType], results: list[Array]
+    ) -> Array:
+        """[2, candidates]: relative errors of the reader's results, in some lines of large ones."""
+        count = min(LIGHT_SAMPLES, len(results))
+        work = sum(result.size for result in results[:count]) * len(types)
+        every = max(1, work // LIGHT_WORK) if _is_local(reader) else 1
+
+        def measured(sample: int) -> tuple[_Energies, Array]:
+            apart = min(every, results[sample].shape[1]) if every > 1 else 1
+            lines = slice(sample * apart // count, None, apart)
+            value, wanted = (
+                _part(v, lines) for v in (self.values.value(x, sample), results[sample])
+            )
+            errors, rounding = [], []
+            for element in types:
+                error = _rounded(value, element) - value
+                rounding.append(
+                    _energy(error.reshape(1, -1, 1), centred=False) / max(error.size, 1)
+                )
+                if not isinstance(reader, Contraction):
+                    got = self._computed(reader, x, value + error, sample, lines)
+                    error = got - wanted
+                errors.append(_energy(error.reshape(1, -1, 1), centred=False))
+            signal = wanted.reshape(1, -1, 1)
+            energies = _Energies(_energy(signal, centred=signal.shape[1] > 1), np.array(errors))
+            return energies, np.array(rounding)
+
+        found = each(measured, range(count))
+        sums = _relative([energies for energies, _ in found])
+        if every == 1:
+            return sums
+        return sums * self._ratios(x, types, np.mean([part for _, part in found], axis=0))
+
+    def _computed(self, reader: Node, x: Node, value: Array, sample: int, lines: slice) -> Array:
+        own = self.values.counterpart(reader, sample)
+        pairs = zip(reader.operands, own.operands, strict=True)
+        given = (value if o is x else _part(self.values.value(p, sample), lines) for o, p in pairs)
+        with np.errstate(all="ignore"):
+            return self.values.finite(reader, own.evaluate(*given))
+
+
+def _reach(element: ElementType) -> Range:
+    """The reals from the lowest to the highest integer."""
+    params, (low, high) = quant_of(element), element.dtype.limits
+    return Range(
+        params.scale * (low - params.zero_point), params.scale * (high - params.zero_point)
+    )
+
+
+def _is_local(reader: Node) -> bool:
+    """Whether it computes each line of an image from the same lines of what it reads."""
+    images = [o for o in reader.operands if not isinstance(o, Constant)]
+    alike = all(o.type.rank == 4 and o.type.shape[:2] == reader.type.shape[:2] for o in images)
+    if isinstance(reader, Concat):
+        return alike and reader.axis > 1
+    return alike and isinstance(reader, Unary | Binary | Contraction)
+
+
+def _part(value: Array, lines: slice) -> Array:
+    """Some lines of an image; what has one for all as it is."""
+    return value[:, lines] if value.ndim == 4 and value.shape[1] > 1 else value
+
+
+def _residual(reader: Contraction) -> Node | None:
+    return reader.residual if isinstance(reader, Conv) else None
+
+
+def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Array:
+    """float32 columns [G, about ``rows``, K], from all over the image; ``offset``, from 0 to 1,
+    says where between two lines, and between two of their rows, the first is.
+    """
+    spatial = value.shape[1] if value.ndim == 4 else 1
+    per_line = value.shape[0] * (value.shape[2] if value.ndim == 4 else 1)
+    lines = max(1, min(spatial, -(-4 * rows // max(per_line, 1))))
+    apart = max(1, spatial // lines)
+    bands = product.bands(value, every=apart, first=int(offset * apart))
+    columns = np.concatenate([band[0] for band in bands], axis=1)
+    every = max(1, columns.shape[1] // rows)
+    return np.ascontiguousarray(columns[:, int(offset * every) :: every])
+
+
+def _rounded(values: Array, element: ElementType) -> Array:
+    return rounded_reals(values, element)
+
+
+@dataclass(frozen=True)
+class _Energies:
+    """Of one sample: of the signal, and [candidates] of what each changes."""
+
+    signal: float
+    errors: Array
+
+    @staticmethod
+    def of(signal: Array, errors: Iterable[Array]) -> _Energies:
+        """Of values [G, rows, O]; less the mean of each channel where there are several rows."""
+        several = signal.shape[1] > 1
+        return _Energies(
+            _energy(signal, several), np.array([_energy(error, several) for error in errors])
+        )
+
+
+def _relative(samples: Sequence[_Energies]) -> Array:
+    """[2, candidates]: of even and of odd samples, over their signal; one sample is both."""
+    signal, errors = np.zeros(2), np.zeros((2, len(samples[0].errors)))
+    for index, sample in enumerate(samples):
+        signal[index % 2] += sample.signal
+        errors[index % 2] += sample.errors
+    if not signal[1]:
+        signal[1], errors[1] = signal[0], errors[0]
+    return np.asarray(errors / np.maximum(signal, TINY)[:, None])
+
+
+def _energy(values: Array, centred: bool) -> float:
+    """Of float32 values [G, rows, O]; ``centred``: less the mean of each column."""
+    if centred:
+        values = values - values.mean(axis=1, keepdims=True)
+    exact = values.reshape(-1).astype(np.float64)
+    return float(exact @ exact)

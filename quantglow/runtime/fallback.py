@@ -1,0 +1,108 @@
+"""onnxruntime as a backend: for External nodes, and for all that can be written as ONNX.
+
+``DelegatedNode`` is what reports say of an operator that it, or another backend, runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.backends.onnxruntime.session import NAME, Session
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.ops.external import External, evaluate_externals_by
+from quantglow.runtime.newer_opsets import opened, outputs_of
+from quantglow.runtime.partition import Segment
+from quantglow.runtime.protocol import Executable
+from quantglow.types import Array
+
+
+@dataclass(frozen=True)
+class DelegatedNode:
+    """One operator, who runs it, and why not we."""
+
+    name: str
+    op: str
+    backend: str
+    reason: str = ""
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> DelegatedNode:
+        """What ``dataclasses.asdict`` gave.  Raises ``TypeError`` for other entries."""
+        return DelegatedNode(**{key: str(value) for key, value in data.items()})
+
+
+def whole_model(reasons: Sequence[str]) -> tuple[DelegatedNode, ...]:
+    """In place of its operators: a model that onnxruntime runs whole."""
+    return tuple(DelegatedNode("(all)", "the whole model", NAME, reason) for reason in reasons)
+
+
+def nodes_of(segment: Segment) -> tuple[DelegatedNode, ...]:
+    """The operators of a segment, with the name and the reason that importing left on each."""
+    backend = segment.backend.name
+    return tuple(
+        DelegatedNode(node.name, node.op_type, backend, node.reason)
+        if isinstance(node, External)
+        else DelegatedNode(node.name, node.op, backend, "its backend asked for it")
+        for node in segment.nodes
+    )
+
+
+@dataclass(frozen=True)
+class OnnxRuntimeBackend:
+    """Compiles External nodes; with ``everything`` all float operators that ONNX has, too.
+
+    What only lowering makes and quantized values are not for it: its integers could differ.
+    """
+
+    everything: bool = False
+    name: str = NAME
+
+    def supports(self, node: Node) -> bool:
+        """Whether ONNX has the node, and onnxruntime the same meaning of it."""
+        if isinstance(node, External):
+            return True
+        if not self.everything:
+            return False
+        # Only here: a process without delegated nodes needs no onnx.
+        from quantglow.frontend.export.model import is_exportable
+
+        values = (node, *node.operands)
+        return is_exportable(node) and all(v.type.quant is None for v in values)
+
+    def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
+        """A session of the segment.  Raises ``DelegationError``."""
+        return OnnxRuntimeExecutable(opened(model_of(segment), num_threads))
+
+
+def model_of(segment: Graph) -> bytes:
+    """A segment as an ONNX model.  Delegated nodes among themselves keep their operator set."""
+    # Only here: a process without delegated nodes needs no onnx.
+    from quantglow.frontend.export.model import export_onnx
+    from quantglow.frontend.external import joined_model
+
+    nodes = segment.compute_nodes()
+    externals = [node for node in nodes if isinstance(node, External)]
+    if len(externals) == len(nodes):
+        return joined_model(externals, [node for _, node in segment.outputs])
+    return bytes(export_onnx(segment).SerializeToString())
+
+
+@dataclass(frozen=True)
+class OnnxRuntimeExecutable:
+    """A segment loaded by onnxruntime."""
+
+    session: Session
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        return self.session.run({name: feeds[name] for name in self.session.input_names})
+
+
+def evaluate(node: External, arrays: tuple[Array, ...]) -> Array:
+    """The meaning of an External node: what onnxruntime computes."""
+    return outputs_of(node.model, arrays)[node.output]
+
+
+evaluate_externals_by(evaluate)

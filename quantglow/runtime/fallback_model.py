@@ -1,0 +1,145 @@
+"""Models that onnxruntime runs, whole or behind a compiled part, as ``CompiledModel`` does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.arguments import file_path
+from quantglow.backends.onnxruntime.session import Session
+from quantglow.errors import OptionError
+from quantglow.files import writing
+from quantglow.lazy import cached_property
+from quantglow.runtime.compiled import (
+    CompiledModel,
+    Reporter,
+    ReportLike,
+    TensorInfo,
+    as_array,
+    check_mapping,
+    chosen_outputs,
+    feeds_by_name,
+)
+from quantglow.runtime.newer_opsets import opened
+from quantglow.runtime.saving import Tail, save
+
+
+@dataclass(frozen=True, eq=False)
+class DelegatedModel:
+    """A valid ONNX model with shapes or types that are only known while it runs: onnxruntime runs
+    it.  ``reasons`` name the nodes; ``reporter`` makes the report.  All methods may be called from
+    any thread.
+
+    Dimensions that the model leaves free may differ from call to call.
+    """
+
+    model: bytes
+    reasons: tuple[str, ...]
+    num_threads: int
+    reporter: Reporter
+
+    @property
+    def report(self) -> ReportLike:
+        """What runs elsewhere and why; of a compiled part, what ``CompiledModel.report`` says."""
+        return self.reporter()
+
+    @cached_property
+    def session(self) -> Session:
+        """What onnxruntime runs, loaded on first use."""
+        return opened(self.model, self.num_threads)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """As ``CompiledModel.run``; sequences are lists of arrays."""
+        wanted = chosen_outputs(output_names, [output.name for output in self.get_outputs()])
+        check_mapping(feeds)
+        return self.results(wanted, {name: fed(name, value) for name, value in feeds.items()})
+
+    def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """These outputs."""
+        return self.session.run(feeds, wanted)
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Outputs for arrays given in the order of the inputs, or by name; a single one alone."""
+        names = [info.name for info in self.get_inputs()]
+        outputs = self.run(None, feeds_by_name(names, arrays, named))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input, in order; free dimensions are names or None."""
+        return list(map(TensorInfo.of_node, self.session.inputs))
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each output, in order."""
+        return list(map(TensorInfo.of_node, self.session.outputs))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Refused: there is nothing compiled to save."""
+        raise OptionError(
+            "nothing of this model is compiled, onnxruntime runs it whole. Remedy: keep the ONNX "
+            "file, or write it with export_onnx."
+        )
+
+    def export_onnx(self, path: str | os.PathLike[str]) -> None:
+        """Write the model as it was given.  Raises ``OptionError`` for one loaded from a file."""
+        if not self.model:
+            raise OptionError("a saved model has no copy of the original. Remedy: keep that, too.")
+        with writing(file_path("path", path)) as temporary:
+            temporary.write_bytes(self.model)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}, onnxruntime, {self.num_threads} thread(s)>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PartlyCompiledModel(DelegatedModel):
+    """A model compiled up to where its shapes stop being known: ``head`` is that part, ``tail`` the
+    ONNX model of the rest, which reads values of the head and inputs by their names."""
+
+    head: CompiledModel
+    tail: bytes
+    output_names: tuple[str, ...]
+
+    @cached_property
+    def session(self) -> Session:
+        """The tail."""
+        return opened(self.tail, self.num_threads)
+
+    def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
+        """The head, then what is wanted of the tail."""
+        names = [output.name for output in self.head.get_outputs()]
+        values = {**feeds, **dict(zip(names, self.head.run(None, feeds), strict=True))}
+        late = [name for name in wanted if name not in values]
+        if late:
+            reads = {name: values[name] for name in self.session.input_names}
+            values.update(zip(late, self.session.run(reads, late), strict=True))
+        return [values[name] for name in wanted]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a ``.qgm`` file for ``quantglow.load``, as ``CompiledModel.save`` does."""
+        tail = Tail(self.tail, self.output_names, self.reasons)
+        given = self.head.specialisations.freedom_of_first()
+        save(file_path("path", path), self.head.graph, self.report.to_json(), given, tail)
+
+    def __repr__(self) -> str:
+        return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"
+
+    def get_inputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each input, in order."""
+        return self.head.get_inputs()
+
+    def get_outputs(self) -> list[TensorInfo]:
+        """Name, shape and type of each output, in order."""
+        late = map(TensorInfo.of_node, self.session.outputs)
+        known = {info.name: info for info in (*self.head.get_outputs(), *late)}
+        return [known[name] for name in self.output_names]
+
+
+def fed(name: str, value: Any) -> Any:
+    """A tensor as an array; lists stay sequences of tensors, None an absent optional."""
+    if value is None:
+        return None
+    if isinstance(value, list):
+        return [fed(name, item) for item in value]
+    return as_array(name, value)

@@ -1,0 +1,50 @@
+"""Sessions of models that are newer than onnxruntime, as far as they can be told in older words."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from quantglow.backends.onnxruntime.session import Session
+from quantglow.errors import DelegationError
+from quantglow.types import Array
+
+
+def opened(model: bytes, num_threads: int = 1) -> Session:
+    """The session of a model.  Raises ``DelegationError`` with what onnxruntime says of it.
+
+    Where onnxruntime refuses it, older opsets are tried in which every operator means the same.
+    """
+    try:
+        return Session(model, num_threads)
+    except DelegationError as error:
+        # Only here: a process without delegated nodes needs no onnx.
+        from quantglow.frontend.opset_downgrade import foreign_nodes, restamped
+
+        for older in restamped(model):
+            try:
+                return Session(older, num_threads)
+            except DelegationError:
+                continue
+        if not (foreign := foreign_nodes(model)):
+            raise
+        raise DelegationError(
+            f"{error}. Neither ONNX nor quantglow defines {', '.join(foreign)}. Remedy: export "
+            "the model with ONNX's operators, or compile it with a code generator of yours, see "
+            "examples/README.md."
+        ) from error
+
+
+SESSIONS = 64
+"""Models of single nodes that stay loaded for the interpreter."""
+
+
+@lru_cache(SESSIONS)
+def session_of(model: bytes) -> Session:
+    """The session of a model, loaded once."""
+    return opened(model)
+
+
+def outputs_of(model: bytes, arrays: tuple[Array, ...]) -> list[Array]:
+    """Every output of a model whose inputs are ``arrays``, in order."""
+    session = session_of(model)
+    return session.run(dict(zip(session.input_names, arrays, strict=True)))

@@ -1,0 +1,153 @@
+"""Values of float runs that several stages ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+from quantglow.driver.samples import Samples
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.profiling import Histogram, profile
+from quantglow.quantization import FloatRuns
+from quantglow.quantization.equalize import float_runs
+from quantglow.quantization.equalize.equalization import factors_of, rescaled
+from quantglow.quantization.equalize.float_runs import Values
+from quantglow.quantization.equalize.sample_statistics import RescaledValues
+from quantglow.workers import each, side_by_side
+from tests.unit.quantization.quantization_networks import reach_of, samples_for, small_cnn
+
+Calls = list[object]
+
+
+class Seen:
+    """Keeps what it sees."""
+
+    def __init__(self) -> None:
+        self.values: list[Values] = []
+
+    def see(self, values: Values) -> None:
+        self.values.append(values)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """The samples that were run."""
+    found: Calls = []
+
+    def counted(graph: Graph, feeds: Any, listeners: Any = ()) -> object:
+        found.append(feeds)
+        return interpret(graph, feeds, listeners)
+
+    monkeypatch.setattr(float_runs, "interpret", counted)
+    return found
+
+
+def test_a_sample_is_run_once(calls: Calls) -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 3)
+    runs = FloatRuns(graph)
+    runs.show(data, Seen())
+    found = runs.results(data[1], [node for _, node in graph.outputs])
+    np.testing.assert_array_equal(found[0], interpret(graph, data[1])[0])
+    assert len(calls) == 3
+
+
+def test_a_sample_is_run_once_for_all_viewers(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
+    graph = small_cnn()
+    data = samples_for(graph, 3)
+    FloatRuns(graph).show(data, one := Seen(), other := Seen())
+    assert len(calls) == 3
+    assert all(a is b for a, b in zip(one.values, other.values, strict=True))
+
+
+@pytest.mark.parametrize(("nbytes", "together"), [(2**30, 2), (0, 1)])
+def test_samples_run_side_by_side_where_memory_has_room(
+    monkeypatch: pytest.MonkeyPatch, nbytes: int, together: int
+) -> None:
+    monkeypatch.setattr(float_runs, "TOGETHER_NBYTES", nbytes)
+    graph = small_cnn()
+    data = samples_for(graph, 5)
+    sizes: list[int] = []
+
+    def noted(function: Any, items: Any) -> Any:
+        sizes.append(len(items))
+        return each(function, items)
+
+    monkeypatch.setattr(float_runs, "each", noted)
+    seen = Seen()
+    with threadpool_limits(2, user_api="blas"), side_by_side():
+        FloatRuns(graph).show(data, seen)
+    assert max(sizes) == together
+    for feeds, values in zip(data, seen.values, strict=True):
+        wanted = FloatRuns(graph).values(feeds)
+        assert all(np.array_equal(values[name], wanted[name]) for name in wanted)
+
+
+def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 3)
+    FloatRuns(graph).show([*data, *data], kept := Seen())
+    monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
+    runs = FloatRuns(graph)
+    runs.show([*data, *data], again := Seen())
+    for one, other in zip(kept.values, again.values, strict=True):
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert len(calls) == 3 + 6
+    assert runs.kept == []
+
+
+def test_histograms_are_those_of_the_rescaled_graph() -> None:
+    graph = small_cnn()
+    data = samples_for(graph, 4)
+    factors = factors_of(graph, reach_of(graph, data), ("equalize-channels",))
+    seen: dict[str, Histogram] = {}
+
+    def record(node: Any, value: Any) -> None:
+        if node.name in factors:
+            seen[node.name] = seen.get(node.name, Histogram()).merge(Histogram.of(value))
+
+    for feeds in data:
+        interpret(rescaled(graph, factors), feeds, [record])
+    FloatRuns(graph).show(data, rescaled_values := RescaledValues(graph, factors))
+    found = rescaled_values.histograms
+    assert factors and found.keys() == seen.keys()
+    for name, histogram in found.items():
+        ends = (histogram.minimum, histogram.maximum)
+        assert ends == pytest.approx((seen[name].minimum, seen[name].maximum), rel=1e-4, abs=1e-5)
+        assert histogram.count == seen[name].count
+
+
+def test_factors_that_stay_keep_their_constants() -> None:
+    graph = small_cnn()
+    factors = factors_of(graph, reach_of(graph, samples_for(graph, 4)), ("equalize-channels",))
+    whole = rescaled(graph, factors)
+    fewer = {name: found for name, found in factors.items() if name != "c2"}
+    assert len(fewer) == len(factors) - 1
+    fresh, reused = rescaled(graph, fewer), rescaled(graph, fewer, (whole, factors))
+    for one, other in zip(fresh.nodes, reused.nodes, strict=True):
+        assert one.name == other.name
+        assert not hasattr(one, "w") or np.array_equal(one.w.value, other.w.value)
+    known = {id(node) for node in whole.nodes}
+    assert any(id(node.w) in known for node in reused.nodes if hasattr(node, "w"))
+
+
+def test_the_profiling_run_serves_what_comes_next(calls: Calls) -> None:
+    graph = small_cnn()
+    family = Family.of(graph)
+    samples = Samples(samples_for(graph, 3), family)
+    profile(family, samples, progress=False, run=samples.run)
+    runs = samples.taken_runs(family.fitting(samples.latest))
+    assert runs is not None
+    runs.show(samples.kept, Seen())
+    assert len(calls) == 3
+    assert samples.taken_runs(graph) is None

@@ -1,0 +1,95 @@
+"""Runs of plans that go on where the run of another plan was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Range, profile
+from quantglow.quantization.equalize.equalization import rescaled
+from quantglow.quantization.plan.plan import Plan, make_plan
+from quantglow.quantization.search import checkpoints
+from quantglow.quantization.search.checkpoints import Trace, Traces
+from quantglow.quantization.search.rounded_run import judged, relative_noise, run
+from quantglow.types import Array
+from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
+
+AUTO = QuantizationConfig()
+LAYERS = 8
+
+
+def chain() -> Graph:
+    x = image(8, 6)
+    node = conv("layer0", x, 8, low=0.0)
+    for index in range(1, LAYERS):
+        residual = node if index % 3 == 2 else None
+        node = conv(f"layer{index}", node, 8, residual=residual, low=0.0)
+    return graph_of(node, inputs=(x,))
+
+
+def plans(*changed: str, config: QuantizationConfig = AUTO) -> list[Plan]:
+    """The plan of the chain, and plans in each of which one value has another range."""
+    graph = chain()
+    seen = profile(graph, samples_for(graph, 3), progress=False)
+    ranges = [{}, *({name: Range(0.0, 0.1)} for name in changed)]
+    return [make_plan(graph, seen, config, None, chosen) for chosen in ranges]
+
+
+def noises(found: list[Plan], kept: Traces | None) -> list[float]:
+    data = samples_for(found[0].graph, 3)
+    wanted = [run(found[0].graph, feeds) for feeds in data]
+    made = []
+    for plan in found:
+        made.append(relative_noise(plan, data, wanted, False, kept))
+        if kept is not None:
+            kept.keep()
+    return made
+
+
+def begun(first: Plan, then: Plan) -> int | None:
+    """Where the run of the second plan begins after one of the first."""
+    (feeds,) = samples_for(first.graph, 1)
+    before = Trace(first, 2**20)
+    run(first.graph, feeds, first, trace=before)
+    state = Trace(then, 2**20, before).resumed(judged(then.graph))
+    return None if state is None else state.position
+
+
+@pytest.mark.parametrize("config", [AUTO, QuantizationConfig(ignored_scope=["layer3"])])
+def test_noise_is_the_same_wherever_a_run_begins(config: QuantizationConfig) -> None:
+    found = plans("layer6", "layer1", "layer4", "layer4", "x", config=config)
+    assert noises(found, Traces()) == noises(found, None)
+
+
+@pytest.mark.parametrize("name", ["layer2", "layer5"])
+def test_a_run_begins_just_before_what_is_different(name: str) -> None:
+    first, then = plans(name)
+    names = [node.name for node in first.graph.nodes]
+    begin = begun(first, then)
+    assert begin is not None
+    assert names.index(f"layer{int(name[-1]) - 1}") < begin <= names.index(name)
+
+
+def test_a_run_with_another_input_begins_at_the_start() -> None:
+    assert begun(*plans("x")) is None
+
+
+def test_states_take_no_more_than_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "MOST_NBYTES", 3 * 5000)
+    found, kept = plans("layer6", "layer7"), Traces()
+    assert noises(found, kept) == noises(found, None)
+    for trace in kept.kept:
+        assert sum(state.nbytes for state in trace.states) <= 5000
+
+
+def test_graphs_that_are_rescaled_alike_share_their_nodes() -> None:
+    graph = chain()
+    one, other = np.arange(1, 9, dtype=np.float32), np.arange(9, 1, -1, dtype=np.float32)
+    factors: dict[str, Array] = {"layer1": one, "layer2": one, "layer4": other, "layer5": other}
+    whole = rescaled(graph, factors)
+    part = rescaled(graph, {"layer1": one, "layer2": one}, (whole, factors))
+    shared = [n.name for n in part.nodes if n in whole.nodes and not isinstance(n, Constant)]
+    assert shared == ["x", "layer0", "layer1", "layer2", "layer3"]

@@ -1,0 +1,211 @@
+"""Functions on the sums of a layer: which are worth it, and what is left of the roundings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quantglow.errors import OptionError
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.ops import Add, Conv, HardSwish, LeakyRelu, Mul
+from quantglow.options import QuantizationConfig
+from quantglow.passes import optimize
+from quantglow.passes.fuse_activation import fuse_functions
+from quantglow.profiling import profile
+from quantglow.quantization import prepare, quantize, quantize_for_all_shapes
+from quantglow.quantization.costs import fused_function_seconds, total_seconds
+from quantglow.quantization.decisions.serialization import from_json, to_json
+from quantglow.quantization.plan.plan import make_plan
+from quantglow.quantization.search import fused_functions
+from quantglow.quantization.search.fused_functions import BUDGET, candidates, worth_fusing
+from quantglow.quantization.search.rounding_sensitivity import measured_harms
+from tests.matrix.harness import assert_agree
+from tests.same import same_graph
+from tests.strategies import networks
+from tests.unit.quantization.quantization_networks import (
+    constant,
+    conv,
+    graph_of,
+    image,
+    samples_for,
+    sqnr,
+)
+
+FUSING = QuantizationConfig(equalization="fuse-functions", recovery=(), calibrate_method="minmax")
+PLAIN = QuantizationConfig(equalization=(), recovery=(), calibrate_method="minmax")
+
+
+def network(size: int = 6, coarse: float = 12.0) -> Graph:
+    """Two functions: the values before ``rough`` reach ``coarse`` times as far as those before
+    ``fine``, and most of them are 0 behind it.
+    """
+    x = image(8, size)
+    fine = HardSwish(name="fine", x=conv("first", x, 16))
+    wide = conv("second", fine, 16)
+    wide = Conv(
+        name="second",
+        x=fine,
+        w=constant("second_w", coarse * wide.w.value),
+        b=constant("second_b", wide.b.value - 3 * coarse),
+        pads=wide.pads,
+    )
+    rough = HardSwish(name="rough", x=wide)
+    scaled = Mul(name="scaled", x=rough, y=constant("factor", 0.7))
+    moved = Add(name="moved", x=scaled, y=constant("summand", 0.2))
+    return graph_of(conv("last", moved, 80, kernel=1), inputs=(x,))
+
+
+def chosen(graph: Graph, config: QuantizationConfig = FUSING) -> frozenset[str]:
+    samples = samples_for(graph, 6)
+    return worth_fusing(graph, profile(graph, samples, progress=False), config, samples)
+
+
+def quantized(graph: Graph, config: QuantizationConfig) -> Graph:
+    samples = samples_for(graph, 6)
+    return quantize(graph, profile(graph, samples, progress=False), config, data=samples)
+
+
+def activations_of(graph: Graph) -> list[str]:
+    return [n.name for n in graph.nodes if isinstance(n, Conv) and n.activation is not None]
+
+
+@pytest.fixture
+def rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A budget for all functions."""
+    monkeypatch.setattr(fused_functions, "BUDGET", 10.0)
+
+
+def test_all_are_fused_that_the_budget_has_room_for(rich: None) -> None:
+    graph = network()
+    assert chosen(graph) == {"fine", "rough"}
+    made = quantized(graph, FUSING)
+    assert activations_of(made) == ["fine", "moved"]
+    assert activations_of(quantized(graph, PLAIN)) == []
+
+
+def test_the_most_harmful_is_taken_where_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = network()
+    samples = samples_for(graph, 6)
+    plan = make_plan(graph, profile(graph, samples, progress=False), FUSING)
+    found = candidates(plan)
+    harms = measured_harms(plan, list(found), samples)
+    worst = max(harms, key=lambda x: harms[x])
+    share = fused_function_seconds(worst) / total_seconds(plan)
+    monkeypatch.setattr(fused_functions, "BUDGET", 1.5 * share)
+    assert chosen(graph) == {found[worst].name}
+    monkeypatch.setattr(fused_functions, "BUDGET", 0.5 * share)
+    assert chosen(graph) == frozenset()
+
+
+def test_costs_stay_within_the_budget() -> None:
+    graph = network()
+    samples = samples_for(graph, 6)
+    plan = make_plan(graph, profile(graph, samples, progress=False), FUSING)
+    found = {function.name: x for x, function in candidates(plan).items()}
+    spent = sum(fused_function_seconds(found[name]) for name in chosen(graph))
+    assert spent <= BUDGET * total_seconds(plan)
+
+
+def test_one_rounding_is_closer_to_float(rich: None) -> None:
+    graph = network()
+    assert sqnr(graph, quantized(graph, FUSING)) > sqnr(graph, quantized(graph, PLAIN)) + 1
+
+
+def test_the_program_gives_the_integers_of_the_graph(rich: None) -> None:
+    graph = network(size=5)
+    config = QuantizationConfig(equalization="fuse-functions", quantize_output=True)
+    made = quantized(graph, config)
+    assert activations_of(made)
+    for feeds in samples_for(graph, 2, seed=9):
+        assert_agree(made, feeds, "x86-64")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"nodes_to_exclude": ["second"]},
+        {"nodes_to_exclude": ["rough"]},
+        {"nodes_to_exclude": ["scaled"]},
+        {"nodes_to_exclude": ["moved"]},
+        {"int16_activations": ["second"]},
+    ],
+)
+def test_what_the_user_decided_of_a_value_stays(rich: None, options: dict[str, Any]) -> None:
+    config = QuantizationConfig(equalization="fuse-functions", recovery=(), **options)
+    graph = network()
+    assert chosen(graph, config) == {"fine"}
+    made = quantized(graph, config)
+    assert activations_of(made) == ["fine"]
+
+
+@pytest.mark.parametrize("inside", ["rough", "scaled"])
+def test_names_inside_a_chain_are_refused_as_ever(rich: None, inside: str) -> None:
+    config = QuantizationConfig(equalization="fuse-functions", int16_activations=[inside])
+    with pytest.raises(OptionError, match="not stored as integers"):
+        quantized(network(), config)
+
+
+def test_a_sum_that_others_read_is_rounded_for_them(rich: None) -> None:
+    x = image(8)
+    first = conv("first", x, 16)
+    swish = HardSwish(name="swish", x=first)
+    last = conv("last", Add(name="sum", x=first, y=swish), 80)
+    assert chosen(graph_of(last, inputs=(x,))) == frozenset()
+    assert chosen(graph_of(conv("last", swish, 80), first, inputs=(x,))) == frozenset()
+
+
+def test_only_cheap_functions_behind_layers(rich: None) -> None:
+    x = image(8)
+    leaky = LeakyRelu(name="leaky", x=conv("first", x, 16), alpha=0.1)
+    moved = Add(name="moved", x=leaky, y=leaky)
+    swish = HardSwish(name="swish", x=moved)
+    assert chosen(graph_of(conv("last", swish, 80), inputs=(x,))) == {"leaky"}
+
+
+def test_without_samples_tables_stay(rich: None) -> None:
+    graph = network()
+    seen = profile(graph, samples_for(graph, 6), progress=False)
+    assert activations_of(quantize(graph, seen, FUSING)) == []
+
+
+@settings(max_examples=30, deadline=None)
+@given(networks(), st.data())
+def test_the_float_function_stays(drawn: Graph, data: st.DataObject) -> None:
+    graph = optimize(drawn)
+    names = [node.name for node in graph.nodes]
+    some = data.draw(st.sets(st.sampled_from(names)))
+    feeds = samples_for(graph, 1)[0]
+    found = interpret(fuse_functions(graph, some), feeds)
+    for wanted, got in zip(interpret(graph, feeds), found, strict=True):
+        np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max(initial=0))
+
+
+def test_a_name_that_is_no_function_fuses_nothing() -> None:
+    graph = network()
+    assert same_graph(fuse_functions(graph, {"second", "nowhere"}), graph)
+
+
+def test_decisions_keep_what_is_fused(rich: None) -> None:
+    graph = network()
+    samples = samples_for(graph, 6)
+    seen = profile(graph, samples, progress=False)
+    made = quantize_for_all_shapes(graph, seen, FUSING, samples)
+    again = from_json(to_json(made.decisions), made.graph)
+    assert again.fused == {"fine", "rough"}
+    assert same_graph(again.apply(network()), made.graph)
+    wide = again.apply(network(size=9))
+    assert activations_of(wide) == ["fine", "moved"]
+
+
+def test_samples_elsewhere_are_run_on_the_fused_graph(rich: None) -> None:
+    graph = network()
+    samples = samples_for(graph, 6)
+    prepared = prepare(graph, profile(graph, samples, progress=False), FUSING, samples)
+    other = network(size=9)
+    names = [node.name for node in prepared.at(other).nodes]
+    assert names == [node.name for node in prepared.graph.nodes]

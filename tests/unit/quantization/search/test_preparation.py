@@ -1,0 +1,312 @@
+"""What ``auto`` decides before anything is rounded."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.errors import OptionError
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.interrupts import check_interrupt, keeping_best
+from quantglow.ops import (
+    Add,
+    Concat,
+    Conv,
+    HardSwish,
+    Mul,
+    Reciprocal,
+    ReduceMean,
+    Reshape,
+    Softmax,
+)
+from quantglow.ops.arithmetic import quant_of
+from quantglow.options import EQUALIZATIONS, QuantizationConfig
+from quantglow.profiling import Range, profile
+from quantglow.quantization import Prepared, prepare, quantize_with_report
+from quantglow.quantization.deadline import Deadline
+from quantglow.quantization.equalize.channel_groups import channel_groups
+from quantglow.quantization.equalize.equalization import factors_of
+from quantglow.quantization.plan.params import activation_element
+from quantglow.quantization.plan.plan import Plan, make_plan, tensor_ranges
+from quantglow.quantization.quantizer import quantize_for_all_shapes
+from quantglow.quantization.recovery.frontier import Frontier
+from quantglow.quantization.search import preparation, range_choice
+from quantglow.quantization.search.range_choice import _Trial, choose_ranges
+from quantglow.quantization.search.rounded_run import judged, relative_noise, run
+from quantglow.types import Array
+from tests.unit.quantization.quantization_networks import (
+    constant,
+    conv,
+    graph_of,
+    image,
+    reach_of,
+    samples_for,
+    small_cnn,
+    sqnr,
+)
+
+AUTO = QuantizationConfig()
+
+
+def uneven() -> Graph:
+    """Conv -> Relu -> depthwise -> Conv, whose channels differ by a factor of a thousand."""
+    x = image(8, 6)
+    first = conv("first", x, 8, low=0.0)
+    factors = np.logspace(-2, 1, 8)
+    first = replace(
+        first,
+        w=constant("first_w", first.w.value * factors),
+        b=constant("first_b", first.b.value * factors),
+    )
+    w = np.random.default_rng(3).normal(size=(3, 3, 1, 8)) / factors
+    middle = Conv(
+        name="middle", x=first, w=constant("middle_w", w), pads=(1, 1, 1, 1), group=8, low=0.0
+    )
+    return graph_of(conv("last", middle, 16, kernel=1), inputs=(x,))
+
+
+def prepared_of(graph: Graph, config: QuantizationConfig = AUTO, **options: object) -> Prepared:
+    data = samples_for(graph, 12)
+    return prepare(graph, profile(graph, data, progress=False), config, data, **options)
+
+
+def noise(found: Prepared, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
+    plan = make_plan(found.graph, found.profile, config, None, found.ranges)
+    return relative_noise(plan, data, [run(found.graph, feeds) for feeds in data], True)
+
+
+def test_uneven_channels_are_equalized() -> None:
+    graph, data = uneven(), samples_for(uneven(), 12, seed=4)
+    seen = profile(graph, data, progress=False)
+    plain, auto = (
+        quantize_with_report(
+            graph, seen, QuantizationConfig(recovery=(), equalization=e), data=data
+        )
+        for e in ((), "auto")
+    )
+    assert sqnr(graph, auto[0]) > sqnr(graph, plain[0]) + 6
+
+
+def test_techniques_are_chosen_by_name() -> None:
+    assert prepared_of(uneven(), QuantizationConfig(equalization="equalize-channels")).factors
+    assert not prepared_of(uneven(), QuantizationConfig(equalization="smooth-activations")).factors
+    with pytest.raises(OptionError, match="did you mean 'equalize-channels'"):
+        QuantizationConfig(equalization="equalise-channels")
+
+
+def test_the_result_is_never_worse_than_min_max_on_held_back_samples() -> None:
+    graph, data = small_cnn(), samples_for(small_cnn(), 12)
+    seen = profile(graph, data, progress=False)
+    found = prepare(graph, seen, AUTO, data)
+    held = preparation._split(data, AUTO.seed)[1]
+    assert noise(found, AUTO, held) <= noise(Prepared(graph, seen), AUTO, held)
+
+
+def test_ranges_that_are_asked_for_by_name_stay() -> None:
+    found = prepared_of(small_cnn(), QuantizationConfig(calibrate_method="mse", equalization=()))
+    assert not found.ranges
+    assert not found.factors
+
+
+@pytest.mark.parametrize(("few", "is_chosen"), [(tensor_ranges.FEW, False), (0, True)])
+def test_ranges_of_values_that_were_seen_too_rarely_are_not_chosen(
+    few: int, is_chosen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = image(8, 6)
+    mean = ReduceMean(name="mean", x=conv("first", x, 8), axes=(1, 2))
+    graph = graph_of(conv("last", mean, 4, kernel=1), inputs=(x,))
+    data = samples_for(graph, 16)
+    monkeypatch.setattr(tensor_ranges, "FEW", few)
+    chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
+    assert ("mean" in chosen) == is_chosen
+
+
+def test_a_value_whose_rounding_gives_infinities_keeps_its_range() -> None:
+    """Rounded to 0, a small value has no reciprocal: no candidate's error is a number."""
+    x = image(8, 6)
+    small = conv("first", x, 8, low=1e-6, high=100.0)
+    last = conv("last", Reciprocal(name="reciprocal", x=small), 4, kernel=1)
+    graph = graph_of(last, inputs=(x,))
+    data = samples_for(graph, 12)
+    with np.errstate(all="ignore"):
+        chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
+    assert "first" not in chosen
+
+
+def test_each_sample_tells_of_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first lines only values that are not read go far; in the last line those that are."""
+    monkeypatch.setattr(range_choice, "WORK", 1)
+    x = image(2, 16)
+    w = np.array([1.0, 0.0]).reshape(1, 1, 2, 1)
+    last = Conv(name="last", x=x, w=constant("w", w), b=constant("b", np.zeros(1)))
+    graph = graph_of(last, inputs=(x,))
+    data = samples_for(graph, 16)
+    for sample in data:
+        signs = np.sign(sample["x"])
+        sample["x"] *= 0.01
+        sample["x"][:, :-1, :, 1] = signs[:, :-1, :, 1]
+        sample["x"][:, -1, :, 0] = signs[:, -1, :, 0]
+    chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
+    assert chosen.get("x", Range(-1.0, 1.0)).high > 0.99
+
+
+def test_each_sample_tells_of_other_lines_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes far is multiplied by 0 in the first three quarters."""
+    monkeypatch.setattr(range_choice, "LIGHT_WORK", 1)
+    x, y = image(2, 16), replace(image(2, 16), name="y")
+    last = conv("last", Mul(name="product", x=x, y=y), 4, kernel=1)
+    graph = graph_of(last, inputs=(x, y))
+    data = samples_for(graph, 4)
+    for sample in data:
+        np.clip(sample["x"], -1.0, 1.0, out=sample["x"])
+        sample["x"][..., 0] = -4.0
+        sample["y"][:, :12, :, 0] = 0.0
+    chosen = choose_ranges(graph, profile(graph, data, progress=False), AUTO, data)
+    assert chosen.get("x", Range(-4.0, 1.0)).low < -3.99
+
+
+def test_a_result_that_is_known_does_not_disturb() -> None:
+    known = constant("known", np.ones(3))
+    plain = uneven()
+    graph = Graph(plain.inputs, (*plain.outputs, ("known", known)))
+    assert prepared_of(graph).factors
+
+
+def test_channels_that_were_seen_too_rarely_are_not_equalized() -> None:
+    names = [group[0].name for group in channel_groups(uneven())]
+    reach = reach_of(uneven(), samples_for(uneven()))
+    found = factors_of(uneven(), reach, AUTO.equalization, frozenset(names[:1]))
+    assert names[0] not in found
+    assert set(names[1:]) <= found.keys()
+
+
+def test_ranges_refused_on_the_whole_are_kept_in_a_stretch(monkeypatch: pytest.MonkeyPatch) -> None:
+    narrow = {"first": Range(0.0, 1e-3), "middle": Range(0.0, 1e-3)}
+
+    def noise_of(plan: Plan, *arguments: object) -> float:
+        found = {n.name for n, e in plan.elements.items() if quant_of(e).scale < 1e-5}
+        return 10.0 if "first" in found else 0.5 if "middle" in found else 1.0
+
+    monkeypatch.setattr(preparation, "choose_ranges", lambda *arguments: narrow)
+    monkeypatch.setattr(preparation, "relative_noise", noise_of)
+    found = prepared_of(uneven(), QuantizationConfig(equalization=()))
+    assert found.ranges == {"middle": narrow["middle"]}
+
+
+def test_what_is_cut_off_counts_more_than_rounding() -> None:
+    graph, data = small_cnn(), samples_for(small_cnn(), 2)
+    plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
+    root = graph.inputs[0]
+    types = [{root: activation_element(Range(0.0, high))} for high in (1.0, 0.5, 0.5)]
+    errors = {root: np.array([[1.0, 0.25, 0.35], [1.0, 0.2, 0.25]])}
+    weighted = _Trial(plan, types, Frontier(graph, data), {}, errors)._weighted(root)
+    cut_off = 0.1 * range_choice.COHERENCE
+    np.testing.assert_allclose(weighted, [[1, 0.25, 0.25 + cut_off], [1, 0.2, 0.25]], rtol=1e-5)
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    one, other = prepared_of(small_cnn()), prepared_of(small_cnn())
+    assert one.ranges == other.ranges
+    assert one.factors.keys() == other.factors.keys()
+    assert all(np.array_equal(one.factors[name], other.factors[name]) for name in one.factors)
+
+
+def test_the_seed_draws_the_samples_that_decide() -> None:
+    samples = samples_for(small_cnn(), 12)
+    one, other = (preparation._split(samples, seed)[1] for seed in (0, 1))
+    assert {id(s) for s in one} != {id(s) for s in other}
+
+
+def test_a_deadline_ends_the_search_with_what_there_is() -> None:
+    found = prepared_of(uneven(), deadline=Deadline(time.monotonic()))
+    assert not found.factors
+    assert not found.ranges
+
+
+def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*arguments: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        check_interrupt()
+
+    monkeypatch.setattr(preparation._Search, "_plain_in", interrupted)
+    with keeping_best():
+        assert prepared_of(uneven()).factors
+
+
+def test_a_probability_is_judged_by_the_features_of_its_logits() -> None:
+    assert [node.name for node in judged(small_cnn())] == ["mean"]
+
+
+def classifier(classes: int) -> Graph:
+    """Conv -> Softmax over the last axis -> a view."""
+    x = image(8, 6)
+    scores = Softmax(name="scores", x=conv("logits", x, classes, kernel=1))
+    return graph_of(Reshape(name="flat", x=scores, shape=(1, 36 * classes)), inputs=(x,))
+
+
+def test_a_probability_behind_a_view_is_judged_by_its_logits() -> None:
+    assert [node.name for node in judged(classifier(5))] == ["logits"]
+
+
+def test_what_a_softmax_ignores_is_no_noise() -> None:
+    graph, data = classifier(5), samples_for(classifier(5), 2)
+    plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
+    wanted = [run(graph, feeds) for feeds in data]
+    moved = [[logits + np.float32(100)] for (logits,) in wanted]
+    assert relative_noise(plan, data, moved, True) == pytest.approx(
+        relative_noise(plan, data, wanted, True), rel=1e-3
+    )
+
+
+def test_decisions_hold_for_the_graph_made_again() -> None:
+    graph, data = uneven(), samples_for(uneven(), 8)
+    seen = profile(graph, data, progress=False)
+    found = quantize_for_all_shapes(graph, seen, AUTO, data)
+    assert found.decisions.factors
+    again = found.decisions.apply(uneven())
+    assert sqnr(found.graph, again) > 200
+
+
+def test_the_compiled_program_gives_the_integers_of_the_graph() -> None:
+    graph, data = uneven(), samples_for(uneven(), 8)
+    seen = profile(graph, data, progress=False)
+    int8 = quantize_with_report(graph, seen, QuantizationConfig(quantize_output=True), data=data)[0]
+    compiled = qg.compile(int8, num_threads=1)
+    for feeds in samples_for(graph, 3, seed=9):
+        np.testing.assert_array_equal(compiled.run(None, feeds)[0], interpret(int8, feeds)[0])
+
+
+def test_names_of_the_techniques_are_options() -> None:
+    assert AUTO.equalization == EQUALIZATIONS
+
+
+def test_some_lines_of_a_function_say_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = image(4, 48)
+    first, second = conv("first", x, 8), conv("second", x, 8)
+    both = Add(name="both", x=HardSwish(name="curved", x=first), y=second)
+    joined = Concat(name="joined", parts=(both, first), axis=3)
+    graph = graph_of(conv("last", joined, 4, kernel=1), inputs=(x,))
+    data = samples_for(graph, 8)
+    seen = profile(graph, data, progress=False)
+    plan = make_plan(graph, seen, AUTO)
+    candidates = range_choice._candidates(plan, seen, AUTO)
+    types = [range_choice._types(ranges, AUTO) for ranges in candidates]
+
+    def errors() -> dict[str, Array]:
+        trial = _Trial(plan, types, Frontier(graph, data), seen.histograms)
+        for node in graph.nodes:
+            trial.visit(node)
+        return {root.name: found for root, found in trial.errors.items()}
+
+    whole = errors()
+    monkeypatch.setattr(range_choice, "LIGHT_WORK", 3 * 10**5)
+    some = errors()
+    assert any((some[name] != found).any() for name, found in whole.items())
+    for name, found in whole.items():
+        np.testing.assert_allclose(some[name], found, rtol=0.3, err_msg=name)

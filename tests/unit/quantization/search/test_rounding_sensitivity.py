@@ -1,0 +1,144 @@
+"""What single roundings do to the outputs, and the worst that a budget has room for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.unit.quantization.test_choose_int16 import network, plan_of
+from threadpoolctl import threadpool_limits
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input
+from quantglow.interpreter import interpret
+from quantglow.ops import Conv, HardSwish, Softmax
+from quantglow.ops.arithmetic import dequantize, quant_of
+from quantglow.ops.arithmetic import quantize as quantized_array
+from quantglow.quantization.search.choose_int16 import candidates
+from quantglow.quantization.search.rounded_run import relative_noise, run
+from quantglow.quantization.search.rounding_sensitivity import (
+    SHARES,
+    measured_harms,
+    most_harmful,
+    stored_members,
+)
+from tests.unit.quantization.quantization_networks import (
+    constant,
+    conv,
+    graph_of,
+    image,
+    samples_for,
+    small_cnn,
+)
+
+
+def test_a_harm_is_what_the_outputs_lose_by_one_value() -> None:
+    graph = network()
+    plan = plan_of(graph)
+    (root,) = {plan.groups[n] for n in graph.nodes if n.name == "thin"}
+    found = measured_harms(plan, [root], samples_for(graph, 2))[root]
+    assert [n.name for n in stored_members(plan, root)] == ["thin"]
+    noise = signal = 0.0
+    for feeds in samples_for(graph, 2):
+        values: dict[str, Any] = {}
+        interpret(graph, feeds, [lambda n, v, values=values: values.__setitem__(n.name, v)])
+        element = plan.elements[root]
+        rounded = dequantize(quantized_array(values["thin"], element), quant_of(element))
+        (behind,) = interpret(rest_of(graph), {"thin": rounded})
+        noise += np.square(behind - values["last"], dtype=np.float64).sum()
+        signal += np.square(values["last"], dtype=np.float64).sum()
+    np.testing.assert_allclose(found, noise / signal, rtol=1e-6)
+
+
+def test_the_number_of_threads_changes_no_harm() -> None:
+    graph = small_cnn()
+    plan, samples = plan_of(graph), samples_for(graph, 3)
+    found = []
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append(measured_harms(plan, candidates(plan), samples, corrected=True))
+    assert found[0] == found[1] == found[2]
+
+
+def rest_of(graph: Graph) -> Graph:
+    """The graph behind ``thin``."""
+    thin = graph.by_name("thin")
+    start = Input(name="thin", tensor=thin.type)
+    swapped = graph.rebuild(lambda node: start if node.name == "thin" else node)
+    return Graph((start,), swapped.outputs, "rest")
+
+
+@pytest.mark.parametrize("make", [network, small_cnn])
+def test_harms_are_those_of_whole_runs(make: Any) -> None:
+    graph = make()
+    plan, samples = plan_of(graph), samples_for(graph, 2)
+    wanted = [run(graph, feeds) for feeds in samples]
+    found = measured_harms(plan, candidates(plan), samples)
+    assert len(found) > 1
+    for root, harm in found.items():
+        alone = replace(plan, elements={n: plan.elements[n] for n in stored_members(plan, root)})
+        np.testing.assert_allclose(
+            harm, relative_noise(alone, samples, wanted, exact_weights=True), rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize(("size", "enough"), [(8, True), (7, False)])
+def test_biases_make_up_for_what_is_the_same_everywhere(size: int, enough: bool) -> None:
+    """All pixels are alike, and so are their errors: a mean error, if 16 rows tell it."""
+    x = image(8, size)
+    swish = HardSwish(name="swish", x=conv("first", x, 16, pads=(0,) * 4))
+    graph = graph_of(conv("last", swish, 80, pads=(0,) * 4), inputs=(x,))
+    pixel = np.random.default_rng(2).normal(size=8).astype(np.float32)
+    samples = [{"x": np.broadcast_to(pixel, x.type.shape).copy()}]
+    plan = plan_of(graph)
+    harms, left = (measured_harms(plan, candidates(plan), samples, c) for c in (False, True))
+    assert min(harms.values()) > 1e-7
+    behind_input = plan.groups[x]  # The first layer, with 25 rows, reads it.
+    assert left[behind_input] < 1e-10
+    others = harms.keys() - {behind_input}
+    assert others
+    assert all(left[r] < 1e-10 if enough else left[r] == harms[r] for r in others)
+
+
+def test_what_differs_between_samples_stays() -> None:
+    """Each sample is one colour, so that its errors are the same everywhere, but not the next's."""
+    x = image(8, 6)
+    graph = graph_of(conv("last", x, 80, pads=(0,) * 4), inputs=(x,))
+    pixels = np.random.default_rng(2).normal(size=(16, 8)).astype(np.float32)
+    samples = [{"x": np.broadcast_to(p, x.type.shape).copy()} for p in pixels]
+    plan = plan_of(graph)
+    harms, left = (measured_harms(plan, candidates(plan), samples, c) for c in (False, True))
+    assert left[plan.groups[x]] > 0.5 * harms[plan.groups[x]]
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 1.5), st.floats(0.0, 1.0)), max_size=7))
+def test_no_other_values_within_the_budget_do_more_harm(drawn: list[tuple[float, float]]) -> None:
+    nodes = [image() for _ in drawn]
+    costs = {node: cost for node, (cost, _) in zip(nodes, drawn, strict=True) if cost <= 1}
+    harms = {node: harm for node, (_, harm) in zip(nodes, drawn, strict=True)}
+    found = most_harmful(costs, harms, 1.0)
+    assert sum(costs[node] for node in found) <= 1 + 1e-9
+    # Costs are rounded up, so the best may need a little more room.
+    best = max(
+        sum(harms[n] for n in some)
+        for size in range(len(costs) + 1)
+        for some in combinations(costs, size)
+        if sum(costs[n] + 1 / SHARES for n in some) <= 1
+    )
+    assert sum(harms[node] for node in found) >= best - 1e-9
+
+
+def test_harms_ignore_what_a_softmax_does_not_see() -> None:
+    x, rng = image(8, 4), np.random.default_rng(3)
+    same = constant("same", np.repeat(rng.normal(size=(1, 1, 4, 1)), 64, axis=3))
+    common = replace(conv("common", x, 4), low=0.0)
+    logits = Conv(name="logits", x=common, w=same)
+    graph = graph_of(Softmax(name="shares", x=logits), inputs=(x,))
+    plan = plan_of(graph)
+    harms = measured_harms(plan, [plan.groups[x]], samples_for(graph, 2))
+    np.testing.assert_allclose(list(harms.values()), 0.0, atol=1e-6)

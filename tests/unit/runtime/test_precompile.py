@@ -1,0 +1,82 @@
+"""Kernels that are compiled while weights are rounded."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.jit.library import KernelLibrary
+from quantglow.errors import BackendError
+from quantglow.interpreter import interpret
+from quantglow.runtime import build, precompile
+from quantglow.runtime.build import Machine
+from tests.unit.small_network import small_model, small_samples
+
+Threads = list[str]
+
+
+@pytest.fixture
+def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
+    """For each kernel the thread that asked for it, in a library that knows none."""
+    found: Threads = []
+    asking = [""]
+    libraries: dict[Any, KernelLibrary] = {}
+    compiled, load_calls = KernelLibrary.compile, KernelLibrary.load_calls
+
+    def library(target: Any) -> KernelLibrary:
+        return libraries.setdefault(target, KernelLibrary(target, ObjectCache(tmp_path)))
+
+    def loading(self: KernelLibrary, *arguments: Any) -> list[int]:
+        asking[0] = threading.current_thread().name
+        return load_calls(self, *arguments)
+
+    def recorded(self: KernelLibrary, text: str) -> bytes:
+        found.append(asking[0])
+        return compiled(self, text)
+
+    monkeypatch.setattr("quantglow.backends.llvm.jit.library.library", library)
+    monkeypatch.setattr(KernelLibrary, "compile", recorded)
+    monkeypatch.setattr(KernelLibrary, "load_calls", loading)
+    monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
+    return found
+
+
+def test_all_kernels_are_compiled_beside_the_rounding_of_weights(compiling: Threads) -> None:
+    data = small_samples()
+    found = qg.quantize_and_compile(small_model(), data, verify=False)
+    assert compiling and all(name.startswith("quantglow-kernels") for name in compiling)
+    feeds = {"x": data[0]}
+    np.testing.assert_allclose(found.run(None, feeds)[0], interpret(found.graph, feeds)[0], 1e-5)
+
+
+def test_with_one_core_nothing_runs_beside(
+    compiling: Threads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precompile, "physical_cores", lambda: 1)
+    qg.quantize_and_compile(small_model(), small_samples(), verify=False)
+    assert set(compiling) == {threading.current_thread().name}
+
+
+def test_the_reference_backend_loads_no_kernels(compiling: Threads) -> None:
+    graph = qg.import_model(small_model())
+    Machine.of(backend="reference").load_kernels(graph)
+    assert not compiling
+
+
+def test_what_llvm_refuses_is_said_by_the_one_who_compiles_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*arguments: Any) -> None:
+        raise BackendError("refused")
+
+    monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
+    monkeypatch.setattr(build, "load_kernels", refused)
+    monkeypatch.setattr(build, "compile_program", refused)
+    with pytest.raises(BackendError, match="refused"):
+        qg.quantize_and_compile(small_model(), small_samples(), verify=False)
