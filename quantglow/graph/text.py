@@ -20,6 +20,9 @@ from quantglow.graph.signature import DECLARED
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+FORMER_NAMES = {"Map": "Elementwise", "Rows": "RowMap"}
+"""Operators as texts of older versions call them, and as they are called now."""
+
 _HEADER = re.compile(rf"graph ({STRING})")
 _DECLARED = re.compile(rf"declared ({STRING}): (\w+)")
 _NODE = re.compile(rf"({STRING}): ([^=]*) = (.*)")
@@ -153,6 +156,7 @@ class _Reader:
     def define(self, name: str, kind: str, op: str, values: dict[str, Any]) -> None:
         if name in self.nodes:
             raise ValueError(f"node {name!r} is defined twice")
+        op = FORMER_NAMES.get(op, op)
         if op not in OPS:
             raise ValueError(f"there is no operator {op!r}")
         for operand in operand_fields(OPS[op]):
