@@ -1,0 +1,1 @@
+"""Commands for those who work on quantglow: ``python -m tools.NAME`` in the repository's root."""
