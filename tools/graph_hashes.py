@@ -9,7 +9,7 @@ The models are mnist and ppocr_cls, through ``quantize_and_compile``, and those 
 ``small_networks``, through ``quantize``; some of these with other options, too.  An entry holds the
 graph's text, which names each array by its contents, and the SHA-256 of its constants.  Floats of
 calibration depend on the BLAS library and its number of threads: compare on one machine.
-``RENAMED`` translates the words of older texts.
+Former names of operators in the file count as the ones of today.
 """
 
 from __future__ import annotations
@@ -27,13 +27,9 @@ from typing import Any
 import quantglow as qg
 from benchmarks.models import network
 from quantglow.graph.graph import Graph
-from quantglow.graph.text import constants_of, print_graph
+from quantglow.graph.text import FORMER_NAMES, constants_of, print_graph
 from tools.comparison import Record, add_arguments, finish
 from tools.small_networks import NETWORKS, samples
-
-RENAMED: dict[str, str] = {}
-"""Operators and attributes of today's texts, by their names in older ones: ``{"Rows": "RowMap"}``.
-They are replaced where ``(`` or ``=`` follows."""
 
 SHOWN_LINES = 12
 """Maximum number of different lines shown for each graph."""
@@ -85,12 +81,12 @@ def entry(graph: Graph) -> dict[str, Any]:
 
 
 def renamed(line: str) -> str:
-    """A line of an older text in today's words."""
-    return re.sub(r"\b\w+(?=[(=])", lambda match: RENAMED.get(match[0], match[0]), line)
+    """A line of an older text with today's names of operators."""
+    return re.sub(r"\b\w+(?=\()", lambda match: FORMER_NAMES.get(match[0], match[0]), line)
 
 
 def older(record: Record) -> Record:
-    """A record of an older checkout in today's words."""
+    """A record of an older checkout with today's names."""
     return {
         name: found | {"text": [renamed(line) for line in found["text"]]}
         for name, found in record.items()

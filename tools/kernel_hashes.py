@@ -30,12 +30,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quantglow.backends.llvm.buffers import Constants, aligned_bytes
-from quantglow.backends.llvm.executable import LlvmExecutable
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.levels import LEVELS, level_target, resolve
-from quantglow.backends.llvm.table_runner import entries
+from quantglow.backends.llvm.runtime.buffers import Constants, aligned_bytes
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.backends.llvm.runtime.table_runner import entries
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Alloc, BufferKind, Dealloc, View
