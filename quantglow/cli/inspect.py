@@ -18,7 +18,11 @@ from quantglow.cli.files import SAVED, is_saved
 from quantglow.cli.models import refuse_shapes_of_saved
 from quantglow.driver import compilation, stages
 from quantglow.driver.models import is_quantized
-from quantglow.driver.pipeline import Job
+from quantglow.driver.pipeline.calibrated import calibrated
+from quantglow.driver.pipeline.imported import imported
+from quantglow.driver.pipeline.prepared import prepared
+from quantglow.driver.pipeline.quantized import quantized
+from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
@@ -62,11 +66,9 @@ def graph_of(options: argparse.Namespace) -> Graph:
     if is_saved(options.model):
         return saving.load(options.model).graph
     if options.calibration_data and options.stage not in ("imported", "optimized"):
-        job = Job(options.model, verify=False, holds_out=True)
-        job.prepare(shapes_of(options), options.calibration_data)
-        job.calibrate(options.subset_size, "auto")
-        job.quantize(config_of(options))
-        return job.quantized.graph
+        request = QuantizationRequest(config_of(options), options.subset_size, holds_out=True)
+        source = imported(options.model, options.calibration_data, shapes_of(options))
+        return quantized(prepared(calibrated(source, request), request)).found.graph
     graph = stages.import_model(options.model, shapes_of(options))
     if options.stage == "imported" or is_quantized(graph):
         return graph

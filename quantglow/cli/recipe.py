@@ -17,7 +17,7 @@ import numpy as np
 from quantglow.arguments import choice, number, shapes
 from quantglow.cli.predictions import READERS
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
-from quantglow.driver.control import AccuracyContract
+from quantglow.driver.pipeline.request import AccuracyContract
 from quantglow.errors import CalibrationError, OptionError
 from quantglow.files import cause, read_arrays
 from quantglow.options import QuantizationConfig

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow import debug, interpreter
-from quantglow.driver.pipeline import Job, compiled_float
-from quantglow.errors import CalibrationError
+from quantglow.driver.pipeline.calibrated import Calibrated
+from quantglow.driver.pipeline.compiled import compiled, compiled_float, model_of
+from quantglow.driver.pipeline.prepared import Prepared
+from quantglow.driver.pipeline.quantized import Quantized, quantized
+from quantglow.driver.pipeline.request import AccuracyContract
 from quantglow.lazy import cached_property
-from quantglow.options import QuantizationConfig
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.accuracy_control.control import Contract, Search, Trial
+from quantglow.quantization.accuracy_control.control import Search, Trial
 from quantglow.quantization.accuracy_control.precision_steps import (
     FLOAT,
     INT16,
@@ -32,7 +34,6 @@ from quantglow.report.verification import MAX_SAMPLES
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
-from quantglow.runtime.precompile import kernels_ahead
 from quantglow.types import Array
 
 RANKING_SAMPLES = 2
@@ -44,117 +45,77 @@ FLOAT_ERROR = 1e-5
 SHOWN = 8
 """Steps that a note names."""
 
-Whole = Callable[[CompiledModel], Any]
-"""Makes of what is compiled the model that the user gets."""
+Whole = Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]
+"""Completes the compiled part to the model that the user gets."""
 
 
 @dataclass(frozen=True)
-class AccuracyContract:
-    """``max_drop`` and its companions, before there is a model to measure.
+class AccuracyControl:
+    """Search for the fewest operators that leave int8 until the contract holds."""
 
-    Raises ``OptionError`` for what is no contract.
-    """
-
-    max_drop: float
-    drop_type: str = "absolute"
-    validation_fn: Callable[..., float] | None = None
-    max_minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        checked = self.measured_by(lambda model: 0.0)
-        object.__setattr__(self, "max_drop", checked.max_drop)
-        object.__setattr__(self, "max_minutes", checked.max_minutes)
-
-    def measured_by(self, figure: Callable[[Any], float]) -> Contract[Any]:
-        """The contract on ``validation_fn``, without it on another figure."""
-        metric = figure if self.validation_fn is None else self.validation_fn
-        return Contract(self.max_drop, metric, self.drop_type, self.max_minutes)
-
-
-def quantized(
-    job: Job,
-    config: QuantizationConfig,
-    contract: AccuracyContract | None,
-    machine: Machine,
-    whole: Whole,
-    progress: bool | str,
-) -> CompiledModel:
-    """The job's model, quantized, compiled and checked, under a contract if there is one."""
-    if contract is not None:
-        return ControlledJob(job, config, contract, machine, whole).run(progress)
-    with kernels_ahead(machine) as load_kernels:
-        job.quantize(config, progress, converted=load_kernels)
-    return job.compile(machine)
-
-
-@dataclass(frozen=True)
-class ControlledJob:
-    """A job whose operators leave int8 until the contract holds."""
-
-    job: Job
-    config: QuantizationConfig
+    prepared: Prepared
     contract: AccuracyContract
     machine: Machine
     whole: Whole
 
-    def run(self, progress: bool | str) -> CompiledModel:
+    @property
+    def calibrated(self) -> Calibrated:
+        """The profiled model."""
+        return self.prepared.calibrated
+
+    def run(self) -> CompiledModel:
         """The model with the fewest steps found that satisfies the contract, checked.
 
         Raises ``AccuracyDropError`` with the best model, made whole, if there is none.
         """
-        if not self.job.kept:
-            raise CalibrationError(
-                "a profile holds no samples to measure accuracy on. Remedy: pass the calibration "
-                "samples together with max_drop."
-            )
+        calibrated, progress = self.calibrated, self.prepared.request.progress
+        calibrated.sample_to_measure("max_drop")
         contract = self.contract.measured_by(self.minus_relative_error)
-        self.job.quantize(self.config, progress)
-        exact = compiled_float(self.job.family, self.job.float_graph, self.machine)
+        plain = quantized(self.prepared)
+        exact = compiled_float(calibrated.family, calibrated.float_graph, self.machine)
         baseline = contract.figure(self.whole(exact))
-        search = Search[Any, Step](contract, baseline, self.ranking, self.trial)
-        with debug.timed("accuracy control", self.job.seconds):
+        search = Search[Any, Step](
+            contract, baseline, lambda deadline: self.ranking(plain, deadline), self.trial
+        )
+        with debug.timed("accuracy control", calibrated.seconds):
             found = search.run(progress)
-            self.quantize(found.steps)
-        made = self.job.compile(self.machine)
-        note = noted(search, found)
-        report = with_steps(made.report, found.steps, note)
+            best = self.quantized(found.steps)
+        made = compiled(best, self.machine)
+        report = with_steps(made.report, found.steps, noted(search, found))
         return replace(made, reporter=lambda: report)
 
-    def quantize(self, steps: Sequence[Step]) -> None:
-        """The job's model after these steps."""
-        self.job.quantize(self.config, progress=False, raised=Raised.by(steps))
+    def quantized(self, steps: Sequence[Step]) -> Quantized:
+        """The model after these steps."""
+        return quantized(self.prepared, Raised.by(steps), progress=False)
 
     def trial(self, steps: Sequence[Step]) -> Any:
         """A model after these steps, not checked."""
-        self.quantize(steps)
-        made = self.machine.compile(self.job.quantized.graph)
-        report = with_steps(report_of(made, {}), steps, shown_steps(steps))
-        return self.whole(self.job.model_of(made, self.machine, report))
+        found = self.quantized(steps)
+        build = self.machine.compile(found.found.graph)
+        report = with_steps(report_of(build, {}), steps, shown_steps(steps))
+        return self.whole(model_of(found, build, self.machine, report))
 
-    def ranking(self, deadline: Deadline) -> list[Step]:
-        """All steps.  What float is worth is measured where all that can be int16 is.
+    def ranking(self, plain: Quantized, deadline: Deadline) -> list[Step]:
+        """All steps.  The worth of float is measured where all values that can be int16 are.
 
-        What the deadline leaves no time for comes last, or is no step to int16.
+        Steps that the deadline leaves no time for come last, or are not offered as int16.
         """
-        samples = self.job.kept[:RANKING_SAMPLES]
-        self.quantize(())
-        plan = self.job.quantized.plan
+        samples, plan = self.calibrated.checks.feeds[:RANKING_SAMPLES], plain.found.plan
         wide = int16_steps(plan, samples, deadline.halfway)
         if deadline.is_over:
             return ranked(plan, wide, float_steps(plan, {}))
-        self.quantize(wide)
-        exact = self.job.quantized.prepared.graph
-        real = float_steps(plan, {})
-        names = [step.name for step in real]
-        harms = noise_of_each(exact, self.job.quantized.graph, names, samples, deadline)
-        return ranked(plan, wide, float_steps(plan, harms))
+        widened = self.quantized(wide).found
+        names = [step.name for step in float_steps(plan, {})]
+        exact = widened.prepared.graph
+        noise = noise_of_each(exact, widened.graph, names, samples, deadline)
+        return ranked(plan, wide, float_steps(plan, noise))
 
     def minus_relative_error(self, model: CompiledModel | PartlyCompiledModel) -> float:
         """``-10 ** (-SQNR / 20)`` of the worst output on samples kept for the check; of a model
         in two parts the outputs of the compiled one.
         """
         compiled = model.head if isinstance(model, PartlyCompiledModel) else model
-        totals = [Sums()] * len(self.job.float_graph.outputs)
+        totals = [Sums()] * len(self.calibrated.float_graph.outputs)
         for feeds, wanted in zip(self.samples, self.wanted, strict=True):
             pairs = zip(totals, wanted, compiled.specialisations.at(feeds).run(feeds), strict=True)
             totals = [t + Sums.of(w, g) for t, w, g in pairs]
@@ -163,12 +124,12 @@ class ControlledJob:
     @cached_property
     def wanted(self) -> list[list[Array]]:
         """The float outputs on each of the samples."""
-        return [interpreter.interpret(self.job.float_graph, feeds) for feeds in self.samples]
+        return [interpreter.interpret(self.calibrated.float_graph, feeds) for feeds in self.samples]
 
     @property
     def samples(self) -> Sequence[Feeds]:
         """Samples on which the error of the outputs is measured."""
-        return self.job.kept[:MAX_SAMPLES]
+        return self.calibrated.checks.feeds[:MAX_SAMPLES]
 
 
 def noted(search: Search[Any, Step], found: Trial[Step]) -> str:

@@ -1,4 +1,4 @@
-"""``quantize_and_compile``: the main job, end to end."""
+"""``quantize_and_compile``: from a model and samples to a checked int8 program."""
 
 from __future__ import annotations
 
@@ -6,12 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
-from quantglow.driver.control import AccuracyContract, quantized
+from quantglow.driver.control import AccuracyControl, Whole
 from quantglow.driver.fallback import check_tail, delegated_model, partly_compiled
-from quantglow.driver.models import (
-    InputShapes,
-)
-from quantglow.driver.pipeline import Cut, Job
+from quantglow.driver.models import InputShapes
+from quantglow.driver.pipeline.calibrated import calibrated
+from quantglow.driver.pipeline.compiled import compiled
+from quantglow.driver.pipeline.imported import Cut, imported
+from quantglow.driver.pipeline.prepared import Prepared, prepared
+from quantglow.driver.pipeline.quantized import quantized
+from quantglow.driver.pipeline.request import AccuracyContract, QuantizationRequest
+from quantglow.driver.pipeline.speed import without_slower
 from quantglow.errors import DelegationError, OptionError, UnsupportedOpError
 from quantglow.frontend import open_model
 from quantglow.graph.graph import Graph
@@ -21,7 +25,8 @@ from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control import control
 from quantglow.runtime.build import Machine
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
+from quantglow.runtime.fallback_model import DelegatedModel
+from quantglow.runtime.precompile import kernels_ahead
 
 
 def quantize_and_compile(
@@ -78,49 +83,64 @@ def quantize_and_compile(
     """
     refuse_unavailable(model_type=model_type)
     max_minutes = None if max_minutes is None else positive("max_minutes", max_minutes)
-    contract = accuracy_contract(max_drop, drop_type, validation_fn, max_minutes)
-    config = QuantizationConfig(
-        preset=preset,
-        calibrate_method=calibrate_method,
-        per_channel=per_channel,
-        ignored_scope=ignored_scope,
-        nodes_to_exclude=nodes_to_exclude,
-        op_types_to_quantize=op_types_to_quantize,
-        seed=seed,
-        int16_activations=int16_activations,
-    )
-    subset_size = count("subset_size", subset_size)
-    progress, seed = progress_mode("progress", progress), config.seed
-    input_shapes = shapes("input_shapes", input_shapes)
-    measure_speed = flag("measure_speed", measure_speed)
-    machine = Machine.of(target, num_threads)
     verify = flag("verify", verify)
-    job = Job(model, verify=verify, holds_out=verify)
+    request = QuantizationRequest(
+        config=QuantizationConfig(
+            preset=preset,
+            calibrate_method=calibrate_method,
+            per_channel=per_channel,
+            ignored_scope=ignored_scope,
+            nodes_to_exclude=nodes_to_exclude,
+            op_types_to_quantize=op_types_to_quantize,
+            seed=seed,
+            int16_activations=int16_activations,
+        ),
+        subset_size=count("subset_size", subset_size),
+        progress=progress_mode("progress", progress),
+        input_shapes=shapes("input_shapes", input_shapes),
+        validation_data=validation_data,
+        verify=verify,
+        holds_out=verify,
+        max_minutes=max_minutes,
+        contract=accuracy_contract(max_drop, drop_type, validation_fn, max_minutes),
+        measure_speed=flag("measure_speed", measure_speed),
+    )
+    return quantized_and_compiled(model, calibration_data, request, Machine.of(target, num_threads))
+
+
+def quantized_and_compiled(
+    model: Any, data: Any, request: QuantizationRequest, machine: Machine
+) -> CompiledModel | DelegatedModel:
+    """The stages, one after the other."""
     try:
-        cut = prepared(job, input_shapes, calibration_data, machine)
+        source = imported(model, data, request.input_shapes)
+        if source.cut is not None:
+            check_rest(source.cut, machine)
     except UnsupportedOpError as error:
         return delegated_model(open_model(model), error, machine.num_threads)
-    if validation_data is not None:
-        job.validate_on(validation_data)
-    whole = whole_model(cut)
+    whole = whole_model(source.cut)
     with keeping_best():
-        job.calibrate(subset_size, progress, seed)
-        job.end_searches_after(max_minutes)
-        chosen = job.without_slower(config, machine, progress) if measure_speed else config
-        return whole(quantized(job, chosen, contract, machine, whole, progress))
+        ready = prepared(calibrated(source, request), request)
+        if request.measure_speed:
+            ready = without_slower(ready, machine)
+        return whole(int8_model(ready, machine, whole))
 
 
-def prepared(job: Job, input_shapes: InputShapes | None, data: Any, machine: Machine) -> Cut | None:
-    """The prepared job's cut, if the model has one.  Raises ``UnsupportedOpError`` where nothing
-    of it can be compiled, or onnxruntime does not take the rest: before the work, not after.
-    """
-    cut = job.prepare(input_shapes, data)
-    if cut is not None:
-        try:
-            check_tail(cut.parts, machine.num_threads)
-        except DelegationError as refusal:
-            raise cut.error from refusal
-    return cut
+def int8_model(prepared: Prepared, machine: Machine, whole: Whole) -> CompiledModel:
+    """The model quantized, compiled and checked, under the request's contract if it has one."""
+    if (contract := prepared.request.contract) is not None:
+        return AccuracyControl(prepared, contract, machine, whole).run()
+    with kernels_ahead(machine) as load_kernels:
+        found = quantized(prepared, converted=load_kernels)
+    return compiled(found, machine)
+
+
+def check_rest(cut: Cut, machine: Machine) -> None:
+    """Raise the cut's error if onnxruntime does not take the rest: before the work, not after."""
+    try:
+        check_tail(cut.parts, machine.num_threads)
+    except DelegationError as refusal:
+        raise cut.error from refusal
 
 
 def quantized_under(
@@ -131,16 +151,17 @@ def quantized_under(
     machine: Machine,
 ) -> CompiledModel:
     """An optimized float graph quantized on all of the samples and compiled, not checked."""
-    job = Job(graph, verify=False)
-    job.prepare(None, samples)
+    limit = contract.max_minutes if contract else None
+    request = QuantizationRequest(
+        config, subset_size=len(samples), max_minutes=limit, contract=contract
+    )
     with keeping_best():
-        job.calibrate(len(samples), "auto", config.seed)
-        job.end_searches_after(contract.max_minutes if contract else None)
-        return quantized(job, config, contract, machine, whole_model(None), "auto")
+        ready = prepared(calibrated(imported(graph, samples), request), request)
+        return int8_model(ready, machine, whole_model(None))
 
 
-def whole_model(cut: Cut | None) -> Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]:
-    """What makes the user's model of the part that is compiled."""
+def whole_model(cut: Cut | None) -> Whole:
+    """A function that completes the compiled part to the user's model."""
     if cut is None:
         return lambda compiled: compiled
     return lambda head: partly_compiled(cut.source, cut.parts, head, cut.error)

@@ -14,7 +14,11 @@ from quantglow.driver.models import (
     float_only,
     is_quantized,
 )
-from quantglow.driver.pipeline import Job
+from quantglow.driver.pipeline.calibrated import calibrated
+from quantglow.driver.pipeline.imported import imported
+from quantglow.driver.pipeline.prepared import prepared
+from quantglow.driver.pipeline.quantized import quantized
+from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.driver.samples import profile_in
 from quantglow.errors import (
     CalibrationError,
@@ -74,10 +78,11 @@ def profile(
         raise CalibrationError(
             "the calibration data is a profile already. Remedy: pass samples to record another one."
         )
-    job = Job(model, verify=False)
-    job.prepare(shapes("input_shapes", input_shapes), calibration_data)
+    source = imported(model, calibration_data, shapes("input_shapes", input_shapes))
     with keeping_best():
-        return profiling.profile(job.family, job.given, subset_size=subset_size, progress=progress)
+        return profiling.profile(
+            source.family, source.data, subset_size=subset_size, progress=progress
+        )
 
 
 def quantize(
@@ -137,20 +142,25 @@ def diagnose(
     sensitivity = flag("sensitivity", sensitivity)
     progress = progress_mode("progress", progress)
     config = config_of(config)
-    job = Job(model, verify=False, holds_out=True)
-    job.prepare(shapes("input_shapes", input_shapes), calibration_data)
+    request = QuantizationRequest(config, subset_size, progress, holds_out=True)
+    source = imported(model, calibration_data, shapes("input_shapes", input_shapes))
     with keeping_best():
-        job.calibrate(subset_size, progress, config.seed)
-        if not job.kept:
+        seen = calibrated(source, request)
+        if not seen.checks.feeds:
             raise CalibrationError(
                 "a profile holds no samples to measure on. Remedy: pass the calibration samples."
             )
-        job.quantize(config)
-        prepared = job.quantized.prepared
-        graphs = (prepared.graph, job.quantized.graph, job.quantized.report)
-        kept = job.kept[:samples]
+        found = quantized(prepared(seen, request), progress="auto").found
+        exact = found.prepared
+        kept = seen.checks.feeds[:samples]
         return diagnosis.diagnose(
-            *graphs, kept, prepared.profile, sensitivity=sensitivity, shown=worst
+            exact.graph,
+            found.graph,
+            found.report,
+            kept,
+            exact.profile,
+            sensitivity=sensitivity,
+            shown=worst,
         )
 
 

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.driver.pipeline import Job
+from quantglow.driver.pipeline.calibrated import calibrated
+from quantglow.driver.pipeline.compiled import compiled
+from quantglow.driver.pipeline.imported import imported
+from quantglow.driver.pipeline.prepared import prepared
+from quantglow.driver.pipeline.quantized import quantized
+from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.runtime.build import Machine
 from tests.free_models import (
@@ -33,11 +38,9 @@ FAMILIES = {
 def built_model(model: Drawn, config: QuantizationConfig, threads: int) -> Any:
     """``quantize_and_compile`` with any techniques, unchecked."""
     samples = [model.sample(shape, seed) for seed in range(2) for shape in model.calibrated]
-    job = Job(model.proto, verify=False)
-    job.prepare(None, samples)
-    job.calibrate(len(samples), False)
-    job.quantize(config, progress=False)
-    return job.compile(Machine.of("native", threads))
+    request = QuantizationRequest(config, subset_size=len(samples), progress=False)
+    made = quantized(prepared(calibrated(imported(model.proto, samples), request), request))
+    return compiled(made, Machine.of("native", threads))
 
 
 def outputs(compiled: Any, model: Drawn, shapes: list[Shape]) -> dict[Shape, list[Any]]:

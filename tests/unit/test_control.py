@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.unit.quantization.test_choose_int16 import network
 
 import quantglow as qg
 from quantglow.driver.control import shown_steps
@@ -16,6 +15,7 @@ from quantglow.quantization.deadline import Deadline, TimeUp
 from quantglow.report import Report
 from quantglow.report.metrics import sqnr_db
 from tests.unit.quantization.quantization_networks import samples_for
+from tests.unit.quantization.search.test_choose_int16 import network
 
 GRAPH = network()
 SAMPLES = samples_for(GRAPH, 6)

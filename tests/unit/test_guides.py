@@ -24,6 +24,7 @@ GUIDED = (
     "backends/llvm/runtime",
     "cli",
     "driver",
+    "driver/pipeline",
     "frontend",
     "graph",
     "instr",

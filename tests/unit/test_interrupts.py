@@ -107,7 +107,7 @@ STAGES = {
         "{'int16_activations': 'auto'}",
     ),
     "speed": ("quantglow.report.speed:SpeedSearch._tried", 1, "{'measure_speed': True}"),
-    "control": ("quantglow.driver.control:ControlledJob.trial", 1, "{'max_drop': 0.5}"),
+    "control": ("quantglow.driver.control:AccuracyControl.trial", 1, "{'max_drop': 0.5}"),
     "check": ("quantglow.report.outputs:_entry", 1, "{}"),
 }
 """A function in the middle of each stage, and the call of it that Ctrl-C comes in."""

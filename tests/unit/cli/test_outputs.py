@@ -12,7 +12,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.cli.main import main
-from quantglow.driver import pipeline
+from quantglow.driver.pipeline import imported
 from tests.unit.small_network import small_model, small_samples
 
 COMMANDS = {
@@ -43,7 +43,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise AssertionError("the work began")
 
-    monkeypatch.setattr(pipeline, "float_family_of", refuse)
+    monkeypatch.setattr(imported, "float_family_of", refuse)
     monkeypatch.setattr("quantglow.cli.commands.opened", refuse)
 
 

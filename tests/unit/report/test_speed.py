@@ -85,7 +85,9 @@ def test_the_report_shows_what_was_measured_and_chosen(
     whole: float, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Times are faked: all trials win, or none.
-    monkeypatch.setattr("quantglow.driver.pipeline.time_ratio", lambda one, other, feeds: whole)
+    monkeypatch.setattr(
+        "quantglow.driver.pipeline.speed.time_ratio", lambda one, other, feeds: whole
+    )
     model = small_model()
     compiled = qg.quantize_and_compile(
         model, small_samples(), measure_speed=True, verify=False, num_threads=1

@@ -41,8 +41,8 @@ from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
+from quantglow.quantization.plan import float_heuristics as why
 from quantglow.quantization.plan.detection_heads import box_decoders
-from quantglow.quantization.plan.plan import float_heuristics as why
 from quantglow.quantization.plan.spectra import are_kernels, is_transform, transforms
 from quantglow.types import DType, f32
 from tests.unit.quantization.quantization_networks import constant, conv, graph_of, image

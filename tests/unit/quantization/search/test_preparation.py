@@ -32,8 +32,9 @@ from quantglow.quantization import Prepared, prepare, quantize_with_report
 from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of
+from quantglow.quantization.plan import tensor_ranges
 from quantglow.quantization.plan.params import activation_element
-from quantglow.quantization.plan.plan import Plan, make_plan, tensor_ranges
+from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.recovery.frontier import Frontier
 from quantglow.quantization.search import preparation, range_choice

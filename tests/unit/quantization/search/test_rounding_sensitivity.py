@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.quantization.test_choose_int16 import network, plan_of
 from threadpoolctl import threadpool_limits
 
 from quantglow.graph.graph import Graph
@@ -35,6 +34,7 @@ from tests.unit.quantization.quantization_networks import (
     samples_for,
     small_cnn,
 )
+from tests.unit.quantization.search.test_choose_int16 import network, plan_of
 
 
 def test_a_harm_is_what_the_outputs_lose_by_one_value() -> None:

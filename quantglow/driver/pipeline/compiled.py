@@ -1,0 +1,98 @@
+"""Stage 5: the program, compared with the float model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from quantglow import debug, interrupts
+from quantglow.driver.fallback import DelegationOnUse
+from quantglow.driver.origins import Built, programs_of
+from quantglow.driver.pipeline.quantized import Quantized
+from quantglow.graph.border import leaving
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.profiling.data import Feeds
+from quantglow.report import Report, verification
+from quantglow.report.outputs import Reference, reference
+from quantglow.report.report import report_of
+from quantglow.report.verification import Verification, no_labels, until_interrupted
+from quantglow.runtime.build import Build, Machine
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.specialisations import Specialisation
+from quantglow.types import Array
+
+NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
+
+
+def compiled(quantized: Quantized, machine: Machine) -> CompiledModel:
+    """The quantized model as a program, checked if the request asks for it."""
+    calibrated, found = quantized.calibrated, quantized.found
+    verify = quantized.prepared.request.verify
+    checked = list(until_interrupted(calibrated.checks.feeds if verify else ()))
+    with reference(calibrated.imported.model, found.prepared.graph, checked) as wanted:
+        build = machine.compile(found.graph)
+        seconds = {**calibrated.seconds, **build.seconds}
+        with debug.timed("verify", seconds):
+            result = _verification(quantized, build, wanted, checked)
+    profile = calibrated.profile
+    report = replace(
+        checked_report(build, seconds, result),
+        notes=(*calibrated.checks.notes, *result.notes, *interrupts.notes()),
+        warnings=calibrated.warnings,
+        origin=calibrated.checks.origin if result.samples else "",
+        profile={"samples": profile.samples, "tensors": len(profile.histograms)},
+        speeds=quantized.prepared.speeds,
+    )
+    return model_of(quantized, build, machine, report)
+
+
+def model_of(quantized: Quantized, build: Build, machine: Machine, report: Report) -> CompiledModel:
+    """The compiled model of a build of the quantized graph."""
+    calibrated = quantized.calibrated
+    first = Specialisation(quantized.found.graph, build, calibrated.case)
+    built = Built(calibrated.family, quantized.decisions())
+    whole = DelegationOnUse(lambda: built.source, machine)
+    programs = programs_of(built, first, machine, whole)
+    return CompiledModel(programs, lambda: report, calibrated.profile)
+
+
+def _verification(
+    quantized: Quantized, build: Build, wanted: Reference, checked: Sequence[Feeds]
+) -> Verification:
+    found, calibrated = quantized.found, quantized.calibrated
+    precisions, prepared = found.report, found.prepared
+    is_float = precisions.count("float") == len(precisions.nodes)
+    notes = (*calibrated.family.notes, *((NOTHING_QUANTIZED,) if is_float else ()))
+    if not quantized.prepared.request.verify:
+        return verification.unverified(precisions, *notes)
+    ends = found.graph.signature.outputs
+
+    def run(feeds: Mapping[str, Array]) -> list[Array]:
+        return leaving(ends, build.executable.run(feeds))
+
+    graphs = (prepared.graph, found.graph, precisions)
+    validation = calibrated.checks.validation
+    right = validation.right if validation else no_labels
+    result = verification.verify(wanted, *graphs, run, checked, prepared.profile, right)
+    return replace(result, notes=(*result.notes, *notes))
+
+
+def compiled_float(family: Family, graph: Graph, machine: Machine) -> CompiledModel:
+    """A float model, compiled for the shapes of ``graph`` at once."""
+    build = machine.compile(graph)
+    programs = programs_of(Built(family), Specialisation(graph, build), machine)
+    return CompiledModel(programs, lambda: report_of(build, {}))
+
+
+def checked_report(build: Build, seconds: Mapping[str, float], found: Verification) -> Report:
+    """The report of a build that was compared with the float model."""
+    return replace(
+        report_of(build, seconds),
+        outputs=found.outputs,
+        layers=found.layers,
+        compared_with=found.compared_with,
+        samples=found.samples,
+        right=found.right,
+        notes=found.notes,
+    )
