@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from quantglow.types import Array
+from tests.strategies import LOWS
 
 Dims = Sequence[str | int]
 WIDTH, HEADS, WORDS = 32, 2, 40
@@ -111,9 +112,12 @@ def image_networks(draw: st.DrawFn) -> Drawn:
 
 @st.composite
 def transformers(draw: st.DrawFn) -> Drawn:
-    """Blocks of attention and Gelu with normalization before or behind them; ``x`` [N, T, 32]."""
+    """Blocks of attention, which a mask may make causal, and Gelu, with normalization before or
+    behind them; ``x`` [N, T, 32].
+    """
     model = Model(draw(st.integers(0, 999)), {"x": ("N", "T", WIDTH)})
     is_before, is_shared = draw(st.booleans()), draw(st.booleans())
+    low = draw(st.sampled_from([None, *LOWS]))
     plain = (model.constant(np.ones(WIDTH)), model.constant(np.zeros(WIDTH)))
 
     def normalized(x: str) -> str:
@@ -125,6 +129,14 @@ def transformers(draw: st.DrawFn) -> Drawn:
         product = model.op("MatMul", x, model.normal(inputs, outputs))
         return model.op("Add", product, model.constant(np.zeros(outputs)))
 
+    def later() -> str:
+        """Whether a place, the last axis, comes behind another."""
+        length = model.op("Squeeze", model.op("Shape", "x", start=1, end=2))
+        numbers = (model.constant(value, np.int64) for value in (0, 1))
+        places = model.op("Range", next(numbers), length, next(numbers))
+        rows = model.op("Unsqueeze", places, model.constant([1], np.int64))
+        return model.op("Less", rows, places)
+
     def attention(x: str) -> str:
         split = model.constant([0, 0, HEADS, WIDTH // HEADS], np.int64)
         parts = [model.op("Reshape", linear(x, WIDTH, WIDTH), split) for _ in range(3)]
@@ -133,6 +145,8 @@ def transformers(draw: st.DrawFn) -> Drawn:
             for part, perm in zip(parts, ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]), strict=True)
         )
         scores = model.op("Mul", model.op("MatMul", q, k), model.constant(0.25))
+        if low is not None:
+            scores = model.op("Where", later(), model.constant(low), scores)
         mixed = model.op("MatMul", model.op("Softmax", scores, axis=-1), v)
         rows = model.op("Transpose", mixed, perm=[0, 2, 1, 3])
         merged = model.op("Reshape", rows, model.constant([0, 0, WIDTH], np.int64))

@@ -131,17 +131,22 @@ def padded(b: Builder, x: Node, values: list[Node]) -> Node:
     return b.make(Pad, x=x, before=(0, 0, 1, 0), after=(0, 0, 0, 1))
 
 
+LOWS = (-np.inf, -1e4, -1e9, float(np.finfo(np.float32).min))
+"""Numbers that masks hide by."""
+
+
 def framed(b: Builder, x: Node, values: list[Node]) -> Node:
-    """A frame of -inf before a maximum over windows, each of which reaches inside."""
-    wide = b.make(Pad, x=x, before=(0, 0, 1, 1), after=(0, 0, 0, 0), value=-np.inf)
+    """A frame of a mask's number before a maximum over windows, each of which reaches inside."""
+    low = float(b.random.choice(LOWS))
+    wide = b.make(Pad, x=x, before=(0, 0, 1, 1), after=(0, 0, 0, 0), value=low)
     return b.max_pool(wide)
 
 
 def masked(b: Builder, x: Node, values: list[Node]) -> Node:
-    """Some columns hidden by -inf, the first never, before a Softmax over the rest."""
+    """Some columns hidden by a mask, the first never, before a Softmax over the rest."""
     hidden = b.random.random(x.type.shape[-1]) < 0.4
     hidden[0] = False
-    bias = b.constant(np.where(hidden, -np.inf, 0.5))
+    bias = b.constant(np.where(hidden, b.random.choice(LOWS), 0.5))
     return b.make(Softmax, x=b.make(Add, x=x, y=bias))
 
 

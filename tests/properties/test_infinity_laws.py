@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +24,7 @@ from quantglow.ops import (
     Elu,
     Exp,
     LeakyRelu,
+    MatMul,
     Max,
     Min,
     Mul,
@@ -39,10 +43,12 @@ from quantglow.ops import (
 from quantglow.passes import optimize
 from quantglow.profiling import Histogram, profile
 from quantglow.profiling.specials import ABSENT, Specials, moves, specials_of
-from quantglow.quantization.plan.tensor_ranges import special_values
+from quantglow.quantization.plan.masks import masked_values, special_values
 from quantglow.quantization.quantizer import quantize_with_report
 from quantglow.types import Array, DType, TensorType
-from tests.strategies import STEPS, networks
+from tests.strategies import LOWS, STEPS, networks
+from tests.unit.quantization.masked_networks import ATTENTIONS
+from tests.unit.quantization.masked_networks import feeds as feeds_of
 
 UNARY = (Abs, Exp, Neg, Relu, Sigmoid, Tanh, Elu, Softmax)
 BINARY = (Add, Sub, Mul, Div, Max, Min)
@@ -135,10 +141,11 @@ def test_the_network_around_a_mask_is_int8(recovered: bool, graph: Graph, seed: 
     ]
     known = profile(made, data, progress=False)
     int8, report = quantize_with_report(made, known, data=data if recovered else None)
-    special = special_values(made, known)
+    special, masked = special_values(made, known), masked_values(made, known)
     for node in report.nodes:
-        if made.by_name(node.name) in special:
-            assert (node.precision, "include" in node.reason) == ("float", True)
+        if (value := made.by_name(node.name)) in masked:
+            text = "include" if value in special else "a mask is among its values"
+            assert (node.precision, text in node.reason) == ("float", True)
     assert any(node.precision == "int8" for node in report.nodes)
     program = qg.compile(int8, num_threads=2)
     for feeds in data:
@@ -146,3 +153,43 @@ def test_the_network_around_a_mask_is_int8(recovered: bool, graph: Graph, seed: 
         for right, found in zip(wanted, program.run(None, feeds), strict=True):
             assert np.isfinite(right).all()
             np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
+
+
+@settings(deadline=None, max_examples=10)
+@given(
+    name=st.sampled_from(sorted(ATTENTIONS)),
+    low=st.sampled_from(LOWS[1:]) | st.floats(LOWS[-1], -1e4, width=32),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=2),
+    hidden=st.booleans(),
+    others=st.lists(st.integers(1, 14), min_size=1, max_size=3),
+)
+def test_a_finite_mask_hides_as_an_infinite_one_at_every_length(
+    name: str, low: float, lengths: list[int], hidden: bool, others: list[int]
+) -> None:
+    """Whether calibration saw what it hides or not."""
+    outputs = []
+    for number in (low, -math.inf):
+        model = ATTENTIONS[name](number)
+        data = [feeds_of(model, length, seed, hidden) for seed, length in enumerate(lengths * 3)]
+        compiled = qg.quantize_and_compile(model, data, num_threads=1, verify=False, progress=False)
+        outputs.append([compiled.run(None, feeds_of(model, n, 56)) for n in others])
+    for finite, infinite in zip(*outputs, strict=True):
+        np.testing.assert_array_equal(finite, infinite)
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        lambda x, c: Mul(name="y", x=x, y=c),
+        lambda x, c: MatMul(name="y", x=x, y=c),
+        lambda x, c: Max(name="y", x=x, y=c),
+        lambda x, c: Add(name="y", x=x, y=Constant(name="k", value=np.full(3, -2e4, np.float32))),
+    ],
+    ids=["factors", "weights", "bounds", "shifts"],
+)
+def test_large_factors_weights_bounds_and_shifts_are_no_masks(reader: Any) -> None:
+    x = Input(name="x", tensor=TensorType(DType.F32, (3, 3)))
+    large = np.eye(3, dtype=np.float32) * np.float32(-1e9)
+    graph = Graph((x,), (("y", reader(x, Constant(name="c", value=large))),), "drawn")
+    known = profile(graph, [{"x": np.ones((3, 3), np.float32)}], progress=False)
+    assert masked_values(graph, known) == {}

@@ -33,9 +33,9 @@ from quantglow.quantization.equalize.equalization import Factors, rescaled, unsc
 from quantglow.quantization.equalize.input_grid import Grids, aligned
 from quantglow.quantization.plan.eligibility import KEEPS_PARAMS, refusal
 from quantglow.quantization.plan.int16 import reader_refusal
+from quantglow.quantization.plan.masks import masked_values
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.plan.tensor_ranges import special_values
 from quantglow.quantization.search.preparation import Prepared
 from quantglow.types import DType, ElementType
 
@@ -134,7 +134,7 @@ class Decisions:
         """The plan for a graph, from what is known by name and the rules above."""
         reasons: dict[Node, str] = {}
         elements: dict[Node, ElementType] = {}
-        special = special_values(graph)
+        special = masked_values(graph)
         for node in graph.nodes:
             element = None if node in special else self._element(node, elements)
             if element is not None:

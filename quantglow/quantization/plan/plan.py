@@ -49,9 +49,10 @@ from quantglow.quantization.plan.eligibility import (
     refusal,
 )
 from quantglow.quantization.plan.float_heuristics import sensitive
+from quantglow.quantization.plan.masks import LARGE, masked_values, special_values
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.scope import excluded_nodes
-from quantglow.quantization.plan.tensor_ranges import special_values, tensor_ranges
+from quantglow.quantization.plan.tensor_ranges import tensor_ranges
 from quantglow.types import DType, ElementType
 
 PRODUCTS = (Contraction, MatMul)
@@ -64,9 +65,8 @@ CHOOSY = (Binary, Reshape, Transpose, LayerNormalization)
 """Operators that are int8 for the sake of their readers only."""
 
 TAIL = (Unary, Reshape, Transpose, Slice, Concat)
-MASKED = -1e4
-"""Exporters hide attention scores by adding or choosing this, or something lower."""
 
+MASKED = "a mask is among its values: 256 steps would tell nothing else apart"
 UNTAKEN = "no calibration sample took this branch"
 RAISED = "int8 would lose more accuracy than max_drop allows"
 
@@ -143,10 +143,12 @@ def make_plan(
     reasons = excluded_nodes(graph, config, imported)
     reasons |= {n: RAISED for n in graph.compute_nodes() if n.name in raised}
     reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
-    special = special_values(graph, profile)
+    special, masked = special_values(graph, profile), masked_values(graph, profile)
     for node in graph.compute_nodes():
         own = f"its values include {text_of(special[node])}" if node in special else ""
-        reason = reasons.get(node) or own or refusal(node) or _range_refusal(node, ranges, special)
+        own = own or (MASKED if node in masked else "")
+        reason = reasons.get(node) or own or refusal(node)
+        reason = reason or _range_refusal(node, ranges, special, masked)
         if reason:
             reasons[node] = reason
     if not config.quantize_output:
@@ -178,7 +180,10 @@ def _untaken(graph: Graph, profile: Profile) -> list[Node]:
 
 
 def _range_refusal(
-    node: Node, ranges: Mapping[Node, Range], special: Mapping[Node, Specials]
+    node: Node,
+    ranges: Mapping[Node, Range],
+    special: Mapping[Node, Specials],
+    masked: Collection[Node],
 ) -> str:
     """Why the ranges of its tensors keep the node float, or an empty string."""
     values = [v for v in (node, *node.operands) if v.type.dtype.is_float]
@@ -186,13 +191,14 @@ def _range_refusal(
         if value in special:
             what = "constant" if isinstance(value, Constant) else "operand"
             return f"its {what} {value.name!r} includes {text_of(special[value])}"
+        if value in masked:
+            return MASKED
         if value not in ranges and isinstance(value, Constant):
             return f"its constant {value.name!r} has no finite range"
         if value not in ranges:
             return f"the profile has no range for {value.name!r}"
-    if isinstance(node, Binary | Softmax) and any(ranges[v].low <= MASKED for v in values):
-        return "a mask is among its values: 256 steps would tell nothing else apart"
-    return ""
+    is_hidden = isinstance(node, Binary | Softmax) and any(ranges[v].low <= -LARGE for v in values)
+    return MASKED if is_hidden else ""
 
 
 def _tail(graph: Graph) -> list[Node]:

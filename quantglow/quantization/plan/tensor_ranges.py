@@ -22,9 +22,9 @@ from quantglow.graph.node import Constant, Node
 from quantglow.ops import MatMul
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range, choose_range
-from quantglow.profiling.specials import CARRIERS, NONE, Specials, specials_of
 from quantglow.quantization.plan.eligibility import KEEPS_PARAMS
 from quantglow.quantization.plan.functions import Function, function_of
+from quantglow.quantization.plan.masks import masked_values
 from quantglow.types import Array
 
 POINTS = 4096
@@ -45,11 +45,11 @@ FEW = 100
 def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) -> dict[Node, Range]:
     """The range of every float value that has one: from the profile, or from a Constant.
 
-    Values that may be infinite have none: integers would saturate, and a mask hide nothing.  Nor
-    have those that may be NaN, for which there is no integer.
+    Values that may be infinite or masked have none: integers would saturate, and a mask hide
+    nothing.  Nor have those that may be NaN, for which there is no integer.
     """
     found: dict[Node, Range] = {}
-    special = special_values(graph, profile)
+    special = masked_values(graph, profile)
     for node in graph.nodes:
         if not node.type.dtype.is_float or node in special:
             continue
@@ -63,23 +63,6 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
             if config.calibrate_method == "auto":
                 found[node] = _with_spare(found[node], node, profile)
     return found | live_ranges(graph, found)
-
-
-def special_values(graph: Graph, profile: Profile | None = None) -> dict[Node, Specials]:
-    """Float values that include infinities or NaN, or may do so at run time: a mask that no
-    calibration sample needed may hide something later.
-
-    The profile says which sums and maxima of many values include them.
-    """
-    found: dict[Node, Specials] = {}
-    for node in graph.nodes:
-        histogram = profile.histograms.get(node.name) if profile else None
-        seen = NONE if histogram is None or isinstance(node, Constant) else histogram.specials
-        if isinstance(node, (Constant, *CARRIERS)):
-            seen |= specials_of(node, lambda operand: found.get(operand, NONE))
-        if seen:
-            found[node] = seen
-    return found
 
 
 def scarce_values(graph: Graph, profile: Profile) -> frozenset[str]:

@@ -16,7 +16,7 @@ from quantglow.ops import Conv
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.specials import ABSENT, NONE
-from quantglow.quantization.plan.tensor_ranges import special_values
+from quantglow.quantization.plan.masks import special_values
 from quantglow.quantization.shape_variants import counterpart, graph_for
 from quantglow.types import Array
 from quantglow.workers import each

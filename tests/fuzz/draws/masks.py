@@ -1,4 +1,4 @@
-"""Infinities and NaN that a graph brings itself, in masks and paddings."""
+"""Infinities, large numbers and NaN that a graph brings itself, in masks and paddings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from tests.fuzz.draws.operands import fits
 
 EXPOSED = 0.15
 """The share whose infinities any operator may read, and may make NaN of."""
+SIZES = (math.inf, math.inf, 1e4, 1e9, float(np.finfo(np.float32).max))
+"""Sizes of the numbers that hide others."""
 
 
 @draws("Softmax", "ReduceMax", often=1.5)
 def masked(d: Drawing) -> object:
-    """Rows with -inf in places, less than all, before a Softmax or maximum."""
+    """Rows with a low number in places, less than all, before a Softmax or maximum."""
     x = d.floats(2, 3, 4)
     hidden = hiding(d, x)
     if d.chance(EXPOSED):
@@ -33,7 +35,7 @@ def hiding(d: Drawing, x: Value) -> tuple[Value, Value, Value]:
     """Operands of a Where that hides some of x, by a constant or by a condition that is computed;
     never the largest of a row.
     """
-    low = d.constant(np.float32(-math.inf))
+    low = d.constant(np.float32(-d.choose(SIZES)))
     conditions = [v for v in d.values if v.element == CONDITION and fits(v.shape, x.shape)]
     if d.chance(0.5):
         hides = d.rng.random(x.shape[-1]) < 0.4
@@ -70,13 +72,13 @@ def absent(d: Drawing) -> object:
 
 @draws("Add", often=1.5)
 def biased(d: Drawing) -> object:
-    """A table with -inf in places added, as spatial encodings have it, before a function that is
-    finite there.
+    """A table with large numbers in places added, as spatial encodings have it, before a function
+    that is finite at infinities.
     """
     x = d.floats(2, 3, 4)
     sign = d.choose((-1, -1, 1))
     table = d.rng.normal(0, 1, x.shape[-1]).astype(np.float32)
-    table[d.rng.random(table.shape) < 0.3] = sign * math.inf
+    table[d.rng.random(table.shape) < 0.3] = sign * d.choose(SIZES)
     summed = ("Add", x, d.constant(table))
     if d.chance(EXPOSED):
         return d.node(*summed)
@@ -86,12 +88,12 @@ def biased(d: Drawing) -> object:
 
 @draws("Pad", often=1.5)
 def framed(d: Drawing) -> object:
-    """A frame of infinities before windows or rows whose maximum or minimum is taken."""
+    """A frame of large numbers before windows or rows whose maximum or minimum is taken."""
     x = d.floats(4)
     sign = d.choose((-1, -1, 1))
     name = "constant_value" if d.opset > 10 else "value"
     pads = [0, 0, *(d.integer(0, 1) for _ in range(2)), 0, 0, *(d.integer(0, 1) for _ in range(2))]
-    padding = {"mode": "constant", "pads": pads, name: np.float32(sign * math.inf)}
+    padding = {"mode": "constant", "pads": pads, name: np.float32(sign * d.choose(SIZES))}
     if d.chance(EXPOSED):
         return d.node("Pad", x, **padding)
     wide = d.inner("Pad", x, **padding)

@@ -102,6 +102,19 @@ def chosen(low: float = -math.inf) -> onnx.ModelProto:
     return model
 
 
+def scaled(low: float, is_subtracted: bool = False) -> onnx.ModelProto:
+    """A multiple of what a fed mask ``m`` [1, n, n] of 0 and 1 hides."""
+    biased = [
+        node("Sub", ["one", "m"], ["hidden"], name="hidden"),
+        node("Mul", ["hidden", "low"], ["bias"], name="bias"),
+        node("Sub" if is_subtracted else "Add", ["scores", "bias"], ["masked"], name="masked"),
+    ]
+    factor = np.float32(-low if is_subtracted else low)
+    model = attention(biased, one=np.float32(1), low=factor)  # type: ignore[arg-type]
+    model.graph.input.append(helper.make_tensor_value_info("m", TensorProto.FLOAT, [1, "n", "n"]))
+    return model
+
+
 def padded(low: float = -math.inf) -> onnx.ModelProto:
     """Places beyond the sequence, with no share of the attention, that are cut off again."""
     biased = [
@@ -122,6 +135,11 @@ ATTENTIONS: dict[str, Callable[..., onnx.ModelProto]] = {
     "chosen": chosen,
     "padded": padded,
 }
+FINITE_ATTENTIONS: dict[str, Callable[[float], onnx.ModelProto]] = {
+    **ATTENTIONS,
+    "scaled": scaled,
+    "subtracted": lambda low: scaled(low, is_subtracted=True),
+}
 
 
 def feeds(model: onnx.ModelProto, length: int, seed: int = 0, hidden: bool = True) -> Feeds:
@@ -133,6 +151,8 @@ def feeds(model: onnx.ModelProto, length: int, seed: int = 0, hidden: bool = Tru
     own = np.eye(length, dtype=bool)[None]
     if "d" in names:
         made["d"] = np.where(own, 1, rng.integers(0 if hidden else 1, 8, square))
+    if "m" in names:
+        made["m"] = np.float32(1) - ((rng.random(square) < 0.3 * hidden) & ~own)
     if "c" in names:
         made["c"] = (rng.random(square) < 0.3 * hidden) & ~own
     return made

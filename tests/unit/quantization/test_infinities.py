@@ -14,6 +14,7 @@ import pytest
 import quantglow as qg
 from tests.unit.quantization.masked_networks import (
     ATTENTIONS,
+    FINITE_ATTENTIONS,
     WIDTH,
     Feeds,
     attention,
@@ -110,7 +111,21 @@ def test_every_option_takes_masks(name: str, options: dict[str, Any]) -> None:
         assert_close(model, compiled, feeds(model, length, 56))
 
 
-@pytest.mark.parametrize("name", ["table", "causal", "causal choice", "chosen"])
+@pytest.mark.parametrize("low", [-1e4, -1e9, float(np.finfo(np.float32).min)])
+@pytest.mark.parametrize("name", ["scaled", "subtracted"])
+def test_a_scaled_mask_that_calibration_did_not_see_hides_all_the_same(
+    name: str, low: float
+) -> None:
+    """As models have it that are fed 1 for words and 0 for padding."""
+    model = FINITE_ATTENTIONS[name](low)
+    data = samples(model, 6, hidden=False)
+    compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)
+    assert precisions(compiled)["masked"] == precisions(compiled)["p"] == "float"
+    for length in LENGTHS:
+        assert_close(model, compiled, feeds(model, length, 56), share=0.03)
+
+
+@pytest.mark.parametrize("name", ["table", "causal", "causal choice", "chosen", "padded"])
 def test_an_infinite_mask_decides_as_a_large_finite_one(name: str) -> None:
     def made(low: float) -> Any:
         model = ATTENTIONS[name](low)
