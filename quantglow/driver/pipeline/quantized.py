@@ -1,0 +1,92 @@
+"""Stage 4: the int8 graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quantglow import debug, quantization
+from quantglow.driver.origins import Decided, DecidedByValues
+from quantglow.driver.pipeline.calibrated import Calibrated
+from quantglow.driver.pipeline.prepared import Prepared, for_another_case
+from quantglow.options import QuantizationConfig
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.accuracy_control.precision_steps import UNRAISED, Raised
+from quantglow.quantization.quantizer import Converted
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantized model; ``overrides`` are the precisions that accuracy control raised."""
+
+    prepared: Prepared
+    overrides: Raised
+    found: quantization.Quantized
+
+    @property
+    def calibrated(self) -> Calibrated:
+        """The stage before ``prepared``."""
+        return self.prepared.calibrated
+
+    def decisions(self) -> DecidedByValues:
+        """Decisions for each combination of deciding values in the data."""
+        calibrated = self.calibrated
+        found = {calibrated.case.values: Decided(self.found.decisions, self.found.graph)}
+        for case in calibrated.profile.main_cases if calibrated.case.values else ():
+            if case.values in found:
+                continue
+            with debug.timed("quantize", calibrated.seconds):
+                graph = calibrated.family.at(case.shape_map, case.value_map)
+                samples = calibrated.samples
+                result = quantization.quantize_for_all_shapes(
+                    graph,
+                    calibrated.profile,
+                    for_another_case(self.prepared.config, graph),
+                    samples.deciding(case, graph)[1] if samples else None,
+                    progress=False,
+                    raised=self.overrides,
+                )
+            found[case.values] = Decided(result.decisions, result.graph)
+        return found
+
+
+def quantized(
+    prepared: Prepared,
+    overrides: Raised = UNRAISED,
+    *,
+    progress: bool | str | None = None,
+    converted: Converted | None = None,
+) -> Quantized:
+    """Quantize, with accuracy recovery if there are samples.
+
+    progress   None: as the request asks
+    converted  is shown the int8 graph before its weights are rounded
+    """
+    shown = prepared.request.progress if progress is None else progress
+    samples = prepared.calibrated.deciding
+    with debug.timed("quantize", prepared.calibrated.seconds):
+        found = converted_graph(prepared, prepared.config, samples, shown, overrides, converted)
+    return Quantized(prepared, overrides, found)
+
+
+def converted_graph(
+    prepared: Prepared,
+    config: QuantizationConfig,
+    samples: Sequence[Feeds] | None = None,
+    progress: bool | str = False,
+    overrides: Raised = UNRAISED,
+    converted: Converted | None = None,
+) -> quantization.Quantized:
+    """The int8 graph under other options; without samples, weights are rounded to nearest."""
+    calibrated = prepared.calibrated
+    return quantization.quantize_for_all_shapes(
+        calibrated.float_graph,
+        calibrated.profile,
+        config,
+        samples,
+        progress,
+        prepared.found,
+        prepared.cache,
+        overrides,
+        converted,
+    )

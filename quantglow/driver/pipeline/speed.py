@@ -1,0 +1,43 @@
+"""``measure_speed``: layers that int8 makes slower here stay float."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quantglow import debug
+from quantglow.driver.pipeline.prepared import Prepared, excluding
+from quantglow.driver.pipeline.quantized import converted_graph
+from quantglow.report.call_report import timed_calls
+from quantglow.report.speed import SpeedSearch, layer_speeds, slower, time_ratio, with_float
+from quantglow.runtime.build import Build, Machine
+
+
+def without_slower(prepared: Prepared, machine: Machine) -> Prepared:
+    """The prepared model with those layers excluded that int8 would make slower, as measured.
+
+    Raises ``CalibrationError`` if there is no sample to run.
+    """
+    calibrated, progress = prepared.calibrated, prepared.request.progress
+    feeds = calibrated.sample_to_measure("measure_speed")
+
+    def build(kept_float: Sequence[str]) -> Build:
+        # Without samples: rounding weights against data takes long, and changes no time.
+        config = excluding(prepared.config, kept_float)
+        graph = converted_graph(prepared, config, progress=progress).graph
+        return machine.compile(graph, skip_branches=False)
+
+    with debug.timed("measure speed", calibrated.seconds):
+        layers = converted_graph(prepared, prepared.config, progress=progress).report.nodes
+        times = (
+            timed_calls(machine.compile(calibrated.float_graph, skip_branches=False), feeds),
+            timed_calls(build(()), feeds),
+        )
+        speeds = layer_speeds([n for n in layers if n.precision != "float"], *times)
+        kept = SpeedSearch(
+            lambda names: build(names).executable,
+            lambda one, other: time_ratio(one, other, feeds),
+            deadline=prepared.deadline,
+        ).run(slower(speeds), [speed.name for speed in speeds])
+    config = excluding(prepared.config, kept)
+    return replace(prepared, config=config, speeds=with_float(speeds, kept))
