@@ -30,15 +30,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from quantglow.backends.llvm.emission import kernel_calls
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.levels import LEVELS, level_target, resolve
-from quantglow.backends.llvm.runtime.buffers import Constants, aligned_bytes
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.backends.llvm.runtime.executable import chunks_of, crew_for
 from quantglow.backends.llvm.runtime.table_runner import entries
 from quantglow.backends.llvm.target import Target
 from quantglow.graph.graph import Graph
-from quantglow.instr.program import Alloc, BufferKind, Dealloc, View
+from quantglow.instr.program import BufferKind, View
 from quantglow.memory.planner import MemoryPlan
 from quantglow.runtime import saving
 from quantglow.runtime.build import PlannedProgram, ProgramBackend
@@ -93,22 +92,16 @@ def program_entry(
 ) -> dict[str, Any]:
     """The hashes of a program."""
     program, plan = planned.program, planned.plan
-    constants, steps, calls, rows = Constants(aligned_bytes, shared=False), [], [], []
-    for step in program.instructions:
-        if isinstance(step, Alloc | Dealloc) or not (call := emit(step, target)).items:
-            continue
-        rows.append((texts.add(call.ir), pointers_of(call, plan)))
-        steps.append(step)
-        calls.append(constants.owned(call))
-    kernels = [0] * len(calls)
-    made = LlvmExecutable(program, plan, target, threads, steps, calls, kernels, constants)
-    table = made.new_context().table[:, 2:].tolist()
-    listed = [
-        f"{text} {call.label or type(step).__name__} {digest(repr((text, pointers, shared)))}"
-        for (text, pointers), call, step, shared in zip(rows, calls, steps, table, strict=True)
-    ]
+    rows, listed, work = [], [], 0.0
+    for step, call in kernel_calls(program, target):
+        text, pointers = texts.add(call.ir), pointers_of(call, plan)
+        shared = [call.items, chunks_of(call, threads)]
+        name = call.label or type(step).__name__
+        listed.append(f"{text} {name} {digest(repr((text, pointers, shared)))}")
+        rows.append((text, pointers))
+        work += call.work
     hashes = sorted(text for text, _ in rows)
-    whole = (listed_rows(listed), pieces, made.crew, plan.peak_nbytes)
+    whole = (listed_rows(listed), pieces, crew_for(work, threads), plan.peak_nbytes)
     return {
         "kernels": len(set(hashes)),
         "texts": digest("\n".join(hashes)),

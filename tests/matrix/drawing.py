@@ -146,7 +146,7 @@ def run_backwards(executable: LlvmExecutable, feeds: dict[str, Array]) -> list[A
     """Every work item of a kernel in a call of its own, the last one first."""
     outputs = [guarded(array, at_end=True) for array in executable.new_outputs()]
     with executable.bound(feeds, outputs) as table:
-        for row, call in zip(table, executable.calls, strict=True):
+        for row, call in zip(table, executable.program.calls, strict=True):
             kernel = ENTRY(int(row[0]))
             for item in reversed(range(call.items)):
                 kernel(int(row[1]), item, item + 1)

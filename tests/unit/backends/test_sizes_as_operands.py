@@ -25,7 +25,9 @@ def kernels(model: Any, shape: tuple[int, ...], wanted: Any) -> list[int]:
     """Addresses of the kernels of the wanted steps at this shape."""
     compiled = qg.compile(model, num_threads=1)
     found = compiled.specialisations.at({"x": image(shape)}).build.executable
-    return [a for step, a in zip(found.steps, found.kernels, strict=True) if wanted(step)]
+    return [
+        a for call, a in zip(found.program.calls, found.kernels, strict=True) if wanted(call.step)
+    ]
 
 
 def is_convolution(step: Any) -> bool:

@@ -97,7 +97,7 @@ def test_a_forked_child_gets_workers_of_its_own() -> None:
 
 def test_a_tiny_program_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     graph, _ = network()
-    work = compiled(graph, 1).work
+    work = compiled(graph, 1).program.work
     monkeypatch.setattr(executables, "SERIAL_PROGRAM", work)
     assert compiled(graph, 2).crew == 2
     monkeypatch.setattr(executables, "SERIAL_PROGRAM", work + 1)

@@ -85,7 +85,7 @@ def test_pieces_give_the_same_integers(pieces: int, threads: int) -> None:
 
 def test_a_tiny_batch_wakes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = int8_images()
-    work = 4 * cut(graph, 4, 1).piece.work
+    work = 4 * cut(graph, 4, 1).piece.program.work
     monkeypatch.setattr(executables, "SERIAL_PROGRAM", work + 1)
     feeds = feeds_of(graph)
     executable = cut(graph, 4, 2)

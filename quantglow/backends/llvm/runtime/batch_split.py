@@ -143,7 +143,7 @@ class BatchedExecutable(Concise):
         inputs = self.piece.contiguous(feeds)
         batch = self._take()
         batch.moving[:] = np.reshape(self._addresses([*inputs, *results]), (-1, 3))
-        run_table(self.piece.target, self.crew, batch.table)
+        run_table(self.piece.program.target, self.crew, batch.table)
         errors = [self.piece.index_error(context) for context in batch.contexts]
         self._idle.append(batch)
         if found := next(filter(None, errors), None):
@@ -157,7 +157,7 @@ class BatchedExecutable(Concise):
     @cached_property
     def crew(self) -> int:
         """How many threads take part."""
-        return crew_for(self.pieces * self.piece.work, self.piece.threads)
+        return crew_for(self.pieces * self.piece.program.work, self.piece.threads)
 
     def first_of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """What the first piece takes."""
@@ -187,11 +187,11 @@ class BatchedExecutable(Concise):
         moving = np.zeros((len(machine.external_pointers), 3), np.int64)
         words = np.zeros(2 * _WORDS["busy"], np.int64)
         words[_WORDS["slots"]] = slots.ctypes.data
-        words[_WORDS["calls"]] = len(machine.calls)
+        words[_WORDS["calls"]] = len(machine.program.calls)
         words[_WORDS["moving"]] = moving.ctypes.data
         words[_WORDS["count"]] = len(moving)
         chunks = SERIAL if self.crew == 1 else min(self.pieces, MOST_THREADS)
-        row = (_run_pieces(machine.target), words.ctypes.data, self.pieces, chunks)
+        row = (_run_pieces(machine.program.target), words.ctypes.data, self.pieces, chunks)
         return _Batch(contexts, slots, moving, words, np.array([row], np.uint64))
 
 

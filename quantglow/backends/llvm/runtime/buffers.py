@@ -11,17 +11,15 @@ import hashlib
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.concise import Concise
 from quantglow.errors import OutOfMemoryError
 from quantglow.instr.generate import SLACK_NBYTES
-from quantglow.instr.program import Buffer, View
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.types import Array
 
@@ -52,36 +50,17 @@ def aligned_bytes(nbytes: int) -> Array:
 
 @dataclass(repr=False)
 class Constants(Concise):
-    """Copies of a program's constants with slack after them, each made once; ``shared``: with other
-    programs that have equal ones.
+    """Copies of a program's constants with slack after them; ``shared``: with other programs that
+    have equal ones.
     """
 
     allocate: Allocate
     shared: bool
-    _of_buffers: dict[Buffer, Array] = field(default_factory=dict)
     _kept_nbytes: int = 0
 
-    def owned(self, call: KernelCall) -> KernelCall:
-        """The call with copies in the place of its arrays, which nobody needs any more."""
-        pointers: list[View | Array] = []
-        for pointer in call.pointers:
-            if isinstance(pointer, View):
-                if pointer.buffer.value is not None and pointer.buffer not in self._of_buffers:
-                    self._of_buffers[pointer.buffer] = self._copy(pointer.buffer.value)
-                pointers.append(pointer)
-            else:
-                pointers.append(self._copy(pointer))
-        self._count(call)
-        return replace(call, pointers=tuple(pointers))
-
-    def _count(self, call: KernelCall) -> None:
-        """Give memory back from time to time: what packing needs beside what is kept."""
-        self._kept_nbytes += sum(p.nbytes for p in call.pointers if not isinstance(p, View))
-        if self._kept_nbytes >= RELEASE_EVERY_NBYTES:
-            release_freed()
-            self._kept_nbytes = 0
-
-    def _copy(self, array: Array) -> Array:
+    def copy(self, array: Array) -> Array:
+        """A copy of ``array``, whose own memory nobody needs any more."""
+        self._count(array.nbytes)
         if not self.shared or array.nbytes < SHARED_NBYTES:
             return _new_copy(array, self.allocate)
         octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -91,9 +70,12 @@ class Constants(Concise):
             found = _shared.setdefault(key, _new_copy(octets, self.allocate))
         return found
 
-    def address(self, buffer: Buffer) -> int:
-        """Where a constant buffer of an owned call lies."""
-        return int(self._of_buffers[buffer].ctypes.data)
+    def _count(self, nbytes: int) -> None:
+        """Give memory back from time to time: packing needs some beside what is kept."""
+        self._kept_nbytes += nbytes
+        if self._kept_nbytes >= RELEASE_EVERY_NBYTES:
+            release_freed()
+            self._kept_nbytes = 0
 
 
 _shared: WeakValueDictionary[bytes, Array] = WeakValueDictionary()

@@ -1,17 +1,23 @@
-"""A compiled program: kernels, packed constants and the table that the run-time system walks."""
+"""A loaded program: kernels, constants and the table that the run-time system walks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from quantglow import debug
+from quantglow.backends.llvm.emission import (
+    EmittedProgram,
+    Place,
+    Pointer,
+    emit_program,
+    kernel_calls,
+)
 from quantglow.backends.llvm.jit.library import kernel_addresses
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.runtime.buffers import (
     Allocate,
     Constants,
@@ -26,10 +32,10 @@ from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.backends.llvm.target import Target
 from quantglow.concise import Concise
 from quantglow.errors import OutOfRangeError
-from quantglow.instr.program import Alloc, BufferKind, Compute, Dealloc, Instruction, Program, View
+from quantglow.instr.program import Program
 from quantglow.lazy import cached_property
 from quantglow.memory.planner import MemoryPlan
-from quantglow.ops.indexing import Gather, Scatter, out_of_range
+from quantglow.ops.indexing import out_of_range
 from quantglow.types import Array
 
 CHUNKS_PER_THREAD = 2
@@ -54,16 +60,14 @@ class Context(Concise):
 
 @dataclass(eq=False, repr=False)
 class LlvmExecutable(Concise):
-    """Machine code for a planned program.  ``run`` may be called from several threads."""
+    """A loaded program: ``kernels`` are the addresses of its calls' functions.  ``run`` may be
+    called from several threads.
+    """
 
-    program: Program
-    plan: MemoryPlan
-    target: Target
+    program: EmittedProgram
     threads: int
-    steps: list[Instruction]
-    calls: list[KernelCall]
     kernels: list[int]
-    constants: Constants
+    allocate: Allocate
     _idle: list[Context] = field(default_factory=list)
 
     def run(
@@ -76,7 +80,7 @@ class LlvmExecutable(Concise):
         results = self.new_outputs() if outputs is None else list(outputs)
         arrays = self.contiguous(feeds)
         context = self._pointed(arrays, results)
-        run_table(self.target, self.crew, context.table)
+        run_table(self.program.target, self.crew, context.table)
         error = self.index_error(context)
         self._idle.append(context)
         if error is not None:
@@ -90,10 +94,8 @@ class LlvmExecutable(Concise):
         which = int(np.flatnonzero(context.outside)[0])
         index = int(context.outside[which])
         context.outside[:] = 0
-        checked = [s for s, call in zip(self.steps, self.calls, strict=True) if call.checked]
-        step = checked[which]
-        assert isinstance(step, Compute) and isinstance(step.op, Gather | Scatter)
-        return out_of_range(step.op, index, step.op.length)
+        checked = [op for call in self.program.calls if (op := call.indexing) is not None]
+        return out_of_range(checked[which], index, checked[which].length)
 
     def new_outputs(self) -> list[Array]:
         """Uninitialised arrays for the outputs."""
@@ -130,9 +132,8 @@ class LlvmExecutable(Concise):
         """
         with self.bound(feeds, self.new_outputs()) as table:
             return median_call_times(
-                self.steps,
-                self.calls,
-                lambda begin, end: run_table(self.target, self.crew, table[begin:end]),
+                self.program.calls,
+                lambda begin, end: run_table(self.program.target, self.crew, table[begin:end]),
                 repeats,
             )
 
@@ -143,70 +144,60 @@ class LlvmExecutable(Concise):
         except IndexError:
             return self.new_context()
 
-    @property
-    def work(self) -> float:
-        """The estimated operations of all calls."""
-        return sum(call.work for call in self.calls)
-
     @cached_property
     def crew(self) -> int:
         """How many threads take part in a run, the caller's included."""
-        return crew_for(self.work, self.threads)
+        return crew_for(self.program.work, self.threads)
 
     @cached_property
     def external_pointers(self) -> list[tuple[int, int, int]]:
-        """Which pointers lead to inputs and outputs: their positions among the pointers of all
-        calls, to which of the inputs and outputs, and bytes from its beginning."""
-        ends = {
-            view.buffer: index
-            for index, (_, view) in enumerate((*self.program.inputs, *self.program.outputs))
-        }
+        """Pointers to inputs and outputs: their positions among the pointers of all calls, which
+        of the inputs and outputs they lead to, and bytes from its beginning."""
+        first = {Place.INPUT: 0, Place.OUTPUT: len(self.program.inputs)}
         return [
-            (position, ends[pointer.buffer], pointer.offset_bytes)
+            (position, first[pointer.place] + pointer.index, pointer.offset_bytes)
             for position, pointer in enumerate(self._pointers())
-            if isinstance(pointer, View) and pointer.buffer in ends
+            if pointer.place in first
         ]
 
-    def _pointers(self) -> list[View | Array | None]:
-        """What all calls take, one after the other; None for a place in ``Context.outside``."""
-        found: list[View | Array | None] = []
-        for call in self.calls:
-            found += [*call.pointers, None] if call.checked else call.pointers
-        return found
+    def _pointers(self) -> Iterator[Pointer]:
+        """Arguments of all calls, one after the other."""
+        return (pointer for call in self.program.calls for pointer in call.pointers)
 
     def new_context(self) -> Context:
-        arena = self.constants.allocate(self.plan.peak_nbytes)
-        outside = np.zeros(sum(call.checked for call in self.calls), np.int64)
-        places = iter(range(outside.ctypes.data, outside.ctypes.data + outside.nbytes, 8))
-        arguments = np.array(
-            [next(places) if p is None else self._address(p, arena) for p in self._pointers()],
-            np.uint64,
-        )
-        table = np.zeros((len(self.calls), 4), np.uint64)
+        """An arena and a table that points into it; inputs and outputs are still missing."""
+        calls = self.program.calls
+        arena = self.allocate(self.program.arena_nbytes)
+        outside = np.zeros(sum(call.indexing is not None for call in calls), np.int64)
+        constants = [array.ctypes.data for array in self.program.constants]
+
+        def address(pointer: Pointer) -> int:
+            match pointer.place:
+                case Place.ARENA:
+                    return int(arena.ctypes.data) + pointer.offset_bytes
+                case Place.CONSTANT:
+                    return constants[pointer.index] + pointer.offset_bytes
+                case Place.CHECK:
+                    return int(outside.ctypes.data) + 8 * pointer.index
+            return 0
+
+        arguments = np.array([address(pointer) for pointer in self._pointers()], np.uint64)
+        table = np.zeros((len(calls), 4), np.uint64)
         position = 0
-        for row, call in enumerate(self.calls):
+        for row, call in enumerate(calls):
             table[row, 0] = self.kernels[row]
             table[row, 1] = arguments.ctypes.data + 8 * position
             table[row, 2] = call.items
-            table[row, 3] = self._chunks(call)
-            position += len(call.pointers) + call.checked
+            table[row, 3] = chunks_of(call.kernel, self.threads)
+            position += len(call.pointers)
         return Context(arena, arguments, table, outside)
 
-    def _chunks(self, call: KernelCall) -> int:
-        """In how many chunks threads share a call; small ones stay whole."""
-        if call.items < 2 or call.work < SERIAL_WORK:
-            return SERIAL
-        return min(call.items, self.threads * CHUNKS_PER_THREAD, MOST_THREADS)
 
-    def _address(self, pointer: View | Array, arena: Array) -> int:
-        if not isinstance(pointer, View):
-            return int(pointer.ctypes.data)
-        if pointer.buffer.kind is BufferKind.CONSTANT:
-            return self.constants.address(pointer.buffer) + pointer.offset_bytes
-        if pointer.buffer.kind is BufferKind.TEMP:
-            base = int(arena.ctypes.data) + self.plan.offsets[pointer.buffer]
-            return base + pointer.offset_bytes
-        return 0
+def chunks_of(call: KernelCall, threads: int) -> int:
+    """Number of chunks in which threads share a call; small ones stay whole."""
+    if call.items < 2 or call.work < SERIAL_WORK:
+        return SERIAL
+    return min(call.items, threads * CHUNKS_PER_THREAD, MOST_THREADS)
 
 
 def crew_for(work: float, threads: int) -> int:
@@ -227,17 +218,19 @@ def compile_program(
     share equal constants.
     """
     constants = Constants(allocate or allocator(target), shared=allocate is None)
-    steps: list[Instruction] = []
-    calls: list[KernelCall] = []
     with debug.timed("emit"):
-        for step, call in _calls(program, target):
-            steps.append(step)
-            calls.append(constants.owned(call))
+        emitted = emit_program(program, plan, target, constants.copy)
+    return load_program(emitted, threads, constants.allocate)
+
+
+def load_program(emitted: EmittedProgram, threads: int, allocate: Allocate) -> LlvmExecutable:
+    """Compile and load the kernels of an emitted program.  ``allocate`` makes its arenas."""
     with debug.timed("compile"):
-        kernels = kernel_addresses(target, steps, calls)
-        calls = [replace(call, code="") for call in calls]  # they keep their generators
+        steps = [call.step for call in emitted.calls]
+        kernels = kernel_addresses(emitted.target, steps, [c.kernel for c in emitted.calls])
+        loaded = emitted.without_texts()
         release_freed()
-    return LlvmExecutable(program, plan, target, threads, steps, calls, kernels, constants)
+    return LlvmExecutable(loaded, threads, kernels, allocate)
 
 
 def allocator(target: Target) -> Allocate:
@@ -249,12 +242,5 @@ def load_kernels(program: Program, target: Target) -> None:
     """Compile the kernels of a program: ``compile_program`` will find them loaded, also that of a
     program with other constants.
     """
-    steps, calls = zip(*_calls(program, target), strict=True)
+    steps, calls = zip(*kernel_calls(program, target), strict=True)
     kernel_addresses(target, steps, calls)
-
-
-def _calls(program: Program, target: Target) -> Iterator[tuple[Instruction, KernelCall]]:
-    """The instructions that become kernels with something to do."""
-    for step in program.instructions:
-        if not isinstance(step, Alloc | Dealloc) and (call := emit(step, target)).items:
-            yield step, call

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.instr.program import Compute, Fill, Instruction, View
+from quantglow.backends.llvm.emission import EmittedCall
+from quantglow.instr.program import Compute, Fill, Instruction
 from quantglow.ops import Conv, MatMul
 
 
@@ -37,8 +37,7 @@ class CallTime:
 
 
 def median_call_times(
-    steps: Sequence[Instruction],
-    calls: Sequence[KernelCall],
+    calls: Sequence[EmittedCall],
     run: Callable[[int, int], None],
     repeats: int,
 ) -> list[CallTime]:
@@ -55,10 +54,7 @@ def median_call_times(
             entering[repeat, row] = _seconds(run, 0, 0)
             seconds[repeat, row] = _seconds(run, row, row + 1)
     spent = np.maximum(np.median(seconds - entering, axis=0), 0.0)
-    return [
-        described(step, call, float(median))
-        for step, call, median in zip(steps, calls, spent, strict=True)
-    ]
+    return [described(call, float(median)) for call, median in zip(calls, spent, strict=True)]
 
 
 def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
@@ -67,26 +63,27 @@ def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
     return time.perf_counter() - start
 
 
-def described(step: Instruction, call: KernelCall, seconds: float) -> CallTime:
-    """A time with what is known of its call."""
+def described(call: EmittedCall, seconds: float) -> CallTime:
+    """A time with the figures of its call."""
+    step = call.step
     written = (*step.outs, *step.inouts)[0]
     return CallTime(
         name=step.op.name if isinstance(step, Compute) else written.buffer.name,
         op=step.mnemonic,
-        label=call.label,
+        label=call.kernel.label,
         seconds=seconds,
         work=call.work,
         macs=_macs(step),
-        nbytes=_nbytes(step, call),
+        nbytes=_nbytes(call),
         is_integer=not (step.ins or step.inouts)[0].type.dtype.is_float,
     )
 
 
-def _nbytes(step: Instruction, call: KernelCall) -> int:
-    """Bytes of all operands; of a fill only what it writes."""
-    if isinstance(step, Fill):
-        return sum(box.type.nbytes for box in step.boxes())
-    return sum(p.type.nbytes if isinstance(p, View) else p.nbytes for p in call.pointers)
+def _nbytes(call: EmittedCall) -> int:
+    """Bytes of all operands; of a fill only the bytes it writes."""
+    if isinstance(call.step, Fill):
+        return sum(box.type.nbytes for box in call.step.boxes())
+    return call.nbytes
 
 
 def _macs(step: Instruction) -> int:
