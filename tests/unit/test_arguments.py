@@ -5,6 +5,7 @@ the package that names the argument, and what was given.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,11 @@ CASES = [
 ]
 
 
+def label(value: Any) -> str:
+    """``brief`` without addresses, so that processes that share the tests give them one name."""
+    return re.sub(" at 0x[0-9a-f]+", "", brief(value))
+
+
 def refusal(function: Function, **options: Any) -> str:
     """The message of the ``OptionError``; empty if there is none."""
     try:
@@ -211,7 +217,7 @@ def test_every_option_is_tried(function: Function) -> None:
     )
 
 
-@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
+@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=label)
 def test_what_is_no_model_is_refused(wrong: Any) -> None:
     with pytest.raises(qg.ModelError):
         qg.compile(wrong)
@@ -219,7 +225,7 @@ def test_what_is_no_model_is_refused(wrong: Any) -> None:
         qg.quantize_and_compile(wrong, SAMPLES)
 
 
-@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
+@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=label)
 def test_what_is_no_calibration_data_is_refused(wrong: Any) -> None:
     with pytest.raises(qg.CalibrationError):
         qg.quantize_and_compile(MODEL, wrong, num_threads=1)
@@ -227,13 +233,13 @@ def test_what_is_no_calibration_data_is_refused(wrong: Any) -> None:
         qg.profile(GRAPH, wrong)
 
 
-@pytest.mark.parametrize("wrong", [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
+@pytest.mark.parametrize("wrong", [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=label)
 def test_invalid_validation_data_is_refused(wrong: Any) -> None:
     with pytest.raises(qg.CalibrationError):
         qg.quantize_and_compile(MODEL, SAMPLES, num_threads=1, validation_data=wrong)
 
 
-@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=brief)
+@pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=label)
 def test_what_are_no_feeds_is_refused(wrong: Any) -> None:
     with pytest.raises(qg.InputError):
         COMPILED.run(None, wrong)
@@ -257,7 +263,7 @@ def test_a_path_that_cannot_be_written_is_named(
 
 
 @pytest.mark.parametrize("read", [qg.compile, qg.load, qg.Profile.load, qg.import_model])
-@pytest.mark.parametrize("content", [None, b"", b"something else", "folder"], ids=brief)
+@pytest.mark.parametrize("content", [None, b"", b"something else", "folder"], ids=label)
 def test_a_file_that_is_none_is_named_with_a_remedy(
     read: Function, content: bytes | str | None, tmp_path: Path
 ) -> None:
