@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -13,6 +13,7 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Conv
 from quantglow.ops.activation import Activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.effort import moderate
 from tests.matrix.harness import TARGETS, on_llvm, on_reference
 from tests.strategies import activations
 
@@ -68,7 +69,7 @@ def _on(target: str):
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(
     activation=activations(),
     scale=st.sampled_from([1e-38, 1e-6, 1e-2, 0.25, 1e6, 1e25, 3e38]),

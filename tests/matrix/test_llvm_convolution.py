@@ -7,7 +7,7 @@ import math
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.jit.compiler import machine
@@ -20,6 +20,7 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Gemm, Input
 from quantglow.ops.activation import Activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.effort import expensive, moderate
 from tests.matrix.convolutions import (
     Case,
     cases,
@@ -36,7 +37,7 @@ from tests.strategies import activations
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=40, deadline=None)
+@moderate
 @given(case=cases())
 def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = integers(case)
@@ -44,7 +45,7 @@ def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize("target", ["native", *TARGETS])
-@settings(max_examples=40, deadline=None)
+@expensive
 @given(case=cases(depthwise=True))
 def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = integers(case)
@@ -52,7 +53,7 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
 
 
 @pytest.mark.parametrize("target", ["native", *TARGETS])
-@settings(max_examples=12, deadline=None)
+@expensive
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> None:
     graph, feeds = integers(case)
@@ -155,7 +156,7 @@ def test_windows_of_few_channels_equal_the_interpreter(
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=40, deadline=None)
+@moderate
 @given(case=cases(wide=True))
 def test_int16_conv_equals_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = integers(case)
@@ -163,7 +164,7 @@ def test_int16_conv_equals_the_interpreter(target: str, case: Case) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=40, deadline=None)
+@moderate
 @given(case=cases(depthwise=True, wide=True))
 def test_int16_depthwise_equals_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = integers(case)
@@ -171,7 +172,7 @@ def test_int16_depthwise_equals_the_interpreter(target: str, case: Case) -> None
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=20, deadline=None)
+@moderate
 @given(case=cases())
 def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = floats(case)
@@ -179,7 +180,7 @@ def test_float_conv_is_close_to_the_interpreter(target: str, case: Case) -> None
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=15, deadline=None)
+@moderate
 @given(case=cases(depthwise=True))
 def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = floats(case)
@@ -187,7 +188,7 @@ def test_float_depthwise_is_close_to_the_interpreter(target: str, case: Case) ->
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=15, deadline=None)
+@moderate
 @given(
     rows=st.integers(1, 20),
     k=st.integers(1, 300),

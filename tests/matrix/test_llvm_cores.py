@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
@@ -16,6 +16,7 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 from quantglow.types import DType
+from tests.effort import moderate
 from tests.matrix.convolutions import Case, cases, element, floats, integers, tensor
 from tests.matrix.harness import assert_agree, planned
 
@@ -27,13 +28,13 @@ def machine(core: Core = ICE_LAKE) -> Target:
     return replace(resolve(LEVEL), core=core)
 
 
-@settings(max_examples=40, deadline=None)
+@moderate
 @given(case=st.one_of(cases(), cases(depthwise=True), cases(wide=True)))
 def test_integers_are_those_of_the_interpreter(case: Case) -> None:
     assert_agree(*integers(case), machine(), threads=1 + case.seed % 2)
 
 
-@settings(max_examples=20, deadline=None)
+@moderate
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_floats_are_close_to_the_interpreter(case: Case) -> None:
     assert_agree(*floats(case), machine(), threads=1 + case.seed % 2)

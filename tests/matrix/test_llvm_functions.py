@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -13,6 +13,7 @@ from quantglow.ops import Elementwise
 from quantglow.ops.expression import Expr, arg, call, iconst
 from quantglow.ops.functions import BINARY, ROW_FUNCTIONS, SELECT, UNARY, kind_of, result_kind
 from quantglow.types import Array, DType, ElementType, TensorType
+from tests.effort import expensive, moderate
 from tests.matrix.drawing import CHANNELS, assert_targets_agree
 
 DTYPES = {"f": DType.F32, "i": DType.I32, "l": DType.I64, "b": DType.BOOL}
@@ -71,7 +72,7 @@ def assert_compiles(graph: Graph, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "kinds"), signatures())
-@settings(max_examples=4, deadline=None)
+@expensive
 @given(size=st.sampled_from(CHANNELS), seed=st.integers(0, 999))
 def test_every_function_is_compiled_as_defined(name: str, kinds: str, size: int, seed: int) -> None:
     expression = call(name, *(arg(i) for i in range(len(kinds))))
@@ -81,7 +82,7 @@ def test_every_function_is_compiled_as_defined(name: str, kinds: str, size: int,
 
 
 @pytest.mark.parametrize("dtype", [d for d in DType if kind_of(d) == "i"])
-@settings(max_examples=8, deadline=None)
+@moderate
 @given(size=st.sampled_from(CHANNELS), seed=st.integers(0, 999))
 def test_narrow_integers_are_widened_and_stored(dtype: DType, size: int, seed: int) -> None:
     low, high = dtype.limits

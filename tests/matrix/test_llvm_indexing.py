@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.levels import resolve
@@ -16,13 +16,13 @@ from quantglow.graph.node import Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Gather, Scatter, TopK, Transpose
 from quantglow.types import Array, DType, TensorType
+from tests.effort import expensive
 from tests.matrix.drawing import CHANNELS, assert_targets_agree
 from tests.matrix.guarded import guarded
 from tests.matrix.harness import TARGETS, planned
 
 seeds = st.integers(0, 9999)
 indices_of = st.sampled_from([DType.I32, DType.I64])
-quick = settings(max_examples=25, deadline=None)
 
 
 def values(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -73,7 +73,7 @@ def assert_all_refuse(graph: Graph, feeds: dict[str, Array], error: OutOfRangeEr
 
 
 @pytest.mark.parametrize("dtype", DType)
-@quick
+@expensive
 @given(st.sampled_from(CHANNELS), st.integers(0, 2), indices_of, st.booleans(), seeds)
 def test_gather_stays_inside(
     dtype: DType, inner: int, axis: int, index_type: DType, transposed: bool, seed: int
@@ -90,7 +90,7 @@ def test_gather_stays_inside(
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 @pytest.mark.parametrize("dtype", DType)
-@quick
+@expensive
 @given(st.sampled_from(CHANNELS), indices_of, seeds)
 def test_scatter_stays_inside_and_keeps_the_order(
     dtype: DType, reduction: str, inner: int, index_type: DType, seed: int
@@ -107,7 +107,7 @@ def test_scatter_stays_inside_and_keeps_the_order(
 
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("dtype", [d for d in DType if d is not DType.BOOL])
-@quick
+@expensive
 @given(st.sampled_from(CHANNELS), st.integers(1, 9), seeds)
 def test_top_k_of_equal_elements_is_the_first(
     dtype: DType, largest: bool, length: int, k: int, seed: int

@@ -50,6 +50,7 @@ from quantglow.ops import (
 )
 from quantglow.ops.expression import arg, call, const
 from quantglow.types import DType, ElementType, QuantParams, f32
+from tests.effort import expensive
 from tests.matrix.drawing import CHANNELS, Drawing, assert_targets_agree, drawn_feeds
 
 Case = Callable[[Drawing], tuple[Node, ...]]
@@ -246,7 +247,7 @@ CASES: dict[Case, tuple[DType, ...]] = {
     [pytest.param(c, t, id=f"{c.__name__}-{t}") for c, types in CASES.items() for t in types],
 )
 def test_targets_compute_what_the_reference_computes(case: Case, dtype: DType) -> None:
-    @settings(max_examples=5, deadline=None, database=None)
+    @settings(expensive, database=None)
     @given(st.data())
     def check(data: st.DataObject) -> None:
         d = Drawing(data.draw, dtype)

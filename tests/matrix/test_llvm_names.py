@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.jit.identity import call_names
@@ -17,6 +17,7 @@ from quantglow.graph.node import Constant, Input
 from quantglow.instr.program import Alloc, Dealloc
 from quantglow.ops import Conv
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.effort import moderate
 from tests.matrix.harness import planned
 from tests.matrix.test_llvm_convolution import Case, cases, integers
 
@@ -67,7 +68,7 @@ def varied_type(rng: np.random.Generator, kind: TensorType) -> TensorType:
 
 
 @pytest.mark.parametrize("target", LEVELS)
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(case=st.one_of(cases(wide=True), cases(), cases(depthwise=True)))
 def test_calls_of_one_name_have_one_text(target: str, case: Case) -> None:
     graph, _ = integers(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.kernels import emit
@@ -14,6 +14,7 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.ops import Constant, Conv, Input
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.effort import moderate
 from tests.matrix.harness import TARGETS, assert_agree, planned
 
 PAIRS = "pmadd.ub.sw"
@@ -51,7 +52,7 @@ def convolution(
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(
     c=st.integers(20, 140),
     o=st.integers(1, 65),

@@ -16,13 +16,14 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Add, Dequantize, Elementwise, Mul, Quantize, Transpose
 from quantglow.ops.expression import arg, call, const, iconst, parse_expression
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, f32
+from tests.effort import expensive, moderate
 from tests.matrix.drawing import Drawing, assert_targets_agree, drawn_feeds
 
 SPECIAL = (np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 1e9, -1e9, 0.5, -0.5, -0.0)
 DIVISORS = (1.0, 0.5, 0.0117, 2.0**-59, 2.0**-70, 3e20)
 
 
-@settings(max_examples=12, deadline=None, database=None)
+@settings(expensive, database=None)
 @given(st.data())
 def test_rows_of_channels_share_their_factors(data: st.DataObject) -> None:
     d = Drawing(data.draw, data.draw(st.sampled_from((DType.I8, DType.U8))))
@@ -58,7 +59,7 @@ def test_a_condition_of_each_channel_is_read_in_every_row(channels: int) -> None
     assert_targets_agree(Graph((keep, x, factor), (("y", node),)), feeds)
 
 
-@settings(max_examples=12, deadline=None, database=None)
+@settings(moderate, database=None)
 @given(st.data())
 def test_pixels_of_planes_are_quantized(data: st.DataObject) -> None:
     d = Drawing(data.draw, DType.I8)
@@ -76,7 +77,7 @@ def test_pixels_of_planes_are_quantized(data: st.DataObject) -> None:
     assert_targets_agree(graph, feeds, unsigned=d.pick(True, False))
 
 
-@settings(max_examples=8, deadline=None, database=None)
+@settings(expensive, database=None)
 @given(st.sampled_from(DIVISORS), st.sampled_from((-128, -3, 127)), st.integers(0, 999))
 def test_what_no_integer_holds_saturates(scale: float, zero_point: int, seed: int) -> None:
     x = Input(name="x", tensor=f32(3, 150))

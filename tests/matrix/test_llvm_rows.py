@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -13,6 +13,7 @@ from quantglow.instr.program import Compute
 from quantglow.ops import Add, Dequantize, LayerNormalization, LogSoftmax, Quantize, RowMap, Softmax
 from quantglow.ops.functions import row_sum
 from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
+from tests.effort import expensive
 from tests.matrix.drawing import assert_targets_agree
 from tests.matrix.harness import TARGETS, on_llvm, planned
 
@@ -35,7 +36,7 @@ def kernels(graph: Graph) -> list[type]:
     return [type(step.op) for step in program.instructions if isinstance(step, Compute)]
 
 
-@settings(max_examples=30, deadline=None)
+@expensive
 @given(
     length=st.sampled_from(LENGTHS),
     shape=st.tuples(st.integers(1, 3), st.integers(1, 5)),
@@ -53,7 +54,7 @@ def test_masked_softmax_agrees_on_every_target(length: int, shape: tuple, seed: 
         assert_targets_agree(Graph((x, mask), (("out", node),)), feeds)
 
 
-@settings(max_examples=30, deadline=None)
+@expensive
 @given(
     length=st.sampled_from(LENGTHS),
     rows=st.integers(1, 5),
@@ -104,7 +105,6 @@ def test_softmax_absorbs_its_mask_and_its_rounding() -> None:
     assert len(kernels(graph)) == 2  # the other one gives the output its sign
 
 
-@settings(max_examples=30, deadline=None)
 @given(length=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
 def test_row_sum_is_the_sum(length: int, seed: int) -> None:
     values = normal(seed, 3, length)

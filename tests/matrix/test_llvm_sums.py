@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import ReduceMean
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.effort import expensive
 from tests.matrix.drawing import CHANNELS, assert_targets_agree
 from tests.matrix.guarded import guarded
 
@@ -18,7 +19,7 @@ OUT = ElementType(DType.I16, QuantParams.per_tensor(0.0004, 0))
 
 
 @pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
-@settings(max_examples=25, deadline=None)
+@expensive
 @given(
     rows=st.sampled_from([1, 3, 4, 255, 256, 257, 511, 512, 515, 1030]),
     channels=st.sampled_from(CHANNELS),

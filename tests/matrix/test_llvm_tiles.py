@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm import amx, levels
@@ -31,6 +31,7 @@ from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Input
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.effort import moderate
 from tests.matrix.guarded import guarded
 from tests.matrix.harness import TARGETS, assert_agree, planned
 from tests.matrix.tile_machine import TileMachine
@@ -98,7 +99,7 @@ def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
 
 
 @needs_avx512
-@settings(max_examples=40, deadline=None)
+@moderate
 @given(
     size=st.tuples(st.integers(1, 9), st.integers(3, 40)),
     c=st.sampled_from([16, 20, 48, 63, 64, 65, 96, 128, 130]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
@@ -11,16 +11,14 @@ from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.runtime.batches import divisors
+from tests.effort import moderate
 from tests.equality import assert_equal_values
 from tests.harsh import harsh
 from tests.mixed_graphs import drawn_feeds, mixed_graphs
 
-slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-quick = settings(max_examples=60, deadline=None, suppress_health_check=slow)
 batched = mixed_graphs(most=4, batches=tuple(range(2, 9)))
 
 
-@quick
 @given(batched)
 def test_the_pieces_of_a_batch_make_up_its_outputs(graph: Graph) -> None:
     feeds, batch = drawn_feeds(graph), batch_of(graph)
@@ -34,7 +32,7 @@ def test_the_pieces_of_a_batch_make_up_its_outputs(graph: Graph) -> None:
         assert_equal_values([np.concatenate(parts) for parts in zip(*runs, strict=True)], whole)
 
 
-@quick
+@moderate
 @given(batched, st.sampled_from([1, 2, 3]))
 def test_threads_that_share_a_batch_give_its_outputs(graph: Graph, threads: int) -> None:
     feeds = drawn_feeds(graph)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.frontend import open_model
@@ -23,6 +23,7 @@ from quantglow.quantization import Decisions, Quantized, quantize, quantize_for_
 from quantglow.quantization.decisions import serialization
 from quantglow.quantization.decisions.decisions import NO_RANGE, UNDECIDED
 from quantglow.types import f32
+from tests.effort import moderate
 from tests.same import same_graph
 from tests.strategies import networks
 from tests.unit.free_network import SHAPES, free_model, image
@@ -46,7 +47,7 @@ def renamed(graph: Graph, chosen: type[Node]) -> Graph:
     return graph.rebuild(rule)
 
 
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(networks(), st.booleans(), st.booleans(), st.booleans())
 def test_decisions_give_back_the_graph_they_were_made_with(
     drawn: Graph, per_channel: bool, is_mixed: bool, quantize_output: bool

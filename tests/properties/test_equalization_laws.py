@@ -6,7 +6,7 @@ import dataclasses
 import math
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -39,7 +39,6 @@ from tests.unit.quantization.quantization_networks import (
     samples_for,
 )
 
-quick = settings(max_examples=40, deadline=None)
 BOUNDS = ((-math.inf, math.inf), (0.0, math.inf), (0.0, 1.5), (-1.0, 1.0))
 STEPS = ("conv", "depthwise", "grouped", "residual", "relu", "pool", "max", "add", "gate", "swish")
 
@@ -148,7 +147,6 @@ def following(step: str, name: str, x: Node, rng: Weights, bounds: tuple[float, 
     return (Relu if step == "relu" else HardSwish)(name=name, x=x)
 
 
-@quick
 @given(networks())
 def test_equalization_keeps_the_function(graph: Graph) -> None:
     data = samples_for(graph, 3)
@@ -160,7 +158,6 @@ def test_equalization_keeps_the_function(graph: Graph) -> None:
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max() + least)
 
 
-@quick
 @given(networks())
 def test_equalization_keeps_names_and_types(graph: Graph) -> None:
     data = samples_for(graph, 2)
@@ -171,7 +168,6 @@ def test_equalization_keeps_names_and_types(graph: Graph) -> None:
     assert {n.name: n.type for n in kept} == values
 
 
-@quick
 @given(networks())
 def test_a_normalized_value_that_is_added_gets_a_tap(graph: Graph) -> None:
     data = samples_for(graph, 2)
@@ -180,7 +176,6 @@ def test_a_normalized_value_that_is_added_gets_a_tap(graph: Graph) -> None:
     assert taps == {f"{node.y.name}{SUFFIX}" for node in added}
 
 
-@quick
 @given(networks())
 def test_taps_are_made_once_and_only_where_they_are_named(graph: Graph) -> None:
     whole = tapped(graph)
@@ -190,7 +185,6 @@ def test_taps_are_made_once_and_only_where_they_are_named(graph: Graph) -> None:
     assert str(tapped(graph, names)) == str(whole)
 
 
-@quick
 @given(networks())
 def test_every_value_is_in_one_group_at_most(graph: Graph) -> None:
     names = [node.name for group in channel_groups(graph) for node in group]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -12,6 +12,7 @@ from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes
 from quantglow.quantization.search import fused_functions
+from tests.effort import expensive
 from tests.matrix.harness import TARGETS, assert_agree
 from tests.same import same_graph
 from tests.strategies import networks
@@ -28,7 +29,7 @@ def quantized(graph: Graph, quantize_output: bool) -> Quantized:
         return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
 
 
-@settings(max_examples=40, deadline=None)
+@expensive
 @given(networks(), st.booleans())
 def test_programs_give_the_integers_of_graphs_that_decisions_give_back(
     drawn: Graph, quantize_output: bool

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -46,6 +46,7 @@ from quantglow.profiling.specials import ABSENT, Specials, moves, specials_of
 from quantglow.quantization.plan.masks import masked_values, special_values
 from quantglow.quantization.quantizer import quantize_with_report
 from quantglow.types import Array, DType, TensorType
+from tests.effort import expensive
 from tests.strategies import LOWS, STEPS, networks
 from tests.unit.quantization.masked_networks import ATTENTIONS
 from tests.unit.quantization.masked_networks import feeds as feeds_of
@@ -125,7 +126,7 @@ MASKS = ("framed", "masked")
 
 
 @pytest.mark.parametrize("recovered", [False, True])
-@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@expensive
 @given(
     graph=st.sampled_from(MASKS).flatmap(
         lambda step: networks(tuple(STEPS), most=4, first=("conv", step, "conv"))
@@ -155,7 +156,7 @@ def test_the_network_around_a_mask_is_int8(recovered: bool, graph: Graph, seed: 
             np.testing.assert_allclose(found, right, rtol=1e-4, atol=1e-4)
 
 
-@settings(deadline=None, max_examples=10)
+@expensive
 @given(
     name=st.sampled_from(sorted(ATTENTIONS)),
     low=st.sampled_from(LOWS[1:]) | st.floats(LOWS[-1], -1e4, width=32),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -14,12 +14,11 @@ from quantglow.quantization import Quantized, quantize_for_all_shapes
 from quantglow.quantization.plan.int16 import int16_refusal, value_names
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.types import DType
+from tests.effort import expensive, moderate
 from tests.matrix.harness import TARGETS, assert_agree
 from tests.same import same_graph
 from tests.strategies import networks
 from tests.unit.quantization.quantization_networks import samples_for
-
-few = settings(max_examples=15, deadline=None)
 
 
 def quantized(graph: Graph, draw: st.DataObject) -> Quantized:
@@ -34,7 +33,7 @@ def quantized(graph: Graph, draw: st.DataObject) -> Quantized:
     return quantize_for_all_shapes(graph, seen, config, data=samples, progress=False)
 
 
-@few
+@expensive
 @given(networks(), st.data())
 def test_compiled_code_equals_the_interpreter(drawn: Graph, data: st.DataObject) -> None:
     graph = quantized(optimize(drawn), data).graph
@@ -44,7 +43,7 @@ def test_compiled_code_equals_the_interpreter(drawn: Graph, data: st.DataObject)
         assert_agree(graph, samples_for(graph, 1)[0], target, rtol=0)
 
 
-@few
+@moderate
 @given(networks(), st.data())
 def test_decisions_give_back_the_graph_they_were_made_with(
     drawn: Graph, data: st.DataObject
@@ -54,7 +53,7 @@ def test_decisions_give_back_the_graph_they_were_made_with(
     assert same_graph(made.decisions.apply(graph), made.graph)
 
 
-@few
+@moderate
 @given(networks(), st.data())
 def test_no_layer_can_overflow(drawn: Graph, data: st.DataObject) -> None:
     graph = quantized(optimize(drawn), data).graph

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.reference import ReferenceExecutable
@@ -20,9 +20,6 @@ from quantglow.types import Array
 from tests.equality import assert_equal_values
 from tests.mixed_graphs import drawn_feeds, mixed_graphs
 
-slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-quick = settings(max_examples=60, deadline=None, suppress_health_check=slow)
-
 
 def program_of(lowered: Graph) -> Program:
     program = generate(lowered, schedule(lowered))
@@ -34,7 +31,6 @@ def run(program: Program, graph: Graph) -> list[Array]:
     return ReferenceExecutable(program, plan_memory(program)).run(drawn_feeds(graph))
 
 
-@quick
 @given(mixed_graphs(), st.booleans())
 def test_lowering_keeps_the_meaning(graph: Graph, unsigned: bool) -> None:
     lowered = lower(graph, unsigned=unsigned)
@@ -44,7 +40,6 @@ def test_lowering_keeps_the_meaning(graph: Graph, unsigned: bool) -> None:
     assert_equal_values(interpret(lowered, feeds), interpret(graph, feeds))
 
 
-@quick
 @given(mixed_graphs())
 def test_the_planned_program_gives_the_values_of_its_graph(graph: Graph) -> None:
     lowered = lower(graph)
@@ -54,7 +49,6 @@ def test_the_planned_program_gives_the_values_of_its_graph(graph: Graph) -> None
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@quick
 @given(mixed_graphs())
 def test_execution_in_place_changes_nothing(graph: Graph) -> None:
     program = program_of(lower(graph))
@@ -64,7 +58,6 @@ def test_execution_in_place_changes_nothing(graph: Graph) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
 
-@quick
 @given(mixed_graphs())
 def test_lowering_a_lowered_graph_changes_nothing(graph: Graph) -> None:
     lowered = lower(graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.errors import ModelError
@@ -19,6 +19,7 @@ from quantglow.profiling import profile
 from quantglow.quantization import quantize_for_all_shapes
 from quantglow.runtime.build import Machine
 from quantglow.types import f32
+from tests.effort import moderate
 from tests.same import same_graph
 from tests.strategies import networks
 from tests.unit.quantization.quantization_networks import samples_for
@@ -52,7 +53,7 @@ def named_like_helpers(draw: st.DrawFn) -> Graph:
     return graph.rebuild(rule)
 
 
-@settings(max_examples=30, deadline=None)
+@moderate
 @given(named_like_helpers(), st.sampled_from([(), "auto"]))
 def test_int8_graphs_have_unique_names(graph: Graph, equalization: object) -> None:
     samples = samples_for(graph)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow import passes
@@ -32,25 +32,21 @@ NCHW_STEPS = tuple(name for name in STEPS if name not in ("masked", "swap"))
 
 
 @given(graph=networks())
-@settings(max_examples=60, deadline=None)
 def test_optimize_keeps_the_function(graph: Graph) -> None:
     assert_same_function(graph, passes.optimize(graph))
 
 
 @given(graph=networks(most=5), step=st.sampled_from(EACH))
-@settings(max_examples=100, deadline=None)
 def test_each_pass_alone_keeps_the_function(graph: Graph, step: Pass) -> None:
     assert_same_function(graph, run_passes(graph, [step]))
 
 
 @given(graph=networks(), length=st.integers(1, len(passes.FLOAT_PASSES)))
-@settings(max_examples=40, deadline=None)
 def test_each_stage_keeps_the_function(graph: Graph, length: int) -> None:
     assert_same_function(graph, run_passes(graph, passes.FLOAT_PASSES[:length]))
 
 
 @given(graph=networks(NCHW_STEPS, first=("conv",)))
-@settings(max_examples=60, deadline=None)
 def test_transposes_remain_only_at_image_inputs_and_outputs(graph: Graph) -> None:
     after = passes.optimize(graph)
     outputs = {node for _, node in after.outputs}
@@ -66,21 +62,18 @@ def test_transposes_remain_only_at_image_inputs_and_outputs(graph: Graph) -> Non
 
 
 @given(graph=networks())
-@settings(max_examples=40, deadline=None)
 def test_optimize_settles(graph: Graph) -> None:
     once = passes.optimize(graph)
     assert len(passes.optimize(once).nodes) == len(once.nodes)
 
 
 @given(graph=networks())
-@settings(max_examples=30, deadline=None)
 def test_optimize_is_deterministic(graph: Graph) -> None:
     first, second = passes.optimize(graph), passes.optimize(graph)
     assert [n.name for n in first.nodes] == [n.name for n in second.nodes]
 
 
 @given(graph=networks())
-@settings(max_examples=30, deadline=None)
 def test_names_of_values_survive(graph: Graph) -> None:
     known = {node.name for node in graph.nodes}
     fresh = [
@@ -92,7 +85,6 @@ def test_names_of_values_survive(graph: Graph) -> None:
 
 
 @given(graph=networks(first=("scaled-hard-swish",)))
-@settings(max_examples=40, deadline=None)
 def test_float_sums_take_their_cheap_functions_along(graph: Graph) -> None:
     fused = fuse_float_activation(passes.optimize(graph))
     assert_same_function(graph, fused)
@@ -106,7 +98,6 @@ def test_float_sums_take_their_cheap_functions_along(graph: Graph) -> None:
     channels=st.integers(1, 60),
     groups=st.integers(1, 3),
 )
-@settings(max_examples=60, deadline=None)
 def test_what_may_be_rounded_fuses_by_its_products(
     kernel: tuple[int, int], channels: int, groups: int
 ) -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quantglow.backends.reference import ReferenceExecutable
@@ -17,10 +17,8 @@ from quantglow.lowering import lower
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
 from quantglow.memory.share import share_in_place
+from tests.effort import moderate
 from tests.mixed_graphs import drawn_feeds, mixed_graphs
-
-slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-quick = settings(max_examples=50, deadline=None, suppress_health_check=slow)
 
 
 @st.composite
@@ -57,7 +55,6 @@ def assert_disjoint(plan: MemoryPlan, live: set[Buffer]) -> None:
         assert first + a.nbytes <= second or second + b.nbytes <= first
 
 
-@quick
 @given(programs())
 def test_no_two_live_buffers_overlap(program: Program) -> None:
     plan = plan_memory(program)
@@ -65,7 +62,6 @@ def test_no_two_live_buffers_overlap(program: Program) -> None:
         assert_disjoint(plan, live)
 
 
-@quick
 @given(mixed_graphs())
 def test_no_two_live_buffers_of_a_network_overlap(graph: Graph) -> None:
     lowered = lower(graph)
@@ -75,7 +71,6 @@ def test_no_two_live_buffers_of_a_network_overlap(graph: Graph) -> None:
         assert_disjoint(plan, live)
 
 
-@quick
 @given(programs())
 def test_every_buffer_is_aligned_and_inside_the_arena(program: Program) -> None:
     plan = plan_memory(program)
@@ -84,7 +79,6 @@ def test_every_buffer_is_aligned_and_inside_the_arena(program: Program) -> None:
         assert 0 <= offset <= offset + buffer.nbytes <= plan.peak_nbytes
 
 
-@quick
 @given(programs())
 def test_the_peak_is_never_below_what_is_live(program: Program) -> None:
     plan = plan_memory(program)
@@ -92,20 +86,17 @@ def test_the_peak_is_never_below_what_is_live(program: Program) -> None:
     assert largest <= plan.lower_bound_nbytes <= plan.peak_nbytes
 
 
-@quick
 @given(programs())
 def test_the_peak_is_at_most_the_sum(program: Program) -> None:
     assert plan_memory(program).peak_nbytes <= sum(i.nbytes for i in lifetimes(program))
 
 
-@quick
 @given(mixed_graphs())
 def test_sharing_never_needs_more_buffers(graph: Graph) -> None:
     program = generate(lower(graph))
     assert len(lifetimes(share_in_place(program))) <= len(lifetimes(program))
 
 
-@quick
 @given(mixed_graphs())
 def test_a_schedule_runs_operands_first_and_is_no_worse_than_the_order_given(
     graph: Graph,
@@ -120,7 +111,7 @@ def test_an_overlap_shows_in_the_reference_backend() -> None:
     """The poison test itself: a plan that puts everything at 0 gives wrong results somewhere."""
     wrong = 0
 
-    @settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=slow)
+    @settings(moderate, derandomize=True)
     @given(mixed_graphs())
     def search(graph: Graph) -> None:
         nonlocal wrong

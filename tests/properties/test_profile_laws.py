@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -13,8 +13,8 @@ from quantglow.ops import Add, Relu
 from quantglow.profiling import RANGE_METHODS, Histogram, Profile, choose_range, profile
 from quantglow.profiling.histogram import BINS, bin_exponent
 from quantglow.types import Array, f32
+from tests.effort import moderate
 
-quick = settings(max_examples=60, deadline=None)
 values = st.one_of(
     st.floats(-3, 3, width=32),
     st.floats(width=32, allow_nan=False, allow_infinity=False),
@@ -23,26 +23,22 @@ values = st.one_of(
 arrays = hnp.arrays(np.float32, st.integers(0, 40), elements=values)
 
 
-@quick
 @given(arrays, arrays)
 def test_merging_is_counting_together(a: Array, b: Array) -> None:
     assert Histogram.of(a).merge(Histogram.of(b)) == Histogram.of(np.concatenate([a, b]))
 
 
-@quick
 @given(arrays, arrays, arrays)
 def test_merging_is_associative_and_commutative(a: Array, b: Array, c: Array) -> None:
     x, y, z = map(Histogram.of, (a, b, c))
     assert x.merge(y).merge(z) == z.merge(x).merge(y) == x.merge(z.merge(y))
 
 
-@quick
 @given(arrays)
 def test_order_is_forgotten(a: Array) -> None:
     assert Histogram.of(a) == Histogram.of(a[::-1]) == Histogram.of(np.sort(a))
 
 
-@quick
 @given(arrays)
 def test_counts_are_where_the_values_are(a: Array) -> None:
     h = Histogram.of(a)
@@ -52,7 +48,6 @@ def test_counts_are_where_the_values_are(a: Array) -> None:
     assert len(h.counts) <= BINS
 
 
-@quick
 @given(values, values)
 def test_the_bin_width_is_the_smallest_that_fits(a: float, b: float) -> None:
     low, high = min(a, b), max(a, b)
@@ -62,7 +57,6 @@ def test_the_bin_width_is_the_smallest_that_fits(a: float, b: float) -> None:
     assert useless or finer[1] - finer[0] >= BINS
 
 
-@quick
 @given(arrays.filter(len), st.sampled_from(sorted(RANGE_METHODS)), st.booleans())
 def test_a_chosen_range_contains_zero_and_lies_within_the_values(
     a: Array, method: str, symmetric: bool
@@ -80,7 +74,7 @@ def network() -> Graph:
     )
 
 
-@settings(max_examples=30, deadline=None)
+@moderate
 @given(
     hnp.arrays(np.float32, (12, 3), elements=st.floats(-100, 100, width=32)),
     st.lists(st.integers(1, 3), min_size=6, max_size=6),

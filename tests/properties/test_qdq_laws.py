@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -18,12 +18,11 @@ from quantglow.quantization.plan.params import activation_element, quantize_weig
 from quantglow.runtime.build import Machine
 from quantglow.types import DType, ElementType, QuantParams
 from tests.builder import feeds_of
+from tests.effort import expensive, moderate
 from tests.strategies import networks
 
 TOLERANCE = 0.04
 """A tie moves a value by a step, 1/255 of its range; what lies behind it, by a few more."""
-
-quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def with_roundings(graph: Graph, share: float, seed: int) -> Graph:
@@ -64,7 +63,7 @@ def relative_error(expected: np.ndarray, found: np.ndarray) -> float:
     return float(np.abs(found - expected).max(initial=0) / max(np.abs(expected).max(initial=0), 1))
 
 
-@quick
+@moderate
 @given(networks(), st.sampled_from([0.3, 0.7, 1.0]), st.integers(0, 2**16))
 def test_fusing_changes_ties_only(graph: Graph, share: float, seed: int) -> None:
     before = with_roundings(graph, share, seed)
@@ -76,7 +75,7 @@ def test_fusing_changes_ties_only(graph: Graph, share: float, seed: int) -> None
         assert relative_error(a, b) <= TOLERANCE
 
 
-@quick
+@expensive
 @given(networks(), st.sampled_from([0.5, 1.0]), st.integers(0, 2**16))
 def test_fused_networks_compile_to_the_interpreters_integers(
     graph: Graph, share: float, seed: int

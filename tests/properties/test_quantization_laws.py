@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -13,7 +13,6 @@ from quantglow.quantization.plan.params import activation_element, quantize_weig
 from quantglow.types import Array, QuantParams
 
 reals = st.floats(-(2.0**100), 2.0**100, width=32)
-quick = settings(max_examples=60, deadline=None)
 
 
 @st.composite
@@ -22,7 +21,6 @@ def ranges(draw: st.DrawFn) -> Range:
     return Range(low, high)
 
 
-@quick
 @given(ranges(), st.booleans(), st.lists(st.floats(0, 1), min_size=1, max_size=20))
 def test_a_value_in_range_moves_by_half_a_step_at_most(
     seen: Range, symmetric: bool, shares: list[float]
@@ -36,7 +34,6 @@ def test_a_value_in_range_moves_by_half_a_step_at_most(
     assert (error <= params.scale * 0.5 + np.abs(x) * 2.0**-22).all()
 
 
-@quick
 @given(ranges(), st.booleans())
 def test_zero_is_exact_and_scales_are_normal_numbers(seen: Range, symmetric: bool) -> None:
     element = activation_element(seen, symmetric)
@@ -60,7 +57,6 @@ def layers(draw: st.DrawFn) -> tuple[Array, Array, QuantParams]:
     return w.astype(np.float32), b, QuantParams.per_tensor(scale, draw(st.integers(-128, 127)))
 
 
-@quick
 @given(layers(), st.booleans())
 def test_the_accumulator_never_overflows(
     layer: tuple[Array, Array, QuantParams], per_channel: bool
@@ -76,7 +72,6 @@ def test_the_accumulator_never_overflows(
     assert smallest.min() >= -(2**31)
 
 
-@quick
 @given(layers())
 def test_weights_and_bias_are_rounded_by_half_a_step_at_most(
     layer: tuple[Array, Array, QuantParams],

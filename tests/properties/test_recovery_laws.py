@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -12,8 +12,6 @@ from quantglow.quantization.recovery import TECHNIQUES
 from quantglow.quantization.recovery.correct_bias import correct_bias
 from quantglow.quantization.recovery.layer import Layer
 from tests.unit.quantization.recovery.recovery_layers import X, data_error, layer_of
-
-quick = settings(max_examples=40, deadline=None)
 
 
 @st.composite
@@ -41,7 +39,6 @@ def after(layer: Layer, names: list[str]) -> Layer:
 techniques = st.lists(st.sampled_from(list(TECHNIQUES)), unique=True)
 
 
-@quick
 @given(layers(), techniques)
 def test_no_channel_gets_a_larger_error_on_its_own_data(layer: Layer, names: list[str]) -> None:
     found = after(layer, names)
@@ -49,7 +46,6 @@ def test_no_channel_gets_a_larger_error_on_its_own_data(layer: Layer, names: lis
     assert (after_error <= data_error(layer)).all()
 
 
-@quick
 @given(layers(), techniques)
 def test_the_accumulator_never_overflows(layer: Layer, names: list[str]) -> None:
     found = after(layer, names)
@@ -60,7 +56,6 @@ def test_the_accumulator_never_overflows(layer: Layer, names: list[str]) -> None
     assert ((weights * ends).min(axis=0).sum(axis=1) + bias[:, 0]).min() >= -(2**31)
 
 
-@quick
 @given(layers(), techniques)
 def test_weights_are_integers_of_at_most_127(layer: Layer, names: list[str]) -> None:
     found = after(layer, names)
@@ -68,7 +63,6 @@ def test_weights_are_integers_of_at_most_127(layer: Layer, names: list[str]) -> 
     assert np.abs(found.integers).max() <= 127
 
 
-@quick
 @given(layers(), techniques)
 def test_steps_are_what_float32_scales_give(layer: Layer, names: list[str]) -> None:
     found = after(layer, names)
@@ -76,7 +70,6 @@ def test_steps_are_what_float32_scales_give(layer: Layer, names: list[str]) -> N
     np.testing.assert_array_equal(scales.astype(np.float64) * X.scale, found.steps)
 
 
-@quick
 @given(layers())
 def test_correcting_the_bias_twice_changes_nothing_more(layer: Layer) -> None:
     once = correct_bias(layer)

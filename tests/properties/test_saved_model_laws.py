@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
@@ -19,6 +19,7 @@ from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.runtime.build import Machine
+from tests.effort import very_expensive
 from tests.free_models import (
     Drawn,
     Sample,
@@ -53,7 +54,7 @@ def feeds(model: Drawn, shape: Shape) -> Sample:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@settings(max_examples=4, deadline=None)
+@very_expensive
 @given(data=st.data())
 def test_a_loaded_model_is_the_built_one_at_every_shape(family: str, data: st.DataObject) -> None:
     model = data.draw(FAMILIES[family])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow.instr.text as program_text
@@ -20,11 +20,9 @@ from quantglow.ops import Relu
 from quantglow.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
 from quantglow.ops.functions import BINARY, SELECT, UNARY
 from quantglow.types import DType, ElementType, QuantParams, f32
+from tests.effort import expensive, moderate
 from tests.mixed_graphs import mixed_graphs
 from tests.same import same_graph, same_program
-
-slow = [HealthCheck.too_slow, HealthCheck.data_too_large]
-quick = settings(max_examples=40, deadline=None, suppress_health_check=slow)
 
 names = st.text(min_size=1)
 float32 = st.floats(width=32, allow_nan=False)
@@ -61,21 +59,20 @@ constants = st.one_of(
 expressions = st.recursive(st.one_of(st.integers(0, 3).map(arg), constants), calls)
 
 
-@quick
+@expensive
 @given(mixed_graphs(), st.dictionaries(names, st.sampled_from(DECLARED)))
 def test_a_graph_is_read_back(graph: Graph, declared: dict[str, str]) -> None:
     graph = replace(graph, declared=declared)
     assert same_graph(parse_graph(print_graph(graph), constants_of(graph)), graph)
 
 
-@quick
+@moderate
 @given(mixed_graphs())
 def test_a_lowered_graph_is_read_back(graph: Graph) -> None:
     lowered = lower(graph)
     assert same_graph(parse_graph(print_graph(lowered), constants_of(lowered)), lowered)
 
 
-@quick
 @given(mixed_graphs())
 def test_a_program_is_read_back(graph: Graph) -> None:
     program = share_in_place(generate(lower(graph)))
@@ -83,7 +80,6 @@ def test_a_program_is_read_back(graph: Graph) -> None:
     assert same_program(again, program)
 
 
-@quick
 @given(st.lists(names, min_size=4, max_size=4, unique=True))
 def test_any_name_is_read_back(drawn: list[str]) -> None:
     x = Input(name=drawn[0], tensor=f32(2))
@@ -91,7 +87,6 @@ def test_any_name_is_read_back(drawn: list[str]) -> None:
     assert same_graph(parse_graph(print_graph(graph), {}), graph)
 
 
-@quick
 @given(st.lists(names, min_size=2, max_size=2, unique=True))
 def test_any_name_of_a_buffer_is_read_back(drawn: list[str]) -> None:
     first, second = drawn
@@ -100,19 +95,16 @@ def test_any_name_of_a_buffer_is_read_back(drawn: list[str]) -> None:
     assert same_program(program_text.parse_program(str(program), {}), program)
 
 
-@quick
 @given(attributes)
 def test_any_attribute_is_read_back(value: object) -> None:
     assert parse_call(f"Op(key={encode(value)})") == ("Op", {"key": value})
 
 
-@quick
 @given(expressions)
 def test_an_expression_is_read_back(expression: Expr) -> None:
     assert parse_expression(str(expression)) == expression
 
 
-@quick
 @given(elements)
 def test_the_text_of_an_element_type_is_stable(element: ElementType) -> None:
     again = parse_call(f"Op(key={encode(element)})")[1]["key"]

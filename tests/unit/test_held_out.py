@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
@@ -38,7 +38,6 @@ def split(
 
 
 @given(st.lists(st.integers(0, 60), max_size=80), st.randoms(), st.integers(1, 60))
-@settings(max_examples=200, deadline=None)
 def test_the_split_depends_on_the_contents_alone(
     values: list[int], random: Any, capacity: int
 ) -> None:
@@ -54,7 +53,6 @@ def test_the_split_depends_on_the_contents_alone(
 
 
 @given(st.integers(1, 90), st.integers(1, 60))
-@settings(max_examples=100, deadline=None)
 def test_those_beyond_the_subset_come_first(count: int, subset: int) -> None:
     used, held = split(range(count), subset, capacity=10)
     beyond = set(range(subset, min(count, subset + 10)))

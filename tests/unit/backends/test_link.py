@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.jit import linker
@@ -94,7 +94,6 @@ def test_an_object_without_the_symbol_is_refused() -> None:
 
 
 @given(code=st.binary(max_size=200))
-@settings(max_examples=40, deadline=None)
 def test_other_files_are_refused(code: bytes) -> None:
     with pytest.raises(UnlinkableError):
         linked({"f": code})

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.levels import level_target
@@ -36,7 +36,6 @@ def address(array: Array) -> int:
     return int(array.ctypes.data)
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(sizes, min_size=1, max_size=12))
 def test_pieces_are_aligned_have_slack_and_do_not_overlap(asked: list[int]) -> None:
     allocate = LargePages()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -28,7 +28,6 @@ def saturates(sums: Array) -> bool:
     return bool((sums < limits.min).any() or (sums > limits.max).any())
 
 
-@settings(max_examples=300, deadline=None)
 @given(quad=QUADS)
 @example(quad=np.array([64, 64, -64, -64], np.int8))
 @example(quad=np.array([1, 127, -1, -127], np.int8))
@@ -41,7 +40,6 @@ def test_weights_fit_exactly_if_no_extreme_activation_saturates(quad: Array) -> 
     assert bool(pairs_fit(quad)) == expected
 
 
-@settings(max_examples=200, deadline=None)
 @given(quad=QUADS, octets=arrays(np.uint8, (4,)))
 def test_weights_that_fit_never_saturate(quad: Array, octets: Array) -> None:
     assert not (pairs_fit(quad) and saturates(pair_sums(octets, quad)))

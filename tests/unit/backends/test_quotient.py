@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.builder import Builder, vector
@@ -53,7 +53,6 @@ def test_every_mantissa_is_divided_exactly(divisor: float) -> None:
         np.testing.assert_array_equal(found, scaled / np.float32(divisor))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.floats(2.0**-60, 2.0**60, width=32), st.integers(0, 2**16), st.sampled_from(FUSED))
 def test_any_divisor_divides_exactly(divisor: float, seed: int, target: str) -> None:
     rng = np.random.default_rng(seed)
@@ -66,7 +65,6 @@ def test_any_divisor_divides_exactly(divisor: float, seed: int, target: str) -> 
     np.testing.assert_array_equal(found[normal], expected[normal])
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.floats(2.0**-60, 2.0**60, width=32), st.integers(1, 2**20 - 1))
 def test_what_lies_beyond_rounds_to_the_limit(divisor: float, limit: int) -> None:
     edge = np.float32(limit) * np.float32(divisor)

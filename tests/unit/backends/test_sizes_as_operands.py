@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
@@ -16,6 +16,7 @@ from quantglow.graph.node import Input
 from quantglow.instr.program import Compute, Fill
 from quantglow.ops import Conv, Pad
 from quantglow.types import DType, TensorType
+from tests.effort import moderate
 from tests.unit.free_network import free_model, image, wide_model
 
 TARGETS = [name for name in LEVELS if runs_here(name)]
@@ -48,7 +49,7 @@ def test_frames_of_any_size_share_a_kernel() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(
     shape=st.tuples(*(st.integers(0, 9),) * 3, st.sampled_from((1, 3, 16, 17, 40))),
     before=st.tuples(*(st.integers(0, 3),) * 4),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.kernels.contraction.tiling import (
@@ -31,7 +31,6 @@ COSTS = (
 sizes = st.integers(1, 40)
 
 
-@settings(max_examples=60, deadline=None)
 @given(sizes, sizes, st.integers(1, 20), st.integers(1, 300), st.sampled_from(COSTS))
 def test_a_chosen_tile_fits_the_registers(
     height: int, width: int, vectors: int, steps: int, cost: StepCost
@@ -40,7 +39,6 @@ def test_a_chosen_tile_fits_the_registers(
     assert tile.pixels == 1 or fits(tile.pixels, tile.vectors, cost)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     sizes,
     sizes,
@@ -78,7 +76,6 @@ def test_the_native_target_is_of_this_processor_s_core() -> None:
     assert target.core == CORES.get(target.cpu, Core())
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 7), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4))
 def test_kept_columns_are_those_that_the_next_block_reads_again(
     count: int, dilation: int, step: int, columns: int

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from quantglow.errors import FileFormatError, ModelError
 from quantglow.frontend import export_onnx, import_model
@@ -29,10 +29,9 @@ from quantglow.ops import (
 from quantglow.passes import optimize
 from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 from tests.builder import TO_NCHW, TO_NHWC, Builder, feeds_of
+from tests.effort import moderate
 from tests.strategies import networks
 from tests.unit.frontend.onnx_models import by_onnxruntime
-
-quick = settings(max_examples=30, deadline=None)
 
 
 def int8(scale: float = 0.05, zero_point: int = -128, dtype: DType = DType.I8) -> ElementType:
@@ -66,7 +65,7 @@ def producer(model: onnx.ModelProto, value: str) -> onnx.NodeProto | None:
     return next((n for n in model.graph.node if value in n.output), None)
 
 
-@quick
+@moderate
 @given(networks())
 def test_drawn_networks_agree_with_onnxruntime(graph: Graph) -> None:
     feeds = feeds_of(graph)
@@ -76,7 +75,7 @@ def test_drawn_networks_agree_with_onnxruntime(graph: Graph) -> None:
             np.testing.assert_allclose(b, a, rtol=1e-3, atol=1e-4 * max(1.0, np.abs(a).max()))
 
 
-@quick
+@moderate
 @given(networks())
 def test_importing_an_exported_network_keeps_its_function(graph: Graph) -> None:
     feeds, made = feeds_of(graph), optimize(graph)

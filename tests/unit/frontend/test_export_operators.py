@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quantglow.frontend import export_onnx, import_model
@@ -14,11 +14,11 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS
 from quantglow.interpreter import interpret
 from quantglow.ops import AveragePool
+from tests.effort import expensive
 from tests.unit.frontend.export_cases import FLOAT, INT8
 from tests.unit.frontend.export_kit import Kit
 from tests.unit.frontend.onnx_models import by_onnxruntime
 
-quick = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -48,7 +48,7 @@ def assert_steps_close(graph: Graph, found: list[np.ndarray], expected: list[np.
 
 @pytest.mark.parametrize("optimized", [True, False])
 @pytest.mark.parametrize("case", FLOAT)
-@quick
+@expensive
 @given(seeds)
 def test_float_operator_agrees_with_onnxruntime(case: str, optimized: bool, seed: int) -> None:
     kit = Kit(seed, int8=False)
@@ -60,7 +60,7 @@ def test_float_operator_agrees_with_onnxruntime(case: str, optimized: bool, seed
 
 @pytest.mark.parametrize("optimized", [True, False])
 @pytest.mark.parametrize("case", INT8)
-@quick
+@expensive
 @given(seeds)
 def test_int8_operator_agrees_with_onnxruntime(case: str, optimized: bool, seed: int) -> None:
     kit = Kit(seed, int8=True)
@@ -71,7 +71,7 @@ def test_int8_operator_agrees_with_onnxruntime(case: str, optimized: bool, seed:
 
 
 @pytest.mark.parametrize("case", sorted(FLOAT.keys() - {"Quantize"}))
-@quick
+@expensive
 @given(seeds)
 def test_importing_an_exported_float_graph_keeps_its_function(case: str, seed: int) -> None:
     kit = Kit(seed, int8=False)
@@ -82,7 +82,7 @@ def test_importing_an_exported_float_graph_keeps_its_function(case: str, seed: i
 
 
 @pytest.mark.parametrize("case", INT8)
-@quick
+@expensive
 @given(seeds)
 def test_exported_int8_operator_passes_the_checker_with_shapes(case: str, seed: int) -> None:
     kit = Kit(seed, int8=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
@@ -29,7 +29,6 @@ from tests.unit.frontend.onnx_models import (
     single,
 )
 
-drawn = settings(max_examples=80, deadline=None)
 LENGTHS = st.one_of(st.integers(1, 20), st.sampled_from([30, 36, 60, 64, 97, 100, 128]))
 """Odd, even and prime ones; the larger composite ones take two stages."""
 
@@ -71,7 +70,6 @@ def transform_model(
     return single("DFT", x, n, scalar(axis), opset=opset, **given)
 
 
-@drawn
 @given(st.data(), st.sampled_from(KINDS), LENGTHS)
 def test_dft_is_that_of_the_reference(data: st.DataObject, kind: str, size: int) -> None:
     """Along any axis, padded and cut to other lengths."""
@@ -120,7 +118,6 @@ def windowed_model(
     return single("STFT", signal, step, shown, frame_length, **given)
 
 
-@drawn
 @given(st.data(), st.integers(1, 2), st.sampled_from([1, 2, 5, 8, 16, 30, 64, 100]), st.booleans())
 def test_stft_is_that_of_onnxruntime(
     data: st.DataObject, batch: int, n: int, is_computed: bool

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
 import quantglow as qg
+from tests.effort import moderate
 from tests.unit.quantization.qdq.qdq_models import INT8, UINT8, QdqModel, by_onnxruntime
 
 
@@ -94,7 +95,7 @@ def test_integer_products_of_integers_that_the_caller_feeds() -> None:
     assert np.array_equal(found, by_onnxruntime(model, feeds)[0])
 
 
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(
     k=st.integers(1, 70),
     n=st.integers(1, 20),

@@ -8,13 +8,14 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 import quantglow as qg
 from quantglow.backends.onnxruntime.session import failures
 from quantglow.errors import ModelError, OutOfRangeError
+from tests.effort import moderate
 from tests.unit.frontend.onnx_models import Const, floats, single
 
 Arrays = dict[str, np.ndarray]
@@ -100,7 +101,7 @@ def by_onnxruntime(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray] | 
         return None
 
 
-@settings(max_examples=150)
+@moderate
 @given(cases(), st.integers(1, 3))
 def test_indices_are_refused_where_onnxruntime_refuses_them(
     case: tuple[onnx.ModelProto, Arrays], threads: int

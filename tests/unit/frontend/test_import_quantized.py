@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from onnx import TensorProto, helper
 
 import quantglow as qg
@@ -12,6 +12,7 @@ from quantglow import frontend
 from quantglow.frontend import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.ops.arithmetic import is_integer
+from tests.effort import expensive, moderate
 from tests.mixed_graphs import drawn_feeds, mixed_graphs
 from tests.unit.frontend.export_cases import INT8
 from tests.unit.frontend.export_kit import Kit
@@ -188,7 +189,7 @@ def test_models_may_take_and_give_integers(kind: int) -> None:
 
 
 @pytest.mark.parametrize("case", INT8)
-@settings(max_examples=8, deadline=None)
+@expensive
 @given(seed=...)
 def test_an_exported_int8_operator_is_imported_with_its_integers(case: str, seed: int) -> None:
     kit = Kit(abs(seed), int8=True)
@@ -199,7 +200,7 @@ def test_an_exported_int8_operator_is_imported_with_its_integers(case: str, seed
         assert np.array_equal(found, expected)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@moderate
 @given(mixed_graphs())
 def test_an_exported_graph_is_imported_with_its_integers(graph: Graph) -> None:
     assume(all(node.type.size for node in graph.nodes))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import helper
 
 import quantglow as qg
 from quantglow.errors import OutOfRangeError
 from quantglow.ops.indexing import MOST_INDEX
+from tests.effort import moderate
 from tests.matrix.harness import on_llvm
 
 Arrays = dict[str, np.ndarray]
@@ -58,7 +59,7 @@ def cases(draw: st.DrawFn) -> tuple[Arrays, int, bool]:
     return feeds, axis, circular
 
 
-@settings(max_examples=40)
+@moderate
 @given(case=cases(), from_the_end=st.booleans())
 def test_it_is_the_definition(case: tuple[Arrays, int, bool], from_the_end: bool) -> None:
     feeds, axis, circular = case

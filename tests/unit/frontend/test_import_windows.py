@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from quantglow.frontend import import_model
@@ -24,8 +24,6 @@ from tests.unit.frontend.onnx_models import (
     single,
     weights,
 )
-
-fast = settings(max_examples=40, deadline=None)
 
 
 @st.composite
@@ -54,7 +52,6 @@ def image(draw: st.DrawFn, channels: int, rank: int, smallest: int = 8) -> np.nd
     return floats(draw(st.integers(1, 2)), channels, *sizes)
 
 
-@fast
 @given(st.data(), st.sampled_from([1, 2]), st.integers(1, 3), st.booleans())
 def test_conv_agrees_with_onnxruntime(
     data: st.DataObject, rank: int, group: int, biased: bool
@@ -71,7 +68,6 @@ def test_depthwise_conv_agrees_with_onnxruntime() -> None:
     assert_agrees(*made)
 
 
-@fast
 @given(st.data(), st.sampled_from([1, 2]), st.integers(1, 2))
 def test_conv_transpose_agrees_with_onnxruntime(data: st.DataObject, rank: int, group: int) -> None:
     attributes = data.draw(windows(rank))
@@ -101,14 +97,12 @@ def test_conv_transpose_reaches_its_output_shape(auto_pad: str, output_shape: tu
     assert_agrees(*made)
 
 
-@fast
 @given(st.data(), st.sampled_from([1, 2]), st.booleans())
 def test_max_pool_agrees_with_onnxruntime(data: st.DataObject, rank: int, ceil: bool) -> None:
     x = image(data.draw, 3, rank)
     assert_agrees(*single("MaxPool", x, ceil_mode=int(ceil), **data.draw(windows(rank))))
 
 
-@fast
 @given(st.data(), st.sampled_from([1, 2]), st.booleans(), st.booleans(), st.sampled_from([11, 19]))
 def test_average_pool_agrees_with_onnxruntime(
     data: st.DataObject, rank: int, ceil: bool, padded: bool, opset: int
@@ -126,7 +120,6 @@ NEAREST = ["round_prefer_floor", "round_prefer_ceil", "floor", "ceil"]
 scale = st.sampled_from([0.5, 0.6, 1.0, 1.5, 2.0, 2.3])
 
 
-@fast
 @given(st.data(), st.sampled_from(["nearest", "linear"]), st.sampled_from([11, 13, 18]))
 def test_resize_by_scales_agrees_with_onnxruntime(
     data: st.DataObject, mode: str, opset: int
@@ -143,7 +136,6 @@ def test_resize_by_scales_agrees_with_onnxruntime(
     assert_agrees(*made, tolerance=1e-4)
 
 
-@fast
 @given(st.data(), st.sampled_from(["nearest", "linear"]), st.sampled_from([13, 18]))
 def test_resize_to_sizes_agrees_with_onnxruntime(
     data: st.DataObject, mode: str, opset: int
@@ -215,7 +207,6 @@ bounds = st.one_of(
 ).map(lambda drawn: (*drawn[0], drawn[1]))
 
 
-@fast
 @given(st.data(), st.sampled_from([10, 13]))
 def test_slice_clamps_as_onnxruntime(data: st.DataObject, opset: int) -> None:
     axes = data.draw(st.permutations([0, -2, 2]))[: data.draw(st.integers(1, 3))]
@@ -225,7 +216,6 @@ def test_slice_clamps_as_onnxruntime(data: st.DataObject, opset: int) -> None:
     assert_agrees(*single("Slice", floats(*shape), starts, ends, ints(*axes), steps, opset=opset))
 
 
-@fast
 @given(st.data(), st.sampled_from(["constant", "reflect", "edge"]))
 def test_pad_agrees_with_onnxruntime(data: st.DataObject, mode: str) -> None:
     shape = (1, 4, 3, 5)

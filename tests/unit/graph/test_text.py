@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from quantglow.errors import FileFormatError
 from quantglow.graph.attributes import encode, parse_call
@@ -78,7 +78,6 @@ def test_other_text_is_refused(text: str) -> None:
         parse_graph(text, {})
 
 
-@settings(max_examples=150, deadline=None)
 @given(edits)
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_an_altered_graph_is_read_or_refused(changes: list[tuple[int, int, str]]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from quantglow.errors import FileFormatError
 from quantglow.graph.graph import Graph
@@ -36,7 +36,6 @@ def test_the_text_shows_buffers_instructions_and_borders() -> None:
     assert (GOLDEN / "small_program.ir").read_text() == TEXT
 
 
-@settings(max_examples=150, deadline=None)
 @given(edits)
 @pytest.mark.filterwarnings("ignore::SyntaxWarning", "ignore::DeprecationWarning")
 def test_an_altered_program_is_read_or_refused(changes: list[tuple[int, int, str]]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -18,6 +18,7 @@ from quantglow.interpreter import interpret
 from quantglow.lowering import lower
 from quantglow.ops import Add, Dequantize, Elementwise, Max, Min, Mul, PRelu, Quantize, Rescale, Sub
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.effort import moderate
 
 FINE = ElementType(DType.I16, QuantParams.per_tensor(0.003, 0))
 COARSE = ElementType(DType.I16, QuantParams.per_tensor(0.6, 0))
@@ -57,7 +58,7 @@ def codes(seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("case", CASES)
-@settings(max_examples=20, deadline=None)
+@moderate
 @given(left=elements, right=elements, unsigned=st.booleans())
 def test_every_code_is_equal(
     case: str, left: ElementType, right: ElementType, unsigned: bool

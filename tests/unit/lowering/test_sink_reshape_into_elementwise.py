@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.reference import ReferenceExecutable
@@ -99,7 +99,6 @@ def test_other_neighbours_are_left_to_resize(sizes: tuple[int, int]) -> None:
     assert any(isinstance(n, Resize) for n in lowered.nodes)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(1, 4), max_size=3), min_size=1, max_size=5))
 def test_groups_multiply_to_their_axes(factors: list[list[int]]) -> None:
     shape = tuple(int(np.prod(group)) for group in factors)

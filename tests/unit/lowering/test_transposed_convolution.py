@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.errors import TypeRuleError
@@ -43,7 +43,6 @@ def graph_of(
     return Graph((x,), (("out", node),))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.data())
 def test_phases_give_the_same_integers(data: st.DataObject) -> None:
     def two(low: int, high: int) -> tuple[int, int]:

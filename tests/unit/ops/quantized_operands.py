@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from quantglow.types import Array, DType, ElementType, QuantParams
@@ -13,7 +12,6 @@ from tests.unit.ops.exact import (
     element,
 )
 
-quick = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 scales = st.floats(2.0**-12, 8, width=32)
 int8 = st.builds(element, scales, st.integers(-128, 127))
 int16 = st.builds(element, scales, st.just(0), st.just(DType.I16))

@@ -28,6 +28,7 @@ from quantglow.ops import (
     Table,
 )
 from quantglow.types import DType, ElementType, QuantParams
+from tests.effort import moderate
 from tests.unit.ops.exact import (
     constant,
     element,
@@ -44,7 +45,6 @@ from tests.unit.ops.quantized_operands import (
     drawn,
     int8,
     outs,
-    quick,
     scale,
     scales,
     seeds,
@@ -59,7 +59,7 @@ FUNCTIONS = {
 }
 
 
-@quick
+@moderate
 @given(st.sampled_from([*FUNCTIONS]), st.tuples(outs, outs, outs), bounds, seeds)
 def test_binary(op: Any, kinds: tuple[ElementType, ...], limits: Any, seed: int) -> None:
     left, right, out = kinds
@@ -77,7 +77,7 @@ def test_binary(op: Any, kinds: tuple[ElementType, ...], limits: Any, seed: int)
     np.testing.assert_array_equal(node.evaluate(x, y), filled(node, value))
 
 
-@quick
+@moderate
 @given(int8, int8, outs, seeds)
 def test_mul(left: ElementType, right: ElementType, out: ElementType, seed: int) -> None:
     x, y = drawn(seed, left, 3, 4), drawn(seed + 1, right, 3, 1)
@@ -90,7 +90,7 @@ def test_mul(left: ElementType, right: ElementType, out: ElementType, seed: int)
     np.testing.assert_array_equal(node.evaluate(x, y), filled(node, value))
 
 
-@quick
+@moderate
 @given(st.sampled_from([Mul, Add]), outs, outs, seeds, st.booleans())
 def test_binary_with_a_float_constant(
     op: Any, kind: ElementType, out: ElementType, seed: int, swap: bool
@@ -111,7 +111,7 @@ def test_binary_with_a_float_constant(
     np.testing.assert_array_equal(node.evaluate(*arrays), filled(node, value))
 
 
-@quick
+@moderate
 @given(outs, outs, seeds)
 def test_prelu(kind: ElementType, out: ElementType, seed: int) -> None:
     x = drawn(seed, kind, 3, 4)
@@ -126,7 +126,7 @@ def test_prelu(kind: ElementType, out: ElementType, seed: int) -> None:
     np.testing.assert_array_equal(node.evaluate(x, slope), filled(node, value))
 
 
-@quick
+@moderate
 @given(int8, outs, seeds, st.booleans())
 def test_average_pool(kind: ElementType, out: ElementType, seed: int, padded: bool) -> None:
     x = drawn(seed, kind, 1, 4, 5, 2)
@@ -146,7 +146,7 @@ def test_average_pool(kind: ElementType, out: ElementType, seed: int, padded: bo
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 
 
-@quick
+@moderate
 @given(outs, outs, seeds)
 def test_reduce_mean(kind: ElementType, out: ElementType, seed: int) -> None:
     x = drawn(seed, kind, 2, 3, 5, 2)
@@ -160,7 +160,7 @@ def test_reduce_mean(kind: ElementType, out: ElementType, seed: int) -> None:
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 
 
-@quick
+@moderate
 @given(outs, outs, seeds)
 def test_rescale(kind: ElementType, out: ElementType, seed: int) -> None:
     x = drawn(seed, kind, 40)
@@ -172,7 +172,7 @@ def test_rescale(kind: ElementType, out: ElementType, seed: int) -> None:
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 
 
-@quick
+@moderate
 @given(outs, st.lists(st.floats(width=32), min_size=1, max_size=30))
 def test_quantize(out: ElementType, values: list[float]) -> None:
     x = np.array([*values, 0.5 * scale(out), 1.5 * scale(out), -2.5 * scale(out)], np.float32)
@@ -190,7 +190,7 @@ def test_quantize(out: ElementType, values: list[float]) -> None:
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 
 
-@quick
+@moderate
 @given(st.lists(st.tuples(scales, st.integers(-128, 127)), min_size=1, max_size=4), seeds)
 def test_quantize_per_axis_is_quantize_per_tensor_of_each_slice(
     params: list[tuple[float, int]], seed: int
@@ -205,7 +205,7 @@ def test_quantize_per_axis_is_quantize_per_tensor_of_each_slice(
         np.testing.assert_array_equal(found[:, i], one.evaluate(x[:, i]))
 
 
-@quick
+@moderate
 @given(outs, seeds)
 def test_dequantize(kind: ElementType, seed: int) -> None:
     x = drawn(seed, kind, 30)
@@ -214,7 +214,7 @@ def test_dequantize(kind: ElementType, seed: int) -> None:
     np.testing.assert_array_equal(node.evaluate(x), expected)
 
 
-@quick
+@moderate
 @given(outs, outs, st.integers(1, 70), seeds)
 def test_layer_normalization(kind: ElementType, out: ElementType, columns: int, seed: int) -> None:
     x = drawn(seed, kind, 2, columns)
@@ -240,7 +240,7 @@ def test_layer_normalization(kind: ElementType, out: ElementType, columns: int, 
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 
 
-@quick
+@moderate
 @given(int8, outs, st.integers(1, 9), seeds)
 def test_softmax(kind: ElementType, out: ElementType, columns: int, seed: int) -> None:
     x = drawn(seed, kind, 2, columns)
@@ -259,7 +259,7 @@ def test_softmax(kind: ElementType, out: ElementType, columns: int, seed: int) -
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 
 
-@quick
+@moderate
 @given(int8, seeds)
 def test_table(kind: ElementType, seed: int) -> None:
     x, values = drawn(seed, kind, 30), drawn(seed + 1, element(0.5, 3, DType.I16), 256)
@@ -270,7 +270,7 @@ def test_table(kind: ElementType, seed: int) -> None:
     np.testing.assert_array_equal(node.evaluate(x, values), expected)
 
 
-@quick
+@moderate
 @given(int8, st.sampled_from([0.0, 1.5, -3.0, 1e9, -1e9]), seeds)
 def test_pad(kind: ElementType, real: float, seed: int) -> None:
     x = drawn(seed, kind, 2, 3)
@@ -284,7 +284,7 @@ def test_pad(kind: ElementType, real: float, seed: int) -> None:
     np.testing.assert_array_equal(node.evaluate(x), filled(node, value))
 
 
-@quick
+@moderate
 @given(int8, seeds)
 def test_resize_by_two_averages_neighbours(kind: ElementType, seed: int) -> None:
     x = drawn(seed, kind, 1, 1, 4, 1)

@@ -15,6 +15,7 @@ from quantglow.ops import (
     MatMul,
 )
 from quantglow.types import ElementType
+from tests.effort import moderate
 from tests.unit.ops.exact import (
     constant,
     element,
@@ -31,14 +32,13 @@ from tests.unit.ops.quantized_operands import (
     int8,
     outs,
     per_channel,
-    quick,
     scale,
     seeds,
     zero,
 )
 
 
-@quick
+@moderate
 @given(int8, st.one_of(outs), bounds, seeds, st.sampled_from([1, 2]), st.booleans())
 def test_conv(
     kind: ElementType, out: ElementType, limits: Any, seed: int, group: int, add: bool
@@ -70,7 +70,7 @@ def test_conv(
     np.testing.assert_array_equal(node.evaluate(*arrays), filled(node, value))
 
 
-@quick
+@moderate
 @given(int8, outs, seeds)
 def test_conv_transpose(kind: ElementType, out: ElementType, seed: int) -> None:
     x, (w, w_kind) = drawn(seed, kind, 1, 2, 3, 2), per_channel(seed, 3, 2, 2, 2)
@@ -92,7 +92,7 @@ def test_conv_transpose(kind: ElementType, out: ElementType, seed: int) -> None:
     np.testing.assert_array_equal(node.evaluate(x, w), filled(node, value))
 
 
-@quick
+@moderate
 @given(int8, outs, bounds, seeds)
 def test_gemm(kind: ElementType, out: ElementType, limits: Any, seed: int) -> None:
     x, (w, w_kind) = drawn(seed, kind, 3, 5), per_channel(seed, 5, 4)
@@ -111,7 +111,7 @@ def test_gemm(kind: ElementType, out: ElementType, limits: Any, seed: int) -> No
     np.testing.assert_array_equal(node.evaluate(x, w), filled(node, value))
 
 
-@quick
+@moderate
 @given(int8, int8, outs, seeds)
 def test_matmul(left: ElementType, right: ElementType, out: ElementType, seed: int) -> None:
     x, y = drawn(seed, left, 2, 3, 4), drawn(seed + 1, right, 1, 4, 2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.ops.window_products import MANY_CHANNELS, conv2d
@@ -35,7 +35,6 @@ def one_by_one(x: Array, w: Array, strides: tuple[int, int], dilations: tuple[in
     dtype=st.sampled_from([np.float32, np.float64]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=150, deadline=None)
 def test_depthwise_sums_of_integers_are_exact(
     channels: int,
     images: int,

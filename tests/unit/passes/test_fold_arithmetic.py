@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.node import Node
@@ -19,6 +19,7 @@ from quantglow.passes import (
 )
 from quantglow.passes.repeat import repeat
 from tests.builder import Builder, ops_of, rewritten
+from tests.effort import moderate
 
 together = repeat("arithmetic", simplify_arithmetic, merge_arithmetic, fold_arithmetic)
 
@@ -90,7 +91,7 @@ def test_a_conv_with_bounds_is_refused() -> None:
     op=st.sampled_from([Add, Mul]),
     shape=st.sampled_from([(), (4,), (1, 1, 1, 4)]),
 )
-@settings(max_examples=25, deadline=None)
+@moderate
 def test_constants_before_a_conv_go_into_it(
     group: int, op: type[Node], shape: tuple[int, ...]
 ) -> None:
@@ -116,7 +117,7 @@ def test_constants_before_a_gemm_go_into_it() -> None:
 
 
 @given(ops=st.lists(st.sampled_from([Add, Sub, Mul, Div]), min_size=1, max_size=6))
-@settings(max_examples=30, deadline=None)
+@moderate
 def test_a_chain_becomes_at_most_one_scale_and_one_shift(ops: list[type[Node]]) -> None:
     b = Builder()
     x: Node = b.input(2, 3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.ops import (
@@ -18,6 +18,7 @@ from quantglow.passes import (
     sink_reshape,
 )
 from tests.builder import Builder, cut, ops_of, rewritten
+from tests.effort import moderate
 
 
 def test_reshapes_merge() -> None:
@@ -72,7 +73,7 @@ def test_slices_that_leave_a_gap_or_swap_stay() -> None:
 
 
 @given(st.integers(0, 2), st.sampled_from([1, 2]), st.integers(1, 3), st.sampled_from([1, -1]))
-@settings(max_examples=30, deadline=None)
+@moderate
 def test_slices_of_slices_compose(start: int, step: int, size: int, direction: int) -> None:
     b = Builder()
     inner = cut(b, b.input(2, 9), start, 4, step=step)

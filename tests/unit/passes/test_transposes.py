@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.node import Node
@@ -42,6 +42,7 @@ from quantglow.passes import (
 )
 from quantglow.types import DType, ElementType, QuantParams
 from tests.builder import TO_NCHW, TO_NHWC, Builder, assert_same_function, ops_of, rewritten
+from tests.effort import moderate
 from tests.strategies import permutations, shapes
 
 INT8 = ElementType(DType.I8, QuantParams.per_tensor(0.05, 3))
@@ -159,7 +160,7 @@ def test_other_readers_of_a_climbed_node_get_it_back_transposed() -> None:
 
 
 @given(data=st.data(), rank=st.integers(1, 5))
-@settings(max_examples=40, deadline=None)
+@moderate
 def test_transposes_merge(data: st.DataObject, rank: int) -> None:
     b = Builder()
     x: Node = b.input(*data.draw(shapes(rank)))
@@ -169,7 +170,6 @@ def test_transposes_merge(data: st.DataObject, rank: int) -> None:
 
 
 @given(data=st.data(), rank=st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
 def test_a_transpose_before_any_reshape_keeps_the_function(data: st.DataObject, rank: int) -> None:
     b = Builder()
     x = b.transpose(b.input(*data.draw(shapes(rank, 4))), *data.draw(permutations(rank)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.errors import FileFormatError, ProfileMismatchError
@@ -47,7 +47,6 @@ def test_a_failed_save_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> N
     assert [p.name for p in tmp_path.iterdir()] == ["p.npz"]
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_damage_is_noticed(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("damage") / "p.npz"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.profiling import Histogram
 from quantglow.report.codes import CodeUse, bars, code_use
 from quantglow.types import DType, QuantParams, TensorType
+from tests.effort import moderate
 
 
 def use(codes: list[int], zero_point: int = 0, histogram: Histogram | None = None) -> CodeUse:
@@ -46,7 +47,7 @@ def test_outliers_make_the_core_small() -> None:
     assert found.core < 0.02
 
 
-@settings(max_examples=40, deadline=None)
+@moderate
 @given(st.lists(st.integers(-128, 127), min_size=1), st.integers(-128, 127))
 def test_shares_are_of_all_values(codes: list[int], zero_point: int) -> None:
     found = use(codes, zero_point)

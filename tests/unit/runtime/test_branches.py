@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -78,7 +78,6 @@ def feeds_of(graph: Graph, chosen: tuple[bool, bool]) -> dict[str, Array]:
     return reals | {f"c{i}": np.array(value) for i, value in enumerate(chosen)}
 
 
-@settings(max_examples=80)
 @given(choosing_graphs(), st.tuples(st.booleans(), st.booleans()))
 def test_only_what_the_taken_branches_need_runs(graph: Graph, chosen: tuple[bool, bool]) -> None:
     backend, found = Counting(), branches_of(graph)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
@@ -19,6 +19,7 @@ from quantglow.ops import Add, Mul, Relu, Tanh
 from quantglow.runtime.build import Machine
 from quantglow.runtime.partition import Segment, partition
 from quantglow.types import Array, f32
+from tests.effort import moderate
 from tests.unit.small_network import small_model, small_samples
 
 SHAPE = (2, 3)
@@ -67,14 +68,12 @@ def feeds_of(graph: Graph) -> dict[str, Array]:
     return {i.name: rng.standard_normal(SHAPE).astype(np.float32) for i in graph.inputs}
 
 
-@settings(deadline=None, max_examples=60)
 @given(graphs())
 def test_every_node_is_in_one_segment(graph: Graph) -> None:
     nodes = [node for s in partition(graph, (LEFT, RIGHT)) for node in s.nodes]
     assert len(nodes) == len(set(nodes)) and set(nodes) == set(graph.compute_nodes())
 
 
-@settings(deadline=None, max_examples=60)
 @given(graphs())
 def test_segments_read_inputs_and_earlier_segments_only(graph: Graph) -> None:
     known = {node.name for node in graph.inputs}
@@ -83,7 +82,6 @@ def test_segments_read_inputs_and_earlier_segments_only(graph: Graph) -> None:
         known |= {name for name, _ in segment.graph.outputs}
 
 
-@settings(deadline=None, max_examples=60)
 @given(graphs())
 def test_segments_give_only_what_is_read(graph: Graph) -> None:
     segments = partition(graph, (LEFT, RIGHT))
@@ -91,7 +89,6 @@ def test_segments_give_only_what_is_read(graph: Graph) -> None:
     assert all(name in read for s in segments for name, _ in s.graph.outputs)
 
 
-@settings(deadline=None, max_examples=60)
 @given(graphs())
 def test_a_path_changes_its_backend_no_more_often_than_its_nodes_do(graph: Graph) -> None:
     segments = partition(graph, (LEFT, RIGHT))
@@ -108,7 +105,7 @@ def most_changes(graph: Graph) -> int:
     return max(changes.values(), default=0)
 
 
-@settings(deadline=None, max_examples=40)
+@moderate
 @given(graphs())
 def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:
     feeds = feeds_of(graph)
@@ -117,7 +114,7 @@ def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:
         np.testing.assert_array_equal(mine, expected)
 
 
-@settings(deadline=None, max_examples=15)
+@moderate
 @given(graphs())
 def test_quantglow_computes_what_no_backend_takes(graph: Graph) -> None:
     feeds = feeds_of(graph)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import quantglow as qg
@@ -20,6 +20,7 @@ from quantglow.graph.node import Constant, Input
 from quantglow.ops import Add
 from quantglow.runtime import archives, saving
 from quantglow.types import f32
+from tests.effort import moderate
 from tests.unit.small_network import small_model, small_samples
 
 
@@ -85,14 +86,13 @@ def test_a_missing_file_is_a_clear_error(tmp_path: Path) -> None:
         qg.load(tmp_path / "none.qgm")
 
 
-@settings(deadline=None, max_examples=40)
+@moderate
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_every_truncation_is_refused(saved: Path, share: float) -> None:
     data = saved.read_bytes()
     assert refused(saved, data[: int(share * len(data))])
 
 
-@settings(deadline=None, max_examples=60)
 @given(share=st.floats(0, 1, exclude_max=True), flip=st.integers(1, 255))
 @example(share=0.9992862285691234, flip=1)  # the directory's offset: a seek before the start
 def test_an_altered_byte_is_refused_or_changes_nothing(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -19,6 +19,7 @@ import quantglow as qg
 from quantglow.frontend import restored, stored
 from quantglow.frontend.values import array_of
 from quantglow.graph.node import Constant
+from tests.effort import moderate
 from tests.unit.free_network import image
 from tests.unit.runtime.test_free_shapes_int8 import edited
 
@@ -122,7 +123,7 @@ def test_damaged_places_end_in_a_typed_error(saved: Any, tmp_path: Path, case: s
         loaded(image((1, 8, 3, 3)))
 
 
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(st.permutations(range(4)), st.integers(0, 2**32 - 1))
 def test_a_tensor_that_the_graph_has_comes_back_bit_for_bit(order: list[int], seed: int) -> None:
     model = large_model()

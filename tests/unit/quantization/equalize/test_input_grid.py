@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
@@ -26,6 +26,7 @@ from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.search.rounded_run import relative_noise
 from quantglow.types import Array, f32
+from tests.effort import moderate
 from tests.same import same_graph
 from tests.unit.quantization.quantization_networks import conv, graph_of
 
@@ -82,7 +83,7 @@ def test_aligned_inputs_lower_the_noise() -> None:
     assert noise[1] < 0.8 * noise[0]
 
 
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(
     st.tuples(*[st.integers(0, 2)] * 4),
     st.floats(0.004, 3.0),

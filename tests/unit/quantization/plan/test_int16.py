@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow import ops
@@ -22,6 +22,7 @@ from quantglow.quantization import quantize
 from quantglow.quantization.plan.params import accumulator_excess
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.types import DType
+from tests.effort import moderate
 from tests.matrix.harness import assert_agree
 from tests.unit.frontend.onnx_models import by_onnxruntime
 from tests.unit.quantization.quantization_networks import (
@@ -173,7 +174,7 @@ def deep(seed: int, channels: int, sign: float, bias: float) -> Graph:
     return graph_of(wide, inputs=(x,))
 
 
-@settings(max_examples=25, deadline=None)
+@moderate
 @given(
     seed=st.integers(0, 99),
     channels=st.sampled_from([1, 515, 516, 517, 518, 2000]),

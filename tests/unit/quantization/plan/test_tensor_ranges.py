@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.graph.graph import Graph
@@ -35,7 +35,6 @@ def ranges_of(
     return {node.name: found for node, found in tensor_ranges(graph, seen, config).items()}
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(functions()), ENDS, ENDS)
 def test_what_is_cut_off_changes_a_function_by_less_than_half_a_step(
     function: Callable[[Any], Any], below: float, above: float

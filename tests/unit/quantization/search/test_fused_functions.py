@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.errors import OptionError
@@ -173,7 +173,6 @@ def test_without_samples_tables_stay(rich: None) -> None:
     assert activations_of(quantize(graph, seen, FUSING)) == []
 
 
-@settings(max_examples=30, deadline=None)
 @given(networks(), st.data())
 def test_the_float_function_stays(drawn: Graph, data: st.DataObject) -> None:
     graph = optimize(drawn)

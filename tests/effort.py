@@ -1,0 +1,43 @@
+"""Classes of effort: how many examples a property test draws, by what one of them costs.
+
+``HYPOTHESIS_PROFILE`` is ``dev`` by default.  ``ci`` draws as many, and always the same, so that a
+change is judged and not the luck of a run; ``nightly`` draws many.
+
+==================  =================================================  ========  =======
+class               one example                                        dev, ci   nightly
+==================  =================================================  ========  =======
+none                under 10 ms: arithmetic, one pass over a graph     50        1000
+``moderate``        under 60 ms: a network interpreted, or a kernel    20        200
+``expensive``       under 500 ms: a network compiled for each target   6         50
+``very_expensive``  seconds: a model quantized and compiled            1         10
+==================  =================================================  ========  =======
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+
+# Deadlines and checks of speed are off: the time of an example depends on what else runs.
+BASE = settings(
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.register_profile("dev", BASE, max_examples=50)
+settings.register_profile("ci", BASE, max_examples=50, derandomize=True)
+settings.register_profile("nightly", BASE, max_examples=1000)
+settings.load_profile(PROFILE)
+
+
+def effort(quick: int, nightly: int) -> settings:
+    """Settings of the selected profile, with its number of examples for one class."""
+    return settings(max_examples=nightly if PROFILE == "nightly" else quick)
+
+
+moderate = effort(20, 200)
+expensive = effort(6, 50)
+very_expensive = effort(1, 10)
