@@ -15,10 +15,10 @@ bench:
 		--models mnist ppocr_cls efficientnet_lite0 mobilenet_v2 resnet50
 
 conformance:
-	$(PYTHON) -m benchmarks conformance --num-threads 1 2 4
+	$(PYTHON) -m tools conformance --num-threads 1 2 4
 
 operators:
-	$(PYTHON) -m benchmarks operators
+	$(PYTHON) -m tools operators
 
 fuzz:
 	$(PYTHON) -m tests.fuzz graphs --seeds 0:100000 --minutes 30

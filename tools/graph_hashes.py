@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any
 
 import quantglow as qg
-from benchmarks.models import network
+from benchmarks.networks.registry import network
 from quantglow.graph.graph import Graph
 from quantglow.graph.text import FORMER_NAMES, constants_of, print_graph
 from tools.comparison import Record, add_arguments, finish

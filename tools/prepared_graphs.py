@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import quantglow as qg
-from benchmarks.models import network
+from benchmarks.networks.registry import network
 
 NETWORKS = (
     "mnist",

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 
-from benchmarks.conformance import (
+from tools.conformance import (
     COMPILED_FLOOR,
     PASSED_FLOOR,
     Outcome,

@@ -13,8 +13,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from benchmarks.models import network
-from benchmarks.qdq_agreement import (
+from benchmarks.accuracy.qdq_agreement import (
     LEVELS,
     int8_graph,
     local_agreement,
@@ -22,6 +21,7 @@ from benchmarks.qdq_agreement import (
     run_onnx,
     total,
 )
+from benchmarks.networks.registry import network
 from quantglow.frontend import export_onnx, import_model
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret

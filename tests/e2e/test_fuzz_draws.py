@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks import operators
 from quantglow.frontend.context import IMPORTERS
 from tests.fuzz.drawing import FLOAT, OPSETS, Drawing, Rejected
 from tests.fuzz.draws import FAMILIES, Family
+from tools import operators
 
 TRIES = 600
 

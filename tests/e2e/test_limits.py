@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import quantglow.frontend.operators
-from benchmarks.limits import LIMITS, Limit, reasons
+from tools.limits import LIMITS, Limit, reasons
 
 OPERATORS = Path(quantglow.frontend.operators.__file__).parent
 
@@ -75,4 +75,4 @@ def test_a_form_is_compiled_up_to_its_limit(limit: Limit) -> None:
 @pytest.mark.parametrize(("module", "text"), [*refusals()], ids=lambda value: value[:40])
 def test_every_refusal_is_listed_or_none_of_a_form(module: str, text: str) -> None:
     known = any(re.search(pattern, text) for pattern in UNUSUAL.values())
-    assert module in NO_LIMITS or known or is_listed(text), "add it to benchmarks.limits"
+    assert module in NO_LIMITS or known or is_listed(text), "add it to tools.limits"

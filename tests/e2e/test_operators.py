@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks import operators
+from tools import operators
 
 
 def test_the_readme_is_up_to_date() -> None:

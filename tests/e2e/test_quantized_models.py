@@ -19,8 +19,9 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, q
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import quantglow as qg
-from benchmarks.models import Network, network, with_input_shape
-from benchmarks.peers import Reader, without_weight_inputs
+from benchmarks.networks.network import Network, with_input_shape
+from benchmarks.networks.registry import network
+from benchmarks.support.peer_runtimes import Reader, without_weight_inputs
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import is_integer
 from quantglow.types import DType

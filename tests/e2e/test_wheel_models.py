@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from benchmarks.voice import CALIBRATION_SECONDS, CHUNKS, calls, model_file, session
-from benchmarks.wheels import wheel_member
+from benchmarks.accuracy.voice import CALIBRATION_SECONDS, CHUNKS, calls, model_file, session
 from quantglow.types import DType
+from tools.downloads.wheels import wheel_member
 
 
 def fetched(file: Callable[[], Any]) -> str:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "quantglow").rglob("*.py"))
-USERS = [*FILES, *(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
+OUTSIDE = ("benchmarks", "examples", "tools")
+USERS = [*FILES, *(path for folder in OUTSIDE for path in (ROOT / folder).rglob("*.py"))]
 FOR_TESTS = {"parse_program"}
 """Reads what is printed: only tests do, which hold that a program is all that its text says."""
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 from scipy import special
 
-from benchmarks import accuracy, contestants, evaluation, lines, models, ppocr, samples
-from benchmarks.accuracy import Result, Settings
-from benchmarks.contestants import CONTESTANTS, Contestant, NotInstalledError, chosen
+from benchmarks.accuracy import accuracy, evaluation, quantizers
+from benchmarks.accuracy.accuracy import Result, Settings
+from benchmarks.accuracy.quantizers import QUANTIZERS, NotInstalledError, Quantizer, chosen
+from benchmarks.networks import ocr_lines, ppocr, registry, samples
 
 
 def test_sqnr_is_ten_decibels_a_factor_ten_of_energy() -> None:
@@ -24,7 +27,7 @@ def test_agreement_is_of_the_largest_output() -> None:
 def test_a_pattern_chooses_all_of_a_tool() -> None:
     assert [c.name for c in chosen(["quantglow"])] == ["quantglow"]
     found = [c.name for c in chosen(["onnxruntime*", "nncf*"])]
-    assert found == [name for name in CONTESTANTS if not name.startswith("quantglow")]
+    assert found == [name for name in QUANTIZERS if not name.startswith("quantglow")]
 
 
 def test_a_line_is_read_without_blanks_and_repetitions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,19 +42,19 @@ def test_pages_depend_on_the_seed_alone() -> None:
 
 
 def test_an_unknown_quantizer_is_refused() -> None:
-    with pytest.raises(ValueError, match="no contestant 'nothing'"):
+    with pytest.raises(ValueError, match="no quantizer 'nothing'"):
         chosen(["nothing"])
 
 
 def test_a_missing_package_names_the_remedy() -> None:
     with pytest.raises(NotInstalledError, match="pip install"):
-        Contestant("x", contestants.ours, ("no_such_package",)).require()
+        Quantizer("x", quantizers.ours, ("no_such_package",)).require()
 
 
 def test_a_process_that_fails_is_a_row_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracy.sys, "executable", "false")
-    network, nothing = models.network("mnist"), np.zeros((1, 10))
-    found = accuracy.measure(network, CONTESTANTS["nncf"], Settings(1, 1), nothing, None)
+    monkeypatch.setattr(sys, "executable", "false")
+    network, nothing = registry.network("mnist"), np.zeros((1, 10))
+    found = accuracy.measure(network, QUANTIZERS["nncf"], Settings(1, 1), nothing, None)
     assert found.error == "exit code 1"
     assert accuracy.markdown_row(found).count("|") == len(accuracy.HEADER) + 1
 
@@ -76,21 +79,21 @@ def test_one_network_is_compared_end_to_end() -> None:
 
 def test_only_what_counts_of_an_output_is_noise() -> None:
     logits, moved = np.array([[3.0, 1.0]]), np.array([[4.0, 2.2]])
-    assert evaluation.sqnr(logits, moved, lines.centred) == pytest.approx(20)
+    assert evaluation.sqnr(logits, moved, ocr_lines.centred) == pytest.approx(20)
 
 
 def test_a_network_without_its_softmax_gives_its_logits() -> None:
-    network = models.network("ppocr_cls")
+    network = registry.network("ppocr_cls")
     (image, *_), _ = samples.text_lines_labelled()
     outputs = [
         onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(
             None, {"x": image[None]}
         )[0]
-        for path in (network.path(), models.network("ppocr_cls_logits").path())
+        for path in (network.path(), registry.network("ppocr_cls_logits").path())
     ]
     np.testing.assert_allclose(special.softmax(outputs[1], axis=1), outputs[0], rtol=1e-5)
 
 
 def test_logits_of_another_end_are_refused() -> None:
     with pytest.raises(ValueError, match="not from Softmax"):
-        lines.without_softmax(onnx.load(models.network("mnist").path()))
+        ocr_lines.without_softmax(onnx.load(registry.network("mnist").path()))

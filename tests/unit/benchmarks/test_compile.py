@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks import compile
-from benchmarks.compile import STAGES, WAYS, Timing
+from benchmarks.latency import compile
+from benchmarks.latency.compile import STAGES, WAYS, Timing
 
 
 def timing(way: str, **seconds: float) -> Timing:

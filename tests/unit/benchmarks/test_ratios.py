@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import ratios
-from benchmarks.calibration import model_file
-from benchmarks.ratios import Ratio, markdown_row, measure
+from benchmarks.latency import ratios
+from benchmarks.latency.ratios import Ratio, markdown_row, measure
+from benchmarks.support.quantglow_runtime import saved_model_file
 
 
 class Model:
@@ -44,6 +44,5 @@ def test_a_row_shows_the_quartiles_and_how_many_rounds() -> None:
 
 
 def test_models_are_named_by_network_and_quantizer() -> None:
-    assert (
-        model_file(Path("models"), "mnist", "quantglow int16").name == "mnist.quantglow-int16.qgm"
-    )
+    path = saved_model_file(Path("models"), "mnist", "quantglow int16")
+    assert path.name == "mnist.quantglow-int16.qgm"

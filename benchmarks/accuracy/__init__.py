@@ -1,0 +1,1 @@
+"""int8 results beside float and beside other quantizers."""

@@ -1,0 +1,114 @@
+"""The int8 quantizers that ``accuracy`` compares: each from a network and feeds to a runtime."""
+
+from __future__ import annotations
+
+import fnmatch
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import quantglow as qg
+from benchmarks.networks.network import Feeds, Network
+from benchmarks.support import peer_runtimes
+from benchmarks.support.runtime import Runtime, shaped
+from quantglow.options import EQUALIZATIONS
+
+Quantize = Callable[[Network, list[Feeds], int], Runtime]
+"""(network, calibration feeds, threads) -> the quantized network, ready to run."""
+
+
+class NotInstalledError(RuntimeError):
+    """Packages of a quantizer are missing; the message has the pip command."""
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """A quantizer with its settings; ``peer`` says that quantglow is measured against it."""
+
+    name: str
+    quantize: Quantize
+    needs: tuple[str, ...] = ()
+    peer: bool = True
+
+    def require(self) -> None:
+        """Raise ``NotInstalledError`` if a package is missing."""
+        if missing := [name for name in self.needs if find_spec(name) is None]:
+            raise NotInstalledError(
+                f"not installed: {', '.join(missing)} (pip install 'quantglow[bench]')"
+            )
+
+
+def ours(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> Runtime:
+    """``quantize_and_compile``; options are those of ``QuantizationConfig``."""
+    graph = qg.import_model(shaped(network, 1))
+    profile = qg.profile(graph, feeds, subset_size=len(feeds), progress=False)
+    int8 = qg.quantize(graph, profile, qg.QuantizationConfig(**options), data=feeds)
+    compiled = qg.compile(int8, num_threads=threads)
+    return Runtime("quantglow", lambda sample: list(compiled.run(None, sample)), save=compiled.save)
+
+
+def onnxruntime(network: Network, feeds: list[Feeds], threads: int, method: str) -> Runtime:
+    """``quantize_static`` with one of its calibrators."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "int8.onnx"
+        peer_runtimes.quantize_onnx(shaped(network, 1), target, feeds, method)
+        return peer_runtimes.onnxruntime_session("onnxruntime", target, threads)
+
+
+def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> Runtime:
+    """``nncf.quantize`` on OpenVINO's model, all samples used."""
+    import nncf
+    import openvino
+
+    if "preset" in options:
+        options["preset"] = nncf.QuantizationPreset[options["preset"]]
+    source = openvino.Core().read_model(shaped(network, 1))
+    made = nncf.quantize(source, nncf.Dataset(feeds), subset_size=len(feeds), **options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.xml"
+        openvino.save_model(made, path, compress_to_fp16=False)
+        return peer_runtimes.openvino_compiled("nncf", path, threads)
+
+
+UNALIGNED = tuple(name for name in EQUALIZATIONS if name != "align-inputs")
+UNFUSED = tuple(name for name in EQUALIZATIONS if name != "fuse-functions")
+_NNCF = ("openvino", "nncf")
+QUANTIZERS = {
+    found.name: found
+    for found in (
+        Quantizer("quantglow", ours, peer=False),
+        Quantizer("quantglow int16", partial(ours, int16_activations="auto"), peer=False),
+        Quantizer(
+            "quantglow without align-inputs", partial(ours, equalization=UNALIGNED), peer=False
+        ),
+        Quantizer(
+            "quantglow without fuse-functions", partial(ours, equalization=UNFUSED), peer=False
+        ),
+        Quantizer("quantglow without recovery", partial(ours, recovery=()), peer=False),
+        Quantizer("onnxruntime minmax", partial(onnxruntime, method="MinMax")),
+        Quantizer("onnxruntime percentile", partial(onnxruntime, method="Percentile")),
+        Quantizer("onnxruntime entropy", partial(onnxruntime, method="Entropy")),
+        Quantizer("nncf", nncf, _NNCF),
+        Quantizer("nncf mixed", partial(nncf, preset="MIXED"), _NNCF),
+        Quantizer(
+            "nncf mixed, full bias correction",
+            partial(nncf, preset="MIXED", fast_bias_correction=False),
+            _NNCF,
+        ),
+    )
+}
+
+
+def chosen(names: Iterable[str]) -> list[Quantizer]:
+    """The quantizers of these names or shell patterns.  Raises ``ValueError``."""
+    found: dict[str, Quantizer] = {}
+    for name in names:
+        fitting = {n: QUANTIZERS[n] for n in fnmatch.filter(QUANTIZERS, name)}
+        if not fitting:
+            raise ValueError(f"no quantizer {name!r}; there are {', '.join(QUANTIZERS)}")
+        found |= fitting
+    return list(found.values())

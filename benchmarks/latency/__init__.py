@@ -1,0 +1,1 @@
+"""Times and memory of quantglow beside other runtimes."""

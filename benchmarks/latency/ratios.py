@@ -1,0 +1,103 @@
+"""Latency of models that ``accuracy --save`` wrote, each against the first quantizer's.
+
+Both run by turns in one process: a turn of the one, a turn of the other, each after a run that is
+not timed.  A ratio is the median over the rounds of the ratio of two neighbouring turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import quantglow as qg
+from benchmarks.networks import registry
+from benchmarks.networks.network import Feeds
+from benchmarks.support.arguments import add_models, positive
+from benchmarks.support.quantglow_runtime import saved_model_file
+
+TURN_SECONDS, FEWEST_RUNS = 0.02, 3
+QUANTIZERS = ("quantglow", "quantglow int16")
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Milliseconds of the model and of the baseline in each round, side by side."""
+
+    rounds: Sequence[tuple[float, float]]
+
+    @property
+    def milliseconds(self) -> float:
+        """Of the model."""
+        return statistics.median(own for own, _ in self.rounds)
+
+    def percent(self) -> tuple[float, float, float]:
+        """What the model takes longer: the median, and the quartiles."""
+        more = [100 * (own / base - 1) for own, base in self.rounds]
+        low, middle, high = statistics.quantiles(more, n=4)
+        return middle, low, high
+
+
+def measure(model: qg.CompiledModel, base: qg.CompiledModel, feeds: Feeds, seconds: float) -> Ratio:
+    """Turns of both for about so many seconds; who begins alternates."""
+    runs = max(FEWEST_RUNS, int(TURN_SECONDS / (turn(base, feeds, FEWEST_RUNS) / 1e3)))
+    rounds: list[tuple[float, float]] = []
+    end = time.perf_counter() + seconds
+    while len(rounds) < FEWEST_RUNS or time.perf_counter() < end:
+        if len(rounds) % 2:
+            other = turn(base, feeds, runs)
+            rounds.append((turn(model, feeds, runs), other))
+        else:
+            rounds.append((turn(model, feeds, runs), turn(base, feeds, runs)))
+    return Ratio(rounds)
+
+
+def turn(model: qg.CompiledModel, feeds: Feeds, runs: int) -> float:
+    """Median milliseconds; the run before them brings the model back into the caches."""
+    model.run(None, feeds)
+    found = []
+    for _ in range(runs):
+        start = time.perf_counter()
+        model.run(None, feeds)
+        found.append(time.perf_counter() - start)
+    return 1e3 * statistics.median(found)
+
+
+def markdown_row(network: str, quantizer: str, ratio: Ratio) -> str:
+    middle, low, high = ratio.percent()
+    cells = [
+        network,
+        quantizer,
+        f"{ratio.milliseconds:.3f}",
+        f"{middle:+.1f} %",
+        f"{low:+.1f} to {high:+.1f} %",
+        str(len(ratio.rounds)),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    add_models(command)
+    command.add_argument("--folder", type=Path, required=True, help="what accuracy --save wrote")
+    command.add_argument("--quantizers", nargs="+", default=QUANTIZERS, metavar="NAME")
+    command.add_argument("--threads", type=positive, default=1)
+    command.add_argument("--seconds", type=float, default=4.0, help="for each row")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print a Markdown table; the first row of a network is the baseline against itself."""
+    print("| network | quantizer | ms | longer | quartiles of the rounds | rounds |")
+    print("| --- " * 6 + "|")
+    for name in options.models:
+        (feeds,) = registry.network(name).feeds(1, seed=1)
+        base, *others = (
+            qg.load(saved_model_file(options.folder, name, quantizer), num_threads=options.threads)
+            for quantizer in (options.quantizers[0], *options.quantizers)
+        )
+        for quantizer, model in zip(options.quantizers, others, strict=True):
+            ratio = measure(model, base, feeds, options.seconds)
+            print(markdown_row(name, quantizer, ratio), flush=True)
+    return 0

@@ -1,0 +1,1 @@
+"""The benchmark networks and their inputs."""

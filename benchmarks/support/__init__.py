@@ -1,0 +1,1 @@
+"""Runtimes, child processes and arguments that the benchmarks share."""

@@ -1,0 +1,167 @@
+"""onnxruntime and OpenVINO at their best settings for small-batch latency.
+
+Each maker returns a ready `Runtime`; what quantization writes is kept in the cache, keyed by the
+model's content and every setting.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    CalibrationMethod,
+    QuantFormat,
+    QuantType,
+    quantize_static,
+)
+from onnxruntime.quantization.shape_inference import quant_pre_process
+
+from benchmarks.networks.network import Feeds, Network, graph_inputs
+from benchmarks.support.runtime import Runtime, shaped
+from tools.downloads.model_cache import cached, content_key
+
+PER_CHANNEL_OPSET = 13  # DequantizeLinear has an axis from here on
+
+
+def onnxruntime_session(name: str, path: Path, threads: int) -> Runtime:
+    """All optimizations, ``threads`` inside an operator, operators one after the other."""
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3
+    session = ort.InferenceSession(str(path), options, ["CPUExecutionProvider"])
+
+    def run(feeds: Feeds) -> list[NDArray[Any]]:
+        outputs: Any = session.run(None, feeds)
+        return list(outputs)
+
+    return Runtime(name, run)
+
+
+def onnxruntime_float(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+    """The float model as it is; ``samples`` is not needed."""
+    return onnxruntime_session("onnxruntime float", shaped(network, batch), threads)
+
+
+class Reader(CalibrationDataReader):
+    """Feeds one after the other, then None."""
+
+    def __init__(self, feeds: list[Feeds]) -> None:
+        self.remaining = iter(feeds)
+
+    def get_next(self) -> Any:  # the base class promises a dict, its callers await None
+        return next(self.remaining, None)
+
+
+def without_weight_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Old files list initializers as inputs, which the quantizer would ask feeds for."""
+    inputs = graph_inputs(model.graph)
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, 4)
+    return model
+
+
+def quantize_onnx(source: Path, target: Path, feeds: list[Feeds], method: str = "MinMax") -> None:
+    """``quant_pre_process`` and ``quantize_static``: QDQ, u8 activations, s8 channels; ``method``
+    is a member of ``CalibrationMethod``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        model = without_weight_inputs(onnx.load(source))
+        if model.opset_import[0].version < PER_CHANNEL_OPSET:
+            model = onnx.version_converter.convert_version(model, PER_CHANNEL_OPSET)
+        plain, prepared = Path(folder) / "plain.onnx", Path(folder) / "prepared.onnx"
+        onnx.save(model, plain)
+        quant_pre_process(str(plain), str(prepared), skip_symbolic_shape=True)
+        quantize_static(
+            str(prepared),
+            str(target),
+            Reader(feeds),
+            quant_format=QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            calibrate_method=CalibrationMethod[method],
+        )
+
+
+def onnxruntime_int8_file(network: Network, batch: int, samples: int) -> Path:
+    """The QDQ model, quantized on ``samples`` samples where it is not in the cache."""
+    source = shaped(network, batch)
+    key = content_key(source, "qdq", "u8s8", "per-channel", "minmax", samples, ort.__version__)
+    feeds = network.calibration(samples, batch)
+    name = f"{network.name}-b{batch}-ort-int8-{key}.onnx"
+    return cached(name, lambda target: quantize_onnx(source, target, feeds))
+
+
+def onnxruntime_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+    """A session of the QDQ model."""
+    path = onnxruntime_int8_file(network, batch, samples)
+    return onnxruntime_session("onnxruntime int8", path, threads)
+
+
+def require_openvino() -> None:
+    """ModuleNotFoundError with the pip command when OpenVINO or NNCF is missing."""
+    missing = [name for name in ("openvino", "nncf") if find_spec(name) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"the peer openvino needs {' and '.join(missing)}: pip install 'quantglow[bench]', or "
+            "leave it out of --peers"
+        )
+
+
+def openvino_compiled(name: str, path: Path, threads: int) -> Runtime:
+    """LATENCY hint, float32 where not int8, one stream; inputs and outputs are not copied."""
+    import openvino
+
+    settings = {
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_PRECISION_HINT": "f32",
+        "NUM_STREAMS": 1,
+        "INFERENCE_NUM_THREADS": threads,
+    }
+    request = openvino.Core().compile_model(path, "CPU", settings).create_infer_request()
+
+    def run(feeds: Feeds) -> list[NDArray[Any]]:
+        outputs = request.infer(feeds, share_inputs=True, share_outputs=True)
+        return [np.asarray(outputs[index]) for index in range(len(outputs))]
+
+    return Runtime(name, run)
+
+
+def openvino_float(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+    """OpenVINO reads the ONNX file itself; ``samples`` is not needed."""
+    require_openvino()
+    return openvino_compiled("openvino float", shaped(network, batch), threads)
+
+
+def quantize_openvino(source: Path, target: Path, feeds: list[Feeds]) -> None:
+    """NNCF's default ``quantize``; ``target`` is a new folder for model.xml and model.bin."""
+    import nncf
+    import openvino
+
+    model = nncf.quantize(openvino.Core().read_model(source), nncf.Dataset(feeds))
+    target.mkdir()
+    openvino.save_model(model, target / "model.xml", compress_to_fp16=False)
+
+
+def openvino_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+    """NNCF's model, quantized on ``samples`` samples where it is not in the cache."""
+    require_openvino()
+    import nncf
+
+    source = shaped(network, batch)
+    key = content_key(source, "nncf", samples, nncf.__version__)
+    feeds = network.calibration(samples, batch)
+    name = f"{network.name}-b{batch}-openvino-int8-{key}"
+    folder = cached(name, lambda target: quantize_openvino(source, target, feeds))
+    return openvino_compiled("openvino int8", folder / "model.xml", threads)

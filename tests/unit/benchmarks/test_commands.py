@@ -1,0 +1,28 @@
+"""Command lines of packages whose commands are modules."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from benchmarks.support import commands
+
+
+def test_a_command_gets_the_first_paragraph_of_its_module_as_help() -> None:
+    top = commands.parser("prog", "", {"operators": "tools.operators"}, [])
+    assert "which onnxruntime computes. Found by trying" not in " ".join(top.format_help().split())
+    assert "which are compiled in float" in " ".join(top.format_help().split())
+
+
+def test_only_the_chosen_command_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tools.conformance", "tools.operators"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    modules = {"conformance": "tools.conformance", "operators": "tools.operators"}
+    commands.parser("prog", "", modules, ["conformance"])
+    assert "tools.operators" not in sys.modules
+
+
+def test_wrong_arguments_exit_with_code_2() -> None:
+    with pytest.raises(SystemExit, match="2"):
+        commands.run("prog", "", {"operators": "tools.operators"}, ["nothing"])

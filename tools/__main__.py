@@ -1,0 +1,12 @@
+"""Checks and tables of the repository that are no benchmarks; see README.md."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks.support import commands
+
+COMMANDS = {name: f"tools.{name}" for name in ("conformance", "operators")}
+
+if __name__ == "__main__":
+    sys.exit(commands.run("python -m tools", __doc__, COMMANDS, sys.argv[1:]))

@@ -1,0 +1,245 @@
+"""The operators of ONNX: which are compiled in float, in int8, and which onnxruntime computes.
+
+Found by trying: ONNX's own node tests (``onnx.backend.test``) are imported, operands that must be
+known (weights, axes, shapes) as initializers.  For int8 they are quantized between other int8
+operators, on the data of the test.  Element types that the graph does not hold (float64 beside
+float32, uint32, strings, …) are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from functools import cache
+from math import gcd
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from quantglow import passes
+from quantglow.driver import models, stages
+from quantglow.errors import (
+    CalibrationError,
+    QuantglowError,
+    UndecidedError,
+    UnsupportedOpError,
+)
+from quantglow.frontend.context import IMPORTERS
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.ops import Gemm, LeakyRelu, Reshape
+from quantglow.profiling import profile
+from quantglow.quantization import quantize_with_report
+from quantglow.types import DType
+from tools import limits
+from tools.conformance import cases
+
+README = Path(__file__).resolve().parents[1] / "README.md"
+BEGIN, END = "<!-- operators: make operators -->\n", "<!-- end of operators -->\n"
+HELD = "bool int8 uint8 int16 int32 int64 float32 float16 bfloat16"
+WIDTH = 100
+SUMS = ("AveragePool", "Conv", "ConvTranspose", "Gemm", "MatMul")
+"""What counts as int8 of an operator whose other parts are float."""
+
+WIDEST = 64
+
+
+@dataclass(frozen=True)
+class Support:
+    """What becomes of an operator: ``floats`` and ``int8`` are "yes", "some" forms, or "-"."""
+
+    floats: str
+    int8: str
+
+    @property
+    def delegated(self) -> str:
+        """Whether onnxruntime computes what is left."""
+        return {"yes": "-", "some": "the rest", "-": "yes"}[self.floats]
+
+
+@dataclass(frozen=True)
+class Form:
+    """What one case became: as it is, and with all but the data known; and its arrays."""
+
+    graphs: tuple[Graph, ...]
+    arrays: Mapping[str, Any]
+
+
+@cache
+def supports() -> dict[str, Support]:
+    """Every standard operator with a node test."""
+    found: dict[str, list[Form]] = {}
+    for case in cases():
+        if (op_type := tested_operator(case)) is not None:
+            found.setdefault(op_type, []).append(tried(case))
+    return {op_type: joined(op_type, forms) for op_type, forms in sorted(found.items())}
+
+
+def tested_operator(case: Any) -> str | None:
+    """The operator of a case of one node on tensors that the graph holds."""
+    inputs, outputs = case.data_sets[0]
+    nodes = case.model.graph.node
+    held = all(isinstance(a, np.ndarray | np.generic) for a in (*inputs, *outputs)) and all(
+        a.dtype.name in HELD.split() and a.size for a in map(np.asarray, (*inputs, *outputs))
+    )
+    return nodes[0].op_type if held and len(nodes) == 1 and not nodes[0].domain else None
+
+
+def tried(case: Any) -> Form:
+    """What becomes of one case."""
+    names = [value.name for value in case.model.graph.input]
+    graphs = [imported(case, []), imported(case, names[1:])]
+    arrays = dict(zip(names, case.data_sets[0][0], strict=False))
+    return Form(tuple(graph for graph in graphs if graph is not None), arrays)
+
+
+def imported(case: Any, known: Sequence[str]) -> Graph | None:
+    """The optimized graph, with these and all inputs that must be known as initializers.
+
+    Of its first result: further ones, the mean of a normalization for instance, are for training.
+    """
+    try:
+        graph = stages.import_model(with_known(case, known), delegate=False)
+        graph = replace(graph, outputs=graph.outputs[:1])
+        return graph if models.is_quantized(graph) else passes.optimize(graph)
+    except UnsupportedOpError as error:
+        asked = re.findall(r"'([^' ]*)' is computed at run time", str(error))
+        deciding = error.inputs if isinstance(error, UndecidedError) else ()
+        names = [value.name for value in case.model.graph.input]
+        more = [n for n in names if n in {*asked, *deciding} and n not in known]
+        return imported(case, [*known, *more]) if more else None
+    except QuantglowError:
+        return None
+
+
+def with_known(case: Any, names: Sequence[str]) -> onnx.ModelProto:
+    model = onnx.ModelProto()
+    model.CopyFrom(case.model)
+    for value, array in zip(model.graph.input, case.data_sets[0][0], strict=False):
+        if value.name in names:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, value.name))
+    return model
+
+
+def in_int8(graph: Graph, arrays: Mapping[str, Any]) -> str:
+    """Whether quantizing leaves what the operator became in int8: "yes", "some" of it, or "-".
+
+    Among int8 operators: between matrix products, and behind a function of one.
+    """
+    if models.is_quantized(graph):
+        return "yes"
+    own = {node.name for node in graph.compute_nodes()}
+    if not own:
+        return "-"
+    found = {precisions(between_products(graph, around), own, arrays) for around in (False, True)}
+    return found.pop() if len(found) == 1 else "some"
+
+
+def precisions(graph: Graph, own: Set[str], arrays: Mapping[str, Any]) -> str:
+    feeds = {i.name: np.asarray(arrays[i.name], i.type.dtype.numpy) for i in graph.inputs}
+    try:
+        seen = profile(graph, [feeds], progress=False)
+    except CalibrationError:
+        return "-"  # The case is about NaN or infinity.
+    _, report = quantize_with_report(graph, seen)
+    mine = [layer for layer in report.nodes if layer.name in own]
+    int8 = [layer for layer in mine if layer.precision == "int8"]
+    if len(int8) == len(mine):
+        return "yes"
+    return "some" if any(layer.op in SUMS for layer in int8) else "-"
+
+
+def between_products(graph: Graph, rounded: bool) -> Graph:
+    """The graph between products that give and take its float values; these come to it as integers
+    of a function if ``rounded``: some operators take the float result of a product."""
+    new: dict[Node, Node] = {}
+    for node in graph.nodes:
+        operands = tuple(new[operand] for operand in node.operands)
+        new[node] = node.with_operands(operands) if operands else node
+        if isinstance(node, Input):
+            made = new[node] = product(node, f"{node.name}:before")
+            if rounded and made is not node:
+                new[node] = LeakyRelu(name=f"{node.name}:kept", x=made, alpha=0.5)
+    results = [(name, product(new[node], f"{name}:after")) for name, node in graph.outputs]
+    return Graph(graph.inputs, tuple(results), graph.source_hash)
+
+
+def product(x: Node, stem: str) -> Node:
+    """Rows of x, or pieces of long ones, times the unit matrix; x itself if not float32."""
+    if x.type.dtype is not DType.F32 or not x.type.size:
+        return x
+    width = x.type.shape[-1] if x.type.rank else 1
+    width = width if width <= WIDEST else gcd(width, WIDEST)
+    flat = Reshape(name=f"{stem}:flat", x=x, shape=(x.type.size // width, width))
+    unit = Constant(name=f"{stem}:unit", value=np.eye(width, dtype=np.float32))
+    return Reshape(name=f"{stem}:back", x=Gemm(name=stem, x=flat, w=unit), shape=x.type.shape)
+
+
+def best(found: Iterable[str]) -> str:
+    """Of several forms of an operator; none is asked for after a "yes"."""
+    seen = set()
+    for kind in found:
+        if kind == "yes":
+            return kind
+        seen.add(kind)
+    return "some" if "some" in seen else "-"
+
+
+def joined(op_type: str, forms: Sequence[Form]) -> Support:
+    """All forms of an operator; int8 counts where one of them has it.
+
+    An operator with an importer has some form, though the tests may ask for more of it.
+    """
+    floats = {"yes" if form.graphs else "-" for form in forms}
+    is_mixed = len(floats) > 1 or (floats == {"-"} and op_type in IMPORTERS)
+    int8 = best(in_int8(graph, form.arrays) for form in forms for graph in form.graphs)
+    return Support("some" if is_mixed else floats.pop(), int8)
+
+
+def table(found: dict[str, Support]) -> Iterator[str]:
+    """Lines of Markdown: operators that fare alike in one row, the best first."""
+    yield "| operators | float | int8 | onnxruntime |\n| --- | --- | --- | --- |\n"
+    order = sorted(
+        set(found.values()),
+        key=lambda s: tuple(("yes", "some", "-").index(kind) for kind in (s.floats, s.int8)),
+    )
+    for support in order:
+        names = ", ".join(name for name, own in found.items() if own == support)
+        yield f"| {names} | {support.floats} | {support.int8} | {support.delegated} |\n"
+
+
+def section() -> str:
+    """What stands in the README."""
+    found = supports()
+    compiled = sum(s.floats != "-" for s in found.values())
+    text = (
+        f"Of the {len(found)} operators with tests of their own in ONNX, {compiled} are compiled. "
+        'onnxruntime computes the others, also "the rest": forms of an operator that are not '
+        "compiled. int8: whether quantizing leaves some form of the operator in int8 where its "
+        'neighbours are; "some": only its products or sums (GRU, LSTM, Attention, LpPool), or only '
+        "where it is not directly behind a product (normalizations). Integers and conditions are "
+        "exact anyway."
+    )
+    paragraphs = (textwrap.fill(each, WIDTH) + "\n\n" for each in (text, limits.classical()))
+    return "".join([*paragraphs, *table(found), *limits.lines()])
+
+
+def updated(text: str) -> str:
+    """The README with the section of today."""
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + section() + END + rest.split(END)[1]
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """It has none."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the README; the exit code."""
+    README.write_text(updated(README.read_text()))
+    return 0
