@@ -27,8 +27,8 @@ from quantglow.report.verification import MAX_SAMPLES
 from quantglow.types import Array
 
 ENOUGH = 4
-"""Samples of the main shapes, with which they decide alone.  Beside one, those of other shapes are
-worth 4 dB; beside seven they cost 0.5 (``benchmarks/ACCURACY.md``)."""
+"""Minimum number of samples of the main shapes that decide without samples of other shapes
+(``benchmarks/notes/2026-11-sample-shapes.md``)."""
 
 OTHER_CASES = 16
 """Whose samples help to decide: each is imported once more."""

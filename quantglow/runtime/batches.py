@@ -29,9 +29,8 @@ def pieces_of(batch: int, program: Program, plan: MemoryPlan, threads: int) -> i
     """As many pieces as take least from far away; with threads, enough for all of them, or one.
 
     Every piece reads all weights again, and the activations of a larger one push each other out of
-    the caches.  So of n samples the least of ``weights / n + n * activations`` is chosen.  Measured
-    with 1.25 MB of cache for each core (``benchmarks/RESULTS.md``), the best n was 2 to 4 for int8
-    MobileNetV2, EfficientNet-Lite0 and ResNet-50, 1 or 2 for float MobileNetV2, 1 for PP-OCR cls.
+    the caches.  So pieces have the number of samples n that minimizes
+    ``weights / n + n * activations`` (``benchmarks/notes/2026-11-batches.md``).
     """
     weights = sum(b.nbytes for b in program.buffers if b.kind is BufferKind.CONSTANT)
     moved = sum(b.nbytes for b in program.buffers) - weights
