@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+import quantglow as qg
 from quantglow.driver.pipeline.calibrated import calibrated
+from quantglow.driver.pipeline.compiled import compiled
 from quantglow.driver.pipeline.imported import imported
 from quantglow.driver.pipeline.prepared import prepared
 from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import QuantizationRequest
-
-import quantglow as qg
-from quantglow.driver.pipeline.compiled import compiled
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.runtime.build import Machine
 from tests.effort import very_expensive

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from quantglow.driver.pipeline.quantized import Quantized
-
 from quantglow import debug, interrupts
 from quantglow.driver.fallback import DelegationOnUse
 from quantglow.driver.origins import Built, programs_of
+from quantglow.driver.pipeline.quantized import Quantized
 from quantglow.graph.border import leaving
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
