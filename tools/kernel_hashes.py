@@ -31,11 +31,11 @@ from pathlib import Path
 from typing import Any
 
 from quantglow.backends.llvm.emission import kernel_calls
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.levels import LEVELS, level_target, resolve
 from quantglow.backends.llvm.runtime.executable import chunks_of, crew_for
 from quantglow.backends.llvm.runtime.table_runner import entries
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import BufferKind, View
 from quantglow.memory.planner import MemoryPlan

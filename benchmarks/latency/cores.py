@@ -18,9 +18,9 @@ from benchmarks.networks.network import Feeds
 from benchmarks.support.arguments import add_models, add_samples, positive
 from benchmarks.support.quantglow_runtime import compiled_model
 from benchmarks.support.runtime import PRECISIONS
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
-from quantglow.backends.llvm.target import Core
+from quantglow.backends.llvm.targets import resolve
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from benchmarks.networks import registry
 from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.arguments import add_models, add_samples, positive
 from benchmarks.support.runtime import shaped
-from quantglow.backends.llvm.levels import LEVELS, runs_here
+from quantglow.backends.llvm.targets import LEVELS, runs_here
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

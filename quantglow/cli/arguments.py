@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from quantglow.backends.llvm.levels import LEVELS
+from quantglow.backends.llvm.targets import LEVELS
 from quantglow.errors import OptionError
 from quantglow.options import METHODS, PRESETS, QuantizationConfig
 

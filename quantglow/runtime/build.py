@@ -10,10 +10,10 @@ from typing import Any
 
 from quantglow import debug
 from quantglow.arguments import brief, choice, instance, integer
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import compile_program, load_kernels
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.targets import resolve
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.concise import Concise
 from quantglow.errors import OptionError
@@ -195,7 +195,7 @@ class ProgramBackend:
     def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
         """The program of a graph or of a piece of its batch, and how many pieces there are."""
         machine = self.target
-        unsigned = machine is None or machine.unsigned_activations
+        unsigned = machine is None or machine.isa.unsigned_activations
         planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
         if machine is None:
             return planned, 1

@@ -10,7 +10,7 @@ import pytest
 
 import quantglow as qg
 from quantglow import interpreter
-from quantglow.backends.llvm.levels import LEVELS, runs_here
+from quantglow.backends.llvm.targets import LEVELS, runs_here
 from tests.pinned import NAMES, digest, feeds_of, hashes, pinned
 
 HERE = [level for level in LEVELS if runs_here(level)] + ["native"]

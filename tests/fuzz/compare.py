@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import inliner
 
 import quantglow as qg
-from quantglow.backends.llvm import levels
+from quantglow.backends.llvm import targets
 from quantglow.backends.onnxruntime.session import failures
 from quantglow.driver.models import is_quantized
 from quantglow.graph.graph import Graph
@@ -38,7 +38,7 @@ REFUSED = "refused by onnxruntime"
 NUDGE = 1e-6
 FLOOR = 1e-6
 """Of float differences: values near 1 that cancel leave a few steps of float32."""
-LEVELS = ("native", *filter(levels.runs_here, levels.LEVELS))
+LEVELS = ("native", *filter(targets.runs_here, targets.LEVELS))
 """Every target of this machine."""
 THREADS = (1, 2, 3)
 EXACT_FLOAT = (Concat, Constant, Expand, Input, Pad, Relu, Reshape, Slice, Transpose)

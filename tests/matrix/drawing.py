@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
+from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from quantglow.backends.llvm.levels import LEVELS, resolve, runs_here
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.executable import compile_program
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
@@ -20,9 +20,9 @@ from tests.equality import assert_equal_values
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
 
 
-def planned(graph: Graph):
-    """The shared, verified and planned program of a graph."""
-    lowered = lower(graph)
+def planned(graph: Graph, unsigned: bool = True):
+    """The shared, verified and planned program of a graph; ``unsigned`` activations or signed."""
+    lowered = lower(graph, unsigned=unsigned)
     program = share_in_place(generate(lowered, schedule(lowered)))
     verify_program(program)
     return program, plan_memory(program)
@@ -32,7 +32,8 @@ def on_llvm(
     graph: Graph, feeds: dict[str, Array], target: str | Target, threads: int = 1
 ) -> list[Array]:
     machine = resolve(target) if isinstance(target, str) else target
-    return compile_program(*planned(graph), machine, threads).run(feeds)
+    program = planned(graph, machine.isa.unsigned_activations)
+    return compile_program(*program, machine, threads).run(feeds)
 
 
 def on_reference(graph: Graph, feeds: dict[str, Array]) -> list[Array]:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from quantglow.backends.llvm.jit.compiler import machine
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import level_target, resolve
 from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.targets import level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret
@@ -57,7 +57,9 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> None:
     graph, feeds = integers(case)
-    executable = compile_program(*planned(graph), resolve(target))
+    machine = resolve(target)
+    program = planned(graph, machine.isa.unsigned_activations)
+    executable = compile_program(*program, machine)
     (want,), (got,) = interpret(graph, feeds), run_backwards(executable, feeds)
     np.testing.assert_array_equal(got, want)
 

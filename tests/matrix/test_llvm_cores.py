@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.backends.llvm.isa.costs import Core
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.isa.x86.levels import ICE_LAKE
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
-from quantglow.backends.llvm.levels import resolve, runs_here
-from quantglow.backends.llvm.target import ICE_LAKE, Core, Target
+from quantglow.backends.llvm.targets import resolve, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv

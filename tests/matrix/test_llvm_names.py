@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from quantglow.backends.llvm.jit.identity import call_names
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import LEVELS, level_target
+from quantglow.backends.llvm.targets import LEVELS, level_target
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.instr.program import Alloc, Dealloc

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import level_target
+from quantglow.backends.llvm.targets import level_target
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.ops import Constant, Conv, Input

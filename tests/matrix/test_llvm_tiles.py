@@ -16,15 +16,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm import amx, levels
+from quantglow.backends.llvm import targets
+from quantglow.backends.llvm.isa.target import Host, Target
+from quantglow.backends.llvm.isa.x86 import tile_permission
+from quantglow.backends.llvm.isa.x86.levels import AMX, LEVELS, TRIPLE
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.compiler import machine
+from quantglow.backends.llvm.jit.host import host
 from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import AMX, level_target, resolve, runs_here
 from quantglow.backends.llvm.runtime import executable
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.targets import level_target, resolve, runs_here
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
@@ -80,7 +83,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> tuple[TileMachine, Target]:
         return library.load([registers.translated(call.ir) for call in calls])
 
     monkeypatch.setattr(executable, "kernel_addresses", addresses)
-    return registers, dataclasses.replace(best, tiles=True)
+    return registers, dataclasses.replace(best, isa=dataclasses.replace(best.isa, has_tiles=True))
 
 
 def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
@@ -194,35 +197,40 @@ class Tiles:
 def tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiles]:
     """A processor with AMX, whose Linux is asked for tiles."""
     found = Tiles()
-    features = frozenset(name for needs in levels._NEEDS.values() for name in needs)
-    monkeypatch.setattr(levels, "host_features", lambda: features)
-    monkeypatch.setattr(amx, "request_tiles", found.request)
+    monkeypatch.setattr(targets, "host", lambda: processor_of(*(level.name for level in LEVELS)))
+    monkeypatch.setattr(tile_permission, "request_tiles", found.request)
     clear_caches()
     yield found
     clear_caches()
 
 
+def processor_of(*levels: str) -> Host:
+    """A processor that has what these levels need."""
+    needs = {name for level in LEVELS if level.name in levels for name in level.needs}
+    return Host(TRIPLE, "x86-64", ",".join(f"+{name}" for name in sorted(needs)))
+
+
 def clear_caches() -> None:
-    amx.tile_refusal.cache_clear()
+    tile_permission.tile_refusal.cache_clear()
     resolve.cache_clear()
 
 
 @pytest.mark.parametrize("name", [AMX, "native"])
 def test_resolving_a_target_with_tiles_asks_for_them_once(name: str, tiles: Tiles) -> None:
-    assert resolve(name).tiles
-    assert resolve(name).tiles
+    assert resolve(name).isa.tiles
+    assert resolve(name).isa.tiles
     assert runs_here(AMX)
     assert tiles.requests == 1
 
 
 @pytest.mark.parametrize("name", ["avx512vnni", "x86-64"])
 def test_targets_without_tiles_ask_for_none(name: str, tiles: Tiles) -> None:
-    assert not resolve(name).tiles
+    assert not resolve(name).isa.tiles
     assert tiles.requests == 0
 
 
 def test_generating_code_for_tiles_asks_for_none(tiles: Tiles) -> None:
-    assert level_target(AMX).tiles
+    assert level_target(AMX).isa.tiles
     assert tiles.requests == 0
 
 
@@ -241,7 +249,7 @@ def test_refused_tiles_are_an_error_that_says_why(tiles: Tiles) -> None:
 def test_a_processor_without_tiles_is_an_error(
     tiles: Tiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(levels, "host_features", lambda: frozenset(levels._NEEDS["avx512vnni"]))
+    monkeypatch.setattr(targets, "host", lambda: processor_of("avx512vnni"))
     with pytest.raises(BackendError, match="this processor lacks amx-tile, amx-int8"):
         resolve(AMX)
     assert tiles.requests == 0
@@ -249,5 +257,4 @@ def test_a_processor_without_tiles_is_an_error(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a system call of Linux")
 def test_the_system_call_gives_an_error_where_there_are_no_tiles() -> None:
-    has_tiles = "amx-tile" in levels.host_features()
-    assert has_tiles or amx.request_tiles() > 0
+    assert host().has("amx-tile") or tile_permission.request_tiles() > 0

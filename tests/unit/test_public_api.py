@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm import levels
+from quantglow.backends.llvm import targets
+from quantglow.backends.llvm.isa.target import Host
 from tests.unit.small_network import small_model, small_samples
 
 SIGNATURE = {
@@ -112,10 +113,10 @@ def test_an_unknown_target_is_refused() -> None:
 
 
 def test_a_target_that_does_not_run_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(levels, "_obstacle", lambda level: "no tiles")
-    levels.resolve.cache_clear()
-    with pytest.raises(qg.BackendError, match="'amx-int8' does not run here: no tiles"):
-        qg.compile(small_model(), target="amx-int8")
+    monkeypatch.setattr(targets, "host", lambda: Host("x86_64-linux", "old", "+sse2"))
+    targets.resolve.cache_clear()
+    with pytest.raises(qg.BackendError, match="'avx2' does not run here: this processor lacks"):
+        qg.compile(small_model(), target="avx2")
 
 
 def test_missing_calibration_data_is_refused() -> None:

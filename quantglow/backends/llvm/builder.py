@@ -64,6 +64,7 @@ class Builder:
 
     lines: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
+    rooms: list[str] = field(default_factory=list)
     block: str = "entry"
     count: int = 0
 
@@ -117,6 +118,12 @@ class Builder:
 
     def load(self, kind: str, pointer: Value, align: int = 1) -> Value:
         return self.emit(f"load {kind}, ptr {pointer}, align {align}")
+
+    def room(self, kind: str) -> Value:
+        """The address of memory on the stack for one value, set aside once at the entry."""
+        name = self.fresh()
+        self.rooms.append(f"  {name} = alloca {kind}")
+        return name
 
     def prefetch(self, pointer: Value) -> None:
         """Bring a line towards the second-level cache; never faults."""
@@ -292,4 +299,5 @@ class Builder:
         self.do("ret void")
         head = "define void @kernel(ptr noalias readonly %args, i64 %begin, i64 %end) nounwind {"
         declared = "\n".join(sorted(self.declarations.values()))
-        return f"{declared}\n\n{head}\n" + "\n".join(self.lines) + "\n}\n"
+        body = "\n".join([self.lines[0], *self.rooms, *self.lines[1:]])
+        return f"{declared}\n\n{head}\n{body}\n}}\n"

@@ -12,9 +12,9 @@ from enum import Enum
 
 import numpy as np
 
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.target import Target
 from quantglow.concise import Concise
 from quantglow.instr.program import (
     Alloc,

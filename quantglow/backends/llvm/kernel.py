@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.concise import Concise
 from quantglow.graph.node import Node
 from quantglow.instr.program import Compute, Instruction, View

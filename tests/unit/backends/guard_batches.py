@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.executable import compile_program
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.instr.generate import SLACK_NBYTES, generate
@@ -86,7 +86,8 @@ class PagedPlan:
 
 def check(graph: Graph, target: Target, at_end: bool) -> None:
     """Run on guarded memory, and in one piece of plain memory; both give the same."""
-    program = share_in_place(generate(lower(graph)))
+    lowered = lower(graph, unsigned=target.isa.unsigned_activations)
+    program = share_in_place(generate(lowered))
     feeds = {node.name: values(node.type) for node in graph.inputs}
     expected = compile_program(program, plan_memory(program), target).run(feeds)
     paged = PagedPlan.of(program, at_end)

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.identity import call_names
 from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.levels import resolve
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.instr.program import Alloc, Dealloc, Instruction
@@ -89,7 +89,7 @@ def test_names_depend_on_all_that_texts_depend_on() -> None:
         named(network(scale=1e9)),
         named(network(out=2)),
         named(network(low=0.5)),
-        named(network(), replace(NATIVE, vector_nbytes=16)),
+        named(network(), replace(NATIVE, isa=replace(NATIVE.isa, vector_nbytes=16))),
     }
     assert len(names) == 6
 

@@ -10,7 +10,7 @@ import pytest
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.compiler import compiled, machine, object_of, unlocked_emit
 from quantglow.backends.llvm.jit.library import KernelLibrary
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from quantglow.backends.llvm.emission import EmittedProgram, Place, emit_program
-from quantglow.backends.llvm.levels import LEVELS, level_target, resolve
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.backends.llvm.runtime.executable import load_program
+from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
 from quantglow.interpreter import interpret

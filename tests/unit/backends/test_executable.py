@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
+from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import SLACK_NBYTES, generate
 from quantglow.lowering import lower

@@ -15,8 +15,8 @@ from onnx import helper
 import quantglow as qg
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.library import KernelLibrary
-from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.runtime import huge_pages, threads
+from quantglow.backends.llvm.targets import resolve
 from quantglow.backends.onnxruntime.session import Session
 from tests.stress.forks import compiles
 from tests.unit.forking import exit_code_of_child

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.backends.llvm.levels import LEVELS, runs_here
+from quantglow.backends.llvm.targets import LEVELS, runs_here
 
 ROOT = Path(__file__).parents[3]
 TOO_FAR = """

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from quantglow.backends.llvm import host
-from quantglow.backends.llvm.host import Host
+from quantglow.backends.llvm.jit import host
 from quantglow.backends.llvm.jit.cache import ENVIRONMENT
 from quantglow.backends.llvm.jit.compiler import detect_host
+from quantglow.backends.llvm.jit.host import Host
 
 
 def test_what_is_remembered_is_what_llvm_says(tmp_path: Path) -> None:

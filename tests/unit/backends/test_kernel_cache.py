@@ -24,7 +24,7 @@ from quantglow.backends.llvm.jit.cache import (
     user_cache,
 )
 from quantglow.backends.llvm.jit.library import KernelLibrary
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.targets import resolve
 from tests.unit.forking import exit_code_of_child
 
 TEXT = """
@@ -40,7 +40,7 @@ import ctypes, numpy as np
 from pathlib import Path
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.library import KernelLibrary
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.targets import resolve
 
 class Counting(KernelLibrary):
     compiled = 0

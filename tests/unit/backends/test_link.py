@@ -17,8 +17,8 @@ from quantglow.backends.llvm.jit import linker
 from quantglow.backends.llvm.jit.cache import ENVIRONMENT, ObjectCache
 from quantglow.backends.llvm.jit.compiler import compiled, linked_by_llvm
 from quantglow.backends.llvm.jit.library import KernelLibrary
-from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.jit.linker import UnlinkableError
+from quantglow.backends.llvm.targets import resolve
 
 CONSTANTS = """
 @weights = private constant [4 x i64] [i64 2, i64 3, i64 5, i64 7], align 32
@@ -50,6 +50,14 @@ define i64 @f() nounwind {
 }
 """
 UNKNOWN = C_CALL.replace("hypot", "no_such_function")
+
+
+LINKING = resolve("native").isa.linking
+pytestmark = pytest.mark.skipif(LINKING is None, reason="this processor's objects go to LLVM")
+
+
+def linked(objects: dict[str, bytes]) -> dict[str, int]:
+    return linker.linked(objects, LINKING)
 
 
 def object_of(text: str) -> bytes:
@@ -116,7 +124,7 @@ def test_a_system_without_executable_memory_uses_llvm(monkeypatch: pytest.Monkey
 CACHED = f"""
 import ctypes, sys
 from quantglow.backends.llvm.jit.library import addresses
-from quantglow.backends.llvm.levels import resolve
+from quantglow.backends.llvm.targets import resolve
 
 (address,) = addresses(resolve("native"), [{CONSTANTS!r}], "f")
 f = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)

@@ -14,8 +14,8 @@ from scipy import special
 from quantglow.backends.llvm.builder import Builder
 from quantglow.backends.llvm.jit.compiler import initialize, machine
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
-from quantglow.backends.llvm.levels import LEVELS, level_target, resolve, runs_here
 from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.instr.generate import generate

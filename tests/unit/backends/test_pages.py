@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.levels import level_target
+from quantglow.backends.llvm.isa.costs import Core
+from quantglow.backends.llvm.isa.x86.levels import ICE_LAKE
 from quantglow.backends.llvm.runtime.buffers import ALIGNMENT, Allocate, aligned_bytes
 from quantglow.backends.llvm.runtime.executable import allocator
 from quantglow.backends.llvm.runtime.huge_pages import (
@@ -22,7 +23,7 @@ from quantglow.backends.llvm.runtime.huge_pages import (
     LargePages,
     mapped_bytes,
 )
-from quantglow.backends.llvm.target import ICE_LAKE, Core
+from quantglow.backends.llvm.targets import level_target
 from quantglow.errors import OutOfMemoryError
 from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.types import Array

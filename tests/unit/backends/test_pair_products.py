@@ -9,13 +9,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from quantglow.backends.llvm.kernels.contraction.dot import pairs_fit
+from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.kernels.contraction.geometry import Runs
 from quantglow.backends.llvm.kernels.conv.pair_sums import step_offsets
+from quantglow.backends.llvm.targets import level_target
 from quantglow.types import Array
 
 NEAR_BOUNDS = st.sampled_from([-128, -127, -65, -64, -63, -1, 0, 1, 2, 63, 64, 65, 126, 127])
 QUADS = arrays(np.int8, (4,), elements=NEAR_BOUNDS | st.integers(-128, 127))
+
+
+PRODUCT = level_target("avx2").isa.pair_product(Core())
+assert PRODUCT is not None
 
 
 def pair_sums(octets: Array, quad: Array) -> Array:
@@ -37,17 +42,19 @@ def saturates(sums: Array) -> bool:
 def test_weights_fit_exactly_if_no_extreme_activation_saturates(quad: Array) -> None:
     extremes = itertools.product([0, 255], repeat=4)
     expected = not any(saturates(pair_sums(np.array(octets), quad)) for octets in extremes)
-    assert bool(pairs_fit(quad)) == expected
+    assert bool(PRODUCT.fits(quad)) == expected
 
 
 @given(quad=QUADS, octets=arrays(np.uint8, (4,)))
 def test_weights_that_fit_never_saturate(quad: Array, octets: Array) -> None:
-    assert not (pairs_fit(quad) and saturates(pair_sums(octets, quad)))
+    assert not (PRODUCT.fits(quad) and saturates(pair_sums(octets, quad)))
 
 
 def test_each_step_of_a_batch_is_judged_alone() -> None:
     quads = np.array([[[64, 64, 0, 0], [65, 64, 0, 0]], [[0, 64, 65, -127], [0, 0, 1, -128]]])
-    np.testing.assert_array_equal(pairs_fit(quads.astype(np.int8)), [[True, False], [True, True]])
+    np.testing.assert_array_equal(
+        PRODUCT.fits(quads.astype(np.int8)), [[True, False], [True, True]]
+    )
 
 
 def test_steps_read_run_after_run() -> None:

@@ -6,16 +6,15 @@ import llvmlite.binding as llvm
 import pytest
 
 from quantglow.backends.llvm.jit.compiler import machine
-from quantglow.backends.llvm.kernels.contraction.dot import dot_product
-from quantglow.backends.llvm.levels import LEVELS, level_target, resolve, runs_here
 from quantglow.backends.llvm.runtime import peak
+from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.types import DType
 
 
 def assembly(level: str, dtype: DType) -> tuple[int, str]:
     """Sums in registers, and the code that adds to them."""
     target = level_target(level)
-    kernel = peak.ProductKernel(dot_product(target, dtype))
+    kernel = peak.ProductKernel(target, target.dot_product(dtype))
     module = llvm.parse_assembly(kernel.text())
     return kernel.sums, machine(target).emit_assembly(module)
 

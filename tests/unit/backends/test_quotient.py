@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quantglow.backends.llvm.builder import Builder, vector
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.kernels.vector.quotient import divides_exactly, quotient
-from quantglow.backends.llvm.levels import resolve, runs_here
+from quantglow.backends.llvm.targets import resolve, runs_here
 from quantglow.types import Array
 
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quantglow as qg
-from quantglow.backends.llvm.levels import LEVELS, runs_here
+from quantglow.backends.llvm.targets import LEVELS, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.instr.program import Compute, Fill

@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.runtime import executable as executables
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
 from quantglow.backends.llvm.runtime.threads import ThreadPool
+from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.backends.llvm.isa.costs import Core, StepCost
+from quantglow.backends.llvm.isa.x86.levels import CORES, ICE_LAKE
 from quantglow.backends.llvm.kernels.contraction.tiling import (
-    StepCost,
     Tile,
     all_cycles,
     choose_tile,
@@ -19,8 +20,7 @@ from quantglow.backends.llvm.kernels.depthwise.plan import (
     plan_block,
     plan_rows,
 )
-from quantglow.backends.llvm.levels import LEVELS, level_target, resolve
-from quantglow.backends.llvm.target import CORES, ICE_LAKE, Core
+from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
 
 COSTS = (
     StepCost(32),

@@ -10,10 +10,10 @@ import pytest
 
 import quantglow as qg
 from quantglow import ops
-from quantglow.backends.llvm.levels import resolve
 from quantglow.backends.llvm.runtime import executable as executables
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret

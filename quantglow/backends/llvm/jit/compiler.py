@@ -15,7 +15,7 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from quantglow import debug
-from quantglow.backends.llvm.target import SETTINGS, Host, Target
+from quantglow.backends.llvm.isa.target import SETTINGS, Host, Target
 from quantglow.errors import BackendError
 
 

@@ -15,8 +15,8 @@ import llvmlite
 import numpy as np
 
 import quantglow
+from quantglow.backends.llvm.isa.target import SETTINGS, Target
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.target import SETTINGS, Target
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Constant
 from quantglow.graph.sharing import content_key
@@ -35,7 +35,7 @@ def call_names(
         return None
     base = hashlib.sha256(source)
     digests: dict[int, bytes] = {}
-    for part in (repr(target), llvmlite.__version__, repr(SETTINGS)):
+    for part in (target.key, llvmlite.__version__, repr(SETTINGS)):
         add(base, part)
     names = []
     for step, call in zip(steps, calls, strict=True):

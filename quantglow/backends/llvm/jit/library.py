@@ -15,11 +15,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import llvmlite
 
 from quantglow import debug
+from quantglow.backends.llvm.isa.target import SETTINGS, Target
 from quantglow.backends.llvm.jit.cache import ObjectCache, user_cache
 from quantglow.backends.llvm.jit.identity import call_names
 from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.target import SETTINGS, Target
 from quantglow.instr.program import Instruction
 
 KERNEL = "kernel"
@@ -132,7 +132,7 @@ class KernelLibrary:
     def _loaded(self, objects: Mapping[str, bytes]) -> dict[str, int]:
         """Addresses of the functions that the objects define, by symbol."""
         try:
-            return linked(objects)
+            return linked(objects, self.target.isa.linking)
         except UnlinkableError as error:
             debug.log(2, f"LLVM links {len(objects)} kernels: {error}")
         from quantglow.backends.llvm.jit.compiler import linked_by_llvm

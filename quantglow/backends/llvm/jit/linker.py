@@ -2,7 +2,7 @@
 
 A kernel is position-independent code and constants: its relocations are distances within the
 object, and calls of C functions.  Anything else is refused with ``UnlinkableError``, and LLVM's
-own linker takes over.  Formats: ELF-64 (System V ABI, chapter 4; AMD64 supplement, section 4.4).
+own linker takes over.  Format: ELF-64 (System V ABI, chapter 4).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.backends.llvm.isa.interface import Linking
 from quantglow.errors import OutOfMemoryError
 
 HEADER = np.dtype(
@@ -35,15 +36,11 @@ RELOCATION = np.dtype("<u4, <u4, <u4, <u4, <i8")
 RELOCATION.names = ("at", "at_high", "kind", "symbol", "addend")
 
 ELF64_LITTLE = b"\x7fELF\x02\x01"
-RELOCATABLE, X86_64 = 1, 62
+RELOCATABLE = 1
 SYMBOLS, RELOCATIONS, ZEROS = 2, 4, 8
 WRITABLE, ALLOCATED = 1, 2
-DISTANCE, CALL = 2, 4
-"""R_X86_64_PC32 and R_X86_64_PLT32: 32 bits, relative to where they stand."""
 
 ALIGNMENT = 64
-STUB = bytes.fromhex("ff2500000000")
-"""``jmp [rip]``: continues at the address in the eight bytes behind it."""
 
 
 class UnlinkableError(ValueError):
@@ -54,9 +51,10 @@ class UnlinkableError(ValueError):
 class Image:
     """Code and constants of several objects, in which only addresses outside are absolute.
 
-    ``address_of`` finds C functions.
+    ``linking`` knows the processor's relocations, ``address_of`` finds C functions.
     """
 
+    linking: Linking
     address_of: Callable[[str], int]
     data: bytearray = field(default_factory=bytearray)
     _stubs: dict[str, int] = field(default_factory=dict)
@@ -71,13 +69,13 @@ class Image:
     def stub(self, function: str) -> int:
         """The offset of code that continues in a C function."""
         if function not in self._stubs:
-            jump = STUB + self.address_of(function).to_bytes(8, "little")
+            jump = self.linking.stub(self.address_of(function))
             self._stubs[function] = self.place(jump, ALIGNMENT)
         return self._stubs[function]
 
     def add(self, code: bytes, symbol: str) -> int:
         """Link an object; the offset of the function ``symbol`` in it."""
-        linked = _Object(code)
+        linked = _Object(code, self.linking.machine)
         offsets = dict(linked.placed(self))
         for section, relocation in linked.relocations():
             if section in offsets:
@@ -92,27 +90,27 @@ class Image:
     ) -> None:
         kind, symbol = int(relocation["kind"]), linked.symbols[relocation["symbol"]]
         section, at = int(symbol["section"]), start + int(relocation["at"])
-        if section in offsets and kind in (DISTANCE, CALL):
+        if section in offsets:
             target = offsets[section] + int(symbol["value"])
-        elif section == 0 and kind == CALL:
+        elif section == 0 and self.linking.is_call(kind):
             target = self.stub(linked.name(symbol))
         else:
             raise UnlinkableError(f"relocation {kind} to section {section}")
-        distance = target + int(relocation["addend"]) - at
-        self.data[at : at + 4] = distance.to_bytes(4, "little", signed=True)
+        if not self.linking.patch(self.data, at, kind, target + int(relocation["addend"])):
+            raise UnlinkableError(f"relocation {kind} to section {section}")
 
 
 class _Object:
     """The parts of a relocatable object.  Raises ``UnlinkableError`` for other files."""
 
-    def __init__(self, code: bytes) -> None:
+    def __init__(self, code: bytes, machine: int) -> None:
         self.code = code
         if len(code) < HEADER.itemsize:
             raise UnlinkableError("the object is too short")
         header = np.frombuffer(code, HEADER, 1)[0]
         kind = (header["ident"], int(header["type"]), int(header["machine"]))
-        if kind != (ELF64_LITTLE, RELOCATABLE, X86_64):
-            raise UnlinkableError(f"no relocatable ELF object for x86-64: {kind}")
+        if kind != (ELF64_LITTLE, RELOCATABLE, machine):
+            raise UnlinkableError(f"no relocatable ELF object for machine {machine}: {kind}")
         start = int(header["sections"])
         self.sections = np.frombuffer(code, SECTION, int(header["count"]), start)
         (table,) = (s for s in self.sections if s["type"] == SYMBOLS)
@@ -147,14 +145,14 @@ class _Object:
                     yield int(section["info"]), relocation
 
 
-def linked(objects: Mapping[str, bytes]) -> dict[str, int]:
+def linked(objects: Mapping[str, bytes], linking: Linking | None) -> dict[str, int]:
     """Addresses of the symbols that each object defines; their code is loaded for good.
 
-    Raises ``UnlinkableError`` when an object, or the system, does not allow it.
+    Raises ``UnlinkableError`` when an object, the processor or the system does not allow it.
     """
-    if sys.platform != "linux":
-        raise UnlinkableError(f"no linker for {sys.platform}")
-    image = Image(_c_function)
+    if sys.platform != "linux" or linking is None:
+        raise UnlinkableError(f"no linker for this target on {sys.platform}")
+    image = Image(linking, _c_function)
     offsets = {symbol: image.add(code, symbol) for symbol, code in objects.items()}
     base = _executable(bytes(image.data))
     return {symbol: base + offset for symbol, offset in offsets.items()}

@@ -15,12 +15,12 @@ from functools import cache
 
 import numpy as np
 
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.buffers import uninitialised
 from quantglow.backends.llvm.runtime.executable import Context, LlvmExecutable, crew_for
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, RUN_ALONE, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
-from quantglow.backends.llvm.target import Target
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
 from quantglow.instr.program import View

@@ -16,6 +16,7 @@ from quantglow.backends.llvm.emission import (
     emit_program,
     kernel_calls,
 )
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import kernel_addresses
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.runtime.buffers import (
@@ -29,7 +30,6 @@ from quantglow.backends.llvm.runtime.huge_pages import HAS_LARGE_PAGES, LargePag
 from quantglow.backends.llvm.runtime.profiler import CallTime, median_call_times
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
-from quantglow.backends.llvm.target import Target
 from quantglow.concise import Concise
 from quantglow.errors import OutOfRangeError
 from quantglow.instr.program import Program

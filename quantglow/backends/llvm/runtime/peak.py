@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, splat
+from quantglow.backends.llvm.isa.dot import DotProduct
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
-from quantglow.backends.llvm.kernels.contraction.dot import DotProduct, dot_product
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
-from quantglow.backends.llvm.target import Target
 from quantglow.types import Array, DType
 
 ROUNDS = 4096
@@ -56,8 +56,8 @@ def measure_peak(target: Target, threads: int = 1) -> Peak:
     """Measure for about a second."""
     rates = []
     for is_float in (False, True):
-        dot = dot_product(target, DType.F32 if is_float else DType.U8)
-        kernel = ProductKernel(dot)
+        dot = target.dot_product(DType.F32 if is_float else DType.U8)
+        kernel = ProductKernel(target, dot)
         scratch = aligned_bytes(2 * target.vector_nbytes)
         scratch[:] = 0
         run = _Runner(target, threads, kernel.text(), [scratch])
@@ -78,13 +78,14 @@ def reading_rate(target: Target, threads: int, nbytes: int) -> float:
 class ProductKernel:
     """``sums += operand . weights`` in as many independent sums as registers hold."""
 
+    target: Target
     dot: DotProduct
     b: Builder = field(default_factory=Builder)
 
     @property
     def sums(self) -> int:
         """Sums in registers: enough to hide latency, few enough for the operands beside them."""
-        return 20 if self.dot.target.registers == 32 else 10
+        return 20 if self.target.registers >= 32 else 10
 
     @property
     def macs(self) -> int:
@@ -93,43 +94,23 @@ class ProductKernel:
         return ROUNDS * self.sums * self.dot.lanes * per_lane
 
     def text(self) -> str:
-        b, dot = self.b, self.dot
+        b, dot, isa = self.b, self.dot, self.target.isa
         (data,) = b.kernel(1)
         operand = dot.operand(b, data)
         weights = dot.weights(b, data, 0)
         zero = splat(dot.kind, "0.0" if dot.is_float else "0")
         with b.loop("%begin", "%end"):
-            carried = [(self._operand_kind, v) for v in operand]
+            carried = [(dot.operand_kind, v) for v in operand]
             loop = b.begin_loop(ROUNDS, [*carried, *[(dot.kind, zero)] * self.sums])
             operand = tuple(loop.carried[: len(carried)])
             sums: list[Value] = []
             for old in loop.carried[len(carried) :]:
-                operand = tuple(self._unknown(v) for v in operand)
+                operand = tuple(isa.unknown(b, dot.operand_kind, v) for v in operand)
                 sums.append(dot.accumulate(b, old, operand, weights))
             sums = b.end_loop(loop, [*operand, *sums])[len(carried) :]
-            self._use(sums)
+            for value in sums:
+                isa.use(b, dot.kind, value)
         return b.finish()
-
-    @property
-    def _operand_kind(self) -> str:
-        if self.dot.is_float:
-            return self.dot.kind
-        return self.dot.words_kind if self.dot.widened else self.dot.bytes_kind
-
-    @property
-    def _register(self) -> str:
-        """The assembler's letter for any vector register; ``x`` means the first sixteen."""
-        return "v" if self.dot.target.registers == 32 else "x"
-
-    def _unknown(self, value: Value) -> Value:
-        """The same vector, of which LLVM knows nothing: products of it are made every time."""
-        kind, register = self._operand_kind, self._register
-        return self.b.emit(f'call {kind} asm sideeffect "", "={register},0"({kind} {value})')
-
-    def _use(self, sums: Sequence[Value]) -> None:
-        """Keep LLVM from dropping sums that nobody reads."""
-        for value in sums:
-            self.b.do(f'call void asm sideeffect "", "{self._register}"({self.dot.kind} {value})')
 
 
 def reading_kernel(target: Target, total_nbytes: int) -> str:
@@ -144,7 +125,7 @@ def reading_kernel(target: Target, total_nbytes: int) -> str:
         loaded = [b.load(kind, b.at(at, i * nbytes)) for i in range(UNROLL)]
         sums = [b.op("add", kind, s, v) for s, v in zip(loop.carried, loaded, strict=True)]
         for value in b.end_loop(loop, sums):
-            b.do(f'call void asm sideeffect "", "x"({kind} {value})')
+            target.isa.use(b, kind, value)
     return b.finish()
 
 

@@ -4,7 +4,9 @@ A table entry is four 64-bit words: kernel, arguments, work items, chunks.  With
 inference is one parallel region: every thread walks the whole table.  Each entry's items are cut
 in chunks; a thread claims its own chunks first and then any that nobody has claimed, so a worker
 that the system keeps from running holds nobody up.  An entry begins when all chunks of the one
-before are done.  Workers spin between inferences for a bounded time, then sleep on a futex.
+before are done.  Workers spin between inferences for a bounded time, then sleep.
+
+Texts in angle brackets stand for the target's ``Waiting``.
 
 Claims carry the number of the inference (its epoch): a worker that comes late to an inference that
 is over finds other claims there and goes back to waiting.
@@ -13,12 +15,14 @@ is over finds other claims there and goes back to waiting.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+import re
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
+from quantglow.backends.llvm.isa.interface import Waiting
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
-from quantglow.backends.llvm.target import Target
 
 SERIAL = 0
 """Chunks of an entry that the calling thread does alone."""
@@ -32,19 +36,13 @@ POOL = {"epoch": 0, "stop": 64, "table": 128, "count": 136, "claims": 144, "slee
 CLAIM_WORDS = 4
 """Of each entry: epoch and claimed chunks; chunks done; chunks; 0."""
 
-SPIN_CYCLES = 300_000
-"""Cycles a worker spins for the next inference before it sleeps (about 0.1 ms)."""
+SPIN_SECONDS = 1e-4
+"""Time that a worker spins for the next inference before it sleeps."""
 YIELD_AFTER = 4_000
 """Pauses between entries before the time slice is given away (threads may outnumber cores)."""
 
-_FUTEX = 202
-"""The number of this system call on x86-64 Linux."""
-
 _DECLARATIONS = """
-declare void @llvm.x86.sse2.pause()
-declare i64 @llvm.readcyclecounter()
-declare i64 @syscall(i64, ...)
-declare i32 @sched_yield()
+<declarations>declare i32 @sched_yield()
 declare i32 @sched_getcpu()
 declare i64 @llvm.umax.i64(i64, i64)
 """
@@ -156,7 +154,7 @@ still:
 patient:
   br i1 %long, label %yield, label %pause
 pause:
-  call void @llvm.x86.sse2.pause()
+  <pause>
   br label %wait
 yield:
   %ignored = call i32 @sched_yield()
@@ -205,7 +203,7 @@ start:
   %any = icmp sgt i64 %sleepers, 0
   br i1 %any, label %wake, label %go
 wake:
-  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 129, i32 2147483647)
+  <wake>
   br label %go
 go:
   call void @share(ptr %pool, i64 0, i64 %threads, i64 %epoch)
@@ -220,23 +218,22 @@ entry:
   br label %idle
 idle:
   %seen = phi i64 [ %epoch, %entry ], [ %now, %run ]
-  %start = call i64 @llvm.readcyclecounter()
+  %start = <clock>
   br label %spin
 spin:
   %now = load atomic i64, ptr %pool seq_cst, align 8
   %changed = icmp ne i64 %now, %seen
   br i1 %changed, label %wake, label %still
 still:
-  call void @llvm.x86.sse2.pause()
-  %clock = call i64 @llvm.readcyclecounter()
+  <pause>
+  %clock = <clock>
   %spent = sub i64 %clock, %start
-  %tired = icmp ugt i64 %spent, {SPIN_CYCLES}
+  %tired = icmp ugt i64 %spent, <spin>
   br i1 %tired, label %sleep, label %spin
 sleep:
   %sp = getelementptr i8, ptr %pool, i64 {POOL["sleepers"]}
   %s0 = atomicrmw add ptr %sp, i64 1 seq_cst
-  %low = trunc i64 %seen to i32
-  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 128, i32 %low, ptr null)
+  <sleep>
   %s1 = atomicrmw sub ptr %sp, i64 1 seq_cst
   br label %spin
 wake:
@@ -263,7 +260,7 @@ define void @shut(ptr %pool) nounwind {{
   %qp = getelementptr i8, ptr %pool, i64 {POOL["stop"]}
   store atomic i64 1, ptr %qp seq_cst, align 8
   %old = atomicrmw add ptr %pool, i64 1 seq_cst
-  %w = call i64 (i64, ...) @syscall(i64 {_FUTEX}, ptr %pool, i32 129, i32 2147483647)
+  <wake>
   ret void
 }}
 """
@@ -286,7 +283,7 @@ def entries(target: Target) -> Entries:
     pointer, word = ctypes.c_void_p, ctypes.c_int64
 
     def function(name: str, text: str, *kinds: Any) -> Any:
-        (address,) = addresses(target, [_DECLARATIONS + text], name)
+        (address,) = addresses(target, [_filled(_DECLARATIONS + text, target.isa.waiting)], name)
         return ctypes.CFUNCTYPE(None, *kinds)(address)
 
     return Entries(
@@ -295,3 +292,9 @@ def entries(target: Target) -> Entries:
         function("work", _SHARE + _WORK, pointer, word, word, word),
         function("shut", _SHUT, pointer),
     )
+
+
+def _filled(text: str, waiting: Waiting) -> str:
+    """A text with the instructions that wait on a target."""
+    parts = {**asdict(waiting), "spin": str(round(SPIN_SECONDS * waiting.hertz))}
+    return re.sub(r"<(\w+)>", lambda match: parts.get(match[1], match[0]), text)

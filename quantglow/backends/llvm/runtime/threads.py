@@ -7,9 +7,9 @@ import threading
 
 import numpy as np
 
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.table_runner import CLAIM_WORDS, POOL, entries
 from quantglow.backends.llvm.runtime.thread_affinity import Placement
-from quantglow.backends.llvm.target import Target
 from quantglow.errors import BackendError
 from quantglow.types import Array
 

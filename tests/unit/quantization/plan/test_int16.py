@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow import ops
-from quantglow.backends.llvm.levels import LEVELS, runs_here
+from quantglow.backends.llvm.targets import LEVELS, runs_here
 from quantglow.errors import OptionError
 from quantglow.frontend import export_onnx
 from quantglow.graph.graph import Graph

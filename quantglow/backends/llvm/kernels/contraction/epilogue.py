@@ -1,26 +1,23 @@
 """The end of a contraction: sums to results, in registers.
 
 Integer sums become float32, times their channel's multiplier, plus the residual; an activation in
-float32; one rounding; zero point; saturation.  Four (two) vectors of sums are packed to one vector
-of bytes, two to one of 16-bit words, by instructions that interleave 128-bit lanes, so weights are
-packed in the channel order that comes out right: see ``channel_order``.
+float32; one rounding; zero point; saturation.  Vectors of sums are packed to one vector of results.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES
-from quantglow.backends.llvm.kernels.contraction.tiling import groups
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernels.contraction.channel_order import channel_order
 from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
-from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, clip_float, round_to_int, widen
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, clip_float, widen
 from quantglow.errors import BackendError
 from quantglow.graph.node import Constant
 from quantglow.lazy import cached_property
@@ -30,32 +27,8 @@ from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
 from quantglow.ops.expression import Expr
 from quantglow.types import Array, DType, TensorType
 
-RANGE_NBYTES = 64
-"""Vectors for which there is an instruction that limits magnitudes (``vrangeps``)."""
-
-LESSER_MAGNITUDE = 2
-"""Its choice: the operand of the lesser magnitude, with the sign of the first."""
-
 LARGEST_WEIGHT = 128
 """Of int8 weights, in magnitude."""
-
-LANE = 4
-"""int32 elements of a 128-bit lane."""
-
-
-@cache
-def channel_order(lanes: int, vectors: int, joined: int) -> Array:
-    """int [vectors, lanes]: the channel (within a panel) that each lane of each vector holds, where
-    up to ``joined`` vectors of results are stored together."""
-    order = np.empty((vectors, lanes), np.int64)
-    first = 0
-    lane, within = np.divmod(np.arange(lanes), LANE)
-    for size in groups(vectors, joined):
-        for v in range(size):
-            order[first + v] = first * lanes + lane * LANE * size + v * LANE + within
-        first += size
-    order.setflags(write=False)
-    return order
 
 
 @dataclass(frozen=True)
@@ -100,10 +73,14 @@ class Epilogue:
     def check(self) -> None:
         """Raise ``BackendError`` for element types this epilogue does not store."""
         residual = self.op.residual
-        if self.op.out is not None and self.dtype not in (DType.U8, DType.I16):
+        if self.op.out is not None and self.dtype not in (DType.U8, DType.I8, DType.I16):
             raise BackendError(f"{self.op!r}: results of {self.dtype} are not supported")
         if residual is not None and is_integer(residual.type) != (self.op.out is not None):
             raise BackendError(f"{self.op!r}: the residual and the result differ in precision")
+
+    def channel_order(self, vectors: int) -> Array:
+        """int [vectors, lanes]: the channel (within a panel) of each lane of each vector."""
+        return channel_order(self.target.isa, vectors, self.joined)
 
     def multipliers(self) -> Array:
         """float32 [O]"""
@@ -161,9 +138,10 @@ class Epilogue:
         step = None if self.op.out is None else self.op.type.params.scale
         expression = self.op.activation.expression(step)
         scalars = Scalars(b, self.target, self.lanes, [sums], [DType.F32])
-        if self.target.vector_nbytes == RANGE_NBYTES and (near := limited_factor(expression)):
+        if near := limited_factor(expression):
             bound = splat(self.floats, f32(near.args[1].value))
-            scalars.done[near] = nearest_within(b, sums, bound)
+            if limited := self.target.isa.nearest_within(b, sums, bound):
+                scalars.done[near] = limited
         return scalars.value(expression)
 
     def float_results(self, b: Builder, values: Value) -> Value:
@@ -190,8 +168,8 @@ class Epilogue:
         if self.dtype is DType.I16 and self.zero_point:
             # Words have no room for a step that the zero point brings back into range.
             ints = [self._moved(b, v) for v in ints]
-            return self._pack_words(b, *ints)
-        return self._clamp_words(b, self._pack_words(b, *ints))
+            return self.target.isa.pack_words(b, *ints)
+        return self._clamp_words(b, self.target.isa.pack_words(b, *ints))
 
     @property
     def zero_point(self) -> int:
@@ -212,7 +190,7 @@ class Epilogue:
             limit = splat(self.floats, f32(self.bounds[1] - self.zero_point))
             inside = b.compare("olt", self.floats, values, limit)
             values = b.select(self.floats, inside, values, limit)
-        return round_to_int(b, self.target, self.lanes, values)
+        return self.target.isa.round_to_int(b, self.lanes, values)
 
     def _narrow_one(self, b: Builder, values: Value) -> Value:
         moved = self._moved(b, self._round(b, values))
@@ -239,18 +217,13 @@ class Epilogue:
             words = self._limit(b, kind, "i16", words, *self.bounds)
         return words
 
-    def _pack_words(self, b: Builder, x: Value, y: Value) -> Value:
-        name = {16: "sse2.packssdw.128", 32: "avx2.packssdw", 64: "avx512.packssdw.512"}
-        kind = vector(self.lanes * 2, "i16")
-        return b.call(
-            f"llvm.x86.{name[self.target.vector_nbytes]}", kind, (self.ints, x), (self.ints, y)
-        )
-
     def joined_words(self, b: Builder, words: list[Value]) -> Value:
         """One or two vectors of words as one vector of results, in order."""
         if len(words) == 1:
             return words[0] if self.dtype is DType.I16 else self._narrow_words(b, words[0])
-        return self._interleaved(b, *words) if self.dtype is DType.I16 else self._bytes(b, *words)
+        if self.dtype is DType.I16:
+            return self._interleaved(b, *words)
+        return self.target.isa.pack_bytes(b, words[0], words[1], self.dtype is DType.I8)
 
     def _narrow_words(self, b: Builder, words: Value) -> Value:
         kind = vector(self.lanes * 2, "i16")
@@ -258,8 +231,8 @@ class Epilogue:
         return b.cast("trunc", kind, small, vector(self.lanes * 2, "i8"))
 
     def _interleaved(self, b: Builder, x: Value, y: Value) -> Value:
-        """The 128-bit lanes of two vectors in turn: the order that packing bytes would leave."""
-        count, lane = self.lanes * 2, 2 * LANE
+        """The groups of two vectors in turn: the order that packing bytes would leave."""
+        count, lane = self.lanes * 2, self.target.isa.group_nbytes // 2
         order = [
             start + other + i
             for start in range(0, count, lane)
@@ -267,12 +240,6 @@ class Epilogue:
             for i in range(lane)
         ]
         return b.shuffle(vector(count, "i16"), x, y, order)
-
-    def _bytes(self, b: Builder, x: Value, y: Value) -> Value:
-        """Two vectors of words as one of unsigned bytes, saturating."""
-        name = {16: "sse2.packuswb.128", 32: "avx2.packuswb", 64: "avx512.packuswb.512"}
-        words, result = vector(self.lanes * 2, "i16"), vector(self.lanes * 4, "i8")
-        return b.call(f"llvm.x86.{name[self.target.vector_nbytes]}", result, (words, x), (words, y))
 
     # -- residual
 
@@ -313,7 +280,7 @@ class Epilogue:
         """The integers that belong to vector ``index`` of a group, widened to int32."""
         assert self.op.residual is not None
         dtype = self.op.residual.type.dtype
-        order = channel_order(self.lanes, count, self.joined)[index]
+        order = self.channel_order(count)[index]
         kind = vector(count * self.lanes, ELEMENTS[dtype])
         picked = b.shuffle(kind, data, "poison", [int(c) for c in order])
         return widen(b, self.lanes, ELEMENTS[dtype], picked, dtype is not DType.U8)
@@ -332,21 +299,6 @@ def _is_symmetric(expr: Expr) -> bool:
         case Expr("min", (Expr("max", (x, Expr("f", value=low))), Expr("f", value=high))):
             return x == X and low == -high
     return False
-
-
-def nearest_within(b: Builder, values: Value, bound: Value) -> Value:
-    """Sixteen floats limited to ``[-bound, bound]`` by one instruction; NaN becomes a bound."""
-    kind = vector(RANGE_NBYTES // 4, "float")
-    return b.call(
-        "llvm.x86.avx512.mask.range.ps.512",
-        kind,
-        (kind, values),
-        (kind, bound),
-        ("i32", str(LESSER_MAGNITUDE)),
-        (kind, "zeroinitializer"),
-        ("i16", "-1"),
-        ("i32", "4"),
-    )
 
 
 def largest_code(kind: TensorType) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.instr.program import View
 from quantglow.ops import Conv
 

@@ -7,14 +7,13 @@ reads beyond its run have weight zero.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES, DotProduct
-from quantglow.backends.llvm.kernels.contraction.epilogue import channel_order
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
 from quantglow.backends.llvm.kernels.contraction.geometry import Runs
 from quantglow.types import Array
 
@@ -52,16 +51,18 @@ class Panels:
         return sum(self.widths()) * self.lanes
 
 
-def panel_channels(panels: Panels, group_count: int, joined: int) -> list[Array]:
+def panel_channels(
+    panels: Panels, group_count: int, order_of: Callable[[int], Array]
+) -> list[Array]:
     """For each panel of each group: int [vectors, lanes], the channel of each lane, -1 for none.
 
-    ``joined``: see ``channel_order``.
+    ``order_of``: the ``channel_order`` of so many vectors.
     """
     found = []
     for group in range(group_count):
         first = 0
         for vectors in panels.widths():
-            order = channel_order(panels.lanes, vectors, joined) + first
+            order = order_of(vectors) + first
             channels = np.where(order < panels.channels, order + group * panels.channels, -1)
             found.append(channels)
             first += vectors * panels.lanes
@@ -106,5 +107,5 @@ def _words(steps: Array) -> Array:
 
 
 def _unpacked(words: Array, dtype: np.dtype[Any]) -> Array:
-    """[...] words as [..., elements of a step]; x86 has the lowest byte first."""
+    """[...] words as [..., elements of a step], the lowest byte first."""
     return words[..., None].astype("<u4", copy=False).view(dtype)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-from quantglow.backends.llvm.target import Core
+from quantglow.backends.llvm.isa.costs import StepCost
 
 FAR = 8192
 """Vectors of weights (half a megabyte of the widest) that do not stay near beside images."""
@@ -32,21 +32,6 @@ class Tile:
     @property
     def pixels(self) -> int:
         return self.rows * self.columns
-
-
-@dataclass(frozen=True)
-class StepCost:
-    """What one step of the inner loop takes: cycles for the dot product of a vector and to prepare
-    a pixel's operand; registers there are, those that hold a vector's weights, and those for an
-    operand; the most vectors of a tile; the processor's core."""
-
-    registers: int
-    dot: float = 0.5
-    operand: float = 0.0
-    weights: int = 1
-    operands: int = 1
-    most_vectors: int = 8
-    core: Core = Core()
 
 
 def cycles(pixels: int, vectors: int, steps: int, cost: StepCost, weights: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.conv.gathered_rows import GatheredConvKernel
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
@@ -9,7 +10,6 @@ from quantglow.backends.llvm.kernels.conv.matrix_tiles import TilesConvKernel
 from quantglow.backends.llvm.kernels.conv.pair_sums import PairsConvKernel
 from quantglow.backends.llvm.kernels.conv.split_vectors import SharedConvKernel
 from quantglow.backends.llvm.kernels.depthwise.depthwise import depthwise_call, has_depthwise_form
-from quantglow.backends.llvm.target import Dot, Target
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 from quantglow.types import DType
@@ -21,11 +21,11 @@ def emit_conv(step: Compute, target: Target) -> KernelCall:
     assert isinstance(step.op, Conv)
     if has_depthwise_form(step, target):
         return depthwise_call(step, target)
-    if target.dot is Dot.PAIRS and step.op.x.type.dtype is DType.U8:
+    if target.isa.pair_product(target.core) and step.op.x.type.dtype is DType.U8:
         pairs = PairsConvKernel(step, step.op, target)
         if pairs.pays:
             return pairs.call()
-    if target.tiles:
+    if target.isa.tiles:
         tiles = TilesConvKernel(step, step.op, target)
         if tiles.pays:
             return tiles.call()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.builder import Value, vector
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
 from quantglow.backends.llvm.kernels.contraction.tiling import Tile, choose_tile
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
@@ -38,7 +38,7 @@ class GatheredConvKernel(ConvKernel):
         plain = self.conv.group == 1 and self.step.inputs[0].type.dtype is DType.U8
         rows = runs.outer == 1 < runs.inner <= MOST_ROWS
         one_left = runs.nbytes % STEP_NBYTES == 1 and runs.nbytes > 1
-        return self.target.vbmi and plain and rows and one_left and self.vectors > 1
+        return self.target.isa.permutes_bytes and plain and rows and one_left and self.vectors > 1
 
     @property
     def vectors(self) -> int:

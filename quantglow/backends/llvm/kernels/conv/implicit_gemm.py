@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Value
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.contraction.tiling import groups
 from quantglow.backends.llvm.kernels.conv.loops import ConvLoops, Place
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial

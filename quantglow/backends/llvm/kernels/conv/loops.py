@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernels.conv.plan import ConvPlan
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quantglow.backends.llvm.builder import Value
-from quantglow.backends.llvm.kernels.contraction.dot import (
+from quantglow.backends.llvm.isa.dot import (
     STEP_NBYTES,
     DotProduct,
-    PairProduct,
-    pairs_fit,
+    PairDot,
 )
 from quantglow.backends.llvm.kernels.contraction.geometry import Runs
-from quantglow.backends.llvm.kernels.contraction.packing import panel_channels, panel_steps
+from quantglow.backends.llvm.kernels.contraction.packing import panel_steps
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.loops import Channels
 from quantglow.graph.node import Constant
@@ -39,9 +38,12 @@ LEAST_SHARE = 0.15
 class PairsConvKernel(ConvKernel):
     """Generator of one convolution kernel whose steps are sorted by what their weights allow."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.pairs = PairProduct(self.target, self.dot.element)
+    @cached_property
+    def pairs(self) -> PairDot:
+        """The dot product of steps that fit."""
+        found = self.target.isa.pair_product(self.target.core)
+        assert found is not None
+        return found
 
     @property
     def pays(self) -> bool:
@@ -56,9 +58,8 @@ class PairsConvKernel(ConvKernel):
     def sorted_steps(self) -> list[tuple[Array, Array]]:
         """For each panel: weights [steps, vectors, lanes, 4], and which steps fit."""
         assert isinstance(self.conv.w, Constant)
-        channels = panel_channels(self.panels, self.conv.group, self.epilogue.joined)
-        panels = panel_steps(self.conv.w.value, self.geometry.runs, channels)
-        return [(quads, np.asarray(pairs_fit(quads).all(axis=(1, 2)))) for quads in panels]
+        panels = panel_steps(self.conv.w.value, self.geometry.runs, self.channel_lanes())
+        return [(quads, np.asarray(self.pairs.fits(quads).all(axis=(1, 2)))) for quads in panels]
 
     @property
     def record_nbytes(self) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.backends.llvm.kernels.contraction.dot import DotProduct, dot_product
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Geometry
 from quantglow.backends.llvm.kernels.contraction.packing import (
@@ -21,7 +21,6 @@ from quantglow.backends.llvm.kernels.contraction.packing import (
 )
 from quantglow.backends.llvm.kernels.contraction.tiling import Tile, choose_tile
 from quantglow.backends.llvm.kernels.contraction.weight_sums import channel_sums
-from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
@@ -46,7 +45,7 @@ class ConvPlan:
         x, w = self.step.inputs[:2]
         residual = self.step.inputs[3] if self.conv.residual is not None else None
         self.geometry = Geometry.of(self.conv, x, self.step.output, residual)
-        self.dot: DotProduct = dot_product(self.target, x.type.dtype)
+        self.dot = self.target.dot_product(x.type.dtype)
         self.epilogue = Epilogue(self.conv, self.target)
         self.epilogue.check()
         self.channels = w.shape[3] // self.conv.group
@@ -88,7 +87,7 @@ class ConvPlan:
 
     def channel_lanes(self) -> list[Array]:
         """For each panel: int [vectors, lanes], the channel of each lane, -1 for none."""
-        return panel_channels(self.panels, self.conv.group, self.epilogue.joined)
+        return panel_channels(self.panels, self.conv.group, self.epilogue.channel_order)
 
     def packed_weights(self, w: Array, channels: list[Array]) -> Array:
         """Weights in the order the kernel reads them."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.builder import Value, vector
-from quantglow.backends.llvm.kernels.contraction.epilogue import channel_order
 from quantglow.backends.llvm.kernels.contraction.tiling import (
     Tile,
     all_cycles,
@@ -63,7 +62,7 @@ class SharedConvKernel(ConvKernel):
         """As for all convolutions, but the last vector holds its channels in both halves."""
         lanes, whole = self.dot.lanes, self.vectors - 1
         shared = whole * lanes + np.arange(lanes) % (lanes // 2)
-        order = channel_order(lanes, whole, self.epilogue.joined)
+        order = self.epilogue.channel_order(whole)
         rows = np.concatenate([order, np.where(shared < self.channels, shared, -1)[None]])
         return [rows]
 
@@ -92,7 +91,7 @@ class SharedConvKernel(ConvKernel):
     def _halves(self, left: tuple[Value, ...], right: tuple[Value, ...]) -> tuple[Value, ...]:
         """The lower half of the left operand, the upper half of the right one."""
         dot = self.dot
-        kind = dot.kind if dot.is_float else dot.bytes_kind
+        kind = dot.operand_kind
         count = dot.lanes if dot.is_float else dot.lanes * 4
         order = [i if i < count // 2 else count + i for i in range(count)]
         return (self.b.shuffle(kind, left[0], right[0], order),)

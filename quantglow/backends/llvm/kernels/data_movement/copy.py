@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, instruction_rules
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, collapsed, item_pointers, moved
 from quantglow.backends.llvm.kernels.vector.strided import (
@@ -19,11 +20,14 @@ from quantglow.backends.llvm.kernels.vector.vectors import (
     narrower,
     unmasked,
 )
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Copy
 
 UNROLL = 4
 MAX_PLANES = 4
+ROW_NBYTES = 16
+"""Width of a square tile of a transpose, in bytes."""
+MOST_ROW_NBYTES = 32
+"""The same for elements of four bytes, where vectors are that wide: more rows would spill."""
 
 
 def emit_copy(step: Copy, target: Target) -> KernelCall:
@@ -124,7 +128,8 @@ def _tiled(
     for position, along in enumerate(axes[:-1]):
         if along.strides[1] != itemsize:
             continue
-        largest = 8 if itemsize == 4 and target.vector_nbytes > 16 else 16 // itemsize
+        widest = min(target.vector_nbytes, MOST_ROW_NBYTES) if itemsize == 4 else ROW_NBYTES
+        largest = widest // itemsize
         size = narrower(largest, min(along.size, across.size))
         if size >= 2:
             outer = tuple(a for i, a in enumerate(axes[:-1]) if i != position)

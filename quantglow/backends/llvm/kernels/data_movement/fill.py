@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, instruction_rules
 from quantglow.backends.llvm.kernels.vector.nest import Axis, collapsed
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, literal
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Fill, View
 
 FILL_ITEMS = 16

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, emit_row
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute, View
 from quantglow.ops import Gather, Scatter, TopK
 from quantglow.types import DType

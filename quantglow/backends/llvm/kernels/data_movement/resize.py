@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, emit_row
@@ -18,7 +19,6 @@ from quantglow.backends.llvm.kernels.vector.strided import (
     store_strided,
 )
 from quantglow.backends.llvm.kernels.vector.vectors import Piece
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute, View
 from quantglow.ops import Resize
 from quantglow.types import Array, DType
@@ -104,7 +104,7 @@ class _Resize:
         row = Axis(self.op.type.shape[3], strides)
         itemsize = 4 if self.linear else self.dtype.nbytes
         lanes = self.target.vector_nbytes // itemsize
-        if not vectors.has_masks(self.target):
+        if not self.target.isa.has_masks:
             lanes = vectors.narrower(lanes, row.size)
 
         def copy(at: Sequence[Value], group: Sequence[Piece]) -> None:

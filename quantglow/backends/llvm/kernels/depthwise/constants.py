@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.backends.llvm.kernels.contraction.dot import DotProduct
-from quantglow.backends.llvm.kernels.contraction.epilogue import channel_order
+from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.kernels.depthwise.plan import Chunk, RowPlan
 from quantglow.types import Array
 
@@ -24,19 +23,19 @@ class DepthwisePacker:
     """Packs HWIO depthwise weights [KH, KW, C] for given chunks."""
 
     dot: DotProduct
+    order: Array
+    """int [vectors, lanes]: the channel of each sum of a run."""
     chunks: list[Chunk]
     rows: RowPlan
     row_taps: list[int]
     stride: int
-    vectors: int
-    """Of a run."""
 
     def runs(self) -> list[Array]:
         """For each run of channels: int [vectors, lanes], the channel of each sum, -1 for none."""
         return [c for chunk in self.chunks for c in self._runs_of(chunk)]
 
     def _runs_of(self, chunk: Chunk) -> list[Array]:
-        order = channel_order(self.dot.lanes, self.vectors, self.vectors) % chunk.width
+        order = self.order % chunk.width
         channels = np.where(order < chunk.valid, order + chunk.first, -1)
         return [np.where(channels < 0, -1, channels + i * chunk.width) for i in range(chunk.count)]
 

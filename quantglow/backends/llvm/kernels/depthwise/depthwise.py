@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 from quantglow.types import DType
@@ -22,7 +22,7 @@ def has_depthwise_form(step: Compute, target: Target) -> bool:
     if not conv.depthwise or conv.residual is not None or kh * kw > LARGEST_TAPS:
         return False
     dtypes = {conv.x.type.dtype, conv.type.dtype}
-    return dtypes <= {DType.U8, DType.I16} or dtypes == {DType.F32}
+    return dtypes <= {DType.U8, DType.I8, DType.I16} or dtypes == {DType.F32}
 
 
 def depthwise_call(step: Compute, target: Target) -> KernelCall:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.kernels.contraction.dot import dot_product
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
-from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
@@ -34,7 +33,7 @@ class FloatDepthwise:
 
     def __post_init__(self) -> None:
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.dot = dot_product(self.target, DType.F32)
+        self.dot = self.target.dot_product(DType.F32)
         self.epilogue = Epilogue(self.conv, self.target)
 
     @property

@@ -16,14 +16,15 @@ from functools import partial
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES, dot_product
+from quantglow.backends.llvm.kernels.contraction.channel_order import channel_order
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.depthwise.constants import DepthwisePacker
-from quantglow.backends.llvm.kernels.depthwise.interleaved_rows import interleave
+from quantglow.backends.llvm.kernels.depthwise.interleaved_rows import Stack, interleave
 from quantglow.backends.llvm.kernels.depthwise.plan import (
-    LANE_NBYTES,
     Chunk,
     ColumnTaps,
     cut_channels,
@@ -32,7 +33,6 @@ from quantglow.backends.llvm.kernels.depthwise.plan import (
 )
 from quantglow.backends.llvm.kernels.vector.partial import store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
-from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
@@ -56,7 +56,7 @@ class IntegerDepthwise:
 
     def __post_init__(self) -> None:
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.dot = dot_product(self.target, self.conv.x.type.dtype)
+        self.dot = self.target.dot_product(self.conv.x.type.dtype)
         self.epilogue = Epilogue(self.conv, self.target)
         self.epilogue.check()
         kh, kw = self.conv.w.type.shape[:2]
@@ -66,11 +66,12 @@ class IntegerDepthwise:
         self.rows = plan_rows(self.y.height, self.row_taps, self.conv.strides[0], depth)
         self.uses = self.rows.uses(self.row_taps, self.conv.strides[0])
         taps = ColumnTaps(tuple(self.column_taps), self.conv.strides[1])
-        halves = self.target.vbmi and self.x.itemsize == 1
+        halves = self.target.isa.permutes_bytes and self.x.itemsize == 1
         self.blocks = plan_block(self.rows, taps, self.target.registers, halves=halves)
         self.vectors = self.blocks.vectors
         self.channels = self.vectors * self.dot.lanes
-        self.chunks = cut_channels(self.y.channels, self.channels, LANE_NBYTES // self.x.itemsize)
+        narrowest = self.target.isa.group_nbytes // self.x.itemsize
+        self.chunks = cut_channels(self.y.channels, self.channels, narrowest)
 
     # -- the call
 
@@ -94,8 +95,9 @@ class IntegerDepthwise:
         assert isinstance(w, Constant) and isinstance(b, Constant)
         sums = w.value.astype(np.int64).sum(axis=(0, 1, 2))
         bias = b.value.astype(np.int64) - self.conv.x.type.params.zero_point * sums
+        order = channel_order(self.target.isa, self.vectors, self.vectors)
         packer = DepthwisePacker(
-            self.dot, self.chunks, self.rows, self.row_taps, self.conv.strides[0], self.vectors
+            self.dot, order, self.chunks, self.rows, self.row_taps, self.conv.strides[0]
         )
         return (
             packer.weights(w.value[:, :, 0]),
@@ -286,7 +288,8 @@ class IntegerDepthwise:
         found: list[Value] = []
         for rows in self.rows.stacks:
             loaded = [self.row_bytes(chunk, x, r, column, side) for r in rows]
-            found += interleave(self.b, self.dot, loaded, self.vectors, self.rows.depth, vectors)
+            stack = Stack(loaded, self.vectors, self.rows.depth)
+            found += interleave(self.b, self.target.isa, stack, vectors)
         return found
 
     def row_bytes(self, chunk: Chunk, x: Value, row: int, column: int, side: int) -> Value:

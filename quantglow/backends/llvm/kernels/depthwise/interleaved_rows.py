@@ -2,54 +2,65 @@
 
 A stack of four rows of bytes (two of 16-bit words) becomes vectors whose lanes hold the elements
 of all its rows of one channel, in ``channel_order``.  Rows as wide as a vector are interleaved
-within 128-bit lanes, on every level.  Rows half as wide lie two in a vector and are gathered by
-permutations of bytes across it.
+within the groups that packs interleave, with every instruction set.  Rows half as wide lie two in a
+vector and are gathered by permutations of bytes across it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES, DotProduct
-from quantglow.backends.llvm.kernels.contraction.epilogue import channel_order
-from quantglow.backends.llvm.kernels.depthwise.plan import LANE_NBYTES
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.interface import InstructionSet
+from quantglow.backends.llvm.kernels.contraction.channel_order import channel_order
 
 
-def interleave(
-    b: Builder, dot: DotProduct, rows: list[Value], run: int, depth: int, wanted: Sequence[int]
-) -> list[Value]:
-    """The ``wanted`` of the ``run`` vectors of a stack of up to ``depth`` rows; what stands for
-    rows that are not there is arbitrary."""
-    if run < depth:
-        return [_gathered(b, dot, rows, run, index) for index in wanted]
-    rows = [_as_bytes(b, dot, row, depth) for row in rows]
+@dataclass(frozen=True)
+class Stack:
+    """Up to ``depth`` rows of an input, that fill ``vectors`` vectors when interleaved."""
+
+    rows: Sequence[Value]
+    vectors: int
+    depth: int
+
+
+def interleave(b: Builder, isa: InstructionSet, stack: Stack, wanted: Sequence[int]) -> list[Value]:
+    """The ``wanted`` vectors of a stack; lanes of rows that are not there are arbitrary."""
+    depth = stack.depth
+    if stack.vectors < depth:
+        return [_gathered(b, isa, stack, index) for index in wanted]
+    rows = [_as_bytes(b, isa, row, depth) for row in stack.rows]
     rows += [rows[0]] * (depth - len(rows))
     if depth == 2:
-        return [_zip(b, dot, rows[0], rows[1], 2, half) for half in wanted]
+        return [_zip(b, isa, rows[0], rows[1], 2, half) for half in wanted]
     found: list[Value] = []
     for half in (0, 1):
         vectors = [g for g in (2 * half, 2 * half + 1) if g in wanted]
         if vectors:
-            upper = _zip(b, dot, rows[0], rows[1], 1, half)
-            lower = _zip(b, dot, rows[2], rows[3], 1, half)
-            found += [_zip(b, dot, upper, lower, 2, g % 2) for g in vectors]
+            upper = _zip(b, isa, rows[0], rows[1], 1, half)
+            lower = _zip(b, isa, rows[2], rows[3], 1, half)
+            found += [_zip(b, isa, upper, lower, 2, g % 2) for g in vectors]
     return found
 
 
-def _as_bytes(b: Builder, dot: DotProduct, row: Value, depth: int) -> Value:
-    return row if depth == STEP_NBYTES else b.cast("bitcast", dot.words_kind, row, dot.bytes_kind)
+def _as_bytes(b: Builder, isa: InstructionSet, row: Value, depth: int) -> Value:
+    if depth == STEP_NBYTES:
+        return row
+    nbytes = isa.vector_nbytes
+    return b.cast("bitcast", vector(nbytes // 2, "i16"), row, vector(nbytes, "i8"))
 
 
-def _gathered(b: Builder, dot: DotProduct, rows: list[Value], run: int, index: int) -> Value:
+def _gathered(b: Builder, isa: InstructionSet, stack: Stack, index: int) -> Value:
     """Vector ``index`` of a stack of byte rows of half a vector each."""
-    count = dot.lanes * STEP_NBYTES
+    count, rows = isa.vector_nbytes, stack.rows
     half, whole = vector(count // 2, "i8"), vector(count, "i8")
     padded = [*rows, "poison"]
     pairs = [
         b.shuffle(half, padded[i], padded[i + 1], range(count)) for i in range(0, len(rows), 2)
     ]
-    channels = channel_order(dot.lanes, run, run)[index]
+    channels = channel_order(isa, stack.vectors, stack.vectors)[index]
     order = [
         (count // 2) * (row if row < len(rows) else 0) + int(channel)
         for channel in channels
@@ -58,18 +69,18 @@ def _gathered(b: Builder, dot: DotProduct, rows: list[Value], run: int, index: i
     return b.shuffle(whole, pairs[0], [*pairs, "poison"][1], order)
 
 
-def _zip(b: Builder, dot: DotProduct, x: Value, y: Value, size: int, half: int) -> Value:
-    """Interleave the low (0) or high (1) halves of 128-bit lanes, by ``size`` bytes."""
-    count = dot.lanes * STEP_NBYTES // size
+def _zip(b: Builder, isa: InstructionSet, x: Value, y: Value, size: int, half: int) -> Value:
+    """Interleave the low (0) or high (1) halves of groups, by ``size`` bytes."""
+    whole, count = vector(isa.vector_nbytes, "i8"), isa.vector_nbytes // size
     kind = vector(count, f"i{8 * size}")
     if size > 1:
-        x, y = (b.cast("bitcast", dot.bytes_kind, v, kind) for v in (x, y))
-    per_lane = LANE_NBYTES // size
+        x, y = (b.cast("bitcast", whole, v, kind) for v in (x, y))
+    in_group = isa.group_nbytes // size
     mask = [
-        lane + half * (per_lane // 2) + i + other
-        for lane in range(0, count, per_lane)
-        for i in range(per_lane // 2)
+        lane + half * (in_group // 2) + i + other
+        for lane in range(0, count, in_group)
+        for i in range(in_group // 2)
         for other in (0, count)
     ]
     mixed = b.shuffle(kind, x, y, mask)
-    return b.cast("bitcast", kind, mixed, dot.bytes_kind) if size > 1 else mixed
+    return b.cast("bitcast", kind, mixed, whole) if size > 1 else mixed

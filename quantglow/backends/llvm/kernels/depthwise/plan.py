@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LANE_NBYTES = 16
-"""A 128-bit lane: the narrowest chunk of channels."""
 FREE_REGISTERS = 4
 """Registers left for what is loaded, shuffled and multiplied."""
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.elementwise.quantized import Quantized, fits_int32
 from quantglow.backends.llvm.kernels.elementwise.row_invariants import (
@@ -18,7 +19,6 @@ from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, collapsed, e
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
 from quantglow.backends.llvm.kernels.vector.strided import interleaved, load_kind, store_results
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
 from quantglow.ops import Elementwise
@@ -88,7 +88,7 @@ def _kept_parts(
 
 def _lanes(target: Target, length: int) -> int:
     """float32 lanes; fewer where a whole row is shorter."""
-    if vectors.has_masks(target) and length > 4:
+    if target.isa.has_masks and length > 4:
         return min(target.f32_lanes, max(4, 1 << (length - 1).bit_length()))
     return vectors.narrower(target.f32_lanes, length)
 
@@ -96,7 +96,7 @@ def _lanes(target: Target, length: int) -> int:
 def _unroll(op: Elementwise, planar: bool, target: Target) -> int:
     """Vectors of a step."""
     if planar:
-        mixes = target.vbmi and Quantized.of(op.expression, op.type.dtype) is not None
+        mixes = target.isa.permutes_bytes and Quantized.of(op.expression, op.type.dtype) is not None
         return 4 if mixes else 1
     if op.expression.size() > 2 * SMALL_EXPRESSION:
         return 1
@@ -130,7 +130,7 @@ class _Body:
 
     def __call__(self, pointers: Sequence[Value], group: Sequence[Piece]) -> None:
         if self.planes is not None:
-            if self.target.vbmi and self._is_vector(group):
+            if self.target.isa.permutes_bytes and self._is_vector(group):
                 self._mixed_pixels(pointers, group, self.planes)
                 return
             for piece in vectors.unmasked(group):
@@ -156,7 +156,7 @@ class _Body:
 
     def _octets(self, pointers: Sequence[Value], group: Sequence[Piece]) -> None:
         """Up to four whole pieces, side by side."""
-        packed = vectors.in_order(self.b, self.target, self._packed(pointers, group))
+        packed = vectors.in_order(self.b, self.target.isa, self._packed(pointers, group))
         kind, lanes = vector(self.target.vector_nbytes, "i8"), self.target.f32_lanes
         at = self.b.at(pointers[0], group[0].start)
         for start, count in _STORES[len(group)]:
@@ -231,7 +231,7 @@ class _Body:
 
     def _mixed_place(self, index: int, pixel: int, channel: int, added: int) -> int:
         """Where byte ``index`` of a result lies, when the channel ``added`` joins those before."""
-        place = vectors.packed_place(self.target.f32_lanes, pixel)
+        place = vectors.packed_place(self.target.isa, pixel)
         if channel == added:
             return self.target.vector_nbytes + place
         return place if (channel, added) == (0, 1) else index

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
-from quantglow.backends.llvm.kernels.vector import vectors
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
-from quantglow.backends.llvm.target import Target
 from quantglow.ops.expression import Expr
 from quantglow.types import DType
 
@@ -73,18 +72,18 @@ class Quantized:
         else:
             # Huge and NaN become the least int32, which is right but for huge positive ones.
             steps = scalars.at_most(self.steps, self.high - self.zero_point)
-        return vectors.round_to_int(b, scalars.target, lanes, steps)
+        return scalars.target.isa.round_to_int(b, lanes, steps)
 
     def packed(self, b: Builder, target: Target, values: Sequence[Value]) -> Value:
         """Four vectors of `ints` as one of bytes, in the order of ``vectors.packed_place``."""
         nbytes = target.vector_nbytes
-        words = [vectors.pack_words(b, target, values[i], values[i + 1]) for i in (0, 2)]
+        words = [target.isa.pack_words(b, values[i], values[i + 1]) for i in (0, 2)]
         if self.zero_point:
             kind = vector(nbytes // 2, "i16")
             zero = (kind, splat(kind, str(self.zero_point)))
             name = f"llvm.sadd.sat.v{nbytes // 2}i16"
             words = [b.call(name, kind, (kind, w), zero) for w in words]
-        octets = vectors.pack_word_bytes(b, target, words, self.dtype is DType.I8)
+        octets = target.isa.pack_bytes(b, words[0], words[1], self.dtype is DType.I8)
         return self._bounded(b, nbytes, octets)
 
     def _bounded(self, b: Builder, lanes: int, octets: Value) -> Value:

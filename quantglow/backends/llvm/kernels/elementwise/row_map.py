@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.elementwise.row_values import (
     Invariants,
@@ -23,7 +24,6 @@ from quantglow.backends.llvm.kernels.vector.nest import Axis, broadcast_axes, it
 from quantglow.backends.llvm.kernels.vector.partial import store_partial
 from quantglow.backends.llvm.kernels.vector.strided import store_results
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute
 from quantglow.ops import RowMap
 from quantglow.ops.expression import Expr
@@ -77,7 +77,7 @@ class _Kernel:
     @property
     def together(self) -> int:
         """Rows whose passes alternate: while one waits for its sum, others have work."""
-        return 3 if self.is_short and self.target.registers == 32 else 2
+        return 3 if self.is_short and self.target.registers >= 32 else 2
 
     def text(self, axes: Sequence[Axis]) -> str:
         b = self.b

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
-from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, collapsed
 from quantglow.backends.llvm.kernels.vector.strided import load_strided, store_strided
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.backends.llvm.target import Target
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.ops import Table
@@ -124,72 +123,32 @@ class _VectorLookup(_Lookup):
     def kind(self) -> str:
         return vector(self.lanes, "i8")
 
-    def upper(self, b: Builder, codes: Value) -> Value:
-        """Which codes index the second half of the table."""
-        zero = splat(self.kind, "0")
-        predicate = "sge" if self.op.x.type.dtype is DType.I8 else "slt"
-        return b.compare(predicate, self.kind, codes, zero)
-
 
 @dataclass
-class _Permute(_VectorLookup):
-    """AVX-512 VBMI: two permutations of 128 entries each."""
+class _InRegisters(_VectorLookup):
+    """Look-up by instructions of the target."""
 
-    parts: list[Value] = field(default_factory=list)
+    registers: list[Value] = field(default_factory=list)
 
-    def prepare(self, b: Builder, entries: Value) -> None:
-        self.parts = [b.load(self.kind, b.at(entries, 64 * i)) for i in range(4)]
-
-    def look_up(self, b: Builder, codes: Value) -> Value:
-        name = "llvm.x86.avx512.vpermi2var.qi.512"
-        kind, p = self.kind, self.parts
-        low, high = (
-            b.call(name, kind, (kind, p[i]), (kind, codes), (kind, p[i + 1])) for i in (0, 2)
-        )
-        return b.select(kind, self.upper(b, codes), high, low)
-
-
-@dataclass
-class _Shuffle(_VectorLookup):
-    """AVX2 and AVX-512: byte shuffles in rows of 16 entries.
-
-    A shuffle yields zero for negative indices.  Row k is stored XORed with row k - 1, and indices
-    fall by 16 from row to row: an index contributes until it is negative, and the XOR of what it
-    contributed is its entry.
-    """
-
-    rows: list[Value] = field(default_factory=list)
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = self.target.isa.byte_table
+        assert found is not None
+        self.table = found
+        self.unroll = found.unroll
 
     def entries(self) -> Array | None:
-        halves = self.values.reshape(2, 8, 16)
-        steps = np.concatenate([halves[:, :1], halves[:, 1:] ^ halves[:, :-1]], axis=1)
-        return np.concatenate([steps.reshape(-1), self.values])
+        return self.table.packed(self.values)
 
     def prepare(self, b: Builder, entries: Value) -> None:
-        order = list(range(16)) * (self.lanes // 16)
-        rows = [b.load("<16 x i8>", b.at(entries, 16 * i)) for i in range(16)]
-        self.rows = [b.shuffle("<16 x i8>", row, "poison", order) for row in rows]
+        self.registers = self.table.load(b, entries)
 
     def _plain(self, b: Builder, entries: Value) -> Value:
-        return b.at(entries, 256)
+        return b.at(entries, self.table.entries_at)
 
     def look_up(self, b: Builder, codes: Value) -> Value:
-        kind = self.kind
-        flipped = b.op("xor", kind, codes, splat(kind, "-128"))
         signed = self.op.x.type.dtype is DType.I8
-        low = self._half(b, flipped if signed else codes, self.rows[:8])
-        high = self._half(b, codes if signed else flipped, self.rows[8:])
-        return b.select(kind, self.upper(b, codes), high, low)
-
-    def _half(self, b: Builder, index: Value, rows: Sequence[Value]) -> Value:
-        """Entries of the indices that are not negative."""
-        avx2, avx512 = "llvm.x86.avx2.pshuf.b", "llvm.x86.avx512.pshuf.b.512"
-        name, kind = avx2 if self.lanes == 32 else avx512, self.kind
-        found = b.call(name, kind, (kind, rows[0]), (kind, index))
-        for row in rows[1:]:
-            index = b.op("sub", kind, index, splat(kind, "16"))
-            found = b.op("xor", kind, found, b.call(name, kind, (kind, row), (kind, index)))
-        return found
+        return self.table.look_up(b, self.registers, codes, signed)
 
 
 @dataclass
@@ -220,9 +179,7 @@ def _lookup(op: Table, target: Target, row: Axis) -> _Lookup:
     codes = (np.arange(256) + op.x.type.dtype.limits[0]).astype(np.uint8)
     if np.array_equal(values, codes ^ 0x80):
         return _Flip(op, target, row, values=values)
-    if target.vbmi:
-        return _Permute(op, target, row, values=values)
-    narrow = row.size < target.vector_nbytes and not vectors.has_masks(target)
-    if target.vector_nbytes == 16 or narrow:
+    narrow = row.size < target.vector_nbytes and not target.isa.has_masks
+    if target.isa.byte_table is None or narrow:
         return _Lookup(op, target, row)
-    return _Shuffle(op, target, row, unroll=1, values=values)
+    return _InRegisters(op, target, row, values=values)

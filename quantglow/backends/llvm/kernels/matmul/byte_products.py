@@ -10,23 +10,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Value, splat, vector
-from quantglow.backends.llvm.kernels.contraction.dot import STEP_NBYTES, DotProduct
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.matmul.word_products import PANEL_NBYTES, IntegerProduct
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
-from quantglow.backends.llvm.target import Dot, Target
 from quantglow.lazy import cached_property
 from quantglow.ops import MatMul
 from quantglow.types import DType
 
-_MOST_ROWS = {32: (0, 16, 12, 8, 6), 16: (0, 8, 5, 3, 2)}
-"""By registers, then vectors of a panel: rows of a tile whose sums stay in registers."""
+_MOST_ROWS = {32: (0, 16, 12, 8, 6), 0: (0, 8, 5, 3, 2)}
+"""By the least number of registers, then vectors of a panel: rows of a tile whose sums stay in
+registers."""
 _SIGN = "-128"
 
 
 def multiplies_bytes(op: MatMul, target: Target) -> bool:
     """Whether ``ByteProduct`` computes this product: uint8 by uint8 or int8."""
     x, y = op.x.type.dtype, op.y.type.dtype
-    return target.dot is Dot.VNNI and x is DType.U8 and y in (DType.U8, DType.I8)
+    if x is not DType.U8 or y not in (DType.U8, DType.I8):
+        return False
+    return not target.dot_product(x).widened
 
 
 class ByteProduct(IntegerProduct):
@@ -35,7 +38,7 @@ class ByteProduct(IntegerProduct):
 
     @cached_property
     def dot(self) -> DotProduct:
-        return DotProduct(self.target, "i32")
+        return self.target.dot_product(DType.U8)
 
     @property
     def steps(self) -> int:
@@ -51,7 +54,8 @@ class ByteProduct(IntegerProduct):
 
     @cached_property
     def tile_rows(self) -> int:
-        return min(self.rows, _MOST_ROWS[self.target.registers][self.panel])
+        registers = max(least for least in _MOST_ROWS if least <= self.target.registers)
+        return min(self.rows, _MOST_ROWS[registers][self.panel])
 
     @property
     def x_zero_point(self) -> int:

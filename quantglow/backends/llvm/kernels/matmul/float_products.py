@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.dot import DotProduct
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import View
 from quantglow.lazy import cached_property
 from quantglow.ops import MatMul
+from quantglow.types import DType
 
 
 @dataclass
@@ -35,12 +37,12 @@ class Product:
 
     @cached_property
     def tile_rows(self) -> int:
-        return min(self.rows, 8 if self.target.registers == 32 else 4)
+        return min(self.rows, 8 if self.target.registers >= 32 else 4)
 
     @cached_property
     def panel(self) -> int:
         """Vectors of columns of a panel."""
-        return min(3 if self.target.registers == 32 else 2, -(-self.columns // self.lanes))
+        return min(3 if self.target.registers >= 32 else 2, -(-self.columns // self.lanes))
 
     @cached_property
     def panels(self) -> int:
@@ -124,6 +126,10 @@ class Product:
 class FloatProduct(Product):
     """Sums in float32, fused where the target can."""
 
+    @cached_property
+    def dot(self) -> DotProduct:
+        return self.target.dot_product(DType.F32)
+
     def tile(self, rows: int, out: Value, x: Value, y: Value, valid: Sequence[int]) -> None:
         b, kind = self.b, vector(self.lanes, "float")
         zeros = [(kind, splat(kind, f32(0.0)))] * (rows * len(valid))
@@ -139,15 +145,11 @@ class FloatProduct(Product):
             scalar = b.load("float", b.at(at_x, row * self.strides(self.x)[1]))
             left = b.broadcast(self.lanes, "float", scalar)
             carried = loop.carried[row * len(valid) : (row + 1) * len(valid)]
-            sums += [self.added(s, left, r) for s, r in zip(carried, right, strict=True)]
+            sums += [
+                self.dot.accumulate(b, s, (left,), (r,))
+                for s, r in zip(carried, right, strict=True)
+            ]
         sums = b.end_loop(loop, sums)
         for index, value in enumerate(sums):
             row, position = divmod(index, len(valid))
             self.store(out, row, position, valid[position], value)
-
-    def added(self, total: Value, a: Value, c: Value) -> Value:
-        b, kind = self.b, vector(self.lanes, "float")
-        if self.target.fma:
-            name = f"llvm.fma.v{self.lanes}f32"
-            return b.call(name, kind, (kind, a), (kind, c), (kind, total))
-        return b.op("fadd", kind, total, b.op("fmul", kind, a, c))

@@ -6,11 +6,11 @@ A work item is a panel of columns of one batch.
 from __future__ import annotations
 
 from quantglow.backends.llvm.builder import Builder
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.matmul.byte_products import ByteProduct, multiplies_bytes
 from quantglow.backends.llvm.kernels.matmul.float_products import FloatProduct, Product
 from quantglow.backends.llvm.kernels.matmul.word_products import WordProduct
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute
 from quantglow.ops import MatMul
 

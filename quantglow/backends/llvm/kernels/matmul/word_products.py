@@ -16,11 +16,6 @@ from quantglow.types import DType
 
 PANEL_NBYTES = 256 * 1024
 """The packed panel of an integer product lies on the stack: not more than this."""
-_MADD = {
-    16: "llvm.x86.sse2.pmadd.wd",
-    32: "llvm.x86.avx2.pmadd.wd",
-    64: "llvm.x86.avx512.pmaddw.d.512",
-}
 
 
 class IntegerProduct(Product):
@@ -50,7 +45,7 @@ class WordProduct(IntegerProduct):
     @cached_property
     def panel(self) -> int:
         fitting = PANEL_NBYTES // (self.pairs * self.target.vector_nbytes)
-        widest = 3 if self.target.registers == 32 else 2
+        widest = 3 if self.target.registers >= 32 else 2
         return max(1, min(widest, fitting, -(-self.columns // self.lanes)))
 
     def prepare(self) -> None:
@@ -132,7 +127,7 @@ class WordProduct(IntegerProduct):
             pair = b.load("i32", b.at(at_x, row * self.row_nbytes), align=2)
             left = b.cast("bitcast", kind, b.broadcast(lanes, "i32", pair), words)
             for pairs in right:
-                products = b.call(_MADD[nbytes], kind, (words, left), (words, pairs))
+                products = self.target.isa.word_products(b, left, pairs)
                 sums.append(b.op("add", kind, loop.carried[len(sums)], products))
         sums = b.end_loop(loop, sums)
         for index, total in enumerate(sums):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.fold import Fold, fold_row
@@ -17,7 +18,6 @@ from quantglow.backends.llvm.kernels.vector.strided import (
     store_strided,
 )
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece, pieces
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import View
 from quantglow.lazy import cached_property
 from quantglow.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum

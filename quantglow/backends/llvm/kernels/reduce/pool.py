@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.reduce.pool_tables import OUTSIDE, PoolTables
 from quantglow.backends.llvm.kernels.vector import vectors
@@ -21,7 +22,6 @@ from quantglow.backends.llvm.kernels.vector.strided import (
     store_strided,
 )
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute, View
 from quantglow.lazy import cached_property
 from quantglow.ops import AveragePool, MaxPool
@@ -158,7 +158,7 @@ class _Pool:
 
     def _nest(self, row: Axis) -> Nest:
         lanes = self.lanes
-        if not vectors.has_masks(self.target):
+        if not self.target.isa.has_masks:
             lanes = vectors.narrower(lanes, row.size)
         return Nest((), row, lanes, UNROLL)
 

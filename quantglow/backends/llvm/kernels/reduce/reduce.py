@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from quantglow.backends.llvm.builder import Builder
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.reduce.byte_sums import ByteSums
 from quantglow.backends.llvm.kernels.reduce.middle_axis import ReduceKernel
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute
 from quantglow.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 

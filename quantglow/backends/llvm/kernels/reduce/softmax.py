@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.fold import Fold, fold_row
@@ -18,7 +19,6 @@ from quantglow.backends.llvm.kernels.vector.strided import (
     store_results,
 )
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import Compute, View
 from quantglow.ops import Softmax
 from quantglow.types import Array, DType
@@ -156,7 +156,7 @@ class _Softmax:
 
     def _row(self, pointers: Sequence[Value], strides: tuple[int, ...], body: Body) -> None:
         lanes = self.target.f32_lanes
-        if not vectors.has_masks(self.target):
+        if not self.target.isa.has_masks:
             lanes = vectors.narrower(lanes, self.columns)
         nest = Nest((), Axis(self.columns, strides), lanes, 4)
         emit_row(self.b, self.target, nest, pointers, body)

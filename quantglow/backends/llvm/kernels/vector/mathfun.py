@@ -11,8 +11,8 @@ import struct
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector import rounding, vectors
-from quantglow.backends.llvm.target import Target
 from quantglow.ops.functions import EXP2, LEAST_POWER, LOG2_E, ROUNDING
 
 _LN2_HIGH = 355 / 512

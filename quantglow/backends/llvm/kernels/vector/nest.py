@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import Piece, pieces
-from quantglow.backends.llvm.target import Target
 from quantglow.instr.program import View
 
 ENOUGH_ITEMS = 32

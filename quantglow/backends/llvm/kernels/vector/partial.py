@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantglow.backends.llvm.builder import Builder, Value, vector
-from quantglow.backends.llvm.kernels.vector.vectors import Piece, has_masks, load, store
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernels.vector.vectors import Piece, load, store
 
 ELEMENT_NBYTES = {"i8": 1, "i16": 2, "i32": 4, "float": 4}
 
@@ -15,7 +15,7 @@ def load_partial(
     b: Builder, target: Target, element: str, lanes: int, valid: int, pointer: Value
 ) -> Value:
     """A vector whose first ``valid`` lanes come from memory; no other byte is read."""
-    if valid == lanes or has_masks(target):
+    if valid == lanes or target.isa.has_masks:
         return load(b, element, Piece(0, lanes, valid), pointer)
     result = "poison"
     for start, length in _powers(valid):
@@ -33,7 +33,7 @@ def store_partial(
     bytes it leaves alone, and LLVM 22 turns a truncation under a mask of one lane into a store of
     the whole int32 lane.
     """
-    if valid == lanes or (has_masks(target) and len(list(_powers(valid))) > 2):
+    if valid == lanes or (target.isa.has_masks and len(list(_powers(valid))) > 2):
         store(b, element, Piece(0, lanes, valid), value, pointer)
         return
     kind = vector(lanes, element)

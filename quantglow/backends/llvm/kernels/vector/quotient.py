@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import clip_float, number_or_less, suffix
-from quantglow.backends.llvm.target import Target
 
 SMALLEST, LARGEST = 2.0**-60, 2.0**60
 """Between these no intermediate result overflows, and none that matters loses bits."""
@@ -25,7 +25,7 @@ MOST_STEPS = 2.0**20
 def divides_exactly(target: Target, divisor: float, limits: tuple[float, float]) -> bool:
     """Whether `quotient` is right for a divisor and quotients within ``limits``."""
     inside = all(abs(limit) < MOST_STEPS for limit in limits)
-    return target.fma and SMALLEST <= divisor <= LARGEST and inside
+    return target.isa.has_fma and SMALLEST <= divisor <= LARGEST and inside
 
 
 def quotient(

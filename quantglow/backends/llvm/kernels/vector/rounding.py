@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import absolute, suffix, with_sign_of
-from quantglow.backends.llvm.target import Target
 
 TWO_POW_23 = 8388608.0
 """float32 values at least this large are integers."""
@@ -27,10 +27,10 @@ def ceil(b: Builder, target: Target, lanes: int, value: Value) -> Value:
 
 def _rounded(b: Builder, target: Target, lanes: int, value: Value, how: str) -> Value:
     kind = vector(lanes, "float")
-    if target.vector_nbytes > 16:
+    if target.isa.rounds_floats:
         return b.call(f"llvm.{how}.{suffix(lanes, 'float')}", kind, (kind, value))
-    # SSE2 has no rounding instruction (LLVM would call libm).  Adding 2^23 to |x| < 2^23 leaves
-    # no fraction bits, so the addition itself rounds half to even.
+    # Without an instruction LLVM would call libm.  Adding 2^23 to |x| < 2^23 leaves no fraction
+    # bits, so the addition itself rounds half to even.
     magnitude = absolute(b, lanes, value)
     large = splat(kind, f32(TWO_POW_23))
     nearest = b.op("fsub", kind, b.op("fadd", kind, magnitude, large), large)

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector import mathfun, rounding, trigonometry, vectors
 from quantglow.backends.llvm.kernels.vector.quotient import (
     divides_exactly,
     quotient,
     quotient_at_most,
 )
-from quantglow.backends.llvm.target import Target
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of
 from quantglow.types import DType
@@ -152,7 +152,7 @@ class Scalars:
             ) if _is_integer(low) and _is_integer(high):
                 limits = (float(low.value), float(high.value))
                 clipped = self._clipped(steps, limits)
-                return vectors.round_to_int(self.b, self.target, self.lanes, clipped)
+                return self.target.isa.round_to_int(self.b, self.lanes, clipped)
         return self.b.cast("fptosi", self.kind, self.value(x), vector(self.lanes, "i32"))
 
     def _clipped(self, steps: Expr, limits: tuple[float, float]) -> Value:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.vectors import Piece
-from quantglow.backends.llvm.target import Target
 from quantglow.types import DType
 
 

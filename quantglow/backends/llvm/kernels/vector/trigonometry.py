@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.mathfun import (
     limited,
     literal,
@@ -12,7 +13,6 @@ from quantglow.backends.llvm.kernels.vector.mathfun import (
     polynomial,
     scaled,
 )
-from quantglow.backends.llvm.target import Target
 
 _HALF_PI_HIGH = float.fromhex("0x1.921FB544p0")
 """33 bits of pi / 2, so that its product with a small integer is exact."""

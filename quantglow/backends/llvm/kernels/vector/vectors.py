@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
-from quantglow.backends.llvm.target import Target
+from quantglow.backends.llvm.isa.interface import InstructionSet
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.types import DType
 
 ELEMENTS = {"f32": "float", "i8": "i8", "u8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
@@ -38,7 +39,7 @@ def pieces(target: Target, start: int, stop: int, lanes: int) -> Iterator[Piece]
     while stop - start >= lanes:
         yield Piece(start, lanes, lanes)
         start += lanes
-    if has_masks(target) and stop - start > 1 and not _two_vectors(stop - start):
+    if target.isa.has_masks and stop - start > 1 and not _two_vectors(stop - start):
         yield Piece(start, lanes, stop - start)
         return
     while start < stop:
@@ -69,11 +70,6 @@ def unmasked(group: Sequence[Piece]) -> list[Piece]:
             found.append(replace(piece, start=start, lanes=lanes, active=lanes))
             start += lanes
     return found
-
-
-def has_masks(target: Target) -> bool:
-    """Whether loads and stores of single lanes are cheap (AVX-512)."""
-    return target.vector_nbytes == 64
 
 
 # -- memory
@@ -129,49 +125,29 @@ def narrow(b: Builder, lanes: int, value: Value, element: str) -> Value:
     return b.cast("trunc", vector(lanes, "i32"), value, vector(lanes, element))
 
 
-_PACKS = {
-    16: ("llvm.x86.sse2.packssdw.128", "llvm.x86.sse2.pack{}swb.128"),
-    32: ("llvm.x86.avx2.packssdw", "llvm.x86.avx2.pack{}swb"),
-    64: ("llvm.x86.avx512.packssdw.512", "llvm.x86.avx512.pack{}swb.512"),
-}
-
-
 def pack_bytes(b: Builder, target: Target, values: Sequence[Value], signed: bool) -> Value:
     """Four int32 vectors, saturated to bytes, as one vector of bytes in order."""
-    words = [pack_words(b, target, values[i], values[i + 1]) for i in (0, 2)]
-    return in_order(b, target, pack_word_bytes(b, target, words, signed))
+    isa = target.isa
+    words = [isa.pack_words(b, values[i], values[i + 1]) for i in (0, 2)]
+    return in_order(b, isa, isa.pack_bytes(b, words[0], words[1], signed))
 
 
-def pack_words(b: Builder, target: Target, x: Value, y: Value) -> Value:
-    """Two int32 vectors, saturated to 16 bits, their 128-bit groups in turn."""
-    nbytes = target.vector_nbytes
-    i32, i16 = vector(nbytes // 4, "i32"), vector(nbytes // 2, "i16")
-    return b.call(_PACKS[nbytes][0], i16, (i32, x), (i32, y))
+def packed_place(isa: InstructionSet, index: int) -> int:
+    """The byte where packs leave element ``index`` of four int32 vectors: a group of bytes is made
+    of one group of each vector."""
+    operand, lane = divmod(index, isa.vector_nbytes // 4)
+    in_group = isa.group_nbytes // 4
+    group, within = divmod(lane, in_group)
+    return isa.group_nbytes * group + in_group * operand + within
 
 
-def pack_word_bytes(b: Builder, target: Target, words: Sequence[Value], signed: bool) -> Value:
-    """Two vectors of 16-bit words, saturated to bytes, their 128-bit groups in turn."""
-    nbytes = target.vector_nbytes
-    i16, i8 = vector(nbytes // 2, "i16"), vector(nbytes, "i8")
-    name = _PACKS[nbytes][1].format("s" if signed else "u")
-    return b.call(name, i8, *((i16, value) for value in words))
-
-
-def packed_place(lanes: int, index: int) -> int:
-    """Where packs leave element ``index`` of four vectors of int32 ``lanes``: 128-bit group g
-    holds four bytes of each operand's group g."""
-    operand, lane = divmod(index, lanes)
-    group, within = divmod(lane, 4)
-    return 16 * group + 4 * operand + within
-
-
-def in_order(b: Builder, target: Target, packed: Value) -> Value:
+def in_order(b: Builder, isa: InstructionSet, packed: Value) -> Value:
     """The bytes of four packed vectors, one vector after the other."""
-    nbytes = target.vector_nbytes
-    if nbytes == 16:
+    nbytes = isa.vector_nbytes
+    if nbytes == isa.group_nbytes:
         return packed
     i32, i8 = vector(nbytes // 4, "i32"), vector(nbytes, "i8")
-    order = [packed_place(nbytes // 4, 4 * i) // 4 for i in range(nbytes // 4)]
+    order = [packed_place(isa, 4 * i) // 4 for i in range(nbytes // 4)]
     mixed = b.cast("bitcast", i8, packed, i32)
     return b.cast("bitcast", i32, b.shuffle(i32, mixed, "poison", order), i8)
 
@@ -222,26 +198,6 @@ def number_or_less(b: Builder, lanes: int, value: Value, high: float) -> Value:
     return b.select(kind, b.compare("ogt", kind, value, limit), limit, value)
 
 
-_ROUNDS = {
-    4: "llvm.x86.sse2.cvtps2dq",
-    8: "llvm.x86.avx.cvt.ps2dq.256",
-    16: "llvm.x86.avx512.mask.cvtps2dq.512",
-}
-
-
-def round_to_int(b: Builder, target: Target, lanes: int, value: Value) -> Value:
-    """float32 within the int32 range, rounded half to even, as int32 lanes."""
-    del target
-    if lanes == 1:
-        four = b.emit(f"insertelement <4 x float> zeroinitializer, float {value}, i32 0")
-        return b.call("llvm.x86.sse.cvtss2si", "i32", ("<4 x float>", four))
-    source, result = vector(lanes, "float"), vector(lanes, "i32")
-    arguments = [(source, value)]
-    if lanes == 16:
-        arguments += [(result, "zeroinitializer"), ("i16", "-1"), ("i32", "4")]
-    return b.call(_ROUNDS[lanes], result, *arguments)
-
-
 def quantize_steps(
     b: Builder, target: Target, lanes: int, steps: Value, low: int, high: int, zero_point: int
 ) -> Value:
@@ -251,7 +207,7 @@ def quantize_steps(
     huge values within what the conversion can represent.
     """
     clipped = clip_float(b, lanes, steps, low - zero_point, high - zero_point)
-    return add_constant(b, lanes, round_to_int(b, target, lanes, clipped), zero_point)
+    return add_constant(b, lanes, target.isa.round_to_int(b, lanes, clipped), zero_point)
 
 
 def bits(b: Builder, lanes: int, value: Value) -> Value:

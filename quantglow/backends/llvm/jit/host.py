@@ -14,9 +14,9 @@ from pathlib import Path
 
 import llvmlite
 
+from quantglow.backends.llvm.isa.target import Host
 from quantglow.backends.llvm.jit.cache import cache_folder, unused
 from quantglow.backends.llvm.jit.private_folder import PrivateFolder
-from quantglow.backends.llvm.target import Host
 
 SUFFIX = ".json"
 CPUINFO = Path("/proc/cpuinfo")

@@ -19,9 +19,9 @@ _TILE_DATA = 18
 def tile_refusal() -> str:
     """Why this process may not use tiles, empty if it may; asks once."""
     if sys.platform != "linux":
-        return f"unknown on {sys.platform}"
+        return f"nobody knows how to ask for AMX tiles on {sys.platform}"
     error = request_tiles()
-    return os.strerror(error) if error else ""
+    return f"Linux refuses AMX tiles to this process ({os.strerror(error)})" if error else ""
 
 
 def request_tiles() -> int:

@@ -1,0 +1,241 @@
+"""Dot products: one step of a contraction.
+
+A step takes four bytes of an activation row (four bytes, two int16, or one float32) and adds their
+product with packed weights to vectors of int32 (float32) lanes, one lane for each output channel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.costs import StepCost
+from quantglow.lazy import cached_property
+from quantglow.types import Array
+
+STEP_NBYTES = 4
+"""Bytes of an activation row that one step takes."""
+
+
+class WordArithmetic(Protocol):
+    """The operations of an instruction set that dot products are made of."""
+
+    @property
+    def vector_nbytes(self) -> int: ...
+
+    @property
+    def has_fma(self) -> bool: ...
+
+    def word_products(self, b: Builder, x: Value, y: Value) -> Value: ...
+
+    def keep(self, b: Builder, kind: str, value: Value) -> Value: ...
+
+
+@dataclass(frozen=True)
+class DotProduct(ABC):
+    """The arithmetic of a step for one type of activations."""
+
+    isa: WordArithmetic
+    cost: StepCost
+
+    @property
+    def element(self) -> str:
+        """The LLVM type of a lane of sums."""
+        return "i32"
+
+    @property
+    def is_float(self) -> bool:
+        return False
+
+    @property
+    def widened(self) -> bool:
+        """Whether weights are packed as 16-bit words, even and odd bytes apart."""
+        return False
+
+    @property
+    def weights_dtype(self) -> np.dtype[Any]:
+        """Element type of weights in the order of steps, before ``pack``."""
+        return np.dtype(np.int8)
+
+    @cached_property
+    def lanes(self) -> int:
+        """Sums in a vector."""
+        return self.isa.vector_nbytes // 4
+
+    @cached_property
+    def kind(self) -> str:
+        """The LLVM type of a vector of sums."""
+        return vector(self.lanes, self.element)
+
+    @cached_property
+    def bytes_kind(self) -> str:
+        return vector(self.lanes * 4, "i8")
+
+    @cached_property
+    def words_kind(self) -> str:
+        return vector(self.lanes * 2, "i16")
+
+    @property
+    def operand_kind(self) -> str:
+        """The LLVM type of each part of an operand."""
+        return self.bytes_kind
+
+    @property
+    def weight_nbytes(self) -> int:
+        """Packed weight bytes for one step of one vector."""
+        return self.isa.vector_nbytes
+
+    def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
+        """Four bytes at ``row`` in every lane, ready for ``accumulate``."""
+        lanes = vector(self.lanes, "i32")
+        copies = b.broadcast(self.lanes, "i32", b.load("i32", row))
+        return self.operand_of(b, b.cast("bitcast", lanes, copies, self.bytes_kind))
+
+    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+        """The operand made of a byte vector (four bytes for each lane)."""
+        return (quads,)
+
+    def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
+        """Packed weights of one step of one vector."""
+        return (b.load(self.bytes_kind, b.at(pointer, offset), align=4),)
+
+    @abstractmethod
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        """``sums + operand . weights``"""
+
+    def pack(self, quads: Array) -> Array:
+        """Weights [..., lanes, elements of a step], of ``weights_dtype``, as kernels read them."""
+        return np.ascontiguousarray(quads)
+
+
+@dataclass(frozen=True)
+class FloatDot(DotProduct):
+    """One float32 product, fused with the addition where the instruction set can."""
+
+    @property
+    def element(self) -> str:
+        return "float"
+
+    @property
+    def is_float(self) -> bool:
+        return True
+
+    @property
+    def weights_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.float32)
+
+    @property
+    def operand_kind(self) -> str:
+        return self.kind
+
+    def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
+        return (b.broadcast(self.lanes, "float", b.load("float", row)),)
+
+    def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
+        return (b.load(self.kind, b.at(pointer, offset), align=4),)
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        kind, x, w = self.kind, operand[0], weights[0]
+        if not self.isa.has_fma:
+            return b.op("fadd", kind, sums, b.op("fmul", kind, x, w))
+        return b.call(f"llvm.fma.v{self.lanes}f32", kind, (kind, x), (kind, w), (kind, sums))
+
+
+@dataclass(frozen=True)
+class WidenedDot(DotProduct):
+    """Four byte products by way of 16 bits: exact wherever pairs of words can be multiplied.
+
+    Activations are signed or unsigned bytes; even and odd ones are widened apart, and so are
+    weights when they are packed.
+    """
+
+    signed: bool
+
+    @property
+    def widened(self) -> bool:
+        return True
+
+    @property
+    def operand_kind(self) -> str:
+        return self.words_kind
+
+    @property
+    def weight_nbytes(self) -> int:
+        return 2 * self.isa.vector_nbytes
+
+    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+        kind = self.words_kind
+        words = b.cast("bitcast", self.bytes_kind, quads, kind)
+        if not self.signed:
+            even = b.op("and", kind, words, "splat (i16 255)")
+            return even, b.op("lshr", kind, words, "splat (i16 8)")
+        raised = b.op("shl", kind, words, "splat (i16 8)")
+        even = b.op("ashr", kind, raised, "splat (i16 8)")
+        return even, b.op("ashr", kind, words, "splat (i16 8)")
+
+    def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
+        half = self.isa.vector_nbytes
+        return tuple(
+            b.load(self.words_kind, b.at(pointer, offset + i * half), align=4) for i in (0, 1)
+        )
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        for x, w in zip(operand, weights, strict=True):
+            products = self.isa.word_products(b, x, w)
+            sums = self.isa.keep(b, self.kind, b.op("add", self.kind, sums, products))
+        return sums
+
+    def pack(self, quads: Array) -> Array:
+        wide = quads.astype(np.int16)
+        halves = np.stack([wide[..., 0::2], wide[..., 1::2]], axis=-3)
+        return np.ascontiguousarray(halves)
+
+
+@dataclass(frozen=True)
+class WordDot(DotProduct):
+    """Two int16 activations times two weights, widened to int16 when they are packed.
+
+    No sum of two products with an int8 leaves 32 bits: ``2 * 32768 * 128 = 2**23``.
+    """
+
+    @property
+    def weights_dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.int16)
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        return self.added(b, sums, *self.words(b, operand, weights))
+
+    def words(
+        self, b: Builder, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> tuple[Value, Value]:
+        """Operand and weights as vectors of words."""
+        x, w = (
+            b.cast("bitcast", self.bytes_kind, v[0], self.words_kind) for v in (operand, weights)
+        )
+        return x, w
+
+    def added(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+        """``sums`` plus the products of words, pair by pair."""
+        products = self.isa.word_products(b, x, w)
+        return self.isa.keep(b, self.kind, b.op("add", self.kind, sums, products))
+
+
+@dataclass(frozen=True)
+class PairDot(DotProduct):
+    """Four byte products of which two are summed in 16 bits: right where the weights fit."""
+
+    @abstractmethod
+    def fits(self, quads: Array) -> Array:
+        """bool [...]: whether no activations make a pair of int8 weights [..., 4] leave 16 bits."""

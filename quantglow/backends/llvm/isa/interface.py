@@ -1,0 +1,233 @@
+"""The interface of an instruction set: the operations whose instructions differ.
+
+Kernels are written against it.  They read widths, numbers of registers and capabilities here and
+ask for operations by what they compute; no kernel knows a processor.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.backends.llvm.isa.costs import Core
+from quantglow.backends.llvm.isa.dot import DotProduct, PairDot
+from quantglow.types import Array, DType
+
+
+class ByteTable(Protocol):
+    """Look-up of bytes in a table of 256 entries that stays in registers."""
+
+    @property
+    def unroll(self) -> int:
+        """Vectors whose look-ups are interleaved."""
+
+    @property
+    def entries_at(self) -> int:
+        """Offset of the plain table within ``packed``, in bytes."""
+
+    def packed(self, values: Array) -> Array:
+        """The constant that a kernel loads, for the uint8 table ``values``."""
+
+    def load(self, b: Builder, entries: Value) -> list[Value]:
+        """The registers that hold the table, from the address of ``packed``."""
+
+    def look_up(self, b: Builder, table: Sequence[Value], codes: Value, signed: bool) -> Value:
+        """A vector of entries for a vector of codes, in [0, 255] or (``signed``) [-128, 127]."""
+
+
+class MatrixTiles(Protocol):
+    """Registers that hold matrices of bytes, and their product added to a matrix of int32."""
+
+    @property
+    def registers(self) -> int:
+        """Number of matrix registers."""
+
+    @property
+    def rows(self) -> int:
+        """Maximum number of rows of a register."""
+
+    @property
+    def row_nbytes(self) -> int:
+        """Maximum number of bytes of a row."""
+
+    def configuration(self, sizes: Sequence[tuple[int, int]]) -> Array:
+        """The constant that gives each register its (rows, bytes of a row); uint8."""
+
+    def configure(self, b: Builder, pointer: Value) -> None:
+        """Set all sizes from the address of a ``configuration``."""
+
+    def release(self, b: Builder) -> None:
+        """Give the registers back to the system."""
+
+    def zero(self, b: Builder, register: int) -> None:
+        """Clear a register."""
+
+    def load(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+        """Load rows that lie ``pitch`` bytes apart."""
+
+    def store(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+        """Store rows ``pitch`` bytes apart."""
+
+    def multiply(self, b: Builder, sums: int, x: int, w: int) -> None:
+        """Add to ``sums`` [rows, columns] the product of uint8 ``x`` [rows, depth] with int8 ``w``
+        [depth / 4, columns, 4]; int32, which wraps around."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """How threads wait for each other, as LLVM IR.
+
+    ``pause``         instruction for loops that wait for another processor, or nothing
+    ``sleep``         instructions that suspend the thread while the 32-bit word at ``%pool`` is
+                      the low half of ``%seen``; they may return early
+    ``wake``          instructions that wake all such threads
+    ``clock``         call that reads a steady clock, as i64
+    ``hertz``         ticks of that clock in a second
+    ``declarations``  functions that these use
+    """
+
+    pause: str
+    sleep: str
+    wake: str
+    clock: str
+    hertz: float
+    declarations: str
+
+
+FUTEX_SLEEP = """%low = trunc i64 %seen to i32
+  %w = call i64 (i64, ...) @syscall(i64 {number}, ptr %pool, i32 128, i32 %low, ptr null)"""
+FUTEX_WAKE = "%w = call i64 (i64, ...) @syscall(i64 {number}, ptr %pool, i32 129, i32 2147483647)"
+
+
+def futex_waiting(number: int, pause: str, clock: str, hertz: float, declarations: str) -> Waiting:
+    """Waiting by Linux's futex, whose system call has this ``number``."""
+    sleep, wake = (text.format(number=number) for text in (FUTEX_SLEEP, FUTEX_WAKE))
+    syscall = "declare i64 @syscall(i64, ...)\n"
+    return Waiting(pause, sleep, wake, clock, hertz, declarations + syscall)
+
+
+class Linking(Protocol):
+    """How ELF objects of a processor are made executable."""
+
+    @property
+    def machine(self) -> int:
+        """The number of the processor in ELF headers."""
+
+    def is_call(self, kind: int) -> bool:
+        """Whether a relocation is that of a call, which may go by way of a stub."""
+
+    def patch(self, data: bytearray, at: int, kind: int, target: int) -> bool:
+        """Make the code at ``at`` reach ``target``, both offsets in ``data``; False where the
+        relocation is of a kind that kernels have not."""
+
+    def stub(self, address: int) -> bytes:
+        """Code that continues at an address anywhere."""
+
+
+@dataclass(frozen=True)
+class InstructionSet(ABC):
+    """The operations of one instruction set.
+
+    ``vector_nbytes``  bytes of a vector register
+    ``registers``      number of vector registers
+    ``unsigned_activations``  whether int8 activations are best stored as uint8 (plus 128)
+    ``has_fma``        whether float32 multiply-add with one rounding is an instruction
+    ``has_masks``      whether loads and stores of single lanes are cheap
+    ``permutes_bytes``  whether any permutation of the bytes of two vectors is one instruction
+    ``rounds_floats``  whether rint, floor and ceil of any float32 are instructions
+    """
+
+    vector_nbytes: int
+    registers: int
+    unsigned_activations: bool
+    has_fma: bool = False
+    has_masks: bool = False
+    permutes_bytes: bool = False
+    rounds_floats: bool = False
+
+    # -- products
+
+    @abstractmethod
+    def dot_product(self, x: DType, core: Core) -> DotProduct:
+        """The dot product of rows of ``x`` with float32 or int8 weights.
+
+        Raises ``BackendError`` for element types that are not multiplied.
+        """
+
+    def pair_product(self, core: Core) -> PairDot | None:
+        """A faster dot product of bytes for some weights; None if there is none."""
+        return None
+
+    @abstractmethod
+    def word_products(self, b: Builder, x: Value, y: Value) -> Value:
+        """int32 lanes ``x[2i] * y[2i] + x[2i + 1] * y[2i + 1]`` of vectors of int16."""
+
+    def keep(self, b: Builder, kind: str, value: Value) -> Value:
+        """The same value; between additions, where LLVM would reorder a sum and spill."""
+        return value
+
+    @property
+    def tiles(self) -> MatrixTiles | None:
+        """Matrix registers; None if there are none."""
+        return None
+
+    # -- results
+
+    @property
+    def group_nbytes(self) -> int:
+        """Packs interleave groups of so many bytes of their operands."""
+        return 16
+
+    @abstractmethod
+    def pack_words(self, b: Builder, x: Value, y: Value) -> Value:
+        """Two vectors of int32 saturated to int16 in one vector: a group of ``x``, a group of
+        ``y``, and so on."""
+
+    @abstractmethod
+    def pack_bytes(self, b: Builder, x: Value, y: Value, signed: bool) -> Value:
+        """Two vectors of int16 saturated to int8 or uint8 in one vector, their groups in turn."""
+
+    @abstractmethod
+    def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
+        """float32 rounded half to even, as int32, for any power of two of ``lanes``.
+
+        NaN and what lies below the range of int32 give its minimum.  What lies above gives the
+        minimum or a number of at least 2**30, so callers limit it before.
+        """
+
+    def nearest_within(self, b: Builder, values: Value, bound: Value) -> Value | None:
+        """A vector of float32 limited to ``[-bound, bound]``, NaN as ``bound`` or ``-bound``; None
+        if that is no instruction."""
+        return None
+
+    # -- look-up
+
+    @property
+    def byte_table(self) -> ByteTable | None:
+        """Look-up in registers; None where each element takes a load of its own."""
+        return None
+
+    # -- measuring
+
+    @abstractmethod
+    def unknown(self, b: Builder, kind: str, value: Value) -> Value:
+        """The same vector, unknown to LLVM: work on it is done every time."""
+
+    @abstractmethod
+    def use(self, b: Builder, kind: str, value: Value) -> None:
+        """Keep LLVM from dropping a vector that nobody reads."""
+
+    # -- system
+
+    @property
+    @abstractmethod
+    def waiting(self) -> Waiting:
+        """How threads wait for each other."""
+
+    @property
+    def linking(self) -> Linking | None:
+        """How objects are linked; None where LLVM's own linker does it."""
+        return None

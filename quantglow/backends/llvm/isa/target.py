@@ -1,0 +1,125 @@
+"""Targets as data: LLVM's names of a processor, its instruction set, and the costs of its core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.isa.costs import Core
+from quantglow.backends.llvm.isa.dot import DotProduct
+from quantglow.backends.llvm.isa.interface import InstructionSet
+from quantglow.concise import Concise
+from quantglow.types import DType
+
+SETTINGS = {"opt": 3, "reloc": "pic", "codemodel": "small"}
+"""Settings of code generation: code may lie anywhere and reaches its constants directly."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """The processor of this machine in LLVM's words: triple, processor name, and features as
+    ``+avx2,-amx-tile``."""
+
+    triple: str
+    cpu: str
+    features: str
+
+    def has(self, feature: str) -> bool:
+        """Whether the processor has a feature."""
+        return f"+{feature}" in self.features.split(",")
+
+
+@dataclass(frozen=True, repr=False)
+class Target(Concise):
+    """A processor to generate code for."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: str
+    isa: InstructionSet
+    core: Core = Core()
+
+    def __hash__(self) -> int:
+        """Hash of the name: each call of a program looks for its run-time system by target."""
+        return hash(self.name)
+
+    @property
+    def key(self) -> str:
+        """All that code generation depends on, as text."""
+        return repr((self.name, self.triple, self.cpu, self.features, self.isa, self.core))
+
+    @property
+    def vector_nbytes(self) -> int:
+        """Bytes of a vector register."""
+        return self.isa.vector_nbytes
+
+    @property
+    def f32_lanes(self) -> int:
+        """float32 or int32 elements of a vector."""
+        return self.isa.vector_nbytes // 4
+
+    @property
+    def registers(self) -> int:
+        """Number of vector registers."""
+        return self.isa.registers
+
+    def dot_product(self, x: DType) -> DotProduct:
+        """The dot product of rows of ``x`` (float32, int16 or bytes) with float32 or int8 weights.
+
+        Raises ``BackendError`` for element types that the instruction set does not multiply.
+        """
+        return self.isa.dot_product(x, self.core)
+
+
+def never_refused() -> str:
+    """The permission of levels that need none from the operating system."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Level:
+    """An instruction set with the features that processors need to run its code.
+
+    ``refusal``: why the operating system refuses it to this process, empty if it does not; asked
+    only where the processor has all features.
+    """
+
+    name: str
+    cpu: str
+    features: str
+    isa: InstructionSet
+    needs: tuple[str, ...] = ()
+    refusal: Callable[[], str] = never_refused
+
+
+@dataclass(frozen=True)
+class Family:
+    """The levels of one processor architecture, best first; each runs on every processor of a
+    better one.
+
+    ``triple``: LLVM's triple for code that need not run here; empty: that of this machine.
+    ``tuned``: a level's target with everything that is known of this processor.
+    """
+
+    triple: str
+    levels: tuple[Level, ...]
+    tuned: Callable[[Level, Host], Target]
+
+    def obstacle(self, level: Level, host: Host) -> str:
+        """Why code of a level cannot run on ``host``, empty if it can."""
+        if not host.triple.startswith(self.architecture):
+            return f"this processor is {host.triple}"
+        missing = [name for name in level.needs if not host.has(name)]
+        if missing:
+            return f"this processor lacks {', '.join(missing)}"
+        return level.refusal()
+
+    @property
+    def architecture(self) -> str:
+        """The first part of the triples of all processors of the family."""
+        return self.triple.partition("-")[0]
+
+    def target(self, level: Level, triple: str) -> Target:
+        """A level as data, of no particular processor."""
+        return Target(level.name, triple, level.cpu, level.features, level.isa)

@@ -1,0 +1,53 @@
+"""AMX: eight registers of 16 rows of 64 bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value
+from quantglow.types import Array
+
+CONFIG_NBYTES, WIDTHS_AT, HEIGHTS_AT = 64, 16, 48
+"""Operand of ``ldtilecfg`` (palette 1): 16-bit widths in bytes, 8-bit numbers of rows."""
+
+
+@dataclass(frozen=True)
+class AmxTiles:
+    """The tile registers of AMX-INT8."""
+
+    registers: int = 8
+    rows: int = 16
+    row_nbytes: int = 64
+
+    def configuration(self, sizes: Sequence[tuple[int, int]]) -> Array:
+        found = np.zeros(CONFIG_NBYTES, np.uint8)
+        found[0] = 1
+        widths = found[WIDTHS_AT : WIDTHS_AT + 2 * self.registers].view("<u2")
+        heights = found[HEIGHTS_AT : HEIGHTS_AT + self.registers]
+        heights[:], widths[:] = np.transpose(sizes)
+        return found
+
+    def configure(self, b: Builder, pointer: Value) -> None:
+        b.call("llvm.x86.ldtilecfg", "void", ("ptr", pointer))
+
+    def release(self, b: Builder) -> None:
+        b.call("llvm.x86.tilerelease", "void")
+
+    def zero(self, b: Builder, register: int) -> None:
+        b.call("llvm.x86.tilezero", "void", ("i8", str(register)))
+
+    def load(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+        self._move(b, "tileloadd64", register, pointer, pitch)
+
+    def store(self, b: Builder, register: int, pointer: Value, pitch: int) -> None:
+        self._move(b, "tilestored64", register, pointer, pitch)
+
+    def _move(self, b: Builder, name: str, register: int, pointer: Value, pitch: int) -> None:
+        arguments = (("i8", str(register)), ("ptr", pointer), ("i64", str(pitch)))
+        b.call(f"llvm.x86.{name}", "void", *arguments)
+
+    def multiply(self, b: Builder, sums: int, x: int, w: int) -> None:
+        b.call("llvm.x86.tdpbusd", "void", *(("i8", str(r)) for r in (sums, x, w)))

@@ -1,0 +1,65 @@
+"""The registry of targets: every instruction set, and which of their levels run on this machine."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from quantglow.backends.llvm.isa import portable
+from quantglow.backends.llvm.isa.target import Family, Level, Target
+from quantglow.backends.llvm.isa.x86 import levels as x86
+from quantglow.backends.llvm.jit.host import host
+from quantglow.errors import BackendError
+
+FAMILIES: tuple[Family, ...] = (x86.FAMILY, portable.FAMILY)
+"""Instruction sets in the order in which ``native`` tries them; ``portable`` runs everywhere."""
+
+_LEVELS: dict[str, tuple[Family, Level]] = {
+    level.name: (family, level) for family in FAMILIES for level in family.levels
+}
+
+LEVELS: tuple[str, ...] = tuple(_LEVELS)
+"""Names of all levels, best first."""
+
+
+def runs_here(level: str) -> bool:
+    """Whether code of a level can run on this processor, in this process."""
+    family, found = _LEVELS[level]
+    return not family.obstacle(found, host())
+
+
+@cache
+def resolve(name: str) -> Target:
+    """The target called ``native`` or one of ``LEVELS``, whose code can run in this process.
+
+    Raises ``BackendError`` for unknown names and for levels that do not run here.
+    """
+    if name == "native":
+        return _native()
+    family, level = _level(name)
+    if obstacle := family.obstacle(level, host()):
+        raise BackendError(
+            f"target {name!r} does not run here: {obstacle}. Remedy: target='native'"
+        )
+    return level_target(name)
+
+
+def level_target(name: str) -> Target:
+    """A level as data, to generate code that need not run here.  Raises ``BackendError``."""
+    family, level = _level(name)
+    return family.target(level, family.triple or host().triple)
+
+
+def _level(name: str) -> tuple[Family, Level]:
+    if name not in _LEVELS:
+        raise BackendError(
+            f"unknown target {name!r}; choose 'native' or one of {', '.join(LEVELS)}"
+        )
+    return _LEVELS[name]
+
+
+def _native() -> Target:
+    """The best level that runs here, made for exactly this processor."""
+    this = host()
+    name = next(name for name in LEVELS if runs_here(name))
+    family, level = _LEVELS[name]
+    return family.tuned(level, this)

@@ -1,0 +1,125 @@
+"""Each processor is known in one place, and each instruction set keeps the interface's promises."""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from quantglow.backends.llvm import targets
+from quantglow.backends.llvm.builder import Builder, vector
+from quantglow.backends.llvm.isa.target import Host, Target
+from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.kernels import emit
+from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
+from quantglow.graph.graph import Graph
+from quantglow.instr.program import Compute
+from quantglow.types import Array
+from tests.matrix.harness import planned
+from tests.mixed_graphs import mixed_graphs
+
+LLVM = Path(__file__).resolve().parents[3] / "quantglow" / "backends" / "llvm"
+FILES = sorted(LLVM.rglob("*.py"))
+REGISTRY = "targets.py"
+PROCESSORS = re.compile(r"llvm\.(x86|aarch64|arm|riscv|wasm)\b|vrangeps|asm sideeffect")
+HERE = tuple(name for name in LEVELS if runs_here(name))
+
+
+def place(path: Path) -> str:
+    return path.relative_to(LLVM).as_posix()
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Modules of this backend that a file imports, as paths from its folder."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if name.startswith("quantglow.backends.llvm."):
+                    yield name.removeprefix("quantglow.backends.llvm.").replace(".", "/")
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_only_instruction_sets_name_instructions(path: Path) -> None:
+    assert place(path).startswith("isa/") or not PROCESSORS.search(path.read_text())
+
+
+@pytest.mark.parametrize("path", FILES, ids=place)
+def test_only_the_registry_imports_an_instruction_set(path: Path) -> None:
+    own = re.match(r"isa/(x86|portable)", place(path))
+    sets = {name for name in imported(path) if re.match(r"isa/(x86|portable)", name)}
+    assert place(path) == REGISTRY or own or not sets
+
+
+@pytest.mark.parametrize("path", sorted((LLVM / "isa").rglob("*.py")), ids=place)
+def test_instruction_sets_know_nothing_of_kernels_and_loading(path: Path) -> None:
+    assert not [name for name in imported(path) if not name.startswith(("isa/", "builder"))]
+
+
+@settings(max_examples=15, deadline=None)
+@given(mixed_graphs())
+def test_portable_code_uses_no_intrinsic_of_a_processor(graph: Graph) -> None:
+    program, _ = planned(graph, unsigned=False)
+    steps = [step for step in program.instructions if isinstance(step, Compute)]
+    texts = [emit(step, level_target("portable")).ir for step in steps]
+    assert not [text for text in texts if PROCESSORS.search(text)]
+
+
+@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "riscv64-unknown-linux-gnu"])
+def test_other_processors_run_portable_code(triple: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "host", lambda: Host(triple, "generic", "+fp-armv8"))
+    found = resolve.__wrapped__("native")
+    assert (found.name, found.triple) == ("portable", triple)
+
+
+# -- the promises
+
+
+def rounded(target: Target, lanes: int, values: Array) -> Array:
+    """``round_to_int`` of values, ``lanes`` at a time."""
+    b = Builder()
+    out, x = b.kernel(2)
+    with b.loop("%begin", "%end", lanes) as index:
+        offset = b.mul(index, 4)
+        loaded = b.load(vector(lanes, "float"), b.at(x, offset))
+        b.store(vector(lanes, "i32"), target.isa.round_to_int(b, lanes, loaded), b.at(out, offset))
+    found = np.zeros(values.size, np.int32)
+    pointers = np.array([found.ctypes.data, values.ctypes.data], np.uint64)
+    (address,) = addresses(target, [b.finish()])
+    entry = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(address)
+    entry(pointers.ctypes.data, 0, values.size)
+    return found
+
+
+def vector_sizes(level: str) -> list[int]:
+    most = level_target(level).f32_lanes
+    return [lanes for lanes in (1, 4, 8, 16) if lanes <= most]
+
+
+SIZES = [(level, lanes) for level in HERE for lanes in vector_sizes(level)]
+
+
+@pytest.mark.parametrize(("level", "lanes"), SIZES)
+def test_halves_are_rounded_to_even(level: str, lanes: int) -> None:
+    rng = np.random.default_rng(0)
+    halves = np.arange(-64, 64, dtype=np.float32) / 2
+    large = rng.uniform(-(2.0**31), 2.0**31 - 128, 512)
+    values = np.concatenate([halves, np.nextafter(halves, np.float32(9)), large], dtype=np.float32)
+    found = rounded(resolve(level), lanes, values)
+    np.testing.assert_array_equal(found, np.rint(values.astype(np.float64)).astype(np.int32))
+
+
+@pytest.mark.parametrize(("level", "lanes"), SIZES)
+def test_numbers_that_int32_does_not_hold_keep_the_promise(level: str, lanes: int) -> None:
+    below = np.array([-(2.0**31), -3e9, -np.inf, np.nan] * 4, np.float32)
+    above = np.array([2.0**31, 3e9, 1e38, np.inf] * 4, np.float32)
+    least = np.iinfo(np.int32).min
+    assert (rounded(resolve(level), lanes, below) == least).all()
+    found = rounded(resolve(level), lanes, above)
+    assert ((found == least) | (found >= 2**30)).all()
