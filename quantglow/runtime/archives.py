@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import itertools
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
+from quantglow.runtime.members import content_of
+from quantglow.runtime.stored_arrays import PACKED, Forms, from_npy, member_of
 from quantglow.types import Array
 
 FORMAT = "quantglow-model"
-VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION, SHARED_VERSION = 1, 2, 3, 4, 5
+VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
+SHARED_VERSION, PACKED_VERSION = 5, 6
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 TAIL, TAIL_TEXT = "tail.onnx", "tail.json"
 MAX_TEXT_NBYTES = 256 << 20
 """Longer texts are refused unread."""
-
-
-def number_of(array: Array, stored: dict[bytes, int]) -> int:
-    """The number of an array among those that are stored; it is added if it is new."""
-    return stored.setdefault(npy(array), len(stored))
 
 
 def groups_in(manifest: Mapping[str, Any]) -> list[list[str]]:
@@ -51,30 +45,14 @@ def scales_in(manifest: Mapping[str, Any]) -> list[int]:
     return list(map(int, manifest["scales"])) if manifest["version"] >= SHARED_VERSION else []
 
 
+def forms_in(manifest: Mapping[str, Any]) -> Forms:
+    """How its arrays are written.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+    return Forms.of(manifest) if manifest["version"] >= PACKED_VERSION else Forms()
+
+
 def array_numbers(manifest: Mapping[str, Any]) -> set[int]:
     """The numbers of all arrays."""
     return {*itertools.chain.from_iterable(numbers_in(manifest)), *scales_in(manifest)}
-
-
-def check_members(archive: zipfile.ZipFile) -> None:
-    """Raise ``ValueError`` on members that are compressed, encrypted, there twice, or that share
-    bytes of the file: what is read is no more than what is stored.
-    """
-    names = [info.filename for info in archive.infolist()]
-    if len(set(names)) != len(names):
-        raise ValueError("a member occurs twice")
-    for info in archive.infolist():
-        stored = info.compress_type == zipfile.ZIP_STORED and info.compress_size == info.file_size
-        if not stored or info.flag_bits & 1:
-            raise ValueError(f"member {info.filename!r} is compressed or encrypted")
-    if sum(info.file_size for info in archive.infolist()) > nbytes_of(archive):
-        raise ValueError("members overlap")
-
-
-def nbytes_of(archive: zipfile.ZipFile) -> int:
-    """The size of the file."""
-    assert archive.fp is not None, "the archive is open"
-    return archive.fp.seek(0, os.SEEK_END)
 
 
 def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
@@ -85,12 +63,13 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     if manifest["format"] != FORMAT or manifest["version"] not in (
         version_of(members),
         SHARED_VERSION,
+        PACKED_VERSION,
     ):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != digest_of(manifest):
         raise ValueError("the checksum of the manifest does not fit its content")
     expected = {REPORT, *map(case_member, range(len(groups_in(manifest))))}
-    expected.update(map(member_of, array_numbers(manifest)))
+    expected |= forms_in(manifest).members(array_numbers(manifest))
     for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}):
         if not kind.isdisjoint(members):
             expected |= kind
@@ -102,7 +81,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
 
 
 def version_of(members: Mapping[str, object]) -> int:
-    """The oldest version that has such members; those of version 5 may be the same."""
+    """The oldest version that has such members; those of versions 5 and 6 may be the same."""
     if case_member(1) in members:
         return CASE_VERSION
     return TAIL_VERSION if TAIL in members else FREE_VERSION if FREE in members else VERSION
@@ -110,7 +89,7 @@ def version_of(members: Mapping[str, object]) -> int:
 
 def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:
     """The bytes of a member, equal in size and hash to what the manifest says."""
-    data = archive.read(name)
+    data = content_of(archive, name)
     if described(data) != manifest["members"][name]:
         raise ValueError(f"the checksum of {name!r} does not fit its content")
     return data
@@ -119,29 +98,21 @@ def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) ->
 def text_of(archive: zipfile.ZipFile, name: str) -> str:
     if archive.getinfo(name).file_size > MAX_TEXT_NBYTES:
         raise ValueError(f"{name} is larger than {MAX_TEXT_NBYTES} bytes")
-    return archive.read(name).decode()
+    return content_of(archive, name).decode()
 
 
-def array_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any], index: int) -> Array:
-    data = io.BytesIO(checked(archive, manifest, member_of(index)))
-    array: Array = np.lib.format.read_array(data, allow_pickle=False)
-    return array
-
-
-def npy(array: Array) -> bytes:
-    buffer = io.BytesIO()
-    np.lib.format.write_array(buffer, np.asarray(array, order="C"), allow_pickle=False)
-    return buffer.getvalue()
+def arrays_in(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> dict[int, Array]:
+    """The arrays of a file by number."""
+    forms = forms_in(manifest)
+    written = forms.unpacked(checked(archive, manifest, PACKED) if forms.packed else b"")
+    for number in array_numbers(manifest) - written.keys():
+        written[number] = from_npy(checked(archive, manifest, member_of(number)))
+    return forms.arrays(written)
 
 
 def case_member(number: int) -> str:
     """The member that holds the text of graph number ``number``."""
     return GRAPH if number == 0 else f"cases/{number}.txt"
-
-
-def member_of(index: int) -> str:
-    """The member that holds constant number ``index``."""
-    return f"constants/{index}.npy"
 
 
 def described(data: bytes) -> dict[str, Any]:

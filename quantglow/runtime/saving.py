@@ -1,4 +1,4 @@
-"""Saved models: a ``.qgm`` file is an uncompressed zip that numpy and a text editor can read.
+"""Saved models: a ``.qgm`` file is a zip archive of texts, arrays and an ONNX model.
 
 ::
 
@@ -29,9 +29,14 @@ read the same weights.  The manifest says which array each Constant has, and whi
 of channels, which the texts of graphs refer to.  Older versions have an array for each Constant
 and the scales in the text.
 
+Version 6 is smaller: members are compressed where that pays (``members``), and arrays are written
+in fewer bytes (``stored_arrays``), small ones together::
+
+    constants/packed.bin    their elements; the manifest has their numbers, types and shapes
+
 No machine code, no pickle: loading compiles again, on any processor.  Nothing is trusted: members
-are not extracted, none may be compressed (so that a small file cannot become a large one), and
-every byte is checked against its hash before it is parsed.
+are not extracted, how far they may expand is bounded, and every byte is checked against its hash
+before it is parsed.
 """
 
 from __future__ import annotations
@@ -53,26 +58,24 @@ from quantglow.runtime.archives import (
     FORMAT,
     FREE,
     MANIFEST,
+    PACKED_VERSION,
     REPORT,
-    SHARED_VERSION,
     SOURCE,
     TAIL,
     TAIL_TEXT,
-    array_numbers,
-    array_of,
+    arrays_in,
     case_member,
     check_manifest,
-    check_members,
     checked,
     described,
     digest_of,
     groups_in,
-    member_of,
-    number_of,
     numbers_in,
     scales_in,
     text_of,
 )
+from quantglow.runtime.members import check_members, write_members
+from quantglow.runtime.stored_arrays import ArrayStore
 from quantglow.types import Array
 from quantglow.version import __version__
 
@@ -140,36 +143,42 @@ def save(
 
     What was written is read back first.  Raises ``FileFormatError``.
     """
+    manifest, members = contents(graph, report, freedom, tail)
+    text = json.dumps(manifest, indent=1).encode()
+    with writing(path) as temporary:
+        write_members(temporary, {MANIFEST: text, **members})
+        check_written(temporary, path, manifest["sha256"], freedom)
+
+
+def contents(
+    graph: Graph, report: Mapping[str, Any], freedom: Freedom | None, tail: Tail | None
+) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest of a file and its other members."""
     graphs = (graph, *(freedom.cases if freedom else ()))
     constants = [constants_of(each) for each in graphs]
+    store = ArrayStore()
+    numbers = [[store.number_of(array) for array in found.values()] for found in constants]
+    scales = sorted({store.number_of(a) for each in graphs for a in scales_of(each).values()})
     texts = enumerate(map(print_without_scales, graphs))
     members = {case_member(i): text.encode() for i, text in texts}
-    members[REPORT] = json.dumps(report).encode()
-    stored: dict[bytes, int] = {}
-    numbers = [[number_of(array, stored) for array in found.values()] for found in constants]
-    scales = sorted({number_of(a, stored) for each in graphs for a in scales_of(each).values()})
-    members.update((member_of(i), data) for data, i in stored.items())
+    members |= {REPORT: json.dumps(report).encode(), **store.members()}
     if freedom is not None:
         members |= {FREE: json.dumps(freedom.free).encode(), SOURCE: freedom.source}
     if tail is not None:
         members |= tail.members()
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": SHARED_VERSION,
+        "version": PACKED_VERSION,
         "quantglow": __version__,
         "constants": list(constants[0]),
         "cases": [list(found) for found in constants[1:]],
         "arrays": numbers,
         "scales": scales,
+        **store.manifest(),
         "members": {name: described(data) for name, data in members.items()},
     }
     manifest["sha256"] = digest_of(manifest)
-    with writing(path) as temporary:
-        with zipfile.ZipFile(temporary, "w") as archive:
-            archive.writestr(MANIFEST, json.dumps(manifest, indent=1))
-            for name, data in members.items():
-                archive.writestr(name, data)
-        check_written(temporary, path, manifest["sha256"], freedom)
+    return manifest, members
 
 
 def check_written(
@@ -208,7 +217,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{SHARED_VERSION}), or it is truncated or altered: {error}. "
+            f"{PACKED_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
@@ -232,7 +241,7 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
 
 def graphs_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> list[Graph]:
     """The graphs of a file."""
-    arrays = {number: array_of(archive, manifest, number) for number in array_numbers(manifest)}
+    arrays = arrays_in(archive, manifest)
     scales = {ArrayMark.of(arrays[number]): arrays[number] for number in scales_in(manifest)}
     groups = zip(groups_in(manifest), numbers_in(manifest), strict=True)
     found = []

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 import quantglow as qg
-from quantglow.runtime import saving
+from quantglow.runtime import archives, saving
 from tests.free_models import Model
 from tests.unit.runtime.test_saving import repacked, resigned
 
@@ -90,8 +90,9 @@ def test_a_file_for_all_shapes_is_smaller_than_its_onnx_model(kind: str, tmp_pat
 
 def test_no_array_is_stored_twice(fixed: tuple[Path, int]) -> None:
     with zipfile.ZipFile(fixed[0]) as archive:
-        arrays = [archive.read(name) for name in archive.namelist() if "constants/" in name]
-    assert len(set(arrays)) == len(arrays)
+        arrays = archives.arrays_in(archive, manifest_of(fixed[0]))
+    contents = [(array.dtype, array.shape, array.tobytes()) for array in arrays.values()]
+    assert len(set(contents)) == len(contents)
 
 
 DAMAGE = {
@@ -101,6 +102,14 @@ DAMAGE = {
     "no scales": {"scales": []},
     "a negative one": {"scales": [-1]},
     "none": {"arrays": 3},
+    "a negative size": {"packed": [[0, "<f4", [-1]]]},
+    "a size beyond the file": {"packed": [[0, "<f4", [10**30]]]},
+    "objects": {"packed": [[0, "|O", [1]]]},
+    "no type": {"packed": [[0, "x", [1]]]},
+    "too few packed": {"packed": []},
+    "a base that is later": {"deltas": [[0, 1]]},
+    "a base of another type": {"deltas": [[1, 0]]},
+    "halves of what": {"halves": ["x"]},
 }
 
 

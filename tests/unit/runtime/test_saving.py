@@ -18,7 +18,8 @@ import quantglow as qg
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.ops import Add
-from quantglow.runtime import archives, saving
+from quantglow.runtime import archives, saving, stored_arrays
+from quantglow.runtime import members as members_module
 from quantglow.types import f32
 from tests.effort import moderate
 from tests.unit.small_network import small_model, small_samples
@@ -141,10 +142,31 @@ def resigned(members: dict[str, bytes], **changes: Any) -> None:
     members["manifest.json"] = json.dumps(manifest).encode()
 
 
-def test_compressed_members_are_refused(saved: Path) -> None:
-    path = repacked(saved, lambda members: None, compression=zipfile.ZIP_DEFLATED)
-    with pytest.raises(qg.FileFormatError, match="compressed"):
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_members_of_other_compressions_are_refused(saved: Path, method: int) -> None:
+    path = repacked(saved, lambda members: None, compression=method)
+    with pytest.raises(qg.FileFormatError, match="packed in an unknown way"):
         saving.load(path)
+
+
+def test_members_that_expand_too_far_are_refused(saved: Path) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        members["report.json"] = b" " * (members_module.FREE_NBYTES + (16 << 20))
+        resigned(members)
+
+    path = repacked(saved, edit, compression=zipfile.ZIP_DEFLATED)
+    with pytest.raises(qg.FileFormatError, match="expand to more than 64 times"):
+        saving.load(path)
+
+
+def test_a_member_gives_no_more_than_its_directory_says(saved: Path) -> None:
+    """The stream of the member holds 1,000 times as much as its entry."""
+    path = saved.with_name("lying.qgm")
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("graph.txt", bytes(1 << 20))
+        archive.getinfo("graph.txt").file_size = 1 << 10
+    with zipfile.ZipFile(path) as archive, pytest.raises(zipfile.BadZipFile, match="CRC"):
+        members_module.content_of(archive, "graph.txt")
 
 
 def test_members_that_share_bytes_are_refused(tmp_path: Path) -> None:
@@ -176,12 +198,25 @@ def test_another_version_is_refused(saved: Path) -> None:
         saving.load(path)
 
 
+def spread(members: dict[str, bytes], number: int) -> dict[str, Any]:
+    """Take one array out of the packed ones; changes of the manifest."""
+    entries = json.loads(members["manifest.json"])["packed"]
+    start, rest = 0, b""
+    for each, dtype, shape in entries:
+        end = start + int(np.prod(shape)) * np.dtype(dtype).itemsize
+        rest += b"" if each == number else members["constants/packed.bin"][start:end]
+        start = end
+    members["constants/packed.bin"] = rest
+    return {"packed": [entry for entry in entries if entry[0] != number]}
+
+
 def test_pickled_arrays_are_refused(saved: Path) -> None:
     def edit(members: dict[str, bytes]) -> None:
         evil = saved.with_name("evil.npy")
         np.save(evil, np.array([object()]), allow_pickle=True)
+        changes = spread(members, 0)
         members["constants/0.npy"] = evil.read_bytes()
-        resigned(members)
+        resigned(members, **changes)
 
     with pytest.raises(qg.FileFormatError, match="Object arrays cannot be loaded"):
         saving.load(repacked(saved, edit))
@@ -189,8 +224,9 @@ def test_pickled_arrays_are_refused(saved: Path) -> None:
 
 def test_a_constant_that_is_not_the_one_named_is_refused(saved: Path) -> None:
     def edit(members: dict[str, bytes]) -> None:
-        members["constants/0.npy"] = archives.npy(np.zeros(3, np.float32))
-        resigned(members)
+        changes = spread(members, 0)
+        members["constants/0.npy"] = stored_arrays.npy(np.zeros(3, np.float32))
+        resigned(members, **changes)
 
     with pytest.raises(qg.FileFormatError, match="constant"):
         saving.load(repacked(saved, edit))
@@ -213,12 +249,12 @@ def test_what_was_written_is_read_back_before_the_old_file_goes(
     path.write_bytes(b"old")
     write = zipfile.ZipFile.writestr
 
-    def damaging(archive: zipfile.ZipFile, name: Any, data: Any) -> None:
+    def damaging(archive: zipfile.ZipFile, name: Any, data: Any, method: int) -> None:
         is_array = str(name).startswith("constants/")
-        write(archive, name, data[:-1] + bytes([data[-1] ^ 1]) if is_array else data)
+        write(archive, name, data[:-1] + bytes([data[-1] ^ 1]) if is_array else data, method)
 
     monkeypatch.setattr(zipfile.ZipFile, "writestr", damaging)
-    with pytest.raises(qg.FileFormatError, match=r"was not saved.*checksum of 'constants/0.npy'"):
+    with pytest.raises(qg.FileFormatError, match=r"was not saved.*checksum of 'constants/packed"):
         compiled.save(path)
     assert (os.listdir(tmp_path), path.read_bytes()) == (["model.qgm"], b"old")
 

@@ -194,3 +194,23 @@ def test_weights_in_the_field_of_their_type_come_back(tmp_path: Path) -> None:
     compiled.save(tmp_path / "m.qgm")
     loaded, x = qg.load(tmp_path / "m.qgm", num_threads=1), image((3, 8, 4, 4))
     np.testing.assert_array_equal(loaded(x), compiled(x))
+
+
+def test_weights_beside_a_constant_with_nan_are_stored_once(tmp_path: Path) -> None:
+    model = large_model()
+    limits = {"most": np.float32(1e9), "none": np.full(40, np.nan, np.float32)}
+    model.graph.initializer.extend(
+        numpy_helper.from_array(np.array(a), n) for n, a in limits.items()
+    )
+    model.graph.node[-1].output[0] = "product"
+    node = helper.make_node
+    model.graph.node.extend(
+        [
+            node("Greater", ["product", "most"], ["odd"]),
+            node("Where", ["odd", "none", "product"], ["y"]),
+        ]
+    )
+    samples = [image(shape, seed) for seed in range(2) for shape in SIZES]
+    compiled = qg.quantize_and_compile(model, samples, num_threads=1, progress=False)
+    compiled.save(tmp_path / "m.qgm")
+    assert places_of(tmp_path / "m.qgm").keys() == {"w1", "w2", "w3"}

@@ -1,0 +1,93 @@
+"""Arrays of a file come back bit for bit, in fewer bytes where they allow it."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from quantglow.runtime.members import (
+    FREE_NBYTES,
+    MAX_EXPANSION,
+    check_members,
+    is_bounded,
+    write_members,
+)
+from quantglow.runtime.stored_arrays import BASES, ArrayStore, Forms, from_npy, member_of
+from quantglow.types import Array
+
+DTYPES = [np.float32, np.int8, np.int32, np.int64, np.bool_, np.float64, np.uint8]
+SHAPES = arrays.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+ARRAYS = st.sampled_from(DTYPES).flatmap(lambda dtype: arrays.arrays(dtype, SHAPES))
+
+
+def stored(given: list[Array]) -> tuple[ArrayStore, list[int]]:
+    store = ArrayStore()
+    return store, [store.number_of(array) for array in given]
+
+
+def read_back(store: ArrayStore) -> dict[int, Array]:
+    """What a reader makes of the members and of the manifest's text."""
+    members = store.members()
+    forms = Forms.of(json.loads(json.dumps(store.manifest())))
+    assert forms.members(range(len(store.written))) == set(members)
+    written = forms.unpacked(members.pop("constants/packed.bin", b""))
+    large = {n: from_npy(members[member_of(n)]) for n in store.numbers.values() if n not in written}
+    return forms.arrays({**written, **large})
+
+
+@given(st.lists(ARRAYS, max_size=8))
+def test_arrays_come_back_bit_for_bit(drawn: list[Array]) -> None:
+    store, numbers = stored(drawn)
+    found = read_back(store)
+    kinds = [(a.dtype, a.shape, a.tobytes()) for a in drawn]
+    assert [(found[n].dtype, found[n].shape, found[n].tobytes()) for n in numbers] == kinds
+
+
+def test_a_large_array_has_a_member_of_its_own() -> None:
+    large = np.random.default_rng(0).integers(-127, 128, 1 << 17, np.int8)
+    assert set(stored([large])[0].members()) == {member_of(0)}
+
+
+def test_float32_that_float16_holds_takes_half_the_bytes() -> None:
+    values = np.random.default_rng(0).standard_normal(1 << 16).astype(np.float16)
+    store, _ = stored([values.astype(np.float32)])
+    assert sum(map(len, store.members().values())) < 1.01 * values.nbytes
+
+
+@pytest.mark.parametrize("between", [0, BASES - 1])
+def test_weights_rounded_apart_are_stored_as_differences(between: int) -> None:
+    rng = np.random.default_rng(0)
+    first = rng.integers(-127, 127, (64, 96), np.int8)
+    second = (first + (rng.random(first.shape) < 0.1)).astype(np.int8)
+    others = [rng.integers(-127, 127, first.shape, np.int8) for _ in range(between)]
+    store, _ = stored([first, *others, second])
+    assert store.manifest()["deltas"] == [(between + 1, 0)]
+
+
+def test_unlike_weights_are_stored_as_they_are() -> None:
+    first, second = np.random.default_rng(0).integers(-127, 127, (2, 64, 96), np.int8)
+    assert stored([first, second])[0].manifest()["deltas"] == []
+
+
+def test_members_are_compressed_where_that_pays(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).bytes(1 << 16)
+    write_members(tmp_path / "a.zip", {"zeros": bytes(1 << 16), "noise": noise})
+    assert len(noise) < (tmp_path / "a.zip").stat().st_size < 1.02 * len(noise)
+
+
+def test_what_is_written_may_be_read_however_far_it_would_expand(tmp_path: Path) -> None:
+    write_members(tmp_path / "a.zip", {"zeros": bytes(FREE_NBYTES + (8 << 20))})
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        check_members(archive)
+
+
+def test_a_file_may_expand_so_many_times() -> None:
+    assert is_bounded(FREE_NBYTES + MAX_EXPANSION * 1000, 1000)
+    assert not is_bounded(FREE_NBYTES + MAX_EXPANSION * 1000 + 1, 1000)
