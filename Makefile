@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test bench fuzz stress conformance operators
+.PHONY: check test test-all nightly bench fuzz stress conformance operators
 
 check:
 	$(PYTHON) -m ruff check .
@@ -9,6 +9,12 @@ check:
 
 test:
 	$(PYTHON) -m pytest
+
+test-all:
+	$(PYTHON) -m pytest -m ""
+
+nightly:
+	HYPOTHESIS_PROFILE=nightly $(PYTHON) -m pytest -m ""
 
 bench:
 	$(PYTHON) -m benchmarks latency --output benchmarks/results \

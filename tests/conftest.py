@@ -8,6 +8,8 @@ import signal
 from tests import effort  # noqa: F401  its profiles must be loaded before tests are defined
 
 os.environ.setdefault("QUANTGLOW_VERIFY", "1")
+# Tests run in a process for each core: more threads would only wait for one another.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests compile what they check: no kernel of an earlier run, none left in the user's cache.
 os.environ.setdefault("QUANTGLOW_CACHE_DIR", "")
 
