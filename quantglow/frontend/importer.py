@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import onnx
@@ -34,6 +34,12 @@ from quantglow.graph.case import Values
 from quantglow.graph.node import Input, Node
 from quantglow.graph.signature import Shapes
 from quantglow.types import TensorType
+
+Resolve = Callable[[onnx.NodeProto, Scope], dict[str, Value]]
+"""Imports another node, such as the one whose result is moved."""
+
+Resolver = Callable[[onnx.NodeProto, Scope, Resolve], dict[str, Value] | None]
+"""The values of a node's outputs; None if this is not the way to make them."""
 
 
 def new_scope(proto: onnx.ModelProto, meter: Meter, delegate: bool = False) -> Scope:
@@ -169,41 +175,75 @@ def standard(proto: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def import_node(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
-    """The values of the node's outputs: folded, or by the importer of its type."""
-    kind = qualified(proto)
+    """The values of the node's outputs, by the first resolver that knows how to make them.
+
+    Raises ``Unsupported`` with the importer's reason.
+    """
     if proto.domain not in DOMAINS:
         raise Unsupported(f"quantglow does not know the domain {proto.domain!r}")
-    operands = {name: scope.values[name] for name in proto.input if name}
-    if (layout := quantized.laid_out(proto, operands, scope)) is not None:
-        return {layout.name: layout}
-    if kind not in quantized.ON_INTEGERS and foldable(proto, operands, scope.opset):
-        try:
-            if is_ours(proto, operands, scope.opsets):
-                return evaluated(proto, operands, scope, bind)
-            found = fold(proto, operands, scope.opsets, scope.meter)
-            return {known.name: known for known in found}
-        except Unsupported:
-            if kind not in IMPORTERS:
-                raise
-    for special in (
-        quantized.import_moved,
-        quantized.import_index,
-        import_qlinear,
-        import_float_product,
-    ):
-        if (results := special(proto, scope, import_node)) is not None:
-            return results
-    call = Call(proto, scope)
-    if kind == "If":
-        return import_if(call, import_body)
+    tried = (resolver(proto, scope, import_node) for resolver in RESOLVERS)
+    return next(found for found in tried if found is not None)
+
+
+def with_moved_layout(
+    proto: onnx.NodeProto, scope: Scope, resolve: Resolve
+) -> dict[str, Value] | None:
+    """Known integers that are moved, not computed: their layout is noted."""
+    layout = quantized.laid_out(proto, operands_of(proto, scope), scope)
+    return None if layout is None else {layout.name: layout}
+
+
+def with_known_operands(
+    proto: onnx.NodeProto, scope: Scope, resolve: Resolve
+) -> dict[str, Value] | None:
+    """A node whose operands are all known, evaluated."""
+    kind, operands = qualified(proto), operands_of(proto, scope)
+    if kind in quantized.ON_INTEGERS or not foldable(proto, operands, scope.opset):
+        return None
     try:
-        made = importer_of(proto)(call)
+        if is_ours(proto, operands, scope.opsets):
+            return evaluated(proto, operands, scope, bind)
+        found = fold(proto, operands, scope.opsets, scope.meter)
+        return {known.name: known for known in found}
+    except Unsupported:
+        if kind not in IMPORTERS:
+            raise
+        return None
+
+
+def by_branch(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
+    """An If, whose branches are imported, too."""
+    return import_if(Call(proto, scope), import_body) if qualified(proto) == "If" else None
+
+
+def by_importer(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value]:
+    """A node by the importer of its type; without one, by the standard's definition of it."""
+    try:
+        made = importer_of(proto)(Call(proto, scope))
         return bind(proto, made if isinstance(made, Sequence) else [made], scope)
     except Unsupported:
         scope.claimed.difference_update(proto.output)
         if (results := expanded(proto, scope, import_nodes)) is None:
             raise
         return results
+
+
+RESOLVERS: tuple[Resolver, ...] = (
+    with_moved_layout,
+    with_known_operands,
+    quantized.import_moved,
+    quantized.import_index,
+    import_qlinear,
+    import_float_product,
+    by_branch,
+    by_importer,
+)
+"""Ways to import a node, asked in this order; None: the next one is asked."""
+
+
+def operands_of(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
+    """The values of the node's inputs by name."""
+    return {name: scope.values[name] for name in proto.input if name}
 
 
 def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict[str, Value]:
@@ -224,8 +264,7 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict
 
 def placeholders(proto: onnx.NodeProto, scope: Scope) -> dict[str, Value]:
     """Stand-ins for the outputs of a refused node, so that the nodes behind it are checked too."""
-    operands = {name: scope.values[name] for name in proto.input if name}
-    inferred = inferred_types(proto, operands, scope.opsets)
+    inferred = inferred_types(proto, operands_of(proto, scope), scope.opsets)
     values: dict[str, Value] = {}
     for name in filter(None, proto.output):
         element, dims = inferred.get(name, (onnx.TensorProto.UNDEFINED, None))
