@@ -20,7 +20,7 @@ from quantglow.interpreter import Listener, interpret
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, Located, feeds_of
 from quantglow.profiling.storage import is_profile
-from quantglow.quantization.recovery import MOST_NBYTES, Reservoir, capacity, sample_nbytes
+from quantglow.quantization.recovery import MAX_NBYTES, Reservoir, capacity, sample_nbytes
 from quantglow.quantization.shape_variants import Elsewhere, are_alike, sharing
 from quantglow.report.data_warnings import Seen
 from quantglow.report.verification import MAX_SAMPLES
@@ -136,7 +136,7 @@ class Samples:
         """
         cases = [Case.fitting(feeds, self.family.deciding) for feeds in self._drawn]
         others = Counter(other for other in cases if other.values == case.values)
-        left = MOST_NBYTES - others.pop(case, 0) * sample_nbytes(graph)
+        left = MAX_NBYTES - others.pop(case, 0) * sample_nbytes(graph)
         found: list[Feeds] = []
         for other, _ in others.most_common(OTHER_CASES):
             own = self.family.at(other.shape_map, other.value_map)

@@ -7,7 +7,6 @@ lengths and of more.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
@@ -31,6 +30,7 @@ from quantglow.frontend.folding import admit, inferred_types
 from quantglow.frontend.values import Known, Value
 from quantglow.graph.graph import topological_order
 from quantglow.graph.node import Constant, Node
+from quantglow.interpreter.executor import Execution
 from quantglow.ops.work import work_of
 from quantglow.types import Array
 
@@ -104,17 +104,13 @@ def handed_over(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dic
 
 def computed(node: Node, meter: Meter) -> Array:
     """The value of a node that depends on Constants only."""
-    steps = topological_order([node])
-    reads = Counter(operand for step in steps for operand in step.operands)
-    values: dict[Node, Array] = {}
-    for step in steps:
+
+    def evaluate(step: Node, operands: Sequence[Array]) -> Array:
         if not isinstance(step, Constant):
             meter.reserve(step.name, step.type.shape, step.type.dtype.numpy.itemsize)
             meter.spend(work_of(step))
-        values[step] = step.evaluate(*(values[operand] for operand in step.operands))
-        reads.subtract(step.operands)
-        for operand in {o for o in step.operands if not reads[o]}:
-            del values[operand]
-    result = values[node]
+        return step.evaluate(*operands)
+
+    (result,) = Execution(topological_order([node]), [node], evaluate).run()
     meter.made(node.name, result.shape, result.itemsize)
     return result

@@ -1,11 +1,12 @@
 """The reference interpreter: runs any graph, float or int8, by each operator's ``reference``.
 
 Its result is the meaning of the graph.  Listeners see every value; the profiler is one.
+``executor`` has the loop over nodes, which every other run of a graph in NumPy shares; ``choices``
+tells values that an If does not take.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy as np
 from quantglow.errors import InputError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter.executor import Execution
 from quantglow.types import Array, TensorType
 
 Listener = Callable[[Node, Array], None]
@@ -27,27 +29,19 @@ def interpret(
     Raises ``InputError`` when a feed is missing, unknown, or of another shape or dtype.
     """
     check_feeds(graph, feeds)
-    waiting = Counter(graph.use_counts)
-    values: dict[Node, Array] = {}
-    for node in graph.nodes:
-        value = evaluate(node, values, feeds)
+    outputs = [node for _, node in graph.outputs]
+    execution = Execution(graph.nodes, outputs, lambda node, given: value_of(node, given, feeds))
+    for node, value in execution:
         for listener in listeners:
             listener(node, value)
-        values[node] = value
-        for operand in node.operands:
-            waiting[operand] -= 1
-            if not waiting[operand]:
-                del values[operand]
-    return [values[node] for _, node in graph.outputs]
+    return execution.run()
 
 
-def evaluate(node: Node, values: Mapping[Node, Array], feeds: Mapping[str, Array]) -> Array:
-    """The value of one node from those of its operands."""
+def value_of(node: Node, operands: Sequence[Array], feeds: Mapping[str, Array]) -> Array:
+    """The value of one node from those of its operands; ``feeds`` has those of inputs."""
     if isinstance(node, Input):
         return np.asarray(feeds[node.name])
-    if isinstance(node, Constant):
-        return node.value
-    return node.evaluate(*(values[operand] for operand in node.operands))
+    return node.value if isinstance(node, Constant) else node.evaluate(*operands)
 
 
 def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:

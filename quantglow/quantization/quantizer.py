@@ -18,11 +18,11 @@ from quantglow.quantization.deadline import NEVER
 from quantglow.quantization.decisions.decisions import Decisions
 from quantglow.quantization.plan.int16 import AUTO, with_named_int16
 from quantglow.quantization.plan.plan import Plan, make_plan
-from quantglow.quantization.recovery import Memory, Reservoir, capacity, recover
+from quantglow.quantization.recovery import Cache, Reservoir, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.search.choose_int16 import with_chosen_int16
+from quantglow.quantization.search.output_noise import compared_nodes, noise_to_signal
 from quantglow.quantization.search.preparation import WORTH, Prepared, prepare
-from quantglow.quantization.search.rounded_run import judged, noise_to_signal
 from quantglow.quantization.shape_variants import at_own_shapes, fit
 from quantglow.types import Array
 
@@ -78,20 +78,20 @@ def quantize_prepared(
     imported: Graph | None = None,
     samples: Sequence[Feeds] = (),
     progress: bool | str = "auto",
-    memory: Memory | None = None,
+    cache: Cache | None = None,
     raised: Raised = UNRAISED,
     converted: Converted | None = None,
 ) -> tuple[Graph, Plan]:
     """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed.
 
-    ``memory``: of earlier calls with the same samples, so that no layer is recovered twice;
+    ``cache``: of earlier calls with the same samples, so that no layer is recovered twice;
     ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
     """
     graph, profile = prepared.graph, prepared.profile
     plan = make_plan(graph, profile, config, imported, prepared.ranges, raised.to_float)
     plan = with_named_int16(plan, profile, config, imported, strict=not raised.to_float)
     samples, floats = prepared.fitting(samples)
-    arguments = (samples, floats, progress, memory or Memory(), converted)
+    arguments = (samples, floats, progress, cache or Cache(), converted)
     quantizer = _Quantizer(prepared, config, *arguments)
     made = quantizer.run(raised.widened(plan, profile, config))
     if samples and config.int16_activations == AUTO and not NEVER.ends("choosing int16"):
@@ -116,7 +116,7 @@ class _Quantizer:
     samples: Sequence[Feeds]
     floats: Sequence[Feeds]
     progress: bool | str
-    memory: Memory
+    cache: Cache
     converted: Converted | None
 
     def run(self, plan: Plan) -> _Made:
@@ -130,8 +130,8 @@ class _Quantizer:
         own = enumerate(self._integers(result, plan))
         fitting = {place: feeds for place, feeds in own if feeds is not None}
         floats, integers = [self.floats[place] for place in fitting], list(fitting.values())
-        ends = [node.name for node in judged(graph)] if is_judged else []
-        arguments = (config.recovery, config.per_channel, self.progress, self.memory, integers)
+        ends = [node.name for node in compared_nodes(graph)] if is_judged else []
+        arguments = (config.recovery, config.per_channel, self.progress, self.cache, integers)
         recovered = recover(graph, result, floats, *arguments, ends)
         pairs = zip(recovered.found, recovered.wanted, strict=True)
         ends_of_samples = dict(zip(fitting, pairs, strict=bool(recovered.found)))
@@ -147,7 +147,7 @@ class _Quantizer:
 @dataclass(frozen=True)
 class _Made:
     """An int8 graph and its plan; of samples, by their places, what the outputs are judged by
-    (``rounded_run.judged``), in this graph and in the float one.
+    (``output_noise.compared_nodes``), in this graph and in the float one.
     """
 
     graph: Graph
@@ -196,20 +196,20 @@ def quantize_for_all_shapes(
     data: Sequence[Feeds] | None = None,
     progress: bool | str = "auto",
     prepared: Prepared | None = None,
-    memory: Memory | None = None,
+    cache: Cache | None = None,
     raised: Raised = UNRAISED,
     converted: Converted | None = None,
 ) -> Quantized:
     """``quantize`` at the shapes of ``graph``, with what other shapes take over.
 
     ``data``: samples, all of which are used; of other shapes as ``other_shapes.Elsewhere``;
-    ``prepared``: what ``prepare`` made of ``graph`` before; ``memory``: layers recovered then;
+    ``prepared``: what ``prepare`` made of ``graph`` before; ``cache``: layers recovered then;
     ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
     """
     config = config or QuantizationConfig()
     samples = data or ()
     ready = prepared or prepare(graph, profile, config, samples, progress=progress)
-    arguments = (samples, progress, memory, raised, converted)
+    arguments = (samples, progress, cache, raised, converted)
     result, plan = quantize_prepared(ready, config, None, *arguments)
     decisions = Decisions.of(plan, result, ready, config)
     return Quantized(result, report_of(plan), decisions, ready, plan)

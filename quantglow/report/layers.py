@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
-from quantglow.interpreter import Listener, evaluate, interpret
+from quantglow.interpreter import Listener, interpret, value_of
+from quantglow.interpreter.executor import Execution
 from quantglow.ops.arithmetic import dequantize, quantize
 from quantglow.profiling import Histogram
 from quantglow.quantization import QuantizationReport
@@ -87,14 +90,24 @@ def local_values(graph: Graph, exact: Mapping[str, Array]) -> Iterator[tuple[Nod
 
     A helper node that no float value belongs to (a Quantize, say) is run on its own operands.
     """
-    ideal: dict[Node, Array] = {}
-    for node in graph.nodes:
-        if not comparable(node, exact):
-            ideal[node] = evaluate(node, ideal, exact)
-            continue
-        if node.operands:
-            yield node, real(evaluate(node, ideal, exact), node.type)
-        ideal[node] = rounded(exact[node.name], node.type)
+    execution = Execution(graph.nodes, (), partial(_local, exact))
+    for node, value in execution:
+        if node.operands and comparable(node, exact):
+            yield node, real(value.computed, node.type)
+
+
+class _Local(NamedTuple):
+    """The value that a node computes, and the one that its readers get."""
+
+    computed: Array
+    read: Array
+
+
+def _local(exact: Mapping[str, Array], node: Node, operands: Sequence[_Local]) -> _Local:
+    value = value_of(node, [operand.read for operand in operands], exact)
+    if not comparable(node, exact):
+        return _Local(value, value)
+    return _Local(value, rounded(exact[node.name], node.type))
 
 
 def comparable(node: Node, exact: Mapping[str, Array]) -> bool:

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.interpreter import evaluate, interpret
+from quantglow.interpreter import interpret
+from quantglow.interpreter.executor import Execution
 from quantglow.quantization.deadline import NEVER, Deadline
-from quantglow.quantization.search.rounded_run import told_apart
+from quantglow.quantization.search.output_noise import logit_outputs
 from quantglow.report.layers import local_values
 from quantglow.report.metrics import Sums
 from quantglow.report.outputs import Feeds
@@ -68,20 +69,32 @@ def _of_sample(
     exact: dict[Node, Array] = {}
     interpret(float_graph, feeds, [exact.__setitem__])
     by_name = {node.name: value for node, value in exact.items()}
-    outputs = told_apart(float_graph)
+    outputs = logit_outputs(float_graph)
     for node, value in local_values(int8_graph, by_name):
         if node.name in wanted:
-            changed = consequences(float_graph, exact, float_graph.by_name(node.name), value)
-            yield node.name, [Sums.of(exact[o], changed.get(o, exact[o])) for o in outputs]
+            layer = float_graph.by_name(node.name)
+            found = consequences(float_graph, exact, layer, value, outputs)
+            yield node.name, [Sums.of(exact[o], v) for o, v in zip(outputs, found, strict=True)]
 
 
 def consequences(
-    graph: Graph, exact: Mapping[Node, Array], node: Node, value: Array
-) -> dict[Node, Array]:
-    """The values of a run that change if ``node`` had ``value``; ``exact`` are those it had."""
-    changed = {node: value}
-    for later in graph.nodes:
-        if later not in changed and any(o in changed for o in later.operands):
-            operands = {o: changed.get(o, exact[o]) for o in later.operands}
-            changed[later] = evaluate(later, operands, {})
-    return changed
+    graph: Graph,
+    exact: Mapping[Node, Array],
+    changed: Node,
+    value: Array,
+    ends: Sequence[Node],
+) -> list[Array]:
+    """The values of ``ends`` in a run where ``changed`` had ``value``; ``exact`` are those of the
+    run as it was.
+    """
+
+    def evaluate(node: Node, operands: Sequence[Array | None]) -> Array | None:
+        if node is changed:
+            return value
+        if all(operand is None for operand in operands):
+            return None
+        pairs = zip(operands, node.operands, strict=True)
+        return node.evaluate(*(exact[o] if given is None else given for given, o in pairs))
+
+    found = Execution(graph.nodes, ends, evaluate).run()
+    return [exact[end] if given is None else given for given, end in zip(found, ends, strict=True)]

@@ -14,7 +14,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.plan.int16 import AUTO, value_names
 from quantglow.quantization.plan.scope import matching
-from quantglow.quantization.recovery import Memory
+from quantglow.quantization.recovery import Cache
 from quantglow.report.speed import LayerSpeed
 
 
@@ -34,7 +34,7 @@ class Prepared:
     config: QuantizationConfig
     found: quantization.Prepared
     deadline: Deadline
-    cache: Memory = field(default_factory=Memory)
+    cache: Cache = field(default_factory=Cache)
     speeds: tuple[LayerSpeed, ...] = ()
 
 

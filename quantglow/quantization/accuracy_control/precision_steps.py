@@ -20,7 +20,10 @@ from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.int16 import int16_refusal, is_int16, ranges_for_int16, with_int16
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.choose_int16 import candidates
-from quantglow.quantization.search.rounding_sensitivity import measured_harms, stored_members
+from quantglow.quantization.search.rounding_sensitivity import (
+    rounding_sensitivities,
+    stored_members,
+)
 
 INT16, FLOAT = "int16", "float"
 LEAST_SECONDS = 1e-9
@@ -83,7 +86,7 @@ def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER
     measured until the deadline.
     """
     roots = [root for root in candidates(plan) if not is_int16(plan, root)]
-    harms = measured_harms(plan, roots, samples, deadline=deadline)
+    harms = rounding_sensitivities(plan, roots, samples, deadline=deadline)
     stored = {root: stored_members(plan, root) for root in roots}
     return [
         Step(stored[root][0].name, INT16, harm, int16_seconds(plan, stored[root]))

@@ -21,20 +21,19 @@ Laws: no channel's error on the calibration data is larger than plain rounding m
 int32 accumulator cannot overflow; the same data gives the same model.
 """
 
-from quantglow.quantization.recovery.cache import Memory
-from quantglow.quantization.recovery.layerwise import (
-    MOST_NBYTES,
-    TECHNIQUES,
+from quantglow.quantization.recovery.cache import Cache
+from quantglow.quantization.recovery.layerwise import TECHNIQUES, recover
+from quantglow.quantization.recovery.sampling import (
+    MAX_NBYTES,
+    Reservoir,
     capacity,
-    recover,
     sample_nbytes,
 )
-from quantglow.quantization.recovery.samples import Reservoir
 
 __all__ = [
-    "MOST_NBYTES",
+    "MAX_NBYTES",
     "TECHNIQUES",
-    "Memory",
+    "Cache",
     "Reservoir",
     "capacity",
     "recover",

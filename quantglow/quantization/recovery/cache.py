@@ -1,7 +1,7 @@
-"""Layers recovered before: in the search for layers that must stay float, most come again.
+"""A cache of recovered layers: accuracy control quantizes many times, and most layers come again.
 
 A recovered layer is a pure function of the int8 graph before it, and of the float graph and the
-samples, which stay the same for one ``Memory``.
+samples, which stay the same for one ``Cache``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from quantglow.quantization.convert.rules import Operands
 
 
 @dataclass
-class Memory:
-    """What ``recover`` found for one float graph and its samples, by ``signatures``.
+class Cache:
+    """The layers that ``recover`` improved for one float graph and its samples, by ``signatures``.
 
-    Most models are recovered once: signatures are made when a second graph asks for them.
+    Most models are recovered once, so signatures are made when a second graph is looked up.
     """
 
     layers: dict[str, Operands] = field(default_factory=dict)
     unsigned: list[tuple[Graph, Mapping[str, Any]]] = field(default_factory=list)
 
     def known(self, graph: Graph) -> dict[str, Operands]:
-        """The layers of an int8 graph that were recovered before, by name."""
+        """The operands of those layers of an int8 graph that were recovered before, by name."""
         while self.unsigned:
             self._sign(*self.unsigned.pop())
         if not self.layers:
@@ -42,7 +42,7 @@ class Memory:
         }
 
     def add(self, graph: Graph, recovered: Mapping[str, Any]) -> None:
-        """Keep the layers that were made of those of an int8 graph."""
+        """Store the improved layers of an int8 graph, by name."""
         if recovered:
             self.unsigned.append((graph, recovered))
 
@@ -54,7 +54,7 @@ class Memory:
 
 
 def signatures(graph: Graph) -> dict[Node, str]:
-    """For each node a digest of all that its value depends on, beside the graph's inputs."""
+    """A digest for each node of all that its value depends on, beside the graph's inputs."""
     found: dict[Node, str] = {}
     for node in graph.nodes:
         digest = hashlib.sha256(f"{node.op} {node.name} {encode(node.type)}".encode())

@@ -1,19 +1,19 @@
-"""The walk through both graphs, layer by layer, over all samples at once.
+"""Layer-wise recovery: both graphs run side by side over all samples, and each int8 layer is
+improved when the run reaches it.
 
 Each layer is improved for the input that the improved layers before it give, so that errors do
-not pile up.  What it should give is the float model's sum: where bounds or an activation make the
-same of both models' sums, there is no error to correct.
+not pile up.  Its target is the float model's sum: where bounds or an activation make the same of
+both models' sums, there is no error to correct.
 
-Memory: for every sample the values between two layers, float and int8, and the moments of one
-layer.  Samples are left out where all of them would need more than ``MEMORY_NBYTES``, so that it
-does not grow with their number.
+Memory: for every sample the live values of both graphs, and the moments of one layer.  ``capacity``
+bounds the number of samples.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,26 +22,25 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
+from quantglow.interpreter.executor import Execution
 from quantglow.interrupts import begins
-from quantglow.ops import Conv
-from quantglow.ops.arithmetic import PART, dequantize, is_integer
+from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.convert.rules import Operands, integer_operands, renamed
 from quantglow.quantization.deadline import NEVER
 from quantglow.quantization.plan.params import QuantizedWeights
-from quantglow.quantization.recovery.adapt_weights import adapt_weights, adaptable
-from quantglow.quantization.recovery.cache import Memory
+from quantglow.quantization.recovery.adapt_weights import adapt_weights
+from quantglow.quantization.recovery.cache import Cache
 from quantglow.quantization.recovery.correct_bias import correct_bias
-from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes, stacks
 from quantglow.quantization.recovery.layer import Layer, flat
-from quantglow.quantization.recovery.moments import Moments, Statistics
-from quantglow.quantization.recovery.products import BAND_NBYTES, Product
+from quantglow.quantization.recovery.layer_data import LayerData, real_values
 from quantglow.quantization.recovery.round_weights import round_weights
+from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
 from quantglow.quantization.recovery.search_scales import search_scales
 from quantglow.types import Array
-from quantglow.workers import each, later, side_by_side
+from quantglow.workers import later, side_by_side
 
 TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
     "adapt-weights": adapt_weights,
@@ -54,55 +53,10 @@ TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
 FED_BACK = frozenset({"round-weights", "search-scales"})
 """Techniques that round weights one by one."""
 
-MEMORY_NBYTES = 2**29
-"""For the values of all samples: some 60 of EfficientNet-Lite0 and ResNet-50; more bring little."""
-
-FEW_SAMPLES, MOST_NBYTES = 8, 2**30
-"""So many samples may take more: with fewer no range is chosen."""
-
-GRAM_NBYTES = 2**24
-"""For the second moments of one layer; a layer with larger ones gets its bias corrected only."""
-
-ROWS_PER_INPUT = 4
-"""Rows of data that a layer's second moments are taken of at least, for each of its inputs.  In
-wide layers more teach little and cost the most: neighbouring pixels say much the same."""
-
-MOMENTS_WORK = 10**9
-"""Multiply-accumulates within which the second moments of a layer are taken of all rows."""
-
-COPYING_WORK = 32
-"""What it costs to copy and to look at one value of a row, in multiply-accumulates: most of the
-work of depthwise layers, whose rows are short.
-"""
-
-SAMPLES_PER_LINE = 8
-"""That tell of the same line of an image, where lines are left out to save copying: lines of text
-are not alike, and few samples would tell too little of each.
-"""
-
-FEWEST_ROWS_PER_INPUT = 0.25
-"""With fewer rows for each input the second moments say too little: the bias is corrected only."""
-
 BARE: dict[str, Any] = {"activation": None, "low": -math.inf, "high": math.inf}
+"""Fields of a contraction that gives its sums as they are."""
 
 STAGE = "accuracy recovery"
-
-FEWEST_TO_SPLIT = 4
-"""Samples, below which there is nothing to hold back."""
-
-
-def capacity(graph: Graph) -> int:
-    """How many samples of a float graph memory has room for; at least one."""
-    nbytes = sample_nbytes(graph)
-    few = min(FEW_SAMPLES, MOST_NBYTES // nbytes)
-    return max(1, few, MEMORY_NBYTES // nbytes)
-
-
-def sample_nbytes(graph: Graph) -> int:
-    """What a sample takes while both graphs are walked through."""
-    inputs = sum(node.type.nbytes for node in graph.inputs)
-    # The int8 values are a quarter of the float ones.
-    return max(inputs + peak_nbytes(graph) * 5 // 4, 1)
 
 
 @dataclass(frozen=True)
@@ -123,61 +77,64 @@ def recover(
     techniques: Sequence[str],
     per_channel: bool = True,
     progress: bool | str = False,
-    memory: Memory | None = None,
+    cache: Cache | None = None,
     int8_samples: Sequence[Feeds] | None = None,
     ends: Sequence[str] = (),
 ) -> Recovered:
     """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
 
     ``int8`` is what ``quantize`` made of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
-    ``memory`` has the layers of earlier calls with the same graph and samples.
-    ``int8_samples``: the samples, with int8 graphs where they are elsewhere (``other_shapes``).
-    ``ends``: names of nodes that both graphs have, whose values are asked for.
+    ``cache`` has the layers of earlier calls with the same graph and samples.
+    ``int8_samples``: the samples, with int8 graphs for those of other shapes (``shape_variants``).
+    ``ends``: names of nodes of both graphs, whose values are returned.
     After Ctrl-C the layers that are left keep their plain rounding.
     """
     if not samples or not (techniques or ends):
         return Recovered(int8)
-    memory = memory or Memory()
-    known = memory.known(int8)
-    both = list(samples), list(int8_samples or samples)
-    walk = _Walk(graph, int8, *both, frozenset(techniques), per_channel, known, ends)
-    made: dict[Node, Node] = {}
+    cache = cache or Cache()
+    settings = frozenset(techniques), per_channel, cache.known(int8), ends
+    both = _SideBySide(graph, int8, samples, int8_samples or samples, *settings)
     with side_by_side():
-        for node in shown(int8.nodes, "Recovering accuracy", progress):
-            moved = node.with_operands(tuple(made[operand] for operand in node.operands))
-            made[node] = walk.as_known(moved) if NEVER.is_over else walk.visit(moved)
-    memory.add(int8, {name: made[int8.by_name(name)] for name in walk.improved})
-    improved = int8.with_outputs(made[node] for _, node in int8.outputs)
+        for _ in shown(both.int8_run, "Recovering accuracy", progress, len(int8.nodes)):
+            if NEVER.is_over:
+                break
+        improved = both.finished()
+    cache.add(int8, {name: both.made[int8.by_name(name)] for name in both.improved})
     begins(STAGE)
-    if left := len(walk.names) - len(walk.improved):
-        NEVER.ends(STAGE, f"{left} of {len(walk.names)} layers have weights rounded to nearest")
+    if left := len(both.names) - len(both.improved):
+        NEVER.ends(STAGE, f"{left} of {len(both.names)} layers have weights rounded to nearest")
     if NEVER.is_over:
         return Recovered(improved)
-    return Recovered(improved, walk.found(), walk.wanted())
+    return Recovered(improved, both.found(), both.wanted())
 
 
 @dataclass
-class _Walk:
-    """Both graphs up to the current layer.  ``results``: float sums before activation and bounds,
-    of layers that the int8 walk has not reached yet; ``known``: operands of layers from before.
+class _SideBySide:
+    """Runs of both graphs, the float one up to the layer that the int8 one has reached.
+
+    ``known``: operands of layers that were recovered before.  ``made``: the nodes of the new int8
+    graph, by those of the old one.  ``sums``: float results before activation and bounds, of
+    layers that the int8 run has not reached yet.
     """
 
     graph: Graph
     int8: Graph
-    samples: list[Feeds]
-    int8_samples: list[Feeds]
+    samples: Sequence[Feeds]
+    int8_samples: Sequence[Feeds]
     techniques: frozenset[str]
     per_channel: bool
     known: Mapping[str, Operands]
     ends: Sequence[str] = ()
-    results: dict[str, list[Array]] = field(default_factory=dict)
+    made: dict[Node, Node] = field(default_factory=dict)
+    sums: dict[str, list[Array]] = field(default_factory=dict)
     improved: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.new_names = Names.of(self.int8)
-        self.floats = Frontier(self.graph, self.samples, self.ends)
-        self.integers = Frontier(self.int8, self.int8_samples, self.ends)
-        self.ahead: Iterator[Node] = iter(self.graph.nodes)
+        self.floats = SampleEvaluator(self.graph, self.samples)
+        self.integers = SampleEvaluator(self.int8, self.int8_samples)
+        self.float_run = self._run(self.graph, self._float_values)
+        self.int8_run = self._run(self.int8, self._int8_values)
         self.float_step: Callable[[], None] = self._advance_to_layer
         self.names = {
             node.name
@@ -185,224 +142,91 @@ class _Walk:
             if self.techniques and isinstance(node, Contraction) and is_integer(node.x.type)
         } - self.known.keys()
 
-    def visit(self, node: Node) -> Node:
-        """The node, improved if it is a layer; its values are computed."""
-        if isinstance(node, Constant):
-            return node
-        node = self.as_known(node)
-        if node.name in self.names and isinstance(node, Contraction):
-            node = self._improved(node)
-            self.improved.append(node.name)
-        self.integers.keep(node, self.integers.compute(node))
-        return node
-
-    def as_known(self, node: Node) -> Node:
-        """The node, with the operands from before if it is a layer that was recovered then."""
-        if node.name in self.known and isinstance(node, Contraction):
-            known = renamed(self.known[node.name], self._operand_names(node))
-            return dataclasses.replace(node, **known)
-        return node
+    def finished(self) -> Graph:
+        """The new int8 graph; nodes that were not reached keep their plain rounding."""
+        for node in self.int8.nodes:
+            if node not in self.made:
+                self.made[node] = self._moved(node)
+        return self.int8.with_outputs(self.made[node] for _, node in self.int8.outputs)
 
     def found(self) -> list[list[Array]]:
-        """The real values of the ends in the int8 graph, all of whose nodes were visited."""
-        ends = [self.int8.by_name(name) for name in self.ends]
+        """The real values of the ends in the int8 graph, all of whose nodes have run."""
+        found = list(zip(self.int8_run.ends, self.int8_run.run(), strict=True))
         return [
-            [_reals(node, self.integers.value(node, sample)) for node in ends]
+            [real_values(node, values.of(sample)) for node, values in found]
             for sample in range(len(self.samples))
         ]
 
     def wanted(self) -> list[list[Array]]:
-        """``found`` in the float graph; its walk goes on as far as they ask for."""
-        ends = [self.graph.by_name(name) for name in self.ends]
-        for node in self.ahead if ends else ():
-            self._advance(node)
-        return [
-            [self.floats.value(node, sample) for node in ends]
-            for sample in range(len(self.samples))
-        ]
+        """``found`` in the float graph, which runs to its end if there are ends."""
+        found = self.float_run.run() if self.ends else []
+        return [[values.of(sample) for values in found] for sample in range(len(self.samples))]
 
-    def _improved(self, node: Any) -> Any:
-        layer = self._layer(node)
+    def _run(
+        self, graph: Graph, evaluate: Callable[[Node, Sequence[SampleValues]], SampleValues]
+    ) -> Execution[SampleValues]:
+        return Execution(graph.nodes, [graph.by_name(name) for name in self.ends], evaluate)
+
+    def _int8_values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
+        """The values of an int8 node, which is improved first if it is a layer."""
+        moved = self._moved(node)
+        if node.name in self.names and isinstance(moved, Contraction):
+            moved = self._improved(moved, operands)
+            self.improved.append(node.name)
+        self.made[node] = moved
+        return self.integers.values(moved, operands)
+
+    def _moved(self, node: Node) -> Node:
+        """The node in the new graph, with its operands from before if it was recovered then."""
+        if isinstance(node, Constant):
+            return node
+        moved = node.with_operands(tuple(self.made[operand] for operand in node.operands))
+        if node.name in self.known and isinstance(moved, Contraction):
+            known = renamed(self.known[node.name], self._operand_names(moved))
+            return dataclasses.replace(moved, **known)
+        return moved
+
+    def _improved(self, node: Any, operands: Sequence[SampleValues]) -> Any:
+        wanted = self._float_sums(node.name)
+        data = LayerData(node, operands, self.integers, wanted, self.techniques)
+        layer = data.layer(self.graph.by_name(node.name), self.per_channel)
         second = layer.moments.second
-        wanted = self.techniques if second else self.techniques & {"correct-bias"}
-        if wanted & FED_BACK:
+        techniques = self.techniques if second else self.techniques & {"correct-bias"}
+        if techniques & FED_BACK:
             _ = layer.statistics.feedback  # Its computation begins, beside that of real weights.
         self.float_step = later(self._advance_to_layer, None)
         for name, technique in TECHNIQUES.items():
-            if name in wanted:
+            if name in techniques:
                 layer = technique(layer)
         return dataclasses.replace(node, **_operands(node, layer, self._operand_names(node)))
 
     def _operand_names(self, node: Any) -> dict[str, str]:
-        """Names for the Constants of an improved layer: those it has, where it has them."""
+        """Names for the Constants of an improved layer: the old ones, where there are some."""
         b = self.new_names.fresh(f"{node.name}:b:q") if node.b is None else node.b.name
         return {"w": node.w.name, "b": b}
 
-    def _layer(self, node: Any) -> Layer:
-        """The layer as plain rounding left it, with its moments over all samples."""
-        x, product = node.x.type.params, Product(node)
-        wanted = self._float_results(node.name)
-        rows = sum(result.size for result in wanted) // node.type.shape[-1]
-        group, k, _ = product.shape
-        every = _every(rows, group, k, len(wanted))
-        real: Any = self.graph.by_name(node.name)
-        weights = product.matrix(real.w.value * np.float32(x.scale))
-        outputs = node.type.shape[-1]
-        bias = np.zeros((1, outputs)) if real.b is None else real.b.value.reshape(1, outputs)
-        by_group = product.by_group(bias.astype(np.float64))
-        scales = np.asarray(node.w.type.params.scales) * x.scale
-        steps = product.by_group(np.broadcast_to(scales, bias.shape))
-        in_steps = weights / steps.astype(np.float32)
-        terms = (weights, by_group.astype(np.float32))
-        return Layer(
-            product=product,
-            x=x,
-            statistics=self._statistics(node, terms, wanted, every),
-            weights=in_steps,
-            target=in_steps,
-            integers=product.matrix(node.w.value.astype(np.float32)),
-            unit=steps,
-            steps=steps,
-            reach=steps,
-            real_bias=by_group,
-            bias=by_group,
-            per_channel=self.per_channel,
-            dtype=node.x.type.dtype,
-        )
-
-    def _statistics(
-        self, node: Any, terms: tuple[Array, Array], wanted: list[Array], every: int
-    ) -> Statistics:
-        """The moments of a layer over all samples, of both halves side by side."""
-        product, samples = Product(node), range(len(wanted))
-        group, k, _ = product.shape
-        rows = sum(result.size for result in wanted) // node.type.shape[-1]
-        enough = group * k * k * 8 <= GRAM_NBYTES and rows >= FEWEST_ROWS_PER_INPUT * k
-        second = self.techniques != {"correct-bias"} and enough
-        mean_size = sum(result.size for result in wanted) // len(wanted)
-        together = _together(node, mean_size, 4 * rows // every * group * k // len(wanted))
-        if every > 1:
-            together = 1  # Each sample tells of other lines: they are not alike, as of text.
-
-        def counted(of_half: range) -> Moments:
-            moments = Moments.zeros(product.shape, second)
-            for first, part in enumerate(self.integers.parts(of_half, together)):
-                own = self.integers.counterpart(node, part[0])
-                self._add(moments, own, terms, part, [wanted[s] for s in part], every, first)
-            return moments
-
-        halves = tuple(each(counted, [samples[::2], samples[1::2]]))
-        split = "adapt-weights" in self.techniques and adaptable(rows // every // 2, k)
-        if second and split and len(wanted) >= FEWEST_TO_SPLIT:
-            return Statistics(halves)
-        return Statistics((halves[0] + halves[1],))
-
-    def _add(
-        self,
-        moments: Moments,
-        node: Any,
-        terms: tuple[Array, Array],
-        part: Sequence[int],
-        wanted: Sequence[Array],
-        every: int,
-        first: int,
-    ) -> None:
-        """Count some samples: the int8 input, and the float results less what the real weights
-        and bias (``terms``, by group) and the int8 residual give.
+    def _float_sums(self, name: str) -> list[Array]:
+        """The float results of a layer before activation and bounds; the float run advances to
+        it.
         """
-        codes, zero_point = self.integers.stacked(node.x, part), node.x.type.params.zero_point
-        x = np.subtract(codes, zero_point, dtype=np.float32)
-        others: tuple[Array, ...] = (np.concatenate(wanted),)
-        if isinstance(node, Conv) and node.residual is not None:
-            residual = self.integers.stacked(node.residual, part)
-            if is_integer(node.residual.type):
-                residual = dequantize(residual, node.residual.type.params)
-            others = (*others, residual)
-        weights, bias = terms
-        for columns, y, *residuals in Product(node).bands(x, *others, every=every, first=first):
-            now = columns @ weights
-            for term in (bias, *residuals):
-                now += term
-            moments.add(columns, _missing(node, y, now))
-
-    def _float_results(self, name: str) -> list[Array]:
-        """The float sums of a layer before activation and bounds; the float walk advances to it."""
         self.float_step()
-        while name not in self.results:
-            self._advance(next(self.ahead))
-        return self.results.pop(name)
+        while name not in self.sums:
+            next(iter(self.float_run))
+        return self.sums.pop(name)
 
     def _advance_to_layer(self, _: None = None) -> None:
-        """The float walk to the next layer: while one is rounded, which keeps one core busy."""
-        known = len(self.results)
-        for node in self.ahead:
-            self._advance(node)
-            if len(self.results) > known:
+        """Run the float graph to its next layer, beside the rounding of one on another core."""
+        known = len(self.sums)
+        for _step in self.float_run:
+            if len(self.sums) > known:
                 return
 
-    def _advance(self, node: Node) -> None:
-        if isinstance(node, Constant):
-            return
+    def _float_values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
         if node.name not in self.names or not isinstance(node, Contraction):
-            self.floats.keep(node, self.floats.compute(node))
-            return
+            return self.floats.values(node, operands)
         bare: Any = dataclasses.replace(node, **BARE)
-        results = self.floats.compute(bare)
-        self.results[node.name] = results
-        if not node.is_bare:
-            self.floats.unfinished[node.name] = node
-        self.floats.keep(node, results)
-
-
-def _reals(node: Node, value: Array) -> Array:
-    return dequantize(value, node.type.params) if is_integer(node.type) else value
-
-
-def _every(rows: int, group: int, k: int, samples: int) -> int:
-    """Of so many rows of a layer's data the moments are taken of every so-manieth."""
-
-    def for_work(row_work: int) -> int:
-        return rows // max(ROWS_PER_INPUT * k, MOMENTS_WORK // row_work)
-
-    copied = for_work(group * k * (k + COPYING_WORK))
-    return max(1, for_work(group * k * k), min(copied, samples // SAMPLES_PER_LINE))
-
-
-def _together(node: Any, results: int, columns_nbytes: int) -> int:
-    """How many samples to look at at once: their columns and input in float, and their results as
-    wanted, as they are, and the difference.
-    """
-    if not stacks(node):
-        return 1
-    inputs = node.x.type.size * results // node.type.size
-    values_nbytes = 4 * (inputs + 3 * results)
-    return int(max(1, BAND_NBYTES // 2 // max(columns_nbytes + values_nbytes, 1)))
-
-
-def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
-    """``wanted - now``, in the place of ``now``; 0 where bounds or activation make the same of
-    both.
-    """
-    everywhere = node.live == (-math.inf, math.inf)
-    goals, sums = wanted.reshape(-1), now.reshape(-1)
-    for start in range(0, sums.size, PART):
-        part = slice(start, start + PART)
-        dead = None if everywhere else _both_dead(node, goals[part], sums[part])
-        np.subtract(goals[part], sums[part], out=sums[part])
-        if dead is not None:
-            # By bits: a masked copy takes ten times as long where the mask looks random.
-            bits, kept = sums[part].view(np.int32), dead.view(np.int8) - np.int8(1)
-            np.bitwise_and(bits, kept, out=bits)
-    return sums.reshape(now.shape)
-
-
-def _both_dead(node: Contraction, one: Array, other: Array) -> Array:
-    """Where both sums lie on the same side outside of what makes a difference."""
-    low, high = map(np.float32, node.live)
-    below = (one <= low) & (other <= low)
-    if high == math.inf:
-        return np.asarray(below)
-    return np.asarray(below | ((one >= high) & (other >= high)))
+        self.sums[node.name] = self.floats.compute(bare, operands)
+        return SampleValues(self.sums[node.name], None if node.is_bare else node)
 
 
 def _operands(node: Any, layer: Layer, names: Mapping[str, str]) -> dict[str, Any]:

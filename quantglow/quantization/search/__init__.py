@@ -2,6 +2,6 @@
 
 ``preparation`` runs the search; ``range_choice`` judges ranges, ``rounding_sensitivity`` the error
 that one rounded value causes in the outputs, ``choose_int16`` and ``fused_functions`` spend a time
-budget on the worst.  ``rounded_run`` executes a plan without an int8 graph; ``checkpoints`` lets
+budget on the worst.  ``fake_quantization`` runs a plan without an int8 graph; ``checkpoints`` lets
 the next plan begin where it differs.
 """

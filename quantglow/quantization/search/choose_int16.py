@@ -17,7 +17,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import int16_seconds, total_seconds
 from quantglow.quantization.plan.int16 import int16_refusal, ranges_for_int16, with_int16
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.search.rounding_sensitivity import stored_members, worth_their_costs
+from quantglow.quantization.search.rounding_sensitivity import most_sensitive, stored_members
 
 BUDGET = 0.05
 """Of the network's time, for all that becomes int16."""
@@ -33,7 +33,7 @@ def with_chosen_int16(
     """The plan with some values in int16."""
     costs = {root: int16_seconds(plan, stored_members(plan, root)) for root in candidates(plan)}
     budget = BUDGET * total_seconds(plan)
-    worst = worth_their_costs(plan, costs, budget, samples, progress=progress)
+    worst = most_sensitive(plan, costs, budget, samples, progress=progress)
     ranges = ranges_for_int16(plan.graph, profile, config)
     for root in worst:
         # What was chosen before may forbid it: see ``int16_refusal``.

@@ -29,7 +29,7 @@ from quantglow.quantization.costs import fused_function_seconds, total_seconds
 from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.int16 import named_values
 from quantglow.quantization.plan.plan import Plan, make_plan
-from quantglow.quantization.search.rounding_sensitivity import worth_their_costs
+from quantglow.quantization.search.rounding_sensitivity import most_sensitive
 
 BUDGET = 0.02
 """Of the network's time, for all that is fused."""
@@ -53,7 +53,7 @@ def worth_fusing(
     found = candidates(plan, named_values(graph, config, imported))
     if not samples:
         return frozenset()
-    worst = worth_their_costs(
+    worst = most_sensitive(
         plan,
         {x: fused_function_seconds(x) for x in found},
         BUDGET * total_seconds(plan),

@@ -39,10 +39,11 @@ from quantglow.quantization.equalize.input_grid import Grids, aligned, grids_of
 from quantglow.quantization.equalize.sample_statistics import ChannelReach, RescaledValues
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.plan.tensor_ranges import scarce_values
-from quantglow.quantization.search.checkpoints import Traces
+from quantglow.quantization.search.checkpoints import Checkpoints
 from quantglow.quantization.search.fused_functions import worth_fusing
+from quantglow.quantization.search.output_noise import compared_nodes
+from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.search.range_choice import Ranges, choose_ranges
-from quantglow.quantization.search.rounded_run import judged, relative_noise
 from quantglow.quantization.shape_variants import at_own_shapes, fit, graph_for, sharing
 from quantglow.quantization.smoothing_scales import SUFFIX, tapped, tapped_name, with_taps
 from quantglow.workers import side_by_side
@@ -149,7 +150,7 @@ class _Search:
     imported: Graph | None = None
     deadline: Deadline = NEVER
     refused: dict[int, Ranges] = field(default_factory=dict)
-    traces: Traces = field(default_factory=Traces)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
     def __post_init__(self) -> None:
         self.noise = float("inf")
@@ -170,7 +171,7 @@ class _Search:
         self._leave_out_unlike()
         if not self.held:
             return
-        ends = judged(self.graph)
+        ends = compared_nodes(self.graph)
         self.wanted = [self.runs.results(feeds, ends) for feeds in self.held]
         self._offer(self.best)
         yield
@@ -223,10 +224,10 @@ class _Search:
         plan = make_plan(graph, profile, self.config, self.imported, ranges)
         exact = "round-weights" in self.config.recovery
         held = candidate.on(self.held)
-        noise = relative_noise(plan, held, self.wanted, exact, self.traces)
+        noise = relative_noise(plan, held, self.wanted, exact, self.checkpoints)
         if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
-            self.traces.keep()
+            self.checkpoints.keep()
 
     def _offer_ranges(self, candidate: Prepared) -> None:
         """The candidate with ranges; worse on the whole, they may still be better in a stretch."""

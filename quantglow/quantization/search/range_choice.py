@@ -27,6 +27,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.interpreter.executor import Execution
 from quantglow.interrupts import check_interrupt
 from quantglow.ops import Concat, Conv
 from quantglow.ops.arithmetic import quant_of, rounded_reals
@@ -39,9 +40,9 @@ from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.plan.tensor_ranges import scarce_values, tensor_ranges
-from quantglow.quantization.recovery.frontier import Frontier
 from quantglow.quantization.recovery.products import Product
-from quantglow.quantization.recovery.samples import Spread
+from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
+from quantglow.quantization.recovery.sampling import Spread
 from quantglow.types import Array, ElementType
 from quantglow.workers import each
 
@@ -91,10 +92,8 @@ def choose_ranges(
     candidates = _candidates(plan, profile, config)
     few = Spread[Feeds](SAMPLES).extend(samples).kept
     types = [_types(ranges, config) for ranges in candidates]
-    trial = _Trial(plan, types, Frontier(graph, few), profile.histograms)
-    for node in graph.nodes:
-        check_interrupt()
-        trial.visit(node)
+    trial = _Trial(plan, types, SampleEvaluator(graph, few), profile.histograms)
+    Execution(graph.nodes, (), trial.values).run()
     chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
     scarce = scarce_values(graph, profile)
     for node, root in plan.groups.items():
@@ -134,7 +133,7 @@ class _Trial:
 
     plan: Plan
     types: list[dict[Node, ElementType]]
-    values: Frontier
+    evaluator: SampleEvaluator
     histograms: Mapping[str, Histogram]
     errors: dict[Node, Array] = field(default_factory=dict)
 
@@ -158,40 +157,48 @@ class _Trial:
         rounding = errors[:, :1] * np.square(steps / steps[0])
         return np.asarray(errors + (COHERENCE - 1) * np.maximum(errors - rounding, 0.0))
 
-    def visit(self, node: Node) -> None:
-        """Judge what the node reads; its values are computed."""
-        if isinstance(node, Constant):
-            return
-        results = self.values.compute(node)
+    def values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
+        """The values of the node; its int8 operands are judged by them."""
+        check_interrupt()
+        results = self.evaluator.values(node, operands)
         if self.plan.is_int8(node):
-            for operand in dict.fromkeys(node.operands):
+            given = dict(zip(node.operands, operands, strict=True))
+            for operand in given:
                 if not isinstance(operand, Constant) and operand in self.plan.groups:
-                    self._judge(operand, node, results)
-        self.values.keep(node, results)
+                    self._judge(operand, node, given, results.arrays)
+        return results
 
-    def _judge(self, operand: Node, reader: Node, results: list[Array]) -> None:
+    def _judge(
+        self,
+        operand: Node,
+        reader: Node,
+        given: Mapping[Node, SampleValues],
+        results: Sequence[Array],
+    ) -> None:
         root = self.plan.groups[operand]
         types = [candidate[root] for candidate in self.types]
         found = np.zeros((2, len(types)))
         if isinstance(reader, Contraction) and operand is reader.x:
-            found += self._of_product(operand, reader, types)
+            found += self._of_product(operand, reader, given[operand], types)
         if not isinstance(reader, Contraction) or _residual(reader) is operand:
-            found += self._of_result(operand, reader, types, results)
+            found += self._of_result(operand, reader, given, types, results)
         known = self.errors.setdefault(root, np.zeros_like(found))
         known += found
 
-    def _of_product(self, x: Node, reader: Contraction, types: list[ElementType]) -> Array:
+    def _of_product(
+        self, x: Node, reader: Contraction, values: SampleValues, types: list[ElementType]
+    ) -> Array:
         """[2, candidates]: relative errors of ``x @ w``, for a part of the rows of each sample."""
         product = Product(reader)
         group, k, outputs = product.shape
         weights = product.matrix(reader.w.value.astype(np.float32))  # type: ignore[attr-defined]
-        count = len(self.values.samples)
+        count = len(self.evaluator.samples)
         row = group * k * (outputs + ROUNDING_WORK) * len(types) * count
         rows = max(LEAST_ROWS, WORK // row)
 
         def measured(sample: int) -> tuple[_Energies, Array]:
-            own: Any = self.values.counterpart(reader, sample)
-            columns = _some_rows(Product(own), self.values.value(x, sample), rows, sample / count)
+            own: Any = self.evaluator.counterpart(reader, sample)
+            columns = _some_rows(Product(own), values.of(sample), rows, sample / count)
             errors = [_rounded(columns, element) - columns for element in types]
             energies = _Energies.of(columns @ weights, (error @ weights for error in errors))
             rounding = [_energy(error, centred=False) / error.size for error in errors]
@@ -211,7 +218,12 @@ class _Trial:
         return np.where(rounding > TINY, whole / np.maximum(rounding, TINY), 1.0)
 
     def _of_result(
-        self, x: Node, reader: Node, types: list[ElementType], results: list[Array]
+        self,
+        x: Node,
+        reader: Node,
+        given: Mapping[Node, SampleValues],
+        types: list[ElementType],
+        results: Sequence[Array],
     ) -> Array:
         """[2, candidates]: relative errors of the reader's results, in some lines of large ones."""
         count = min(LIGHT_SAMPLES, len(results))
@@ -221,9 +233,7 @@ class _Trial:
         def measured(sample: int) -> tuple[_Energies, Array]:
             apart = min(every, results[sample].shape[1]) if every > 1 else 1
             lines = slice(sample * apart // count, None, apart)
-            value, wanted = (
-                _part(v, lines) for v in (self.values.value(x, sample), results[sample])
-            )
+            value, wanted = (_part(v, lines) for v in (given[x].of(sample), results[sample]))
             errors, rounding = [], []
             for element in types:
                 error = _rounded(value, element) - value
@@ -231,7 +241,7 @@ class _Trial:
                     _energy(error.reshape(1, -1, 1), centred=False) / max(error.size, 1)
                 )
                 if not isinstance(reader, Contraction):
-                    got = self._computed(reader, x, value + error, sample, lines)
+                    got = self._computed(reader, given, {x: value + error}, sample, lines)
                     error = got - wanted
                 errors.append(_energy(error.reshape(1, -1, 1), centred=False))
             signal = wanted.reshape(1, -1, 1)
@@ -244,12 +254,21 @@ class _Trial:
             return sums
         return sums * self._ratios(x, types, np.mean([part for _, part in found], axis=0))
 
-    def _computed(self, reader: Node, x: Node, value: Array, sample: int, lines: slice) -> Array:
-        own = self.values.counterpart(reader, sample)
-        pairs = zip(reader.operands, own.operands, strict=True)
-        given = (value if o is x else _part(self.values.value(p, sample), lines) for o, p in pairs)
+    def _computed(
+        self,
+        reader: Node,
+        given: Mapping[Node, SampleValues],
+        changed: Mapping[Node, Array],
+        sample: int,
+        lines: slice,
+    ) -> Array:
+        """Some lines of the reader's result for one sample; ``changed``: lines of an operand."""
+        own = self.evaluator.counterpart(reader, sample)
+        arrays = self.evaluator.given(own, [given[o] for o in reader.operands], [sample])
+        pairs = zip(reader.operands, arrays, strict=True)
+        parts = (changed[o] if o in changed else _part(array, lines) for o, array in pairs)
         with np.errstate(all="ignore"):
-            return self.values.finite(reader, own.evaluate(*given))
+            return self.evaluator.finite(reader, own.evaluate(*parts))
 
 
 def _reach(element: ElementType) -> Range:

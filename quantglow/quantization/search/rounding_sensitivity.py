@@ -1,23 +1,25 @@
-"""What the rounding of single values does to a network's outputs, and which to avoid for what that
-costs.
+"""Sensitivity analysis: the error that rounding one activation causes in the outputs, and the
+activations to keep in higher precision within a time budget.
 
-Each value alone is rounded in the float network, on a few calibration samples; its harm is the
-error of what the outputs are judged by (see ``rounded_run.judged``).  Harms of different values add
-up, nearly.
+Each value alone is rounded in the float network, on a few calibration samples.  Its sensitivity is
+the error by which outputs are compared (see ``output_noise.comparisons``), over the signal.  The
+sensitivities of different values add up, nearly.
 """
 
 from __future__ import annotations
 
 import math
-from collections import ChainMap, Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
+from quantglow.interpreter.executor import Execution
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.work import macs_of
@@ -26,29 +28,37 @@ from quantglow.profiling.progress import shown
 from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.int16 import group_of, is_stored
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.search.rounded_run import energy, error_of, power
-from quantglow.quantization.search.rounded_run import judges as judges_of
+from quantglow.quantization.search.output_noise import (
+    Comparison,
+    comparisons,
+    energy,
+    error_of,
+    power,
+)
 from quantglow.quantization.shape_variants import counterpart, graph_for
 from quantglow.types import Array, ElementType
 from quantglow.workers import each, side_by_side
 
-FEWEST_SAMPLES, MOST_SAMPLES = 2, 8
-"""Calibration samples on which errors are measured; each costs half a run for each candidate."""
+MIN_SAMPLES, MAX_SAMPLES = 2, 8
+"""Minimum and maximum number of calibration samples on which errors are measured.  Each costs half
+a run for each candidate."""
 
-WORK = 2e11
-"""Multiply-accumulates for which more than the fewest samples are taken."""
+MAX_WORK = 2e11
+"""Maximum number of multiply-accumulates of all trials, beyond which only ``MIN_SAMPLES`` are used.
+"""
 
 MEAN_ROWS = 16
-"""Of a layer's results, over all samples, that a mean error is taken of."""
+"""Minimum number of rows of a layer's results, over all samples, from which to estimate its mean
+error."""
 
-LEAST_SHARE = 0.002
-"""Of the error of all candidates: what has less is let be, however cheap it were to avoid."""
+MIN_ERROR_SHARE = 0.002
+"""Candidates with a smaller share of the total error are skipped, however cheap they are."""
 
-SHARES = 2000
-"""Of the budget, to which costs are rounded up."""
+BUDGET_PARTS = 2000
+"""Number of equal parts of the budget.  Costs are rounded up to whole parts."""
 
 
-def worth_their_costs(
+def most_sensitive(
     plan: Plan,
     costs: Mapping[Node, float],
     budget: float,
@@ -57,44 +67,47 @@ def worth_their_costs(
     deadline: Deadline = NEVER,
     progress: bool | str = False,
 ) -> list[Node]:
-    """Of groups, whose roundings could be avoided at these costs, those that the budget is best
-    spent on, the most harmful first.  The other arguments are those of ``measured_harms``.
+    """The groups of values on which ``budget`` is best spent, the most sensitive first.
+
+    ``costs``: group -> the cost of avoiding its rounding.  The other arguments are those of
+    ``rounding_sensitivities``.
     """
     costs = {root: cost for root, cost in costs.items() if cost <= budget}
     if not costs:
         return []
     some = _some(plan, len(costs), samples)
-    harms = measured_harms(plan, list(costs), some, corrected, deadline, progress)
-    least = LEAST_SHARE * sum(harms.values())
-    worth = {root: cost for root, cost in costs.items() if harms[root] > least}
-    return sorted(most_harmful(worth, harms, budget), key=lambda root: -harms[root])
+    errors = rounding_sensitivities(plan, list(costs), some, corrected, deadline, progress)
+    least = MIN_ERROR_SHARE * sum(errors.values())
+    worth = {root: cost for root, cost in costs.items() if errors[root] > least}
+    return sorted(knapsack(worth, errors, budget), key=lambda root: -errors[root])
 
 
-def most_harmful(
-    costs: Mapping[Node, float], harms: Mapping[Node, float], budget: float
+def knapsack(
+    costs: Mapping[Node, float], values: Mapping[Node, float], budget: float
 ) -> list[Node]:
-    """Those with the largest sum of harms whose costs do not exceed the budget, by dynamic
-    programming over ``SHARES`` equal parts of it; costs are rounded up to these.
+    """The nodes with the largest sum of ``values`` whose costs do not exceed the budget.
+
+    The 0-1 knapsack problem, by dynamic programming over ``BUDGET_PARTS``.
     """
-    sums = np.zeros(SHARES + 1)
+    sums = np.zeros(BUDGET_PARTS + 1)
     taken = {}
     for root, cost in costs.items():
-        share = math.ceil(SHARES * cost / budget)
-        others = np.pad(sums[: len(sums) - share], (share, 0), constant_values=-np.inf)
-        taken[root] = share, others + harms[root] > sums
-        sums = np.maximum(sums, others + harms[root])
-    found, left = [], SHARES
-    for root, (share, better) in reversed(taken.items()):
+        parts = math.ceil(BUDGET_PARTS * cost / budget)
+        others = np.pad(sums[: len(sums) - parts], (parts, 0), constant_values=-np.inf)
+        taken[root] = parts, others + values[root] > sums
+        sums = np.maximum(sums, others + values[root])
+    found, left = [], BUDGET_PARTS
+    for root, (parts, better) in reversed(taken.items()):
         if better[left]:
             found.append(root)
-            left -= share
+            left -= parts
     return found
 
 
 def _some(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
-    """As many of the samples as there is time for with ``count`` candidates, spread over all."""
+    """Samples spread over all, as many as ``MAX_WORK`` allows with ``count`` candidates."""
     work = sum(map(macs_of, plan.graph.compute_nodes())) * count / 2
-    wanted = min(max(int(WORK / max(work, 1)), FEWEST_SAMPLES), MOST_SAMPLES)
+    wanted = min(max(int(MAX_WORK / max(work, 1)), MIN_SAMPLES), MAX_SAMPLES)
     return samples[:: -(-len(samples) // wanted)]
 
 
@@ -104,7 +117,7 @@ def stored_members(plan: Plan, root: Node) -> list[Node]:
     return [n for n in plan.graph.nodes if n in members and is_stored(plan, n)]
 
 
-def measured_harms(
+def rounding_sensitivities(
     plan: Plan,
     roots: Sequence[Node],
     samples: Sequence[Feeds],
@@ -112,24 +125,24 @@ def measured_harms(
     deadline: Deadline = NEVER,
     progress: bool | str = False,
 ) -> dict[Node, float]:
-    """For each group the error of what the outputs are judged by, over its power, summed over the
-    outputs, if the group alone is int8; 0 for what the deadline left no time for.
+    """For each group the error over the power of the compared values, summed over the outputs, if
+    the group alone is int8; 0 for groups that the deadline left no time for.
 
-    ``corrected``: the biases of the int8 layers that read it make up for their mean errors.
+    ``corrected``: bias correction of the int8 layers that read it takes out their mean errors.
     """
-    judges = list(dict.fromkeys(judges_of(plan.graph)))
-    ends = [node for node, _ in judges]
+    compared = list(dict.fromkeys(comparisons(plan.graph)))
+    ends = [comparison.node for comparison in compared]
     trials = [_Trial(plan, stored_members(plan, root), plan.elements[root], ends) for root in roots]
     if corrected:
         trials = _corrected(trials, plan.graph, samples)
-    needed = _asked(plan.graph).union(ends, *(trial.stored for trial in trials))
-    noise, signal = np.zeros((2, len(roots), len(judges)))
+    needed = _exact_reads(plan.graph).union(ends, *(trial.stored for trial in trials))
+    noise, signal = np.zeros((2, len(roots), len(compared)))
     for feeds in shown(samples, "Choosing int16", progress):
         if deadline.is_over:
             break
         exact = _exact(plan.graph, feeds, needed)
-        powers = [power(exact[node], shift) for node, shift in judges]
-        for index, found in enumerate(_noises(trials, exact, feeds, judges, deadline)):
+        powers = [power(exact[node], shift) for node, shift in compared]
+        for index, found in enumerate(_noises(trials, exact, feeds, compared, deadline)):
             if found is not None:
                 signal[index] += powers
                 noise[index] += found
@@ -137,15 +150,24 @@ def measured_harms(
     return dict(zip(roots, relative.sum(axis=1).tolist(), strict=True))
 
 
-Judges = Sequence[tuple[Node, bool]]
-"""See ``rounded_run.judges``."""
+class _Change(NamedTuple):
+    """The changed value of a node as float operators read it, and as int8 operators do.  None: it
+    is the exact one.
+    """
+
+    real: Array | None = None
+    stored: Array | None = None
+
+
+UNCHANGED = _Change()
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """The float graph of a plan with the ``stored`` values rounded to ``element``.  ``ends``: where
-    its values are wanted; ``shifts`` are taken off values, whose biases make up for them;
-    ``within``: nodes that may change, or all.
+    """The float graph of a plan with the ``stored`` values rounded to ``element``.
+
+    ``ends``: nodes whose values are wanted.  ``shifts``: mean errors to subtract from the results
+    of layers, as bias correction would.  ``within``: nodes that may change, or all.
     """
 
     plan: Plan
@@ -156,7 +178,7 @@ class _Trial:
     within: Collection[Node] | None = None
 
     def up_to_layers(self) -> _Trial:
-        """What happens up to the int8 layers that read the values first."""
+        """The trial up to the int8 layers that read the values first."""
         between, layers, waiting = set[Node](), list[Node](), list(self.stored)
         while waiting:
             for user in self.plan.graph.users[waiting.pop()]:
@@ -166,59 +188,64 @@ class _Trial:
                     (layers if is_layer else waiting).append(user)
         return replace(self, ends=layers, within=between)
 
-    def noise(self, exact: Mapping[Node, Array], feeds: Feeds, judges: Judges) -> list[float]:
-        """The energy of the error of each judge."""
+    def noise(
+        self, exact: Mapping[Node, Array], feeds: Feeds, compared: Sequence[Comparison]
+    ) -> list[float]:
+        """The energy of the error of each compared value."""
         changed = self.run(exact, feeds)
         return [
             energy(error_of(changed[node], exact[node]), shift) if node in changed else 0.0
-            for node, shift in judges
+            for node, shift in compared
         ]
 
     def run(self, exact: Mapping[Node, Array], feeds: Feeds) -> dict[Node, Array]:
-        """Those of the ends that change; where a float operator gives a stored value, its float
-        readers see it as it is.
-        """
-        changed: dict[Node, Array] = {}
-        copies: dict[Node, Array] = {}
-        waiting = Counter(self.plan.graph.use_counts)
-        waiting.update(self.ends)
-        for node in self.plan.graph.nodes:
-            seen = ChainMap(copies, changed) if self.plan.is_int8(node) else changed
-            may_change = self.within is None or node in self.within
-            if may_change and any(o in seen for o in node.operands):
-                operands = [seen[o] if o in seen else exact[o] for o in node.operands]
-                changed[node] = counterpart(node, feeds).evaluate(*operands)
-                if node in self.shifts:
-                    changed[node] = changed[node] - self.shifts[node]
-            if node in self.stored:
-                rounded = changed if self.plan.is_int8(node) else copies
-                rounded[node] = rounded_reals(changed.get(node, exact[node]), self.element)
-            for operand in node.operands:
-                waiting[operand] -= 1
-                if not waiting[operand]:
-                    changed.pop(operand, None)
-                    copies.pop(operand, None)
-        return {node: changed[node] for node in self.ends if node in changed}
+        """The values of those ends that change; ``exact`` has the values of the float run."""
+        ends = list(self.ends)
+        found = Execution(self.plan.graph.nodes, ends, partial(self._changed, exact, feeds)).run()
+        pairs = zip(ends, found, strict=True)
+        return {node: change.real for node, change in pairs if change.real is not None}
+
+    def _changed(
+        self,
+        exact: Mapping[Node, Array],
+        feeds: Feeds,
+        node: Node,
+        operands: Sequence[_Change],
+    ) -> _Change:
+        is_int8 = self.plan.is_int8(node)
+        given = [operand.stored if is_int8 else operand.real for operand in operands]
+        may_change = self.within is None or node in self.within
+        value: Array | None = None
+        if may_change and any(array is not None for array in given):
+            pairs = zip(node.operands, given, strict=True)
+            reads = (exact[o] if array is None else array for o, array in pairs)
+            value = counterpart(node, feeds).evaluate(*reads)
+            if node in self.shifts:
+                value = value - self.shifts[node]
+        if node not in self.stored:
+            return UNCHANGED if value is None else _Change(value, value)
+        rounded = rounded_reals(exact[node] if value is None else value, self.element)
+        return _Change(rounded if is_int8 else value, rounded)
 
 
 def _noises(
     trials: Sequence[_Trial],
     exact: Mapping[Node, Array],
     feeds: Feeds,
-    judges: Judges,
+    compared: Sequence[Comparison],
     deadline: Deadline,
 ) -> list[list[float] | None]:
-    """Of each trial ``noise``; None where the deadline left no time."""
+    """``noise`` of each trial; None where the deadline left no time."""
     with side_by_side():
         return each(
-            lambda trial: None if deadline.is_over else trial.noise(exact, feeds, judges), trials
+            lambda trial: None if deadline.is_over else trial.noise(exact, feeds, compared), trials
         )
 
 
 def _corrected(trials: Sequence[_Trial], graph: Graph, samples: Sequence[Feeds]) -> list[_Trial]:
     """The trials less the mean errors, over all samples, of the channels (last axis) of layers."""
     local = [trial.up_to_layers() for trial in trials]
-    needed = _asked(graph).union(*((*trial.stored, *trial.ends) for trial in local))
+    needed = _exact_reads(graph).union(*((*trial.stored, *trial.ends) for trial in local))
     sums = [{node: np.zeros(node.type.shape[-1]) for node in trial.ends} for trial in local]
     rows = [dict.fromkeys(trial.ends, 0) for trial in local]
     for feeds in samples:
@@ -235,9 +262,9 @@ def _corrected(trials: Sequence[_Trial], graph: Graph, samples: Sequence[Feeds])
     return [replace(trial, shifts=shifts) for trial, shifts in zip(trials, means, strict=True)]
 
 
-def _asked(graph: Graph) -> set[Node]:
-    """Nodes whose exact values a trial asks for, besides those it names: Constants, and operands of
-    several that need not change together.
+def _exact_reads(graph: Graph) -> set[Node]:
+    """Nodes whose exact values a trial reads, besides those it names: Constants, and operands of
+    nodes that have several, since these need not all change.
     """
     found: set[Node] = set()
     for node in graph.nodes:
@@ -247,7 +274,7 @@ def _asked(graph: Graph) -> set[Node]:
 
 
 def _exact(graph: Graph, feeds: Feeds, needed: Collection[Node]) -> dict[Node, Array]:
-    """Float values of nodes of ``graph``."""
+    """The float values of the ``needed`` nodes."""
     found: dict[str, Array] = {}
     names = {node.name for node in needed}
 

@@ -12,8 +12,10 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Concat, Conv, Gemm, MaxPool, ReduceMean, Softmax
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
+from quantglow.profiling.data import Feeds
 from quantglow.quantization import FloatRuns, quantize_with_report
 from quantglow.quantization.equalize.sample_statistics import ChannelReach
+from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.types import Array, f32
 
 INF = float("inf")
@@ -65,6 +67,11 @@ def sqnr(graph: Graph, other: Graph) -> float:
             signal += float(np.sum(a.astype(np.float64) ** 2))
             noise += float(np.sum((a.astype(np.float64) - b) ** 2))
     return 10 * float(np.log10(signal / noise))
+
+
+def compared_values(graph: Graph, feeds: Feeds) -> list[Array]:
+    """The float values by which the outputs are compared."""
+    return FloatRuns(graph).results(feeds, compared_nodes(graph))
 
 
 def sandwich(make: Any, channels: int = 8) -> Graph:

@@ -17,6 +17,7 @@ from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.interpreter import interpret
+from quantglow.interpreter.executor import Execution
 from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape
 from quantglow.options import PRESETS, QuantizationConfig
 from quantglow.passes import optimize
@@ -24,12 +25,13 @@ from quantglow.profiling import Profile, profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes, quantizer
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.plan.plan import make_plan
-from quantglow.quantization.recovery import Memory, sample_nbytes
-from quantglow.quantization.recovery.frontier import Frontier
+from quantglow.quantization.recovery import Cache, sample_nbytes
+from quantglow.quantization.recovery.sample_values import SampleEvaluator
 from quantglow.quantization.search.choose_int16 import candidates
+from quantglow.quantization.search.output_noise import noise_to_signal
+from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.search.preparation import prepare
-from quantglow.quantization.search.rounded_run import noise_to_signal, relative_noise, run
-from quantglow.quantization.search.rounding_sensitivity import measured_harms
+from quantglow.quantization.search.rounding_sensitivity import rounding_sensitivities
 from quantglow.quantization.shape_variants import (
     Elsewhere,
     are_alike,
@@ -39,7 +41,7 @@ from quantglow.quantization.shape_variants import (
 )
 from quantglow.types import Array, DType, TensorType
 from tests.unit.free_network import SHAPES, free_model, image
-from tests.unit.quantization.quantization_networks import small_cnn
+from tests.unit.quantization.quantization_networks import compared_values, small_cnn
 
 MAIN = (1, 3, 8, 12)
 OTHERS = [(1, 3, 9, 7), (1, 3, 12, 8), (2, 3, 5, 9), (1, 3, 1, 17)]
@@ -127,15 +129,11 @@ def own_values(graph: Graph, feeds: dict[str, Array]) -> dict[str, Array]:
 
 def walked(graph: Graph, samples: list[Any]) -> list[dict[str, Array]]:
     """The values of every node that is computed, by a walk over all samples at once."""
-    frontier, found = Frontier(graph, samples), [dict[str, Array]() for _ in samples]
-    for node in graph.compute_nodes():
-        for operand in node.operands:
-            if operand in graph.inputs and operand.name not in frontier.values:
-                frontier.keep(operand, frontier.compute(operand))
-        values = frontier.compute(node)
-        for its, value in zip(found, values, strict=True):
-            its[node.name] = value
-        frontier.keep(node, values)
+    found = [dict[str, Array]() for _ in samples]
+    for node, values in Execution(graph.nodes, (), SampleEvaluator(graph, samples).values):
+        if node.operands:
+            for its, value in zip(found, values.arrays, strict=True):
+                its[node.name] = value
     return found
 
 
@@ -159,7 +157,7 @@ def test_noise_elsewhere_is_that_of_the_same_plan_there(shape: tuple[int, ...]) 
     there = family().at({"x": shape})
     feeds = {"x": image(shape, 3)}
     plans = [make_plan(graph, seen(), PLAIN) for graph in (main_graph(), there)]
-    wanted = [run(there, feeds)]
+    wanted = [compared_values(there, feeds)]
     found = [
         relative_noise(plan, [given], wanted, exact_weights=False)
         for plan, given in zip(plans, (sample(shape, 3), feeds), strict=True)
@@ -171,7 +169,7 @@ def test_noise_elsewhere_is_that_of_the_same_plan_there(shape: tuple[int, ...]) 
 def test_harms_elsewhere_are_those_of_the_same_plan_there(shape: tuple[int, ...]) -> None:
     def harms(graph: Graph, feeds: dict[str, Array]) -> dict[str, float]:
         plan = make_plan(graph, seen(), PLAIN)
-        found = measured_harms(plan, candidates(plan), [feeds])
+        found = rounding_sensitivities(plan, candidates(plan), [feeds])
         return {root.name: harm for root, harm in found.items()}
 
     there = family().at({"x": shape})
@@ -225,7 +223,7 @@ def test_enough_samples_of_the_main_shapes_decide_alone() -> None:
 
 def test_other_shapes_take_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     room = 3 * sample_nbytes(main_graph())
-    monkeypatch.setattr(driver_samples, "MOST_NBYTES", room)
+    monkeypatch.setattr(driver_samples, "MAX_NBYTES", room)
     larger = (1, 3, 16, 24)
     _, data = deciding([image(MAIN, 1), image(larger, 1), image(MAIN, 2)])
     assert [feeds["x"].shape for feeds in data] == [MAIN] * 2
@@ -236,7 +234,7 @@ def test_a_sample_that_is_too_large_leaves_room_for_smaller_ones(
 ) -> None:
     smaller, larger = (1, 3, 5, 9), (1, 3, 32, 48)
     room = 3 * sample_nbytes(main_graph())
-    monkeypatch.setattr(driver_samples, "MOST_NBYTES", room)
+    monkeypatch.setattr(driver_samples, "MAX_NBYTES", room)
     _, data = deciding([image(MAIN, 1), image(larger, 1), image(smaller, 1)])
     assert [feeds["x"].shape for feeds in data] == [MAIN, smaller]
 
@@ -324,7 +322,7 @@ def test_two_plans_are_compared_on_the_samples_that_fit_both(
         prepare(main_graph(), seen(), PLAIN, ()),
         replace(PLAIN, int16_activations="auto"),
     )
-    both = quantizer._Quantizer(ready, config, data, data, False, Memory(), None)
+    both = quantizer._Quantizer(ready, config, data, data, False, Cache(), None)
     quantizer.better(main_graph(), *(both.run(plan) for plan in plans))
     assert judged_on[0] == judged_on[1]
     assert len(judged_on[0]) == 2 * (len(OTHERS) - 1)

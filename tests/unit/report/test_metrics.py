@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from quantglow.quantization.search.rounded_run import energy, error_of, power
+from quantglow.quantization.search.output_noise import energy, error_of, power
 from quantglow.report.metrics import Sums, class_like, cosine, sqnr_db, top1_agreement
 from quantglow.types import f32
 

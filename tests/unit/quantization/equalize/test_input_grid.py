@@ -24,7 +24,7 @@ from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.equalize.input_grid import LEVELS, aligned, grids_of
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.quantization.search.rounded_run import relative_noise
+from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.types import Array, f32
 from tests.effort import moderate
 from tests.same import same_graph

@@ -17,9 +17,17 @@ from quantglow.ops.contraction import Contraction
 from quantglow.options import RECOVERIES, QuantizationConfig
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
-from quantglow.quantization.recovery import TECHNIQUES, Memory, capacity, layerwise, recover
-from quantglow.quantization.recovery.frontier import Frontier, peak_nbytes
+from quantglow.quantization.recovery import (
+    TECHNIQUES,
+    Cache,
+    capacity,
+    layer_data,
+    recover,
+    sampling,
+)
+from quantglow.quantization.recovery.layer_data import _missing
 from quantglow.quantization.recovery.products import Product
+from quantglow.quantization.recovery.sampling import peak_nbytes, row_stride
 from quantglow.types import DType, TensorType
 from tests.unit.quantization.quantization_networks import (
     constant,
@@ -98,7 +106,7 @@ def test_a_layer_without_bias_gets_one() -> None:
 
 
 def test_a_layer_too_large_for_moments_gets_its_bias_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layerwise, "GRAM_NBYTES", 0)
+    monkeypatch.setattr(layer_data, "GRAM_NBYTES", 0)
     graph = small_cnn()
     data = samples_for(graph, 8)
     assert constants(recovered(graph, data)) == constants(recovered(graph, data, "correct-bias"))
@@ -126,28 +134,19 @@ def test_an_unknown_technique_is_refused_with_a_hint() -> None:
         QuantizationConfig(recovery=("round-weight",))
 
 
-def test_values_are_freed_after_their_last_reader() -> None:
-    graph = small_cnn()
-    frontier = Frontier(graph, samples_for(graph, 2))
-    for node in graph.nodes:
-        if node.operands or node in graph.inputs:
-            frontier.keep(node, list(frontier.compute(node)))
-    assert frontier.values == {}
-
-
 def test_more_memory_for_each_sample_means_fewer_samples() -> None:
     graph = small_cnn()
     assert peak_nbytes(graph) >= 2 * 8 * 8 * 8 * 4
-    assert 1 <= capacity(graph) <= layerwise.MEMORY_NBYTES // peak_nbytes(graph)
+    assert 1 <= capacity(graph) <= sampling.MEMORY_NBYTES // peak_nbytes(graph)
 
 
 def test_few_samples_may_take_more_memory_but_not_without_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph = small_cnn()
-    monkeypatch.setattr(layerwise, "MEMORY_NBYTES", 1)
-    assert capacity(graph) == layerwise.FEW_SAMPLES
-    monkeypatch.setattr(layerwise, "MOST_NBYTES", 1)
+    monkeypatch.setattr(sampling, "MEMORY_NBYTES", 1)
+    assert capacity(graph) == sampling.FEW_SAMPLES
+    monkeypatch.setattr(sampling, "MAX_NBYTES", 1)
     assert capacity(graph) == 1
 
 
@@ -163,11 +162,11 @@ def test_layers_known_from_before_are_taken_over() -> None:
     graph = small_cnn()
     data = samples_for(graph, 8)
     int8 = recovered(graph, None)
-    memory = Memory()
+    cache = Cache()
     techniques = ("adapt-weights", "round-weights", "correct-bias")
-    first = recover(graph, int8, data, techniques, memory=memory).graph
-    known = memory.known(int8)
-    again = recover(graph, int8, data, techniques, memory=memory).graph
+    first = recover(graph, int8, data, techniques, cache=cache).graph
+    known = cache.known(int8)
+    again = recover(graph, int8, data, techniques, cache=cache).graph
     assert constants(again) == constants(first)
     assert known.keys() == {n.name for n in first.nodes if isinstance(n, Contraction)}
     assert all(again.by_name(name).w is layer["w"] for name, layer in known.items())
@@ -176,13 +175,13 @@ def test_layers_known_from_before_are_taken_over() -> None:
 def test_a_layer_in_float_leaves_those_before_it_as_they_were() -> None:
     graph = small_cnn()
     data = samples_for(graph, 8)
-    memory = Memory()
+    cache = Cache()
     techniques = ("adapt-weights", "round-weights", "correct-bias")
-    recover(graph, recovered(graph, None), data, techniques, memory=memory)
+    recover(graph, recovered(graph, None), data, techniques, cache=cache)
     other = recovered(graph, None, nodes_to_exclude=["c3"])
     # c2 is read as float now, so that it is another layer.
-    assert memory.known(other).keys() == {"c1"}
-    found = recover(graph, other, data, techniques, memory=memory).graph
+    assert cache.known(other).keys() == {"c1"}
+    found = recover(graph, other, data, techniques, cache=cache).graph
     fresh = recover(graph, other, data, techniques).graph
     assert constants(found) == constants(fresh)
 
@@ -220,7 +219,7 @@ def test_where_some_lines_are_looked_at_samples_tell_of_different_ones(
         return bands(self, x, *results, every=every, first=first)
 
     monkeypatch.setattr(Product, "bands", noted)
-    monkeypatch.setattr(layerwise, "MOMENTS_WORK", 1)
+    monkeypatch.setattr(sampling, "MOMENTS_WORK", 1)
     graph = small_cnn()
     recovered(graph, samples_for(graph, 16))
     assert seen
@@ -230,9 +229,9 @@ def test_where_some_lines_are_looked_at_samples_tell_of_different_ones(
 
 def test_few_samples_tell_of_all_lines_of_a_depthwise_layer() -> None:
     rows, group, k = 125_440, 144, 9
-    assert layerwise._every(rows, group, k, 40) == 5  # by its copying 6
-    assert layerwise._every(rows, group, k, 7) == 1
-    assert layerwise._every(rows, group, 25, 7) == 11  # the products alone are too much work
+    assert row_stride(rows, group, k, 40) == 5  # by its copying 6
+    assert row_stride(rows, group, k, 7) == 1
+    assert row_stride(rows, group, 25, 7) == 11  # the products alone are too much work
 
 
 @pytest.mark.parametrize("bounds", [(0.0, np.inf), (-1.0, 1.0), (-np.inf, np.inf)])
@@ -249,4 +248,4 @@ def test_nothing_is_missing_where_bounds_make_the_same_of_both_sums(
             expected[np.maximum(wanted, now) <= low] = 0
         if high < np.inf:
             expected[np.minimum(wanted, now) >= high] = 0
-        np.testing.assert_array_equal(layerwise._missing(node, wanted, now), expected)
+        np.testing.assert_array_equal(_missing(node, wanted, now), expected)

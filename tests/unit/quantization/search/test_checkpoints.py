@@ -12,10 +12,18 @@ from quantglow.profiling import Range, profile
 from quantglow.quantization.equalize.equalization import rescaled
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.search import checkpoints
-from quantglow.quantization.search.checkpoints import Trace, Traces
-from quantglow.quantization.search.rounded_run import judged, relative_noise, run
+from quantglow.quantization.search.checkpoints import Checkpoints, RunCheckpoints, nbytes_of
+from quantglow.quantization.search.fake_quantization import execution
+from quantglow.quantization.search.output_noise import compared_nodes
+from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.types import Array
-from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
+from tests.unit.quantization.quantization_networks import (
+    compared_values,
+    conv,
+    graph_of,
+    image,
+    samples_for,
+)
 
 AUTO = QuantizationConfig()
 LAYERS = 8
@@ -38,9 +46,9 @@ def plans(*changed: str, config: QuantizationConfig = AUTO) -> list[Plan]:
     return [make_plan(graph, seen, config, None, chosen) for chosen in ranges]
 
 
-def noises(found: list[Plan], kept: Traces | None) -> list[float]:
+def noises(found: list[Plan], kept: Checkpoints | None) -> list[float]:
     data = samples_for(found[0].graph, 3)
-    wanted = [run(found[0].graph, feeds) for feeds in data]
+    wanted = [compared_values(found[0].graph, feeds) for feeds in data]
     made = []
     for plan in found:
         made.append(relative_noise(plan, data, wanted, False, kept))
@@ -52,16 +60,17 @@ def noises(found: list[Plan], kept: Traces | None) -> list[float]:
 def begun(first: Plan, then: Plan) -> int | None:
     """Where the run of the second plan begins after one of the first."""
     (feeds,) = samples_for(first.graph, 1)
-    before = Trace(first, 2**20)
-    run(first.graph, feeds, first, trace=before)
-    state = Trace(then, 2**20, before).resumed(judged(then.graph))
+    before, running = RunCheckpoints(first, 2**20), execution(first, feeds, {})
+    for _ in running:
+        before.add(running)
+    state = RunCheckpoints(then, 2**20, before).resumed(compared_nodes(then.graph))
     return None if state is None else state.position
 
 
 @pytest.mark.parametrize("config", [AUTO, QuantizationConfig(ignored_scope=["layer3"])])
 def test_noise_is_the_same_wherever_a_run_begins(config: QuantizationConfig) -> None:
     found = plans("layer6", "layer1", "layer4", "layer4", "x", config=config)
-    assert noises(found, Traces()) == noises(found, None)
+    assert noises(found, Checkpoints()) == noises(found, None)
 
 
 @pytest.mark.parametrize("name", ["layer2", "layer5"])
@@ -78,11 +87,11 @@ def test_a_run_with_another_input_begins_at_the_start() -> None:
 
 
 def test_states_take_no_more_than_their_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoints, "MOST_NBYTES", 3 * 5000)
-    found, kept = plans("layer6", "layer7"), Traces()
+    monkeypatch.setattr(checkpoints, "MAX_NBYTES", 3 * 5000)
+    found, kept = plans("layer6", "layer7"), Checkpoints()
     assert noises(found, kept) == noises(found, None)
-    for trace in kept.kept:
-        assert sum(state.nbytes for state in trace.states) <= 5000
+    for run in kept.kept:
+        assert sum(nbytes_of(state) for state in run.states) <= 5000
 
 
 def test_graphs_that_are_rescaled_alike_share_their_nodes() -> None:

@@ -23,7 +23,7 @@ from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.recovery import recover
 from quantglow.quantization.search import choose_int16
 from quantglow.quantization.search.choose_int16 import BUDGET
-from quantglow.quantization.search.rounded_run import relative_noise
+from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.types import Array, DType, ElementType, QuantParams
 from tests.matrix.harness import assert_agree
 from tests.unit.quantization.quantization_networks import (

@@ -23,7 +23,7 @@ from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.search import fused_functions
 from quantglow.quantization.search.fused_functions import BUDGET, candidates, worth_fusing
-from quantglow.quantization.search.rounding_sensitivity import measured_harms
+from quantglow.quantization.search.rounding_sensitivity import rounding_sensitivities
 from tests.matrix.harness import assert_agree
 from tests.same import same_graph
 from tests.strategies import networks
@@ -93,7 +93,7 @@ def test_the_most_harmful_is_taken_where_one_fits(monkeypatch: pytest.MonkeyPatc
     samples = samples_for(graph, 6)
     plan = make_plan(graph, profile(graph, samples, progress=False), FUSING)
     found = candidates(plan)
-    harms = measured_harms(plan, list(found), samples)
+    harms = rounding_sensitivities(plan, list(found), samples)
     worst = max(harms, key=lambda x: harms[x])
     share = fused_function_seconds(worst) / total_seconds(plan)
     monkeypatch.setattr(fused_functions, "BUDGET", 1.5 * share)

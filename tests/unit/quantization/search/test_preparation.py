@@ -13,6 +13,7 @@ import quantglow as qg
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
+from quantglow.interpreter.executor import Execution
 from quantglow.interrupts import check_interrupt, keeping_best
 from quantglow.ops import (
     Add,
@@ -36,12 +37,14 @@ from quantglow.quantization.plan import tensor_ranges
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
-from quantglow.quantization.recovery.frontier import Frontier
+from quantglow.quantization.recovery.sample_values import SampleEvaluator
 from quantglow.quantization.search import preparation, range_choice
+from quantglow.quantization.search.output_noise import compared_nodes
+from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.search.range_choice import _Trial, choose_ranges
-from quantglow.quantization.search.rounded_run import judged, relative_noise, run
 from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
+    compared_values,
     constant,
     conv,
     graph_of,
@@ -79,7 +82,7 @@ def prepared_of(graph: Graph, config: QuantizationConfig = AUTO, **options: obje
 
 def noise(found: Prepared, config: QuantizationConfig, data: list[dict[str, Array]]) -> float:
     plan = make_plan(found.graph, found.profile, config, None, found.ranges)
-    return relative_noise(plan, data, [run(found.graph, feeds) for feeds in data], True)
+    return relative_noise(plan, data, [compared_values(found.graph, feeds) for feeds in data], True)
 
 
 def test_uneven_channels_are_equalized() -> None:
@@ -206,7 +209,7 @@ def test_what_is_cut_off_counts_more_than_rounding() -> None:
     root = graph.inputs[0]
     types = [{root: activation_element(Range(0.0, high))} for high in (1.0, 0.5, 0.5)]
     errors = {root: np.array([[1.0, 0.25, 0.35], [1.0, 0.2, 0.25]])}
-    weighted = _Trial(plan, types, Frontier(graph, data), {}, errors)._weighted(root)
+    weighted = _Trial(plan, types, SampleEvaluator(graph, data), {}, errors)._weighted(root)
     cut_off = 0.1 * range_choice.COHERENCE
     np.testing.assert_allclose(weighted, [[1, 0.25, 0.25 + cut_off], [1, 0.2, 0.25]], rtol=1e-5)
 
@@ -241,7 +244,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_probability_is_judged_by_the_features_of_its_logits() -> None:
-    assert [node.name for node in judged(small_cnn())] == ["mean"]
+    assert [node.name for node in compared_nodes(small_cnn())] == ["mean"]
 
 
 def classifier(classes: int) -> Graph:
@@ -252,13 +255,13 @@ def classifier(classes: int) -> Graph:
 
 
 def test_a_probability_behind_a_view_is_judged_by_its_logits() -> None:
-    assert [node.name for node in judged(classifier(5))] == ["logits"]
+    assert [node.name for node in compared_nodes(classifier(5))] == ["logits"]
 
 
 def test_what_a_softmax_ignores_is_no_noise() -> None:
     graph, data = classifier(5), samples_for(classifier(5), 2)
     plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
-    wanted = [run(graph, feeds) for feeds in data]
+    wanted = [compared_values(graph, feeds) for feeds in data]
     moved = [[logits + np.float32(100)] for (logits,) in wanted]
     assert relative_noise(plan, data, moved, True) == pytest.approx(
         relative_noise(plan, data, wanted, True), rel=1e-3
@@ -300,9 +303,8 @@ def test_some_lines_of_a_function_say_what_all_do(monkeypatch: pytest.MonkeyPatc
     types = [range_choice._types(ranges, AUTO) for ranges in candidates]
 
     def errors() -> dict[str, Array]:
-        trial = _Trial(plan, types, Frontier(graph, data), seen.histograms)
-        for node in graph.nodes:
-            trial.visit(node)
+        trial = _Trial(plan, types, SampleEvaluator(graph, data), seen.histograms)
+        Execution(graph.nodes, (), trial.values).run()
         return {root.name: found for root, found in trial.errors.items()}
 
     whole = errors()

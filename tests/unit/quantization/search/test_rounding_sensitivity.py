@@ -19,14 +19,15 @@ from quantglow.ops import Conv, HardSwish, Softmax
 from quantglow.ops.arithmetic import dequantize, quant_of
 from quantglow.ops.arithmetic import quantize as quantized_array
 from quantglow.quantization.search.choose_int16 import candidates
-from quantglow.quantization.search.rounded_run import relative_noise, run
+from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.search.rounding_sensitivity import (
-    SHARES,
-    measured_harms,
-    most_harmful,
+    BUDGET_PARTS,
+    knapsack,
+    rounding_sensitivities,
     stored_members,
 )
 from tests.unit.quantization.quantization_networks import (
+    compared_values,
     constant,
     conv,
     graph_of,
@@ -41,7 +42,7 @@ def test_a_harm_is_what_the_outputs_lose_by_one_value() -> None:
     graph = network()
     plan = plan_of(graph)
     (root,) = {plan.groups[n] for n in graph.nodes if n.name == "thin"}
-    found = measured_harms(plan, [root], samples_for(graph, 2))[root]
+    found = rounding_sensitivities(plan, [root], samples_for(graph, 2))[root]
     assert [n.name for n in stored_members(plan, root)] == ["thin"]
     noise = signal = 0.0
     for feeds in samples_for(graph, 2):
@@ -61,7 +62,7 @@ def test_the_number_of_threads_changes_no_harm() -> None:
     found = []
     for threads in (1, 2, 3):
         with threadpool_limits(threads, user_api="blas"):
-            found.append(measured_harms(plan, candidates(plan), samples, corrected=True))
+            found.append(rounding_sensitivities(plan, candidates(plan), samples, corrected=True))
     assert found[0] == found[1] == found[2]
 
 
@@ -77,8 +78,8 @@ def rest_of(graph: Graph) -> Graph:
 def test_harms_are_those_of_whole_runs(make: Any) -> None:
     graph = make()
     plan, samples = plan_of(graph), samples_for(graph, 2)
-    wanted = [run(graph, feeds) for feeds in samples]
-    found = measured_harms(plan, candidates(plan), samples)
+    wanted = [compared_values(graph, feeds) for feeds in samples]
+    found = rounding_sensitivities(plan, candidates(plan), samples)
     assert len(found) > 1
     for root, harm in found.items():
         alone = replace(plan, elements={n: plan.elements[n] for n in stored_members(plan, root)})
@@ -96,7 +97,9 @@ def test_biases_make_up_for_what_is_the_same_everywhere(size: int, enough: bool)
     pixel = np.random.default_rng(2).normal(size=8).astype(np.float32)
     samples = [{"x": np.broadcast_to(pixel, x.type.shape).copy()}]
     plan = plan_of(graph)
-    harms, left = (measured_harms(plan, candidates(plan), samples, c) for c in (False, True))
+    harms, left = (
+        rounding_sensitivities(plan, candidates(plan), samples, c) for c in (False, True)
+    )
     assert min(harms.values()) > 1e-7
     behind_input = plan.groups[x]  # The first layer, with 25 rows, reads it.
     assert left[behind_input] < 1e-10
@@ -112,7 +115,9 @@ def test_what_differs_between_samples_stays() -> None:
     pixels = np.random.default_rng(2).normal(size=(16, 8)).astype(np.float32)
     samples = [{"x": np.broadcast_to(p, x.type.shape).copy()} for p in pixels]
     plan = plan_of(graph)
-    harms, left = (measured_harms(plan, candidates(plan), samples, c) for c in (False, True))
+    harms, left = (
+        rounding_sensitivities(plan, candidates(plan), samples, c) for c in (False, True)
+    )
     assert left[plan.groups[x]] > 0.5 * harms[plan.groups[x]]
 
 
@@ -121,14 +126,14 @@ def test_no_other_values_within_the_budget_do_more_harm(drawn: list[tuple[float,
     nodes = [image() for _ in drawn]
     costs = {node: cost for node, (cost, _) in zip(nodes, drawn, strict=True) if cost <= 1}
     harms = {node: harm for node, (_, harm) in zip(nodes, drawn, strict=True)}
-    found = most_harmful(costs, harms, 1.0)
+    found = knapsack(costs, harms, 1.0)
     assert sum(costs[node] for node in found) <= 1 + 1e-9
     # Costs are rounded up, so the best may need a little more room.
     best = max(
         sum(harms[n] for n in some)
         for size in range(len(costs) + 1)
         for some in combinations(costs, size)
-        if sum(costs[n] + 1 / SHARES for n in some) <= 1
+        if sum(costs[n] + 1 / BUDGET_PARTS for n in some) <= 1
     )
     assert sum(harms[node] for node in found) >= best - 1e-9
 
@@ -140,5 +145,5 @@ def test_harms_ignore_what_a_softmax_does_not_see() -> None:
     logits = Conv(name="logits", x=common, w=same)
     graph = graph_of(Softmax(name="shares", x=logits), inputs=(x,))
     plan = plan_of(graph)
-    harms = measured_harms(plan, [plan.groups[x]], samples_for(graph, 2))
+    harms = rounding_sensitivities(plan, [plan.groups[x]], samples_for(graph, 2))
     np.testing.assert_allclose(list(harms.values()), 0.0, atol=1e-6)

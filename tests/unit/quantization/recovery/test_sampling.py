@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.recovery import Reservoir
-from quantglow.quantization.recovery.samples import Spread
+from quantglow.quantization.recovery.sampling import Spread
 
 
 def sample(number: int) -> Feeds:

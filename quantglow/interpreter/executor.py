@@ -1,0 +1,95 @@
+"""The executor of graphs: the only loop that computes nodes in order and frees dead values.
+
+Values may be of any kind.  ``evaluate`` says what a node makes of the values of its operands:
+
+============================== ===================================================================
+``interpret``                  an array
+fake quantization              a pair: the real value, and the one rounded as it will be stored
+sensitivity                    the changed value, or None where the change does not reach
+accuracy recovery              an array for each sample
+============================== ===================================================================
+
+So a value is transformed in ``evaluate``, looked at by iterating, kept by naming it in ``ends``,
+and a run starts in the middle at a ``State``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
+from typing import Generic, TypeVar
+
+from quantglow.graph.node import Constant, Node
+
+Value = TypeVar("Value")
+Evaluate = Callable[[Node, Sequence[Value]], Value]
+"""Computes the value of a node from those of its operands."""
+
+
+@dataclass(frozen=True)
+class State(Generic[Value]):
+    """The start of a run: the position of the next node, and the values it and later ones read."""
+
+    position: int
+    values: Mapping[Node, Value]
+
+
+@dataclass
+class Execution(Generic[Value]):
+    """One run over ``nodes``, which are in topological order.
+
+    - Order: each node is evaluated once, in the order of ``nodes``.  A run from a ``State`` begins
+      at its position; Constants before that are evaluated first, so a State need not hold them.
+    - Memory: a value is freed when its last reader has been evaluated.  Values of ``ends`` stay.
+    - Threads: the run belongs to one thread at a time.  Runs share nothing, so any number may go on
+      side by side (``workers.each``), and ``evaluate`` may use threads of its own.
+    - Errors: an exception of ``evaluate`` ends the run and reaches the caller unchanged.
+    """
+
+    nodes: Sequence[Node]
+    ends: Collection[Node]
+    evaluate: Evaluate[Value]
+    start: InitVar[State[Value] | None] = None
+    position: int = field(default=0, init=False)
+    live: dict[Node, Value] = field(default_factory=dict, init=False)
+    """Values that a later node reads, and those of ``ends``."""
+
+    def __post_init__(self, start: State[Value] | None) -> None:
+        if start is not None:
+            self.position, self.live = start.position, dict(start.values)
+        later = self.nodes[self.position :]
+        self._reads = Counter(operand for node in later for operand in node.operands)
+        self._reads.update(self.ends)
+        for node in self.nodes[: self.position]:
+            if isinstance(node, Constant) and self._reads[node]:
+                self.live[node] = self.evaluate(node, ())
+
+    def __iter__(self) -> Iterator[tuple[Node, Value]]:
+        """Evaluate the nodes that are left, and give each with its value."""
+        while self.position < len(self.nodes):
+            yield self._step()
+
+    def run(self) -> list[Value]:
+        """Evaluate the nodes that are left.  Returns the values of ``ends``, in their order."""
+        for _ in self:
+            pass
+        return [self.live[node] for node in self.ends]
+
+    @property
+    def state(self) -> State[Value]:
+        """The values that are alive now, but for Constants."""
+        kept = {node: v for node, v in self.live.items() if not isinstance(node, Constant)}
+        return State(self.position, kept)
+
+    def _step(self) -> tuple[Node, Value]:
+        node = self.nodes[self.position]
+        value = self.evaluate(node, [self.live[operand] for operand in node.operands])
+        self.position += 1
+        if self._reads[node]:
+            self.live[node] = value
+        for operand in node.operands:
+            self._reads[operand] -= 1
+            if not self._reads[operand]:
+                del self.live[operand]
+        return node, value

@@ -1,0 +1,158 @@
+"""The data that a layer is recovered from: its moments over all calibration samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.node import Node
+from quantglow.ops import Conv
+from quantglow.ops.arithmetic import PART, dequantize, is_integer
+from quantglow.ops.contraction import Contraction
+from quantglow.quantization.recovery.adapt_weights import adaptable
+from quantglow.quantization.recovery.layer import Layer
+from quantglow.quantization.recovery.moments import Moments, Statistics
+from quantglow.quantization.recovery.products import Product
+from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
+from quantglow.quantization.recovery.sampling import (
+    MIN_ROWS_PER_INPUT,
+    row_stride,
+    samples_together,
+)
+from quantglow.types import Array
+from quantglow.workers import each
+
+GRAM_NBYTES = 2**24
+"""Maximum size of the second moments of one layer, in bytes.  In layers with larger ones only the
+bias is corrected."""
+
+MIN_TO_SPLIT = 4
+"""Minimum number of samples to hold back one half of."""
+
+
+@dataclass(frozen=True)
+class LayerData:
+    """An int8 layer, the values of its operands, and the sums that it should give.
+
+    ``wanted``: for each sample the float model's sums before activation and bounds.
+    ``techniques``: those that will improve the layer.
+    """
+
+    node: Any
+    operands: Sequence[SampleValues]
+    evaluator: SampleEvaluator
+    wanted: Sequence[Array]
+    techniques: Collection[str]
+
+    def layer(self, real: Any, per_channel: bool) -> Layer:
+        """The layer as plain rounding left it; ``real`` is the float node."""
+        node, product = self.node, Product(self.node)
+        x = node.x.type.params
+        weights = product.matrix(real.w.value * np.float32(x.scale))
+        outputs = node.type.shape[-1]
+        bias = np.zeros((1, outputs)) if real.b is None else real.b.value.reshape(1, outputs)
+        by_group = product.by_group(bias.astype(np.float64))
+        scales = np.asarray(node.w.type.params.scales) * x.scale
+        steps = product.by_group(np.broadcast_to(scales, bias.shape))
+        in_steps = weights / steps.astype(np.float32)
+        return Layer(
+            product=product,
+            x=x,
+            statistics=self._statistics((weights, by_group.astype(np.float32))),
+            weights=in_steps,
+            target=in_steps,
+            integers=product.matrix(node.w.value.astype(np.float32)),
+            unit=steps,
+            steps=steps,
+            reach=steps,
+            real_bias=by_group,
+            bias=by_group,
+            per_channel=per_channel,
+            dtype=node.x.type.dtype,
+        )
+
+    def _statistics(self, terms: tuple[Array, Array]) -> Statistics:
+        """The moments over all samples, of both halves side by side."""
+        product, samples = Product(self.node), range(len(self.wanted))
+        group, k, _ = product.shape
+        size = sum(result.size for result in self.wanted)
+        rows = size // self.node.type.shape[-1]
+        stride = row_stride(rows, group, k, len(samples))
+        enough = group * k * k * 8 <= GRAM_NBYTES and rows >= MIN_ROWS_PER_INPUT * k
+        second = set(self.techniques) != {"correct-bias"} and enough
+        columns_nbytes = 4 * rows // stride * group * k // len(samples)
+        together = samples_together(self.node, size // len(samples), columns_nbytes)
+        if stride > 1:
+            together = 1  # Each sample contributes other lines, since lines, as of text, differ.
+
+        def counted(half: range) -> Moments:
+            moments = Moments.zeros(product.shape, second)
+            for first, part in enumerate(self.evaluator.parts(half, together)):
+                self._add(moments, terms, part, stride, first)
+            return moments
+
+        halves = tuple(each(counted, [samples[::2], samples[1::2]]))
+        split = "adapt-weights" in self.techniques and adaptable(rows // stride // 2, k)
+        if second and split and len(samples) >= MIN_TO_SPLIT:
+            return Statistics(halves)
+        return Statistics((halves[0] + halves[1],))
+
+    def _add(
+        self,
+        moments: Moments,
+        terms: tuple[Array, Array],
+        part: Sequence[int],
+        stride: int,
+        first: int,
+    ) -> None:
+        """Count some samples: the int8 input, and the float results less what the real weights
+        and bias (``terms``, by group) and the int8 residual give.
+        """
+        node: Any = self.evaluator.counterpart(self.node, part[0])
+        given = self.evaluator.given(node, self.operands, part)
+        values = dict(zip(node.operands, given, strict=True))
+        x = np.subtract(values[node.x], node.x.type.params.zero_point, dtype=np.float32)
+        others: tuple[Array, ...] = (np.concatenate([self.wanted[s] for s in part]),)
+        if isinstance(node, Conv) and node.residual is not None:
+            others = (*others, real_values(node.residual, values[node.residual]))
+        weights, bias = terms
+        for columns, y, *residuals in Product(node).bands(x, *others, every=stride, first=first):
+            now = columns @ weights
+            for term in (bias, *residuals):
+                now += term
+            moments.add(columns, _missing(node, y, now))
+
+
+def real_values(node: Node, value: Array) -> Array:
+    """The real numbers that a value of the node stands for."""
+    return dequantize(value, node.type.params) if is_integer(node.type) else value
+
+
+def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
+    """``wanted - now``, in the place of ``now``; 0 where bounds or activation make the same of
+    both.
+    """
+    everywhere = node.live == (-math.inf, math.inf)
+    goals, sums = wanted.reshape(-1), now.reshape(-1)
+    for start in range(0, sums.size, PART):
+        part = slice(start, start + PART)
+        dead = None if everywhere else _both_dead(node, goals[part], sums[part])
+        np.subtract(goals[part], sums[part], out=sums[part])
+        if dead is not None:
+            # By bits: a masked copy takes ten times as long where the mask looks random.
+            bits, kept = sums[part].view(np.int32), dead.view(np.int8) - np.int8(1)
+            np.bitwise_and(bits, kept, out=bits)
+    return sums.reshape(now.shape)
+
+
+def _both_dead(node: Contraction, one: Array, other: Array) -> Array:
+    """Where both sums lie on the same side outside of what makes a difference."""
+    low, high = map(np.float32, node.live)
+    below = (one <= low) & (other <= low)
+    if high == math.inf:
+        return np.asarray(below)
+    return np.asarray(below | ((one >= high) & (other >= high)))

@@ -1,0 +1,141 @@
+"""The values of a graph's nodes for all calibration samples at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, groupby
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter.choices import in_branches
+from quantglow.ops import Conv
+from quantglow.ops.contraction import Contraction
+from quantglow.profiling.data import Feeds
+from quantglow.profiling.specials import ABSENT, NONE
+from quantglow.quantization.plan.masks import special_values
+from quantglow.quantization.shape_variants import counterpart, graph_for
+from quantglow.types import Array
+from quantglow.workers import each
+
+TOGETHER_ROWS = 2048
+"""Target number of result rows of one matrix product.  Samples with few rows are stacked up to it,
+so that work done once for the weights serves them all."""
+
+
+@dataclass(frozen=True)
+class SampleValues:
+    """The value of a node for each sample, or the single value that all samples share.
+
+    ``unfinished``: a contraction of which ``arrays`` are the sums.  Activation and bounds are
+    applied whenever the value is read, so that nothing is stored twice where the sums are wanted,
+    too.
+    """
+
+    arrays: Sequence[Array]
+    unfinished: Contraction | None = None
+    is_shared: bool = False
+
+    def stacked(self, part: Sequence[int]) -> Array:
+        """The values for some samples, stacked along the first axis."""
+        if self.is_shared:
+            return self.arrays[0]
+        values = [self.arrays[sample] for sample in part]
+        found = values[0] if len(values) == 1 else np.concatenate(values)
+        return found if self.unfinished is None else self.unfinished.finished(found.copy())
+
+    def of(self, sample: int) -> Array:
+        """The value for one sample."""
+        return self.stacked([sample])
+
+
+class SampleEvaluator:
+    """Evaluates nodes of a graph for all samples at once; samples run side by side.
+
+    Values of branches that are not taken are finite here: 0 instead of NaN and Inf, except for NaN
+    and Inf that the model brings itself.  Nodes need not be those of ``graph``, if they keep the
+    names.
+    """
+
+    def __init__(self, graph: Graph, samples: Sequence[Feeds]) -> None:
+        self.graph, self.samples = graph, samples
+        self.untaken = {node.name for node in in_branches(graph)}
+        self.special = {node.name: found for node, found in special_values(graph).items()}
+
+    def values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
+        """``evaluate`` of an ``Execution``: the values of ``node`` for all samples."""
+        if isinstance(node, Constant):
+            return SampleValues([node.value], is_shared=True)
+        return SampleValues(self.compute(node, operands))
+
+    def compute(self, node: Node, operands: Sequence[SampleValues]) -> list[Array]:
+        """The value of ``node`` for each sample, from those of its operands."""
+        if isinstance(node, Input):
+            return [np.asarray(feeds[node.name]) for feeds in self.samples]
+        together = 1
+        if isinstance(node, Contraction) and stacks(node):
+            rows = node.type.size // max(node.type.shape[-1], 1)
+            together = max(1, TOGETHER_ROWS // max(rows, 1))
+        parts = self.parts(range(len(self.samples)), together)
+        found = each(lambda part: self._computed(node, operands, part), parts)
+        return list(chain.from_iterable(found))
+
+    def parts(self, samples: Sequence[int], together: int) -> list[Sequence[int]]:
+        """The samples in parts of equal shapes, of ``together`` at most, in their order."""
+        found: list[Sequence[int]] = []
+        start = 0
+        for _, alike in groupby(samples, lambda s: id(graph_for(self.samples[s], self.graph))):
+            end = start + len(list(alike))
+            found += [samples[i : min(i + together, end)] for i in range(start, end, together)]
+            start = end
+        return found
+
+    def _computed(
+        self, node: Node, operands: Sequence[SampleValues], part: Sequence[int]
+    ) -> list[Array]:
+        """The values for some samples; those of several are stacked along the first axis."""
+        own = self.counterpart(node, part[0])
+        with np.errstate(all="ignore"):
+            result = self.finite(node, own.evaluate(*self.given(own, operands, part)))
+        return [result] if len(part) == 1 else np.split(result, len(part))
+
+    def given(
+        self, own: Node, operands: Sequence[SampleValues], part: Sequence[int]
+    ) -> Iterator[Array]:
+        """The operands of a ``counterpart`` for some samples.
+
+        Its Constants are its own: their shapes may differ, and an improved layer may have a bias
+        that the old one had not.
+        """
+        computed = (values for values in operands if not values.is_shared)
+        for operand in own.operands:
+            if isinstance(operand, Constant):
+                yield operand.value
+            else:
+                yield next(computed).stacked(part)
+
+    def counterpart(self, node: Node, sample: int) -> Node:
+        """The node at the shapes of a sample."""
+        return counterpart(node, self.samples[sample])
+
+    def finite(self, node: Node, value: Array) -> Array:
+        """A value of the node without the NaN and Inf of a branch that is not taken."""
+        if node.name not in self.untaken or not node.type.dtype.is_float:
+            return value
+        specials = self.special.get(node.name, NONE)
+        if specials & ABSENT:
+            return value
+        if specials:
+            return np.where(np.isnan(value), np.float32(0), value)
+        return np.nan_to_num(value, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def stacks(node: Contraction) -> bool:
+    """Whether several stacked samples give what each of them gives: all have the same weights, and
+    the residual, if there is one, is computed for each.
+    """
+    residual = node.residual if isinstance(node, Conv) else None
+    is_fixed = isinstance(node.w, Constant) and isinstance(node.b, Constant | None)
+    return is_fixed and not isinstance(residual, Constant)

@@ -1,0 +1,82 @@
+"""Fake quantization: a float graph run with the roundings of its plan, before there is an int8
+graph.
+
+Activations are rounded as int8 would.  Weights are rounded to nearest, or left alone where
+accuracy recovery will round them against the data, with far smaller errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from quantglow.graph.node import Constant, Node
+from quantglow.interpreter.executor import Execution, State
+from quantglow.interrupts import check_interrupt
+from quantglow.ops.arithmetic import quant_of, rounded_reals
+from quantglow.ops.contraction import Contraction
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.plan.int16 import is_stored
+from quantglow.quantization.plan.params import quantize_weights
+from quantglow.quantization.plan.plan import Plan
+from quantglow.quantization.search.output_noise import compared_nodes
+from quantglow.quantization.shape_variants import counterpart
+from quantglow.types import Array
+
+
+class Rounded(NamedTuple):
+    """A value of a fake-quantized run.  A float operator whose result is stored in integers gives
+    two: its float readers see the real one.  Elsewhere both are the same array.
+    """
+
+    real: Array
+    stored: Array
+
+    @property
+    def nbytes(self) -> int:
+        return self.real.nbytes + (0 if self.stored is self.real else self.stored.nbytes)
+
+
+def execution(
+    plan: Plan, feeds: Feeds, weights: Mapping[Node, Array], start: State[Rounded] | None = None
+) -> Execution[Rounded]:
+    """A run for one sample up to the ``compared_nodes``; ``weights`` stand in for Constants.
+
+    Running it raises ``Interrupted`` after Ctrl-C.
+    """
+    evaluate = partial(_evaluated, plan, feeds, weights)
+    return Execution(plan.graph.nodes, compared_nodes(plan.graph), evaluate, start)
+
+
+def _evaluated(
+    plan: Plan,
+    feeds: Feeds,
+    weights: Mapping[Node, Array],
+    node: Node,
+    operands: Sequence[Rounded],
+) -> Rounded:
+    check_interrupt()
+    own: Any = counterpart(node, feeds)
+    if isinstance(node, Constant):
+        value = weights.get(node, own.value)
+        return Rounded(value, value)
+    is_int8 = plan.is_int8(node)
+    given = [operand.stored if is_int8 else operand.real for operand in operands]
+    value = own.evaluate(*given) if operands else np.asarray(feeds[node.name])
+    element = plan.elements.get(node) if is_stored(plan, node) else None
+    stored = value if element is None else rounded_reals(value, element)
+    return Rounded(stored if is_int8 else value, stored)
+
+
+def rounded_weights(plan: Plan) -> dict[Node, Array]:
+    """The weights of int8 layers, rounded to nearest."""
+    found: dict[Node, Array] = {}
+    for node in plan.graph.nodes:
+        if isinstance(node, Contraction) and plan.is_int8(node):
+            w: Any = node.w
+            made = quantize_weights(w.value, None, quant_of(plan.elements[node.x]))
+            found[w] = made.weights.astype(np.float32) * made.scales
+    return found
