@@ -21,14 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any], explain: Explain) -> list[str]:
-    """One text for each entry of ``after`` that is not in ``before`` as it is."""
-    found = []
-    for name, entry in after.items():
-        if name not in before:
-            found.append(f"{name}: not in the file")
-        elif before[name] != entry:
-            found.append(explain(name, before[name], entry))
-    return found
+    """One text for each entry of both that differs."""
+    common = (name for name in after if name in before)
+    return [explain(n, before[n], after[n]) for n in common if before[n] != after[n]]
 
 
 def as_it_is(record: Record) -> Record:
@@ -44,19 +39,22 @@ def finish(
 ) -> None:
     """Write or compare the record, as the options ask; exit code 1 where entries differ.
 
-    Entries that only the file has are not missed: a run may be of a part.  ``older`` translates
-    what the file holds.
+    Entries that the file lacks (a new target) are named; entries that only the file has are not
+    missed, because a run may be of a part.  ``older`` translates what the file holds.
     """
     if options.write:
         options.write.parent.mkdir(parents=True, exist_ok=True)
         options.write.write_text(json.dumps(record, indent=1) + "\n")
     if options.compare:
         before = older(json.loads(options.compare.read_text()))
-        if not record:
-            sys.exit("nothing was compared")
-        found = differences(before, record, explain)
-        print("\n".join(found))
-        print(
-            f"{len(record) - len(found)} of {len(record)} entries equal those of {options.compare}"
-        )
-        sys.exit(bool(found))
+        sys.exit(compared(before, record, explain))
+
+
+def compared(before: Record, after: Record, explain: Explain) -> bool:
+    """Print how ``after`` differs; whether it does, or nothing could be compared."""
+    found = differences(before, after, explain)
+    new = [name for name in after if name not in before]
+    total = len(after) - len(new)
+    lines = [*found, *([f"not in the file: {', '.join(new)}"] if new else [])]
+    print("\n".join([*lines, f"{total - len(found)} of {total} entries are equal"]))
+    return bool(found) or not total
