@@ -7,9 +7,9 @@ literals in the text; addresses are not, so equal layers share one kernel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.concise import Concise
@@ -45,6 +45,22 @@ class KernelCall(Concise):
     def ir(self) -> str:
         """The IR text."""
         return self.code if isinstance(self.code, str) else self.code()
+
+
+class Kernel(Protocol):
+    """A generator of the code of one primitive."""
+
+    @property
+    def applies(self) -> bool:
+        """Whether this form exists for the primitive on its target, and pays."""
+
+    def call(self) -> KernelCall:
+        """The kernel call."""
+
+
+def first_call(kernels: Iterable[Callable[[], Kernel]]) -> KernelCall:
+    """The call of the first kernel that applies."""
+    return next(kernel for made in kernels if (kernel := made()).applies).call()
 
 
 EmitRule = Callable[[Compute, Target], KernelCall]

@@ -31,7 +31,7 @@ class GatheredConvKernel(ConvKernel):
     """Generator of one convolution kernel that gathers the last bytes of rows."""
 
     @property
-    def pays(self) -> bool:
+    def applies(self) -> bool:
         """Whether rows leave one byte each, the target permutes bytes in an instruction, and what
         is gathered is multiplied more than once."""
         runs = self.geometry.runs

@@ -29,6 +29,10 @@ class ConvKernel(ConvLoops):
     """Generator of one convolution kernel."""
 
     @property
+    def applies(self) -> bool:
+        return True
+
+    @property
     def windows_overlap(self) -> bool:
         """Whether neighbouring pixels of a tile read the same bytes within one run."""
         g = self.geometry

@@ -47,10 +47,10 @@ class TilesConvKernel(ConvKernel):
     """Generator of one convolution kernel that sums in tile registers."""
 
     @property
-    def pays(self) -> bool:
-        """Whether the form exists and enough of each tile is used."""
+    def applies(self) -> bool:
+        """Whether the target has matrix registers and enough of each is used."""
         x = self.step.inputs[0].type
-        if x.dtype is not DType.U8 or not x.size:
+        if self.target.isa.tiles is None or x.dtype is not DType.U8 or not x.size:
             return False
         blocks = self._blocks(self.tile.rows, self.tile.columns)
         pixels = sum(block.pixels for block in blocks) / (self.tiles_of.rows * len(blocks))

@@ -23,7 +23,7 @@ from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.loops import Channels
 from quantglow.graph.node import Constant
 from quantglow.lazy import cached_property
-from quantglow.types import Array
+from quantglow.types import Array, DType
 
 RECORD_ALIGNMENT = 64
 INT_NBYTES = 4
@@ -39,16 +39,21 @@ class PairsConvKernel(ConvKernel):
     """Generator of one convolution kernel whose steps are sorted by what their weights allow."""
 
     @cached_property
-    def pairs(self) -> PairDot:
+    def pairs(self) -> PairDot | None:
         """The dot product of steps that fit."""
-        found = self.target.isa.pair_product(self.target.core)
-        assert found is not None
-        return found
+        return self.target.isa.pair_product(self.target.core)
 
     @property
-    def pays(self) -> bool:
-        """Whether enough steps fit."""
-        if self.geometry.runs.total_steps < FEWEST_STEPS:
+    def dots(self) -> tuple[PairDot, DotProduct]:
+        """The dot products of steps that fit and of the others."""
+        assert self.pairs is not None
+        return self.pairs, self.dot
+
+    @property
+    def applies(self) -> bool:
+        """Whether the target sums pairs of bytes, and enough steps fit."""
+        few = self.geometry.runs.total_steps < FEWEST_STEPS
+        if few or self.pairs is None or self.step.inputs[0].type.dtype is not DType.U8:
             return False
         return float(np.mean([fits.mean() for _, fits in self.sorted_steps])) >= LEAST_SHARE
 
@@ -59,7 +64,7 @@ class PairsConvKernel(ConvKernel):
         """For each panel: weights [steps, vectors, lanes, 4], and which steps fit."""
         assert isinstance(self.conv.w, Constant)
         panels = panel_steps(self.conv.w.value, self.geometry.runs, self.channel_lanes())
-        return [(quads, np.asarray(self.pairs.fits(quads).all(axis=(1, 2)))) for quads in panels]
+        return [(quads, np.asarray(self.dots[0].fits(quads).all(axis=(1, 2)))) for quads in panels]
 
     @property
     def record_nbytes(self) -> int:
@@ -80,7 +85,7 @@ class PairsConvKernel(ConvKernel):
             record[1:OFFSETS_POSITION] = fits.sum(), (~fits).sum()
             sorted_offsets = np.concatenate([offsets[fits], offsets[~fits]])
             record[OFFSETS_POSITION : OFFSETS_POSITION + offsets.size] = sorted_offsets
-            for dot, steps in ((self.pairs, quads[fits]), (self.dot, quads[~fits])):
+            for dot, steps in zip(self.dots, (quads[fits], quads[~fits]), strict=True):
                 packed.append(dot.pack(steps).view(np.uint8).reshape(-1))
                 start += packed[-1].nbytes
         return np.concatenate([records.view(np.uint8).reshape(-1), *packed])
@@ -99,7 +104,7 @@ class PairsConvKernel(ConvKernel):
         b = self.b
         weights = b.at(w, self._integer(w, 0))
         steps = b.at(w, INT_NBYTES * OFFSETS_POSITION)
-        dots = (self.pairs, self.dot)
+        dots = self.dots
         counts = [self._integer(w, position) for position in (1, 2)]
         nbytes = [b.mul(c, vectors * d.weight_nbytes) for c, d in zip(counts, dots, strict=True)]
         ahead = b.add(*nbytes)

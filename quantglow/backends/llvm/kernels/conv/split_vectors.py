@@ -34,7 +34,7 @@ class SharedConvKernel(ConvKernel):
     """Generator of one convolution kernel whose pixels share their last vector by pairs."""
 
     @property
-    def pays(self) -> bool:
+    def applies(self) -> bool:
         """Whether the form exists and the model prefers it."""
         spare = -self.channels % self.dot.lanes
         plain = self.conv.group == 1 and not self.dot.widened

@@ -11,6 +11,7 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Image
+from quantglow.backends.llvm.kernels.depthwise.plan import is_depthwise
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
@@ -35,6 +36,11 @@ class FloatDepthwise:
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
         self.dot = self.target.dot_product(DType.F32)
         self.epilogue = Epilogue(self.conv, self.target)
+
+    @property
+    def applies(self) -> bool:
+        dtypes = {self.conv.x.type.dtype, self.conv.type.dtype}
+        return is_depthwise(self.conv) and dtypes == {DType.F32}
 
     @property
     def lanes(self) -> int:

@@ -25,9 +25,12 @@ from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.depthwise.constants import DepthwisePacker
 from quantglow.backends.llvm.kernels.depthwise.interleaved_rows import Stack, interleave
 from quantglow.backends.llvm.kernels.depthwise.plan import (
+    BlockPlan,
     Chunk,
     ColumnTaps,
+    RowPlan,
     cut_channels,
+    is_depthwise,
     plan_block,
     plan_rows,
 )
@@ -35,8 +38,9 @@ from quantglow.backends.llvm.kernels.vector.partial import store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
+from quantglow.lazy import cached_property
 from quantglow.ops import Conv
-from quantglow.types import Array
+from quantglow.types import Array, DType
 
 MANY_GROUPS = 24
 """So many groups of rows are shared evenly as they are; of fewer the channels are cut in two."""
@@ -58,24 +62,60 @@ class IntegerDepthwise:
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
         self.dot = self.target.dot_product(self.conv.x.type.dtype)
         self.epilogue = Epilogue(self.conv, self.target)
-        self.epilogue.check()
-        kh, kw = self.conv.w.type.shape[:2]
-        self.row_taps = [k * self.conv.dilations[0] for k in range(kh)]
-        self.column_taps = [k * self.conv.dilations[1] for k in range(kw)]
+
+    @property
+    def applies(self) -> bool:
+        dtypes = {self.conv.x.type.dtype, self.conv.type.dtype}
+        return is_depthwise(self.conv) and dtypes <= {DType.U8, DType.I8, DType.I16}
+
+    # -- the plan
+
+    @cached_property
+    def row_taps(self) -> list[int]:
+        return [k * self.conv.dilations[0] for k in range(self.conv.w.type.shape[0])]
+
+    @cached_property
+    def column_taps(self) -> list[int]:
+        return [k * self.conv.dilations[1] for k in range(self.conv.w.type.shape[1])]
+
+    @cached_property
+    def rows(self) -> RowPlan:
+        """Output rows computed together, and the stacks of input rows."""
         depth = STEP_NBYTES // self.x.itemsize
-        self.rows = plan_rows(self.y.height, self.row_taps, self.conv.strides[0], depth)
-        self.uses = self.rows.uses(self.row_taps, self.conv.strides[0])
+        return plan_rows(self.y.height, self.row_taps, self.conv.strides[0], depth)
+
+    @cached_property
+    def uses(self) -> list[list[int]]:
+        """For each output row, the stacks that hold any of its taps."""
+        return self.rows.uses(self.row_taps, self.conv.strides[0])
+
+    @cached_property
+    def blocks(self) -> BlockPlan:
+        """Columns and vectors of a pass."""
         taps = ColumnTaps(tuple(self.column_taps), self.conv.strides[1])
         halves = self.target.isa.permutes_bytes and self.x.itemsize == 1
-        self.blocks = plan_block(self.rows, taps, self.target.registers, halves=halves)
-        self.vectors = self.blocks.vectors
-        self.channels = self.vectors * self.dot.lanes
+        return plan_block(self.rows, taps, self.target.registers, halves=halves)
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a run of channels."""
+        return self.blocks.vectors
+
+    @property
+    def channels(self) -> int:
+        """Channels of a run."""
+        return self.vectors * self.dot.lanes
+
+    @cached_property
+    def chunks(self) -> list[Chunk]:
+        """How the channels are cut."""
         narrowest = self.target.isa.group_nbytes // self.x.itemsize
-        self.chunks = cut_channels(self.y.channels, self.channels, narrowest)
+        return cut_channels(self.y.channels, self.channels, narrowest)
 
     # -- the call
 
     def call(self) -> KernelCall:
+        self.epilogue.check()
         groups = -(-self.y.height // self.rows.outputs)
         several = sum(chunk.count for chunk in self.chunks) > 1
         parts = 2 if several and self.y.count * groups < MANY_GROUPS else 1

@@ -5,8 +5,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quantglow.ops import Conv
+
+LARGEST_TAPS = 81
+"""Larger windows would unroll to too much code; they run as grouped convolutions."""
 FREE_REGISTERS = 4
 """Registers left for what is loaded, shuffled and multiplied."""
+
+
+def is_depthwise(conv: Conv) -> bool:
+    """Whether a convolution has one input channel for each result, a small window, no residual."""
+    kh, kw = conv.w.type.shape[:2]
+    return conv.depthwise and conv.residual is None and kh * kw <= LARGEST_TAPS
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Value, splat, vector
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
-from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.matmul.word_products import PANEL_NBYTES, IntegerProduct
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.lazy import cached_property
-from quantglow.ops import MatMul
 from quantglow.types import DType
 
 _MOST_ROWS = {32: (0, 16, 12, 8, 6), 0: (0, 8, 5, 3, 2)}
@@ -24,17 +22,17 @@ registers."""
 _SIGN = "-128"
 
 
-def multiplies_bytes(op: MatMul, target: Target) -> bool:
-    """Whether ``ByteProduct`` computes this product: uint8 by uint8 or int8."""
-    x, y = op.x.type.dtype, op.y.type.dtype
-    if x is not DType.U8 or y not in (DType.U8, DType.I8):
-        return False
-    return not target.dot_product(x).widened
-
-
 class ByteProduct(IntegerProduct):
     """A panel of y is packed once as groups of four rows; of x, four bytes of a row are broadcast
     where they lie."""
+
+    @property
+    def applies(self) -> bool:
+        """Whether uint8 is multiplied by bytes, on a target that multiplies bytes as they are."""
+        x, y = self.op.x.type.dtype, self.op.y.type.dtype
+        if x is not DType.U8 or y not in (DType.U8, DType.I8):
+            return False
+        return not self.dot.widened
 
     @cached_property
     def dot(self) -> DotProduct:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.instr.program import View
@@ -30,6 +31,15 @@ class Product:
     def __post_init__(self) -> None:
         self.batch, self.rows, self.columns = self.op.type.shape
         self.depth = self.op.x.type.shape[2]
+
+    @property
+    def applies(self) -> bool:
+        """Whether the form exists for these types on this target."""
+        raise NotImplementedError
+
+    def call(self) -> KernelCall:
+        work = float(self.batch * self.rows * self.columns * self.depth) / 8
+        return KernelCall(self.text, (self.out, self.x, self.y), self.items, work, "matmul")
 
     @property
     def lanes(self) -> int:
@@ -125,6 +135,10 @@ class Product:
 
 class FloatProduct(Product):
     """Sums in float32, fused where the target can."""
+
+    @property
+    def applies(self) -> bool:
+        return self.op.x.type.dtype.is_float
 
     @cached_property
     def dot(self) -> DotProduct:

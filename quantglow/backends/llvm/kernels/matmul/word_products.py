@@ -38,6 +38,10 @@ class WordProduct(IntegerProduct):
     """``(x - zero point) @ (y - zero point)``, exact in int32."""
 
     @property
+    def applies(self) -> bool:
+        return not self.op.x.type.dtype.is_float
+
+    @property
     def pairs(self) -> int:
         """Pairs of rows of y; a last odd row is paired with zeros."""
         return -(-self.depth // 2)

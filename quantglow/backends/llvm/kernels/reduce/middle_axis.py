@@ -53,6 +53,10 @@ class ReduceKernel:
         self.x_strides, self.y_strides = (x_outer, x_inner), (y_outer, y_inner)
 
     @property
+    def applies(self) -> bool:
+        return True
+
+    @property
     def dtype(self) -> DType:
         return self.x.type.dtype
 
