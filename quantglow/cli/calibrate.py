@@ -22,7 +22,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.report.metrics import Sums
 from quantglow.report.outputs import reference
 from quantglow.report.tables import Table, number
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.types import Array
 
@@ -70,8 +70,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         check_writable(str(recipe.profile))
     graph, feeds = prepared(recipe)
     read = READERS[recipe.answers](recipe.model)
-    machine = Machine.of(num_threads=options.num_threads)
-    compiled = quantized_under(recipe.contract, graph, feeds, recipe.config, machine)
+    compiler = Compiler.of(num_threads=options.num_threads)
+    compiled = quantized_under(recipe.contract, graph, feeds, recipe.config, compiler)
     profile = compiled.profile
     assert profile is not None
     measured = evaluate(recipe, graph, compiled, read)

@@ -21,7 +21,7 @@ from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.report import MemoryFigures, Report
 from quantglow.report.report import report_of
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import DelegatedModel
 from quantglow.runtime.protocol import Backend
@@ -55,24 +55,24 @@ def compile(
     backend       "llvm", or "reference": the same program in NumPy
     backends      code generators of your own, see ``Backend``; they are asked first, in order
     """
-    machine = Machine.of(target, num_threads, backend, backends)
+    compiler = Compiler.of(target, num_threads, backend, backends)
     input_shapes = shapes("input_shapes", input_shapes)
     if isinstance(model, Graph):
-        return compile_family(family_of(model), machine)
+        return compile_family(family_of(model), compiler)
     source = frontend.open_model(model)
     try:
         kept = settled(source, model)
-        return compile_family(family_of(kept, input_shapes), machine, kept)
+        return compile_family(family_of(kept, input_shapes), compiler, kept)
     except UnsupportedOpError as error:
-        return compile_parts(source, input_shapes, machine, error)
+        return compile_parts(source, input_shapes, compiler, error)
     except DelegationError as error:
-        return delegated_model(source, error, machine.num_threads)
+        return delegated_model(source, error, compiler.num_threads)
 
 
 def compile_parts(
     source: frontend.Source,
     input_shapes: InputShapes | None,
-    machine: Machine,
+    compiler: Compiler,
     error: UnsupportedOpError,
 ) -> DelegatedModel:
     """Compile what comes before the nodes that ``error`` names; onnxruntime runs the rest, or all
@@ -81,13 +81,13 @@ def compile_parts(
     with suppress(ModelError, DelegationError):
         if (parts := frontend.split(source, input_shapes)) is not None:
             head = frontend.Source(parts.head)
-            compiled = compile_family(family_of(head, input_shapes), machine, head)
+            compiled = compile_family(family_of(head, input_shapes), compiler, head)
             return partly_compiled(source, parts, compiled, error)
-    return delegated_model(source, error, machine.num_threads)
+    return delegated_model(source, error, compiler.num_threads)
 
 
 def compile_family(
-    family: Family, machine: Machine, source: frontend.Source | None = None
+    family: Family, compiler: Compiler, source: frontend.Source | None = None
 ) -> CompiledModel:
     """Compile for the shapes that are fixed, or with batch 1; where others are free, nothing yet.
 
@@ -96,11 +96,11 @@ def compile_family(
     seconds: dict[str, float] = {}
     with debug.timed("import", seconds):
         graph = family.default
-    whole = Delegation(source, machine) if source else None
+    whole = Delegation(source, compiler) if source else None
     if graph is None:
-        return compiled_on_use(programs_of(Built(family), None, machine, whole), family.notes)
-    build = machine.compile(graph)
-    programs = programs_of(Built(family), Specialisation(graph, build), machine, whole)
+        return compiled_on_use(programs_of(Built(family), None, compiler, whole), family.notes)
+    build = compiler.compile(graph)
+    programs = programs_of(Built(family), Specialisation(graph, build), compiler, whole)
     notes = (*family.notes, *quantization.float_notes(graph))
     report = replace(report_of(build, seconds), notes=notes)
     return CompiledModel(programs, lambda: report)

@@ -31,7 +31,7 @@ from quantglow.report.precision_overrides import RaisedLayer
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import noise_of_each
 from quantglow.report.verification import MAX_SAMPLES
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.types import Array
@@ -55,7 +55,7 @@ class AccuracyControl:
 
     prepared: Prepared
     contract: AccuracyContract
-    machine: Machine
+    compiler: Compiler
     whole: Whole
 
     @property
@@ -72,7 +72,7 @@ class AccuracyControl:
         calibrated.sample_to_measure("max_drop")
         contract = self.contract.measured_by(self.minus_relative_error)
         plain = quantized(self.prepared)
-        exact = compiled_float(calibrated.family, calibrated.float_graph, self.machine)
+        exact = compiled_float(calibrated.family, calibrated.float_graph, self.compiler)
         baseline = contract.figure(self.whole(exact))
         search = Search[Any, Step](
             contract, baseline, lambda deadline: self.ranking(plain, deadline), self.trial
@@ -80,7 +80,7 @@ class AccuracyControl:
         with debug.timed("accuracy control", calibrated.seconds):
             found = search.run(progress)
             best = self.quantized(found.steps)
-        made = compiled(best, self.machine)
+        made = compiled(best, self.compiler)
         report = with_steps(made.report, found.steps, noted(search, found))
         return replace(made, reporter=lambda: report)
 
@@ -91,9 +91,9 @@ class AccuracyControl:
     def trial(self, steps: Sequence[Step]) -> Any:
         """A model after these steps, not checked."""
         found = self.quantized(steps)
-        build = self.machine.compile(found.found.graph)
+        build = self.compiler.compile(found.found.graph)
         report = with_steps(report_of(build, {}), steps, shown_steps(steps))
-        return self.whole(model_of(found, build, self.machine, report))
+        return self.whole(model_of(found, build, self.compiler, report))
 
     def ranking(self, plain: Quantized, deadline: Deadline) -> list[Step]:
         """All steps.  The worth of float is measured where all values that can be int16 are.

@@ -23,7 +23,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.lazy import cached_property
 from quantglow.report import MemoryFigures, Report
-from quantglow.runtime.build import Build, Machine
+from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel, TensorInfo
 from quantglow.runtime.fallback import DelegatedNode, whole_model
 from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
@@ -166,7 +166,7 @@ class Delegation:
     """
 
     source: Source
-    machine: Machine
+    compiler: Compiler
     _tails: dict[bytes, Session] = field(default_factory=dict)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
@@ -186,10 +186,10 @@ class Delegation:
 
     def _cut(self, parts: Split, case: Case) -> Specialisation:
         graph = ready(Source(parts.head).at(case))
-        build = self.machine.compile(graph)
+        build = self.compiler.compile(graph)
         model = bytes(parts.tail.SerializeToString(deterministic=True))
         if model not in self._tails:
-            self._tails[model] = opened(model, self.machine.num_threads)
+            self._tails[model] = opened(model, self.compiler.num_threads)
         known = tuple(name for name, _ in graph.outputs)
         names = tuple(port.name for port in self.source.signature.outputs)
         executable = PartsExecutable(build.executable, known, self._tails[model], names)
@@ -201,13 +201,13 @@ class Delegation:
         shapes = case.shape_map
         ports = self.source.signature.inputs
         inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
-        executable, threads = WholeExecutable(self._session), self.machine.num_threads
+        executable, threads = WholeExecutable(self._session), self.compiler.num_threads
         build = Build(executable, (), NAME, threads, rest=whole_model(reasons))
         return Specialisation(Graph(tuple(inputs), ()), build, case)
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self.source.serialized(), self.machine.num_threads)
+        return opened(self.source.serialized(), self.compiler.num_threads)
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class DelegationOnUse:
     """``Delegation`` of a source that is made for the first case that needs it."""
 
     make: Callable[[], Source]
-    machine: Machine
+    compiler: Compiler
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
         """The program for a case that cannot be compiled, for these reasons."""
@@ -223,4 +223,4 @@ class DelegationOnUse:
 
     @cached_property
     def _delegation(self) -> Delegation:
-        return Delegation(self.make(), self.machine)
+        return Delegation(self.make(), self.compiler)

@@ -20,7 +20,7 @@ from quantglow.lazy import cached_property
 from quantglow.ops.external import External
 from quantglow.report.report import Report, report_of
 from quantglow.runtime import saving
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
@@ -53,19 +53,19 @@ def load(
     saved = saving.load(file_path("path", path))
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
-    machine = Machine.of(target, num_threads, backend, backends)
-    programs = programs_in(saved, machine)
+    compiler = Compiler.of(target, num_threads, backend, backends)
+    programs = programs_in(saved, compiler)
     compiled = CompiledModel(programs, lambda: report_now(report, programs, saved.tail))
     return compiled if saved.tail is None else with_tail(compiled, saved.tail)
 
 
-def programs_in(saved: SavedModel, machine: Machine) -> Specialisations:
+def programs_in(saved: SavedModel, compiler: Compiler) -> Specialisations:
     """The programs of a saved model: the first one, but where the graph of the file is a part."""
     if saved.free is None:
-        return OneShape(Specialisation(saved.graph, machine.compile(saved.graph)))
-    programs = reopened(saved, machine)
+        return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)))
+    programs = reopened(saved, compiler)
     if is_whole(saved.graph, programs.signature):
-        build = machine.compile(saved.graph)
+        build = compiler.compile(saved.graph)
         programs.add(Specialisation(saved.graph, build, saved_case(saved)))
     return programs
 
@@ -113,7 +113,7 @@ def saved_case(saved: SavedModel) -> Case:
     return Case.of(shapes, values_from_json((saved.free or {}).get("values") or {}))
 
 
-def reopened(saved: SavedModel, machine: Machine) -> FreeShapes:
+def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
     """The programs of a model of free dimensions, none yet.  Raises ``FileFormatError``."""
     try:
         signature = Signature.from_json((saved.free or {})["signature"])
@@ -124,10 +124,10 @@ def reopened(saved: SavedModel, machine: Machine) -> FreeShapes:
             f"what the model says of its free dimensions is damaged: {error!r}. "
             "Remedy: save the model again."
         ) from error
-    source = Reopened(saved, machine)
+    source = Reopened(saved, compiler)
     deciding = tuple((case.value_map or {}).keys())
     return FreeShapes(
-        signature, source.graph_at, machine, source.delegate, source.freedom, deciding
+        signature, source.graph_at, compiler, source.delegate, source.freedom, deciding
     )
 
 
@@ -138,7 +138,7 @@ class Reopened:
     """
 
     saved: SavedModel
-    machine: Machine
+    compiler: Compiler
 
     def graph_at(self, case: Case) -> Graph:
         """The graph to compile for a case."""
@@ -163,7 +163,7 @@ class Reopened:
         from quantglow.driver.fallback import Delegation
         from quantglow.driver.origins import source_of
 
-        return Delegation(source_of(self.saved), self.machine)
+        return Delegation(source_of(self.saved), self.compiler)
 
 
 def check_externals(graph: Graph) -> None:

@@ -26,7 +26,7 @@ from quantglow.graph.text import constants_of, print_graph
 from quantglow.lazy import cached_property
 from quantglow.quantization import Decisions
 from quantglow.quantization.decisions import serialization
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.saving import Freedom, SavedModel
 from quantglow.runtime.specialisations import (
     Delegate,
@@ -155,7 +155,7 @@ class Built:
 def programs_of(
     built: Built,
     first: Specialisation | None,
-    machine: Machine,
+    compiler: Compiler,
     delegate: Delegate | None = None,
 ) -> Specialisations:
     """What a model runs: ``first``, and programs for other shapes where the family has them.
@@ -166,7 +166,7 @@ def programs_of(
     if family.is_single and first is not None:
         return OneShape(first)
     programs = FreeShapes(
-        family.signature, built.graph_at, machine, delegate, built.freedom, family.deciding
+        family.signature, built.graph_at, compiler, delegate, built.freedom, family.deciding
     )
     if first is not None:
         programs.add(first)

@@ -23,7 +23,7 @@ from quantglow.interrupts import keeping_best
 from quantglow.options import QuantizationConfig
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control import control
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import DelegatedModel
 from quantglow.runtime.precompile import kernels_ahead
@@ -105,40 +105,42 @@ def quantize_and_compile(
         contract=accuracy_contract(max_drop, drop_type, validation_fn, max_minutes),
         measure_speed=flag("measure_speed", measure_speed),
     )
-    return quantized_and_compiled(model, calibration_data, request, Machine.of(target, num_threads))
+    return quantized_and_compiled(
+        model, calibration_data, request, Compiler.of(target, num_threads)
+    )
 
 
 def quantized_and_compiled(
-    model: Any, data: Any, request: QuantizationRequest, machine: Machine
+    model: Any, data: Any, request: QuantizationRequest, compiler: Compiler
 ) -> CompiledModel | DelegatedModel:
     """The stages, one after the other."""
     try:
         source = imported(model, data, request.input_shapes)
         if source.cut is not None:
-            check_rest(source.cut, machine)
+            check_rest(source.cut, compiler)
     except UnsupportedOpError as error:
-        return delegated_model(open_model(model), error, machine.num_threads)
+        return delegated_model(open_model(model), error, compiler.num_threads)
     whole = whole_model(source.cut)
     with keeping_best():
         ready = prepared(calibrated(source, request), request)
         if request.measure_speed:
-            ready = without_slower(ready, machine)
-        return whole(int8_model(ready, machine, whole))
+            ready = without_slower(ready, compiler)
+        return whole(int8_model(ready, compiler, whole))
 
 
-def int8_model(prepared: Prepared, machine: Machine, whole: Whole) -> CompiledModel:
+def int8_model(prepared: Prepared, compiler: Compiler, whole: Whole) -> CompiledModel:
     """The model quantized, compiled and checked, under the request's contract if it has one."""
     if (contract := prepared.request.contract) is not None:
-        return AccuracyControl(prepared, contract, machine, whole).run()
-    with kernels_ahead(machine) as load_kernels:
+        return AccuracyControl(prepared, contract, compiler, whole).run()
+    with kernels_ahead(compiler) as load_kernels:
         found = quantized(prepared, converted=load_kernels)
-    return compiled(found, machine)
+    return compiled(found, compiler)
 
 
-def check_rest(cut: Cut, machine: Machine) -> None:
+def check_rest(cut: Cut, compiler: Compiler) -> None:
     """Raise the cut's error if onnxruntime does not take the rest: before the work, not after."""
     try:
-        check_tail(cut.parts, machine.num_threads)
+        check_tail(cut.parts, compiler.num_threads)
     except DelegationError as refusal:
         raise cut.error from refusal
 
@@ -148,7 +150,7 @@ def quantized_under(
     graph: Graph,
     samples: Sequence[Feeds],
     config: QuantizationConfig,
-    machine: Machine,
+    compiler: Compiler,
 ) -> CompiledModel:
     """An optimized float graph quantized on all of the samples and compiled, not checked."""
     limit = contract.max_minutes if contract else None
@@ -157,7 +159,7 @@ def quantized_under(
     )
     with keeping_best():
         ready = prepared(calibrated(imported(graph, samples), request), request)
-        return int8_model(ready, machine, whole_model(None))
+        return int8_model(ready, compiler, whole_model(None))
 
 
 def whole_model(cut: Cut | None) -> Whole:

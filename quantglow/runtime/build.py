@@ -89,8 +89,8 @@ def plan_program(
 
 
 @dataclass(frozen=True)
-class Machine:
-    """What to compile for; ``target`` is None for the reference backend.
+class Compiler:
+    """The way from a graph to a build; ``target`` is None for the reference backend.
 
     ``backends`` are asked for each node before quantglow's own is; onnxruntime comes last.
     """
@@ -105,7 +105,7 @@ class Machine:
         num_threads: int | None = None,
         backend: str = "llvm",
         backends: Sequence[Backend] = (),
-    ) -> Machine:
+    ) -> Compiler:
         """Raises ``OptionError``, and ``BackendError`` for a target that does not run here.
 
         ``num_threads=None`` takes one thread for each physical core this process may use.
@@ -113,9 +113,9 @@ class Machine:
         choice("backend", backend, BACKENDS)
         threads, others = thread_count(num_threads), code_generators(backends)
         if backend == "reference":
-            return Machine(None, 1, others)
-        machine = resolve(instance("target", target, str, "the name of a target"))
-        return Machine(machine, threads, others)
+            return Compiler(None, 1, others)
+        found = resolve(instance("target", target, str, "the name of a target"))
+        return Compiler(found, threads, others)
 
     @property
     def name(self) -> str:
@@ -179,13 +179,12 @@ class ProgramBackend:
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
         """Lower, plan and generate code, for the target that this backend was made for."""
-        machine = self.target
         planned, pieces = self.planned(segment, num_threads)
         self.programs.append(planned)
-        if machine is None:
+        if self.target is None:
             return ReferenceExecutable(planned.program, planned.plan)
         with debug.timed("generate code", self.seconds):
-            made = compile_program(planned.program, planned.plan, machine, num_threads)
+            made = compile_program(planned.program, planned.plan, self.target, num_threads)
         if pieces == 1:
             return made
         inputs = tuple(node.type for node in segment.inputs)
@@ -194,10 +193,10 @@ class ProgramBackend:
 
     def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
         """The program of a graph or of a piece of its batch, and how many pieces there are."""
-        machine = self.target
-        unsigned = machine is None or machine.isa.unsigned_activations
+        target = self.target
+        unsigned = target is None or target.isa.unsigned_activations
         planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
-        if machine is None:
+        if target is None:
             return planned, 1
         part, pieces = piece_of(segment, planned.program, planned.plan, num_threads)
         if pieces > 1:

@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from quantglow.graph.graph import Graph
-from quantglow.runtime.build import Machine, physical_cores
+from quantglow.runtime.build import Compiler, physical_cores
 
 
 @contextmanager
-def kernels_ahead(machine: Machine) -> Iterator[Callable[[Graph], object]]:
+def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
     """A function that starts to compile the kernels of a graph, and returns at once.
 
     Weights are no part of a kernel: it is called as soon as the operators and their types are
@@ -22,7 +22,7 @@ def kernels_ahead(machine: Machine) -> Iterator[Callable[[Graph], object]]:
         yield _nothing
         return
     with ThreadPoolExecutor(1, "quantglow-kernels") as pool:
-        yield lambda graph: pool.submit(machine.load_kernels, graph)
+        yield lambda graph: pool.submit(compiler.load_kernels, graph)
 
 
 def _nothing(graph: Graph) -> None:

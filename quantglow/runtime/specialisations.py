@@ -33,7 +33,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import SharedArrays
 from quantglow.graph.signature import Shape, Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names
-from quantglow.runtime.build import Build, Machine
+from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.saving import Freedom
 from quantglow.types import Array
 
@@ -150,7 +150,7 @@ class FreeShapes(Concise):
 
     signature: Signature
     graph_at: Callable[[Case], Graph]
-    machine: Machine
+    compiler: Compiler
     delegate: Delegate | None = None
     freedom: Callable[[Case, Graph], Freedom] | None = None
     deciding: tuple[str, ...] = ()
@@ -174,12 +174,12 @@ class FreeShapes(Concise):
     @property
     def target(self) -> str:
         """What the code is for."""
-        return self.machine.name
+        return self.compiler.name
 
     @property
     def num_threads(self) -> int:
         """Threads that a call uses at most."""
-        return self.machine.num_threads
+        return self.compiler.num_threads
 
     @property
     def is_empty(self) -> bool:
@@ -274,7 +274,7 @@ class FreeShapes(Concise):
         self.signature.check(case.shape_map)
         try:
             graph = self._arrays.graph(self.graph_at(case))
-            build = self.machine.compile(graph)
+            build = self.compiler.compile(graph)
         except QuantglowError as error:
             if isinstance(error, UndecidedError) and case.values is not None:
                 raise

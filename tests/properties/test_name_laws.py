@@ -17,7 +17,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_for_all_shapes
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.types import f32
 from tests.effort import moderate
 from tests.same import same_graph
@@ -79,5 +79,5 @@ def test_a_graph_with_two_nodes_of_one_name_is_refused() -> None:
             refused()
 
 
-def machine() -> Machine:
-    return Machine.of("native", 1, "reference", ())
+def machine() -> Compiler:
+    return Compiler.of("native", 1, "reference", ())

@@ -15,7 +15,7 @@ from quantglow.ops.contraction import Contraction
 from quantglow.profiling.ranges import Range
 from quantglow.quantization import fuse_quantized
 from quantglow.quantization.plan.params import activation_element, quantize_weights
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.types import DType, ElementType, QuantParams
 from tests.builder import feeds_of
 from tests.effort import expensive, moderate
@@ -82,6 +82,6 @@ def test_fused_networks_compile_to_the_interpreters_integers(
 ) -> None:
     after = fuse_quantized(with_roundings(graph, share, seed))
     feeds = feeds_of(after)
-    found = Machine.of("native", 1).compile(after).executable.run(feeds)
+    found = Compiler.of("native", 1).compile(after).executable.run(feeds)
     for a, b in zip(interpret(after, feeds), found, strict=True):
         assert relative_error(a, b) <= TOLERANCE

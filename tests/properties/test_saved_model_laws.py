@@ -18,7 +18,7 @@ from quantglow.driver.pipeline.prepared import prepared
 from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from tests.effort import very_expensive
 from tests.free_models import (
     Drawn,
@@ -41,7 +41,7 @@ def built_model(model: Drawn, config: QuantizationConfig, threads: int) -> Any:
     samples = [model.sample(shape, seed) for seed in range(2) for shape in model.calibrated]
     request = QuantizationRequest(config, subset_size=len(samples), progress=False)
     made = quantized(prepared(calibrated(imported(model.proto, samples), request), request))
-    return compiled(made, Machine.of("native", threads))
+    return compiled(made, Compiler.of("native", threads))
 
 
 def outputs(compiled: Any, model: Drawn, shapes: list[Shape]) -> dict[Shape, list[Any]]:

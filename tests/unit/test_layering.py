@@ -28,6 +28,7 @@ LAYERS = (
     ("report",),
     ("driver",),
     ("cli", "backend"),
+    ("__main__",),
 )
 """Lowest first.  A room may import itself and the layers below its own."""
 

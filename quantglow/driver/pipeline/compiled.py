@@ -17,7 +17,7 @@ from quantglow.report import Report, verification
 from quantglow.report.outputs import Reference, reference
 from quantglow.report.report import report_of
 from quantglow.report.verification import Verification, no_labels, until_interrupted
-from quantglow.runtime.build import Build, Machine
+from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.specialisations import Specialisation
 from quantglow.types import Array
@@ -25,13 +25,13 @@ from quantglow.types import Array
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"
 
 
-def compiled(quantized: Quantized, machine: Machine) -> CompiledModel:
+def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
     """The quantized model as a program, checked if the request asks for it."""
     calibrated, found = quantized.calibrated, quantized.found
     verify = quantized.prepared.request.verify
     checked = list(until_interrupted(calibrated.checks.feeds if verify else ()))
     with reference(calibrated.imported.model, found.prepared.graph, checked) as wanted:
-        build = machine.compile(found.graph)
+        build = compiler.compile(found.graph)
         seconds = {**calibrated.seconds, **build.seconds}
         with debug.timed("verify", seconds):
             result = _verification(quantized, build, wanted, checked)
@@ -44,16 +44,18 @@ def compiled(quantized: Quantized, machine: Machine) -> CompiledModel:
         profile={"samples": profile.samples, "tensors": len(profile.histograms)},
         speeds=quantized.prepared.speeds,
     )
-    return model_of(quantized, build, machine, report)
+    return model_of(quantized, build, compiler, report)
 
 
-def model_of(quantized: Quantized, build: Build, machine: Machine, report: Report) -> CompiledModel:
+def model_of(
+    quantized: Quantized, build: Build, compiler: Compiler, report: Report
+) -> CompiledModel:
     """The compiled model of a build of the quantized graph."""
     calibrated = quantized.calibrated
     first = Specialisation(quantized.found.graph, build, calibrated.case)
     built = Built(calibrated.family, quantized.decisions())
-    whole = DelegationOnUse(lambda: built.source, machine)
-    programs = programs_of(built, first, machine, whole)
+    whole = DelegationOnUse(lambda: built.source, compiler)
+    programs = programs_of(built, first, compiler, whole)
     return CompiledModel(programs, lambda: report, calibrated.profile)
 
 
@@ -78,10 +80,10 @@ def _verification(
     return replace(result, notes=(*result.notes, *notes))
 
 
-def compiled_float(family: Family, graph: Graph, machine: Machine) -> CompiledModel:
+def compiled_float(family: Family, graph: Graph, compiler: Compiler) -> CompiledModel:
     """A float model, compiled for the shapes of ``graph`` at once."""
-    build = machine.compile(graph)
-    programs = programs_of(Built(family), Specialisation(graph, build), machine)
+    build = compiler.compile(graph)
+    programs = programs_of(Built(family), Specialisation(graph, build), compiler)
     return CompiledModel(programs, lambda: report_of(build, {}))
 
 

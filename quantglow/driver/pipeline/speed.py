@@ -10,10 +10,10 @@ from quantglow.driver.pipeline.prepared import Prepared, excluding
 from quantglow.driver.pipeline.quantized import converted_graph
 from quantglow.report.call_report import timed_calls
 from quantglow.report.speed import SpeedSearch, layer_speeds, slower, time_ratio, with_float
-from quantglow.runtime.build import Build, Machine
+from quantglow.runtime.build import Build, Compiler
 
 
-def without_slower(prepared: Prepared, machine: Machine) -> Prepared:
+def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
     """The prepared model with those layers excluded that int8 would make slower, as measured.
 
     Raises ``CalibrationError`` if there is no sample to run.
@@ -25,12 +25,12 @@ def without_slower(prepared: Prepared, machine: Machine) -> Prepared:
         # Without samples: rounding weights against data takes long, and changes no time.
         config = excluding(prepared.config, kept_float)
         graph = converted_graph(prepared, config, progress=progress).graph
-        return machine.compile(graph, skip_branches=False)
+        return compiler.compile(graph, skip_branches=False)
 
     with debug.timed("measure speed", calibrated.seconds):
         layers = converted_graph(prepared, prepared.config, progress=progress).report.nodes
         times = (
-            timed_calls(machine.compile(calibrated.float_graph, skip_branches=False), feeds),
+            timed_calls(compiler.compile(calibrated.float_graph, skip_branches=False), feeds),
             timed_calls(build(()), feeds),
         )
         speeds = layer_speeds([n for n in layers if n.precision != "float"], *times)

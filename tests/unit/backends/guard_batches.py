@@ -17,7 +17,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv, Gemm, ReduceMax, Reshape
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.types import DType, ElementType, QuantParams
 from tests.harsh import harsh
 from tests.matrix.guarded import guarded
@@ -73,7 +73,7 @@ def check(graph: Graph, target: Target, threads: int) -> None:
     """The integers of the interpreter."""
     feeds = {node.name: guarded(values(node.type), at_end=True) for node in graph.inputs}
     with harsh():
-        found = Machine(target, threads).compile(graph).executable.run(feeds)
+        found = Compiler(target, threads).compile(graph).executable.run(feeds)
     for want, got in zip(interpret(graph, feeds), found, strict=True):
         np.testing.assert_array_equal(got, want)
 

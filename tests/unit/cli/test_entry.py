@@ -93,3 +93,9 @@ def test_what_stdout_cannot_encode_is_replaced() -> None:
     found = quantglow("run", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (found.returncode, found.stderr) == (0, "")
     assert "NAME:D,D,?" in found.stdout
+
+
+def test_the_package_runs_as_the_command() -> None:
+    command = [sys.executable, "-m", "quantglow", "--version"]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stderr) == (0, "")

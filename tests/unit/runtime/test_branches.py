@@ -20,7 +20,7 @@ from quantglow.interpreter import interpret
 from quantglow.interpreter.choices import branches_of
 from quantglow.ops import Add, Mul, Relu, Tanh, Where
 from quantglow.runtime import branches
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.partition import partition
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
 from quantglow.types import Array, DType, TensorType, f32
@@ -136,7 +136,7 @@ def test_large_branches_have_programs_of_their_own(
 ) -> None:
     proto = model(WIDTH, computed)
     graph = qg.import_model(proto)
-    build = Machine.of(num_threads=1, backend=backend).compile(graph)
+    build = Compiler.of(num_threads=1, backend=backend).compile(graph)
     assert sum(len(s.branches) == 1 for s in build.segments) == 2
     feeds = feeds_for(WIDTH, condition, computed)
     (expected,) = interpret(graph, feeds)
@@ -144,7 +144,7 @@ def test_large_branches_have_programs_of_their_own(
 
 
 def test_small_branches_stay_in_one_program() -> None:
-    assert not Machine.of(num_threads=1).compile(qg.import_model(model(8, True))).segments
+    assert not Compiler.of(num_threads=1).compile(qg.import_model(model(8, True))).segments
 
 
 def test_int8_branches_are_those_of_the_interpreter(

@@ -11,7 +11,7 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.runtime.build import Machine, physical_cores, thread_count
+from quantglow.runtime.build import Compiler, physical_cores, thread_count
 from tests.unit.small_network import SHAPE, small_model, small_samples
 
 
@@ -32,7 +32,7 @@ def test_float_outputs_are_those_of_onnxruntime() -> None:
 @pytest.mark.parametrize("backend", ["llvm", "reference"])
 def test_int8_outputs_are_those_of_the_interpreter(compiled: Any, backend: str) -> None:
     feeds = {"x": small_samples()[0]}
-    found = Machine.of(backend=backend).compile(compiled.graph).executable.run(feeds)
+    found = Compiler.of(backend=backend).compile(compiled.graph).executable.run(feeds)
     for value, expected in zip(found, qg.interpret(compiled.graph, feeds), strict=True):
         np.testing.assert_array_equal(value, expected)
 

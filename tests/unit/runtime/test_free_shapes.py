@@ -18,7 +18,7 @@ from quantglow.frontend import open_model
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.specialisations import FreeShapes
 from tests.unit.forking import exit_code_of_child
 from tests.unit.free_network import SHAPES, free_model, image, sum_model, wide_model
@@ -141,7 +141,7 @@ class Counted:
                 self.gate.wait(60)
             return source.graph(shapes)
 
-        machine = Machine.of(backend="reference")
+        machine = Compiler.of(backend="reference")
         self.programs = FreeShapes(source.signature, graph_at, machine, **limits)
 
     def run(self, width: int) -> Any:
@@ -221,7 +221,7 @@ def test_a_child_forked_while_a_shape_is_compiled_compiles_it_itself() -> None:
             time.sleep(0.3)
         return source.at(case)
 
-    programs = FreeShapes(source.signature, graph_at, Machine.of(num_threads=1))
+    programs = FreeShapes(source.signature, graph_at, Compiler.of(num_threads=1))
     feeds = {"x": image(SHAPES[0])}
     thread = threading.Thread(target=programs.at, args=(feeds,))
     thread.start()

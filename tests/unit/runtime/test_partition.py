@@ -16,7 +16,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Add, Mul, Relu, Tanh
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.partition import Segment, partition
 from quantglow.types import Array, f32
 from tests.effort import moderate
@@ -109,7 +109,7 @@ def most_changes(graph: Graph) -> int:
 @given(graphs())
 def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:
     feeds = feeds_of(graph)
-    found = Machine.of(backends=[LEFT, RIGHT]).compile(graph).executable.run(feeds)
+    found = Compiler.of(backends=[LEFT, RIGHT]).compile(graph).executable.run(feeds)
     for mine, expected in zip(found, interpret(graph, feeds), strict=True):
         np.testing.assert_array_equal(mine, expected)
 
@@ -118,7 +118,7 @@ def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:
 @given(graphs())
 def test_quantglow_computes_what_no_backend_takes(graph: Graph) -> None:
     feeds = feeds_of(graph)
-    build = Machine.of(num_threads=1, backends=[LEFT]).compile(graph)
+    build = Compiler.of(num_threads=1, backends=[LEFT]).compile(graph)
     found = build.executable.run(feeds)
     for mine, expected in zip(found, interpret(graph, feeds), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-6)
@@ -174,7 +174,7 @@ def test_a_backend_that_gives_another_type_is_named() -> None:
 
     source = x()
     graph = Graph((source,), (("y", Relu(name="a", x=source)),))
-    build = Machine.of(backends=[Liar((Relu,), "liar")]).compile(graph)
+    build = Compiler.of(backends=[Liar((Relu,), "liar")]).compile(graph)
     with pytest.raises(BackendError, match="liar gave float64"):
         build.executable.run(feeds_of(graph))
 
@@ -183,7 +183,7 @@ def test_the_callers_arrays_are_never_outputs() -> None:
     source = x()
     graph = Graph((source,), (("y", source), ("z", Relu(name="a", x=source))))
     feeds = feeds_of(graph)
-    same, _ = Machine.of(backends=[LEFT]).compile(graph).executable.run(feeds)
+    same, _ = Compiler.of(backends=[LEFT]).compile(graph).executable.run(feeds)
     assert not np.shares_memory(same, feeds["x"])
 
 
@@ -194,7 +194,7 @@ def test_integers_cross_borders_unchanged(kind: str) -> None:
     int8 = qg.quantize(qg.import_model(small_model()), profile)
     assert kind in {node.op for node in int8.nodes}
     taken = Interpreted((OPS[kind],), "taken")
-    build = Machine.of(num_threads=1, backends=[taken]).compile(int8)
+    build = Compiler.of(num_threads=1, backends=[taken]).compile(int8)
     for x in samples:
         found = build.executable.run({"x": x})
         for mine, expected in zip(found, interpret(int8, {"x": x}), strict=True):

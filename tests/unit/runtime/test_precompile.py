@@ -15,7 +15,7 @@ from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.errors import BackendError
 from quantglow.interpreter import interpret
 from quantglow.runtime import build, precompile
-from quantglow.runtime.build import Machine
+from quantglow.runtime.build import Compiler
 from tests.unit.small_network import small_model, small_samples
 
 Threads = list[str]
@@ -65,7 +65,7 @@ def test_with_one_core_nothing_runs_beside(
 
 def test_the_reference_backend_loads_no_kernels(compiling: Threads) -> None:
     graph = qg.import_model(small_model())
-    Machine.of(backend="reference").load_kernels(graph)
+    Compiler.of(backend="reference").load_kernels(graph)
     assert not compiling
 
 
