@@ -7,5 +7,6 @@
 - ``specialisations``: the executables of one model, one for each shape it was fed.
 - ``compiled``: the model a user holds; ``fallback_model``: the same face where onnxruntime runs
   it; ``newer_opsets``: its sessions.
-- ``saving``: its file; ``archives``: the members of that.
+- ``saving``: its file; ``archives``: what that holds, ``members``: how each part is compressed,
+  ``stored_arrays``: how arrays are written.
 """

@@ -3,5 +3,5 @@
 ``plan`` decides on the float graph: ``scope`` is the user's choice, ``eligibility`` the operators'
 own, ``float_heuristics`` (with ``spectra`` and ``detection_heads``) those that suffer most;
 ``tensor_ranges`` and ``params`` give scales, ``int16`` the wider values, ``functions`` those that
-become tables.
+become tables; ``masks`` the values that hold infinities.
 """
