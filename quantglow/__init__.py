@@ -10,8 +10,8 @@
 
 How a model flows: ``driver`` has the public functions, and ``driver.pipeline`` the stages of the
 main one; ``driver.models`` opens a model as a family of graphs, one for each shape; ``passes``,
-``profiling`` and ``quantization`` rewrite a graph, ``runtime.build`` makes it run.  What cannot be
-compiled goes by ``driver.fallback`` to onnxruntime; ``driver.loading`` reads what was saved.
+``profiling`` and ``quantization`` rewrite a graph, ``runtime.build`` makes it run.  A model that
+cannot be compiled goes by ``driver.fallback`` to onnxruntime; ``driver.loading`` reads saved files.
 """
 
 from importlib import import_module
@@ -72,8 +72,8 @@ _PLACES = {
     "quantize": "quantglow.driver.stages",
     "quantize_and_compile": "quantglow.driver.quantize_and_compile",
 }
-"""Where the names are that are imported on first use: who only runs a saved model imports neither
-the compiler's front nor what it stands on, and the command line begins at once."""
+"""Modules of the names that are imported on first use: a process that only runs a saved model
+imports no frontend, and the command line begins at once."""
 
 __all__ = [
     "AccuracyDropError",

@@ -91,7 +91,7 @@ def positive(option: str, value: Any) -> float:
 def file_path(option: str, value: Any) -> str:
     """A path as text.
 
-    What ``open`` takes besides (integers, and so True) would be a file that is open already.
+    ``open`` also takes integers (and so True), as a file that is open already; they are refused.
     """
     found = os.fspath(value) if isinstance(value, str | os.PathLike) else None
     if not isinstance(found, str) or not found or "\0" in found:

@@ -31,7 +31,7 @@ class QuantglowError(Exception):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What is wrong, one line for each node where the error is about several."""
+        """The problems, one line for each node where the error is about several."""
         return (str(self),)
 
 
@@ -60,7 +60,7 @@ class UnsupportedOpError(ModelError):
 
     @property
     def remedy(self) -> str:
-        """What the user can do."""
+        """The way out for the user."""
         return "rewrite these nodes in the exporter, or cut the model before them"
 
 
@@ -73,7 +73,7 @@ class UndecidedError(UnsupportedOpError):
 
     @property
     def remedy(self) -> str:
-        """What the user can do."""
+        """The way out for the user."""
         return f"give the values of {list(self.inputs)} as input_values, or compile the model"
 
 

@@ -29,13 +29,14 @@ DAMAGE = (
     OverflowError,
     RuntimeError,
 )
-"""What reading a damaged archive raises besides ``OSError`` and ``ValueError``."""
+"""Exceptions of reading a damaged archive besides ``OSError`` and ``ValueError``."""
 
 DAMAGED_CONTENT = (*DAMAGE, ValueError, TypeError, AttributeError, RecursionError)
-"""What making objects of a damaged archive's texts and arrays raises, besides ``OSError``."""
+"""Exceptions of making objects of a damaged archive's texts and arrays, besides ``OSError``."""
 
 MAX_UNPACKED_NBYTES = 4 << 30
-"""Of all compressed members of a file together: a thousandth of it on disk can become that."""
+"""Maximum size of all compressed members of a file together, in bytes: a thousandth of it on disk
+can expand to that."""
 
 PROBE_NBYTES = 1 << 16
 """Size of the file that ``check_replacing`` writes."""
@@ -58,7 +59,7 @@ def writing(target: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def cause(error: Exception) -> str:
-    """What the system says of a file, without its number, and without the names of files that the
+    """The system's message about a file, without its number and without the names of files that the
     user did not choose."""
     said = error.strerror if isinstance(error, OSError) else None
     return said or str(error)
@@ -140,8 +141,8 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
 def check_unpacked_size(archive: zipfile.ZipFile, nbytes: int) -> None:
     """Raise ``ValueError`` where reading a file of ``nbytes`` would fill the memory.
 
-    By the sizes of the archive's directory: no member gives more than it says there.  Those that
-    are not compressed take no more than the file has, unless they share bytes of it.
+    By the sizes of the archive's directory: no member gives more than it says there.  Members
+    that are not compressed take no more than the file has, unless they share bytes of it.
     """
     sizes = {True: 0, False: 0}
     for info in archive.infolist():

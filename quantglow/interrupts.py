@@ -80,7 +80,7 @@ def begins(stage: str) -> None:
 
 
 def notes() -> tuple[str, ...]:
-    """What was ended early in the current call, in order."""
+    """Notes on stages that were ended early in the current call, in order."""
     call = _CALL.get()
     return () if call is None else tuple(call.notes.values())
 

@@ -245,7 +245,8 @@ def write_message(file: IO[bytes], facts: Mapping[str, Any], arrays: Sequence[Ar
 
 
 def read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
-    """What ``write_message`` wrote.  Raises ``ValueError`` or ``LookupError`` for anything else."""
+    """The message that ``write_message`` wrote.  Raises ``ValueError`` or ``LookupError`` for
+    anything else."""
     head = json.loads(file.readline())
     count = range(head["arrays"])
     return head["facts"], [np.lib.format.read_array(file, allow_pickle=False) for _ in count]

@@ -1,4 +1,4 @@
-"""What the user may choose.  Plain data, checked at construction; no graph is needed yet."""
+"""Options of quantization.  Plain data, checked at construction; no graph is needed yet."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ RECOVERIES = ("adapt-weights", "round-weights", "search-scales", "correct-bias")
 """Techniques that bring int8 closer to float, see ``quantglow.quantization.recovery``."""
 
 AUTO_RECOVERIES = ("adapt-weights", "round-weights", "correct-bias")
-"""Those that pay for their time.  ``search-scales`` costs as much as the others together, for
-0.1 dB on EfficientNet-Lite0.
+"""Techniques that are worth their time.  ``search-scales`` costs as much as the others together,
+for 0.1 dB on EfficientNet-Lite0.
 """
 
 _ONNXRUNTIME_METHODS = {0: "minmax", 1: "entropy", 2: "percentile"}

@@ -137,7 +137,7 @@ def shortest(scale: float) -> float:
 
 @dataclass(frozen=True, repr=False)
 class ElementType(Concise):
-    """What one element of a tensor is: its storage type and its quantization."""
+    """The type of one element of a tensor: storage and quantization."""
 
     dtype: DType
     quant: QuantParams | None = None

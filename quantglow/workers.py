@@ -69,7 +69,7 @@ def each(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Resu
     """``[function(item) for item in items]``, several at once inside ``side_by_side``.
 
     The caller works, too: it never waits for a thread that has not begun.  The error raised is that
-    of the first item that has one.  What an item does with ``each`` in turn, it does alone.
+    of the first item that has one.  Nested calls of ``each`` run on one thread.
     """
     pool, given = _pool(), list(items)
     if pool is None or len(given) < 2:
@@ -113,7 +113,8 @@ def at_once() -> int:
 
 
 def later(function: Callable[[Item], Result], item: Item) -> Callable[[], Result]:
-    """What gives ``function(item)``, computed by another thread inside ``side_by_side``."""
+    """A function that returns ``function(item)``, computed by another thread inside
+    ``side_by_side``."""
     pool = _pool()
     if pool is None:
         result = function(item)

@@ -133,7 +133,7 @@ class AccuracyControl:
 
 
 def noted(search: Search[Any, Step], found: Trial[Step]) -> str:
-    """What the search did, and what ended it early."""
+    """A note on the search, and on its early end."""
     drop = f"drop {found.drop:.4g}, allowed {search.contract.max_drop:.4g}"
     tried = f"{len(search.trials)} model(s) tried" + (search.cut_short and f", {search.cut_short}")
     return f"accuracy control: {drop}; {tried}; {shown_steps(found.steps)}"

@@ -61,7 +61,7 @@ def delegated_model(source: Source, error: QuantglowError, threads: int) -> Dele
 
 
 def all_reasons(source: Source, error: QuantglowError) -> tuple[str, ...]:
-    """Those of the error, and of nodes that would run in onnxruntime anyway."""
+    """Reasons of the error, and of nodes that would run in onnxruntime anyway."""
     found = list(error.reasons)
     with suppress(ModelError):
         found += reasons(source) if isinstance(error, UnsupportedOpError) else ()

@@ -108,7 +108,7 @@ def with_tail(head: CompiledModel, tail: Tail) -> PartlyCompiledModel:
 
 
 def saved_case(saved: SavedModel) -> Case:
-    """What the graph of a file was made for.  Raises ``TypeError`` or ``ValueError``."""
+    """The case that the graph of a file was made for.  Raises ``TypeError`` or ``ValueError``."""
     shapes = {node.name: node.type.shape for node in saved.graph.inputs}
     return Case.of(shapes, values_from_json((saved.free or {}).get("values") or {}))
 
@@ -149,7 +149,7 @@ class Reopened:
         return self._delegation(case, reasons)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
-        """What was read."""
+        """The parts of the file that further shapes need."""
         return Freedom(self.saved.free or {}, self.saved.source, self.saved.cases)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Where the graphs of a model with free dimensions come from, and what a file needs of that.
+"""Origins of the graphs of a model with free dimensions, and the parts of them that a file needs.
 
 An int8 model is imported at a new shape from what a file has of it: integers for the weights that
 layers read as integers, float for the others.  So a model computes the same before it is saved and
@@ -47,7 +47,7 @@ class Decided:
 
 CaseValues = tuple[tuple[str, tuple[int, ...]], ...] | None
 DecidedByValues = Mapping[CaseValues, Decided]
-"""What was decided for values of the inputs that decide; the main ones first."""
+"""Decisions for each combination of deciding input values; the main one first."""
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,11 @@ class Built:
 
     @property
     def _constants(self) -> list[Constant]:
-        """Those of the int8 graph that a file has first."""
+        """Constants of the int8 graph that a file has first."""
         return constant_nodes(next(iter((self.decided or {}).values())).graph)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
-        """What a file needs to do the same, besides the graph of a case."""
+        """The data a file needs to do the same, besides the graph of a case."""
         free: dict[str, Any] = {"signature": self.family.signature.to_json()}
         free["values"] = case.value_map
         if not self.decided:
@@ -158,7 +158,7 @@ def programs_of(
     compiler: Compiler,
     delegate: Delegate | None = None,
 ) -> Specialisations:
-    """What a model runs: ``first``, and programs for other shapes where the family has them.
+    """The programs of a model: ``first``, and programs for other shapes where the family has them.
 
     ``delegate`` runs what cannot be compiled.
     """

@@ -1,4 +1,4 @@
-"""What the user gives to calibrate on: samples, or a profile."""
+"""Calibration data as the user gives it: samples, or a profile."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENOUGH = 4
 (``benchmarks/notes/2026-11-sample-shapes.md``)."""
 
 OTHER_CASES = 16
-"""Whose samples help to decide: each is imported once more."""
+"""Maximum number of other cases whose samples help to decide: each is imported once more."""
 
 
 def profile_in(data: Any) -> Profile | None:

@@ -69,8 +69,8 @@ def profile(
 ) -> Profile:
     """Histograms of every tensor of a model or graph over calibration data.
 
-    Of a model that leaves dimensions free, samples may have different shapes.  Of one whose shapes
-    stop being known somewhere, what comes before is profiled.
+    Samples of a model that leaves dimensions free may have different shapes.  A model whose shapes
+    stop being known somewhere is profiled up to there.
     """
     subset_size = count("subset_size", subset_size)
     progress = progress_mode("progress", progress)
@@ -128,7 +128,7 @@ def diagnose(
     progress: bool | str = "auto",
     input_shapes: InputShapes | None = None,
 ) -> Diagnosis:
-    """Where the error of the int8 model or float graph comes from: every figure of every layer.
+    """Sources of the error of the int8 model or float graph: every figure of every layer.
 
     samples       calibration batches to measure on
     sensitivity   also what each layer alone does to the outputs: a run of the rest for each

@@ -5,9 +5,9 @@
   functions; ``input_shapes`` gives concrete shapes, ``source_hash`` the name of what it computes;
   ``budget`` limits what one import takes; ``proto`` walks over nodes and tensors.
 - ``importer``: nodes, one by one, by the tables of ``operators``; ``context`` is what an importer
-  sees, ``values`` what a name stands for.  What has no importer: ``expansion`` by the standard's
-  definition, else ``external``, for onnxruntime
-  (``ml_types``: its types); ``folding`` and ``evaluation`` of known values.
+  sees, ``values`` what a name stands for.  Nodes without an importer: ``expansion`` by the
+  standard's definition, else ``external``, for onnxruntime (``ml_types``: its types);
+  ``folding`` and ``evaluation`` of known values.
 - ``split``: a model cut where shapes stop being known, or types are none of ours
   (``label_codes``: not for the strings of classifiers); ``opset_downgrade``: under an older
   opset; ``stored_weights``: in a saved file; ``ort_quantizer_input``: for onnxruntime's

@@ -60,7 +60,7 @@ def limit(name: str, text: str) -> float:
 
 @dataclass
 class Meter:
-    """What one import has spent.  ``own_nbytes`` are those of the model's weights.
+    """The cost of one import so far.  ``own_nbytes`` are the bytes of the model's weights.
 
     Values are refused before they are computed, by ``reserve``, so that none fills the memory.
     """

@@ -1,4 +1,4 @@
-"""What an importer sees: one ONNX node as a ``Call``, and the table of importers.
+"""The view of an importer: one ONNX node as a ``Call``, and the table of importers.
 
 An importer is a function of a ``Call`` that returns the node (or nodes) computing its outputs,
 or an array when the result is known.  It raises ``Unsupported`` with the reason otherwise.

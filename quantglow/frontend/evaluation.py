@@ -67,7 +67,7 @@ def evaluated(
 ) -> dict[str, Value]:
     """The values of the node's outputs.
 
-    What the importer refuses is evaluated by onnxruntime, or ``Unsupported`` is raised.
+    A node that the importer refuses is evaluated by onnxruntime, or ``Unsupported`` is raised.
     """
     admit(proto, operands, scope.opsets, scope.meter)
     plain = {name: Known(name, cast(Known, value).array) for name, value in operands.items()}

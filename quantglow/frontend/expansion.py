@@ -102,7 +102,7 @@ def renaming(proto: onnx.NodeProto, function: onnx.FunctionProto, scope: Scope) 
 def attributes_of(
     proto: onnx.NodeProto, function: onnx.FunctionProto
 ) -> dict[str, onnx.AttributeProto]:
-    """What the definition may refer to: attributes of the node, else their defaults."""
+    """Attributes that the definition may refer to: the node's own, else their defaults."""
     found = {a.name: a for a in function.attribute_proto}
     try:
         schema = onnx.defs.get_schema(proto.op_type, domain=proto.domain)

@@ -136,7 +136,7 @@ def is_stored(value: Known) -> bool:
 
 
 def as_stored(array: Array) -> Array:
-    """What the graph would hold, or the array itself."""
+    """The node that the graph would hold, or the array itself."""
     known_type = int(onnx.helper.np_dtype_to_tensor_dtype(array.dtype))
     return array if held_dtype(known_type) is None else as_element(array)
 

@@ -31,7 +31,7 @@ FAILURES = (
     TypeError,
     ValueError,
 )
-"""What evaluating or importing a malformed node may raise."""
+"""Exceptions that evaluating or importing a malformed node may raise."""
 
 INFERENCE_FAILURES = (
     onnx.checker.ValidationError,

@@ -156,7 +156,7 @@ def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
 
 
 def refused(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value]:
-    """What stands for a node that cannot be compiled: External nodes, or a problem of the model."""
+    """Stand-ins for a node that cannot be compiled: External nodes, or a problem of the model."""
     if scope.delegate:
         scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
         results = delegated(proto, scope, reason)

@@ -55,7 +55,7 @@ def check_growth(proto: onnx.ModelProto, origin: str) -> None:
 
 
 def inlined_sizes(functions: Mapping[Key, onnx.FunctionProto], origin: str) -> dict[Key, Size]:
-    """What each function takes with all that it calls.  Raises ``ModelError`` for recursion."""
+    """Sizes of functions with all that they call.  Raises ``ModelError`` for recursion."""
     calls = {
         key: Counter(called_by(node) for node in all_nodes(function.node))
         for key, function in functions.items()

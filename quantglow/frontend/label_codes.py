@@ -18,7 +18,7 @@ NUMBERS = {
     "SVMClassifier": "classlabels_ints",
     "TreeEnsembleClassifier": "classlabels_int64s",
 }
-"""Where each classifier has labels that are integers."""
+"""The attribute of each classifier that holds integer labels."""
 
 
 def with_label_codes(proto: onnx.ModelProto) -> onnx.ModelProto:

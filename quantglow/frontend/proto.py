@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 OLDEST_OPSET = 7
-"""Of standard operators that are imported."""
+"""Oldest version of the standard operators that is imported."""
 
 MAX_NBYTES = 2**31 - 1
 """Protobuf's own limit for one message: of all weights, wherever they are stored."""

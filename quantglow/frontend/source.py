@@ -71,13 +71,13 @@ def open_model(model: Model) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A checked model.  What does not depend on shapes is worked out once."""
+    """A checked model.  Facts that do not depend on shapes are computed once."""
 
     proto: onnx.ModelProto
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What the file says of itself, by key."""
+        """The file's metadata by key."""
         return {entry.key: entry.value for entry in self.proto.metadata_props}
 
     def at(self, case: Case) -> Graph:
@@ -205,7 +205,7 @@ class Source:
 
     @cached_property
     def source_hash(self) -> str:
-        """Of what the model computes; it does not see declared shapes."""
+        """Hash of the computation; declared shapes do not count."""
         return source_hash(self.proto)
 
     @cached_property

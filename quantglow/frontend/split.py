@@ -2,7 +2,7 @@
 
 Behind NonZero, NonMaxSuppression and their like nothing can be compiled; before them everything
 can.  The head computes all values of concrete types; the tail is an ONNX model of the other nodes.
-What the tail needs of constants and of shapes it computes itself, so it serves every shape.
+The tail computes the constants and shapes it needs itself, so it serves every shape.
 """
 
 from __future__ import annotations
@@ -87,14 +87,14 @@ def reasons(
 
 @dataclass(frozen=True)
 class _Cut:
-    """Which node goes where.  ``scope`` has what importing made of every value."""
+    """The side of the cut for each node.  ``scope`` has what importing made of every value."""
 
     source: Source
     scope: Scope
 
     @cached_property
     def nodes(self) -> list[onnx.NodeProto]:
-        """Those that some output needs, in order."""
+        """The nodes that some output needs, in order."""
         return live_nodes(self.source.proto.graph)
 
     @cached_property
@@ -116,7 +116,7 @@ class _Cut:
 
     @cached_property
     def computed(self) -> frozenset[str]:
-        """What the head computes."""
+        """Names of the values that the head computes."""
         return frozenset(name for node in self.head for name in node.output if name)
 
     @cached_property

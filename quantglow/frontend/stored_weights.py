@@ -44,7 +44,7 @@ MOST_STEPS = 3
 """Further apart, a constant of int8 was not rounded from a tensor."""
 
 MOST_AXES = 4
-"""Of tensors that are looked for in all their layouts."""
+"""Maximum number of axes of tensors that are looked for in all their layouts."""
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 MOVES = frozenset(
@@ -137,7 +137,7 @@ def all_float_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
 
 
 def large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Those worth looking at."""
+    """Float tensors that are large enough to be worth a look."""
     found = all_float_tensors(proto).items()
     return {n: t for n, t in found if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
 
@@ -167,7 +167,7 @@ def weights_of(proto: onnx.ModelProto) -> Iterator[str]:
 
 
 def exact_place(array: Array, constants: Sequence[Constant]) -> Place | None:
-    """Where the graph has the tensor, None if it does not."""
+    """The place of the tensor in the graph, None if it does not."""
     for constant in constants:
         if constant.value.dtype == array.dtype and constant.value.size == array.size:
             flat = constant.value.reshape(-1)
@@ -190,7 +190,7 @@ def rounded_place(array: Array, constants: Sequence[Constant]) -> Place:
 
 
 def orders(array: Array) -> Iterable[tuple[int, ...]]:
-    """Of the axes in a layout of weights."""
+    """Orders of the axes in a layout of weights."""
     axes = tuple(range(array.ndim))
     return itertools.permutations(axes) if array.ndim <= MOST_AXES else [axes]
 
@@ -208,7 +208,7 @@ def agree(moved: Array, flat: Array, allowed: Array | None) -> bool:
 
 
 def reals(constant: Constant) -> Array:
-    """What a constant stands for, as float32.  Raises ``ValueError`` for other types."""
+    """The real values of a constant, as float32.  Raises ``ValueError`` for other types."""
     if constant.type.quant is None and constant.value.dtype == np.float32:
         return constant.value
     if constant.value.dtype != np.int8:

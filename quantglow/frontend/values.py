@@ -1,4 +1,4 @@
-"""What an ONNX value name stands for while a model is imported."""
+"""Meanings of ONNX value names while a model is imported."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Known:
 
 @dataclass(frozen=True, eq=False)
 class Coded(Known):
-    """What DequantizeLinear makes of known integers: ``array = (codes - zero_points) * scales``.
+    """Known integers behind DequantizeLinear: ``array = (codes - zero_points) * scales``.
 
     ``scales`` and ``zero_points`` have the shape of the codes, so that they move with them.
     """

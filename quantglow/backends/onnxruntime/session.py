@@ -107,7 +107,7 @@ def runtime() -> ModuleType:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What sessions raise: their exception types derive from RuntimeError or Exception only."""
+    """Exceptions of sessions: their types derive from RuntimeError or Exception only."""
     # Not runtime().capi: an import that Ctrl-C ended leaves the package without its attributes.
     state = import_module("onnxruntime.capi.onnxruntime_pybind11_state")
     found = [v for v in vars(state).values() if isinstance(v, type) and issubclass(v, Exception)]

@@ -87,7 +87,7 @@ def _try_out(family: Family, case: Case) -> None:
 
 
 def _cut(model: Any, case: Case, error: UnsupportedOpError) -> Cut:
-    """Where to cut the model.  Raises ``error`` if no part of it can be compiled."""
+    """The place to cut the model.  Raises ``error`` if no part of it can be compiled."""
     source = frontend.open_model(model)
     parts = frontend.split(source, case.shape_map, case.value_map)
     if parts is None:

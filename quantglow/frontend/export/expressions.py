@@ -35,10 +35,10 @@ ATTRIBUTES: dict[str, tuple[str, dict[str, Any]]] = {
     "int32": ("Cast", {"to": onnx.TensorProto.INT32}),
     "int64": ("Cast", {"to": onnx.TensorProto.INT64}),
 }
-"""Those that have one with attributes."""
+"""Functions that ONNX has with attributes."""
 
 REDUCTIONS = {"rowsum": "ReduceSum", "rowmax": "ReduceMax"}
-"""Those of whole rows."""
+"""Functions of whole rows."""
 
 _LITERALS = {"f": np.float32, "i": np.int32, "l": np.int64}
 

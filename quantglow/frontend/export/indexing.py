@@ -35,7 +35,7 @@ def as_int64(node: Node, w: Writer) -> str:
 
 @export_rule(TopK)
 def top_k(node: TopK, w: Writer) -> Value:
-    """Of both results of the ONNX operator the second."""
+    """TopK; its indices, the second result of the ONNX operator."""
     operands = [w.real(node.x), w.integers([node.k], f"{node.name}:k")]
     results = [w.number(f"{node.name}:values"), w.number(node.name)]
     made = onnx.helper.make_node("TopK", operands, results, axis=-1, largest=int(node.largest))

@@ -89,7 +89,7 @@ def windows(node: Pool) -> dict[str, Any]:
 
 
 def padding_behind(node: Pool, axis: int) -> int:
-    """What the last window along H (0) or W (1) needs behind the image."""
+    """The padding that the last window along H (0) or W (1) needs behind the image."""
     size, count = node.x.type.shape[axis + 1], node.type.shape[axis + 1]
     reach = node.dilations[axis] * (node.kernel[axis] - 1) + 1
     return max((count - 1) * node.strides[axis] + reach - size - node.pads[axis], 0)

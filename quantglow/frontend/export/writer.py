@@ -1,4 +1,4 @@
-"""What an export rule sees: a ``Writer`` that gives operands as ONNX values and takes ONNX nodes.
+"""The view of an export rule: a ``Writer`` that gives operands as ONNX values and takes ONNX nodes.
 
 The same value may stand in the ONNX model in several orders of its axes.  An order is a
 permutation: axis i of the ONNX tensor is axis ``perm[i]`` of the node's value.  Transposes of the

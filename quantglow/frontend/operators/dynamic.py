@@ -172,7 +172,7 @@ def whole(call: Call, position: int) -> Node:
 
 @dataclass(frozen=True)
 class ZeroPoint:
-    """What ``whole`` is above the integers that count: a scalar node, or a known number."""
+    """The excess of ``whole`` over the integers that count: a scalar node, or a known number."""
 
     node: Node | None
     less: int
@@ -249,8 +249,8 @@ def known_weights(call: Call, w: Array) -> Constant:
 
 @dataclass
 class Terms:
-    """What adds up to the product: the sum of ``products``, that of ``inputs`` (of x alone) times
-    ``less``, and ``totals`` of the weights times what x is lower by."""
+    """Summands of the product: the sum of ``products``, the sum of ``inputs`` (of x alone) times
+    ``less``, and ``totals`` of the weights times the difference of x."""
 
     totals: Array
     less: Array

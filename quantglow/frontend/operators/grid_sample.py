@@ -77,7 +77,7 @@ class Axis:
 
 @importer("GridSample")
 def grid_sample(call: Call) -> Node:
-    """Of images."""
+    """GridSample of images; volumes are refused."""
     if len(call.shape(0)) != 4:
         raise Unsupported(f"{len(call.shape(0)) - 2} spatial axes; 2 are supported")
     mode, padding = call.text("mode", "linear"), call.text("padding_mode", "zeros")

@@ -54,7 +54,7 @@ def from_the_end(index: Expr, size: int) -> Expr:
 
 @dataclass(frozen=True)
 class Bound:
-    """What an index, counted from the begin, must fulfil: it is less than ``length``, or equal if
+    """The condition on an index counted from the begin: it is less than ``length``, or equal if
     ``closed``.  ``given`` is what an error tells of."""
 
     index: Expr
@@ -64,7 +64,7 @@ class Bound:
 
     @staticmethod
     def of(given: Expr, length: int) -> Bound:
-        """Of an index that may count from the end."""
+        """The bound of an index that may count from the end."""
         return Bound(from_the_end(given, length), given, length)
 
     @property
@@ -169,7 +169,7 @@ def rows_at(call: Call, x: Node, rows: Node, width: int) -> Node:
 def element_positions(
     call: Call, shape: tuple[int, ...], indices: Node, axis: int, *, trusted: bool = False
 ) -> Node:
-    """Where in a tensor of ``shape``, flattened, the elements lie that ``indices`` choose along
+    """Positions in a flattened tensor of ``shape`` of the elements that ``indices`` choose along
     ``axis``.  ``trusted``: they are in range."""
     strides = strides_of(shape)
     bound = Bound.of(fn("int64", arg(0)), shape[axis])
@@ -248,7 +248,8 @@ def tensor_scatter(call: Call) -> Node:
     x, updates = call.tensor(0), call.tensor(1)
     (axis,) = normal((call.integer("axis", -2),), x.type.rank)
     circular = call.text("mode", "linear") == "circular"
-    # What shares its place up to the axis is one row; one index for each: (sample, ..., step).
+    # Elements that share their place up to the axis are one row; one index for each:
+    # (sample, ..., step).
     sizes, places = x.type.shape[: axis + 1], updates.type.shape[: axis + 1]
     step, args = arg(0), list[Node]([iota(call, places, axis)])
     if call.has(2):

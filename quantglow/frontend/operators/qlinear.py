@@ -83,7 +83,7 @@ def import_float_product(proto: onnx.NodeProto, scope: Scope, run: Run) -> dict[
 
 
 FLOAT_PRODUCTS = {"DynamicQuantizeMatMul": (2, 3, 4), "MatMulIntegerToFloat": (3, 5, 6)}
-"""Where the scale and the zero point of the second operand stand, and the bias."""
+"""Positions of the scale and the zero point of the second operand, and of the bias."""
 
 
 @dataclass

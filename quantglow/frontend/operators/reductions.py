@@ -109,7 +109,7 @@ _LOGICAL = {"ReduceMax": "or", "ReduceMin": "and"}
 
 
 def of_integers(call: Call) -> Node:
-    """Sums and products wrap; the mean is rounded towards zero.  Of bool: any or all."""
+    """Sums and products wrap; the mean is rounded towards zero.  For bool: any or all."""
     kind, dtype = call.proto.op_type, call.tensor(0).type.dtype
     functions = _LOGICAL if dtype is DType.BOOL else _COMBINED
     if kind not in functions:

@@ -18,7 +18,8 @@ _COMBINE = {"CumSum": ("add", 0), "CumProd": ("mul", 1)}
 
 @importer(*_COMBINE)
 def scan(call: Call) -> Node:
-    """Of the elements up to each; without itself if ``exclusive``, from the end if ``reverse``."""
+    """Combination of the elements up to each one; without itself if ``exclusive``, from the end if
+    ``reverse``."""
     x = call.tensor(0)
     (given,) = (int(a) for a in call.array(1, "axis").reshape(-1))
     (axis,) = normal((given,), x.type.rank)

@@ -20,14 +20,15 @@ from quantglow.ops import Gemm, MatMul, Mul, Pad, Reshape, Transpose
 from quantglow.types import Array
 
 MOST_ELEMENTS, MOST_WHOLE = 2**20, 2**21
-"""Of the matrix of a stage, and of a whole one; beyond, a fast transform is faster than reading it.
-Whole ones serve lengths that have no factors, for which other ways take long as well."""
+"""Maximum number of elements of the matrix of a stage, and of a whole transform; beyond, a fast
+transform is faster than reading the matrix.  Whole ones serve lengths that have no factors, for
+which other ways take long as well."""
 
 ROUNDS = 4
 """Times fewer products from which two stages pay for the moves between them."""
 
 LEAST_FACTOR = 5
-"""Of the length: stages of fewer samples save little."""
+"""Minimum factor of the length: stages of fewer samples save little."""
 
 
 @dataclass(frozen=True)
