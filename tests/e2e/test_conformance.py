@@ -19,6 +19,8 @@ from tools.conformance import (
 
 EVERY = 12
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, list[Outcome]]:

@@ -74,7 +74,16 @@ def by_onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.n
     return onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, feeds)[0]
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
+"""Hundreds of megabytes of weights, in operators that the others have, too."""
+
+each_network = pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in LARGE else ()) for n in NETWORKS],
+)
+
+
+@each_network
 def test_network_agrees_with_onnxruntime(name: str) -> None:
     model = without_softmax(with_random_weights(FOLDER / f"light_{name}.onnx"))
     graph = import_model(model)
@@ -84,7 +93,7 @@ def test_network_agrees_with_onnxruntime(name: str) -> None:
     assert np.abs(ours - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@each_network
 def test_stored_file_imports_with_its_softmax(name: str) -> None:
     graph = import_model(FOLDER / f"light_{name}.onnx")
     assert [node.type.shape for _, node in graph.outputs] == [NETWORKS[name]]

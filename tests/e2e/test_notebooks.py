@@ -21,6 +21,7 @@ def code_cells(path: Path) -> list[dict[str, Any]]:
     return [cell for cell in cells if cell["cell_type"] == "code"]
 
 
+@pytest.mark.slow
 @each
 @pytest.mark.filterwarnings("default")
 def test_runs_from_top_to_bottom(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

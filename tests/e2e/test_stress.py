@@ -13,6 +13,7 @@ SECONDS = 4
 PATIENCE_SECONDS = 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_hangs_leaks_or_differs(kind: str) -> None:
     command = [sys.executable, "-m", "tests.stress", kind, "--seconds", str(SECONDS)]

@@ -20,6 +20,7 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Gemm, Input
 from quantglow.ops.activation import Activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.combinations import covering
 from tests.effort import expensive, moderate
 from tests.matrix.convolutions import (
     Case,
@@ -65,8 +66,7 @@ def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> 
 
 
 @pytest.mark.parametrize("target", ["native", *TARGETS])
-@pytest.mark.parametrize("channels", [15, 16, 17, 32, 33, 48, 49, 65])
-@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize(("stride", "channels"), covering([1, 2], [15, 16, 17, 32, 33, 48, 49, 65]))
 def test_large_depthwise_windows_equal_the_interpreter(
     target: str, channels: int, stride: int
 ) -> None:
@@ -95,8 +95,7 @@ def test_large_depthwise_windows_equal_the_interpreter(
 
 
 @pytest.mark.parametrize("target", ["avx512vnni", "avxvnni"])
-@pytest.mark.parametrize("channels", [17, 20, 24, 40, 52, 56])
-@pytest.mark.parametrize("width", [1, 5, 16, 37])
+@pytest.mark.parametrize(("width", "channels"), covering([1, 5, 16, 37], [17, 20, 24, 40, 52, 56]))
 def test_pixels_that_share_a_vector_equal_the_interpreter(
     target: str, channels: int, width: int
 ) -> None:
@@ -128,13 +127,14 @@ def test_pixels_that_share_a_vector_equal_the_interpreter(
 
 @pytest.mark.parametrize("target", ["native", *TARGETS])
 @pytest.mark.parametrize(
-    ("channels", "kernel"), [(3, (3, 3)), (3, (7, 7)), (1, (2, 5)), (5, (4, 1))]
+    ("stride", "window"),
+    covering([1, 2, 3], [(3, (3, 3)), (3, (7, 7)), (1, (2, 5)), (5, (4, 1))]),
 )
-@pytest.mark.parametrize("stride", [1, 2, 3])
 def test_windows_of_few_channels_equal_the_interpreter(
-    target: str, channels: int, kernel: tuple[int, int], stride: int
+    target: str, stride: int, window: tuple[int, tuple[int, int]]
 ) -> None:
     """Rows of 9, 21 and 5 bytes, of which the last are gathered."""
+    channels, kernel = window
     for width, outputs in ((7, 17), (16, 32), (17, 64), (40, 65)):
         case = Case(
             n=2,

@@ -16,6 +16,7 @@ from quantglow.graph.node import Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Gather, Scatter, TopK, Transpose
 from quantglow.types import Array, DType, TensorType
+from tests.combinations import covering
 from tests.effort import expensive
 from tests.matrix.drawing import CHANNELS, assert_targets_agree
 from tests.matrix.guarded import guarded
@@ -88,8 +89,9 @@ def test_gather_stays_inside(
     check(rng, node, {x: values(rng, dtype, shape), indices: chosen})
 
 
-@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
-@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize(
+    ("dtype", "reduction"), covering([*DType], ["none", "add", "mul", "max", "min"])
+)
 @expensive
 @given(st.sampled_from(CHANNELS), indices_of, seeds)
 def test_scatter_stays_inside_and_keeps_the_order(
@@ -105,8 +107,9 @@ def test_scatter_stays_inside_and_keeps_the_order(
     check(rng, node, {**feeds, indices: far(rng, index_type, rows, count)})
 
 
-@pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("dtype", [d for d in DType if d is not DType.BOOL])
+@pytest.mark.parametrize(
+    ("dtype", "largest"), covering([d for d in DType if d is not DType.BOOL], [True, False])
+)
 @expensive
 @given(st.sampled_from(CHANNELS), st.integers(1, 9), seeds)
 def test_top_k_of_equal_elements_is_the_first(

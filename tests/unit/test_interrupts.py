@@ -93,14 +93,14 @@ def child(place: str, turn: int = 1, options: str = "{}") -> Iterator[Child]:
         made.process.communicate()
 
 
-WALK = "quantglow.quantization.recovery.layerwise:_Walk._improved"
+LAYER = "quantglow.quantization.recovery.layerwise:LayerData"
 STAGES = {
     "profiling": ("quantglow.profiling.recording:_graph_for", 3, "{}"),
     "functions": ("quantglow.quantization.search.preparation:_Search._fuse", 1, "{}"),
     "ranges": ("quantglow.quantization.search.preparation:choose_ranges", 1, "{}"),
     "trials": ("quantglow.quantization.search.preparation:relative_noise", 2, "{}"),
-    "recovery": (WALK, 1, "{}"),
-    "last layer": (WALK, 2, "{}"),
+    "recovery": (LAYER, 1, "{}"),
+    "last layer": (LAYER, 2, "{}"),
     "int16": (
         "quantglow.quantization.quantizer:with_chosen_int16",
         1,
@@ -130,7 +130,10 @@ def test_the_first_ctrl_c_keeps_the_best(stage: str) -> None:
     assert CUT.get(stage, "") in out
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(s, marks=() if s in ("ranges", "check") else pytest.mark.slow) for s in STAGES],
+)
 def test_the_second_ctrl_c_aborts(stage: str) -> None:
     with child(*STAGES[stage]) as started:
         started.interrupt()
@@ -142,7 +145,7 @@ def test_the_second_ctrl_c_aborts(stage: str) -> None:
 
 
 def test_without_ctrl_c_nothing_is_said() -> None:
-    with child(WALK, 9) as started:
+    with child(LAYER, 9) as started:
         code, out, err = started.end()
     assert (code, err) == (0, "")
     assert "Ctrl-C" not in out

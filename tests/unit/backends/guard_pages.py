@@ -1,7 +1,7 @@
 """Run programs whose every buffer lies against a page that may not be touched.
 
-``python -m tests.unit.backends.guard_pages TARGET`` prints each case before it runs it, so that
-the last line names the one that crashed.
+``python -m tests.unit.backends.guard_pages TARGET FIRST STEP`` runs every ``STEP``-th case, from
+``FIRST`` on, and prints its name before, so that the last line names the one that crashed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import mmap
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -268,8 +269,8 @@ def graph_of(node: Node) -> Graph:
     return Graph(tuple(found.values()), (("out", node),))
 
 
-def main(target: str) -> None:
-    for name, make in cases():
+def main(target: str, first: int, step: int) -> None:
+    for name, make in islice(cases(), first, None, step):
         for at_end in (True, False):
             print(f"{name}, {'before' if at_end else 'after'} a forbidden page", flush=True)
             check(graph_of(make()), resolve(target), at_end)
@@ -277,4 +278,4 @@ def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], *map(int, sys.argv[2:4]))

@@ -62,7 +62,9 @@ def calibrate(folder: Path, *changes: tuple[str, str], options: tuple[str, ...] 
     return main(["calibrate", str(folder / "net.toml"), "--num-threads", "1", *options])
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n == "mnist" else pytest.mark.slow) for n in SMALL]
+)
 def test_small_recipes_keep_their_gates(name: str) -> None:
     assert main(["calibrate", str(CALIBRATION / f"{name}.toml")]) == 0
 

@@ -12,6 +12,7 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
+from tests.combinations import covering
 from tests.unit.quantization.masked_networks import (
     ATTENTIONS,
     FINITE_ATTENTIONS,
@@ -51,8 +52,9 @@ def precisions(compiled: Any) -> dict[str, str]:
     return {layer.name: layer.precision for layer in compiled.report.layers}
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
-@pytest.mark.parametrize("calibrated", [(6,), (6, 9), (9, 1)])
+@pytest.mark.parametrize(
+    ("calibrated", "name"), covering([(6,), (6, 9), (9, 1)], [*ATTENTIONS]), ids=str
+)
 def test_masked_attention_is_int8_at_every_length(
     name: str, calibrated: tuple[int, ...], tmp_path: Path
 ) -> None:
@@ -91,18 +93,16 @@ def test_a_mask_that_calibration_did_not_see_hides_all_the_same(name: str) -> No
         assert np.linalg.norm(found - exact) < 0.1 * np.linalg.norm(exact)
 
 
-@pytest.mark.parametrize("name", ATTENTIONS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"int16_activations": "auto"},
-        {"max_drop": 3e-3},
-        {"preset": "performance"},
-        {"calibrate_method": "entropy"},
-        {"calibrate_method": "mse", "per_channel": False},
-    ],
-    ids=str,
-)
+OPTIONS: list[dict[str, Any]] = [
+    {"int16_activations": "auto"},
+    {"max_drop": 3e-3},
+    {"preset": "performance"},
+    {"calibrate_method": "entropy"},
+    {"calibrate_method": "mse", "per_channel": False},
+]
+
+
+@pytest.mark.parametrize(("options", "name"), covering(OPTIONS, [*ATTENTIONS]), ids=str)
 def test_every_option_takes_masks(name: str, options: dict[str, Any]) -> None:
     model = ATTENTIONS[name]()
     data = samples(model, 6)
@@ -111,8 +111,10 @@ def test_every_option_takes_masks(name: str, options: dict[str, Any]) -> None:
         assert_close(model, compiled, feeds(model, length, 56))
 
 
-@pytest.mark.parametrize("low", [-1e4, -1e9, float(np.finfo(np.float32).min)])
-@pytest.mark.parametrize("name", ["scaled", "subtracted"])
+@pytest.mark.parametrize(
+    ("low", "name"),
+    covering([-1e4, -1e9, float(np.finfo(np.float32).min)], ["scaled", "subtracted"]),
+)
 def test_a_scaled_mask_that_calibration_did_not_see_hides_all_the_same(
     name: str, low: float
 ) -> None:

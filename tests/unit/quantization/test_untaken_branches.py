@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.quantization.plan.plan import UNTAKEN
+from tests.combinations import covering
 
 node = helper.make_node
 Arrays = dict[str, NDArray[np.float32]]
@@ -125,8 +126,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize(("options", "kind"), covering([*OPTIONS], KINDS))
 def test_a_branch_that_is_not_taken_stays_float(kind: str, options: str) -> None:
     model = branching(kind)
     given = OPTIONS[options]
@@ -139,8 +139,7 @@ def test_a_branch_that_is_not_taken_stays_float(kind: str, options: str) -> None
         assert_close(model, compiled, x_of(level, seed=99))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize(("free", "kind"), covering([False, True], KINDS))
 def test_saved_models_and_threads_give_the_same(kind: str, free: bool, tmp_path: Path) -> None:
     model = branching(kind, free)
     data = samples() + samples(2, rows=7) * free
@@ -168,8 +167,7 @@ def test_a_profile_alone_is_enough(kind: str) -> None:
         assert_close(model, compiled, x_of(level, seed=99), 0.1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("main", [4, 7])
+@pytest.mark.parametrize(("main", "kind"), covering([4, 7], KINDS))
 def test_a_branch_taken_at_one_of_several_shapes_is_int8(kind: str, main: int) -> None:
     """Its values have ranges, whatever shape decides."""
     model = branching(kind, free=True)
@@ -189,8 +187,7 @@ CONFIGS = (
 )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", CONFIGS, ids=str)
+@pytest.mark.parametrize(("options", "kind"), covering(CONFIGS, KINDS), ids=str)
 def test_a_graph_is_quantized_with_any_techniques(kind: str, options: dict[str, Any]) -> None:
     graph = qg.import_model(branching(kind))
     profile = qg.profile(graph, samples(), progress=False)

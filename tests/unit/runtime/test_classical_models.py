@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.runtime.fallback_model import PartlyCompiledModel
+from tests.combinations import covering
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats
 
 ML = "ai.onnx.ml"
@@ -186,11 +187,9 @@ def test_float_models_agree_with_onnxruntime(model: onnx.ModelProto) -> None:
         check(compiled, model, batch, 1e-5)
 
 
-@each_model
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_int8_models_agree_with_onnxruntime(
-    model: onnx.ModelProto, threads: int, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("threads", "name"), covering([1, 2, 3], [*MODELS]))
+def test_int8_models_agree_with_onnxruntime(threads: int, name: str, tmp_path: Path) -> None:
+    model = MODELS[name]
     compiled = qg.quantize_and_compile(
         model, [samples(2, seed=i) for i in range(8)], num_threads=threads
     )

@@ -16,6 +16,7 @@ from quantglow.cli.main import main
 from quantglow.graph.border import numpy_type
 from quantglow.graph.signature import Signature
 from quantglow.types import Array
+from tests.combinations import covering
 from tests.declared_models import CODES, all_of
 from tests.unit.small_network import SHAPE, small_model, small_samples
 
@@ -95,16 +96,17 @@ def test_float64_where_float32_is_declared_is_refused() -> None:
         qg.compile(small_model()).run(None, {"x": np.zeros(SHAPE)})
 
 
-@pytest.mark.parametrize("kind", ["float32", *KINDS])
-def test_calibration_samples_of_any_float_type_give_the_same_model(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("given", "kind"), covering(["float16", "float64", "bfloat16"], ["float32", *KINDS])
+)
+def test_calibration_samples_of_any_float_type_give_the_same_model(given: str, kind: str) -> None:
     model = small_model() if kind == "float32" else network(kind)
     coarse = [x.astype(numpy_type("bfloat16")).astype(np.float32) for x in small_samples(12)]
     coarse = [np.clip(x.astype(np.float16).astype(np.float32), -8, 8) for x in coarse]
     feeds = {"x": coarse[0].astype(numpy_type(kind))}
     wanted = quantized(model, coarse).run(None, feeds)
-    for given in ("float16", "float64", "bfloat16"):
-        data = [x.astype(numpy_type(given)) for x in coarse]
-        assert_same(quantized(model, data).run(None, feeds), wanted)
+    data = [x.astype(numpy_type(given)) for x in coarse]
+    assert_same(quantized(model, data).run(None, feeds), wanted)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +140,7 @@ def test_a_run_refuses_values_that_float32_cannot_hold() -> None:
     compiled.run(None, {"x": x})
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize(("free", "kind"), covering([False, True], KINDS))
 def test_saved_and_loaded(kind: str, free: bool, tmp_path: Path) -> None:
     made = quantized(free_batch(network(kind)) if free else network(kind), samples(kind))
     made.save(tmp_path / "model.qgm")
@@ -154,8 +155,7 @@ def test_saved_and_loaded(kind: str, free: bool, tmp_path: Path) -> None:
     assert f"declared 'x': {kind}\n" in text
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("free", [False, True])
+@pytest.mark.parametrize(("free", "kind"), covering([False, True], KINDS))
 def test_exported_models_declare_the_same_types(kind: str, free: bool, tmp_path: Path) -> None:
     made = quantized(free_batch(network(kind)) if free else network(kind), samples(kind))
     target = tmp_path / "model.onnx"
@@ -171,8 +171,7 @@ def test_exported_models_declare_the_same_types(kind: str, free: bool, tmp_path:
             np.testing.assert_allclose(a, b, rtol=1e-3, atol=np.abs(b).max() / 50)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize(("threads", "kind"), covering([1, 2, 3], KINDS))
 def test_int8_is_what_the_interpreter_gives(kind: str, threads: int) -> None:
     graph = qg.import_model(network(kind))
     int8 = qg.quantize(graph, qg.profile(graph, samples(kind), progress=False))

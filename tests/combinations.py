@@ -1,0 +1,22 @@
+"""Combinations of parameters: a few run by default, all of them with the slow tests."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+
+def covering(*axes: Sequence[Any]) -> list[Any]:
+    """All combinations of the axes, slow but for so many that have each value at least once."""
+    longest = max(map(len, axes))
+    quick = {tuple(k % len(axis) for axis in axes) for k in range(longest)}
+    return [
+        pytest.param(
+            *(axis[i] for axis, i in zip(axes, chosen, strict=True)),
+            marks=() if chosen in quick else pytest.mark.slow,
+        )
+        for chosen in itertools.product(*map(range, map(len, axes)))
+    ]
