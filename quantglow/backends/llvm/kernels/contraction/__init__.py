@@ -1,6 +1,6 @@
 """Parts that convolutions and products share.
 
-``dot`` products, register ``tiling``, the ``epilogue`` that turns sums into results, the
-``geometry`` of windows, ``packing`` of weights, ``weight_sums``, and the ``channel_order`` of
-packed sums.
+Register ``tiling``, the ``geometry`` of windows, ``packing`` of weights and ``weight_sums``; the
+``epilogue`` that turns sums into results: its ``activation``, ``residual``, the proof of
+``overflow``, and ``results``, which are rounded and packed in ``channel_order``.
 """

@@ -94,7 +94,7 @@ class ConvKernel(ConvLoops):
         if not self.scale:
             return ""
         pointer = self._vector_of(self.scale, first, index)
-        return self.b.load(self.epilogue.floats, pointer, align=4)
+        return self.b.load(self.epilogue.results.floats, pointer, align=4)
 
     def contract(
         self, x: Value, w: Value, offsets: list[int], vectors: int, sums: list[Value]
@@ -232,11 +232,11 @@ class ConvKernel(ConvLoops):
         if g.residual is not None:
             offset = row * g.residual.row_pitch + column * g.residual.column_pitch
             residual = b.at(place.residual, offset)
-        first, element = 0, self.epilogue.element
-        for size in groups(len(sums), self.epilogue.joined):
+        first, element = 0, self.epilogue.results.element
+        for size in groups(len(sums), self.epilogue.results.joined):
             valid = min(channels - first * lanes, size * lanes)
             values = self.values(sums[first : first + size], first, valid, residual, place)
-            data = self.epilogue.results(b, values)
+            data = self.epilogue.results.packed(b, values)
             position = b.at(y, first * lanes * g.y.itemsize)
             store_partial(b, self.target, element, size * lanes, valid, data, position)
             first += size

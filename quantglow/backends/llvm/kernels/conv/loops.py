@@ -25,7 +25,7 @@ class ConvLoops(ConvPlan):
         pixels = y.count * y.height * y.width
         steps = self.geometry.runs.total_steps * self.channels * self.conv.group
         views = (self.step.inputs[0], self.step.output)
-        params, residual = self.epilogue.residual_params(), self.step.inputs[3:4]
+        params, residual = self.epilogue.residual.params(), self.step.inputs[3:4]
         return KernelCall(
             code=self.text,
             pointers=(*views, *self.constants(), *self.counts(), *params, *residual),
@@ -38,7 +38,7 @@ class ConvLoops(ConvPlan):
     def text(self) -> str:
         b = self.b
         has_residual = self.conv.residual is not None
-        has_params = self.epilogue.reads_residual_params
+        has_params = self.epilogue.residual.reads_params
         of_residual = has_residual + has_params
         pointers = b.kernel(4 + self.epilogue.scaled + self.is_counted + of_residual)
         self.x, self.y, self.w, self.bias = pointers[:4]

@@ -113,12 +113,12 @@ class SharedConvKernel(ConvKernel):
     ) -> None:
         """The last channels of a pair of pixels."""
         b, y, lanes, whole = self.b, self.geometry.y, self.dot.lanes, self.vectors - 1
-        first, element = whole * lanes, self.epilogue.element
+        first, element = whole * lanes, self.epilogue.results.element
         valid = channels - first
         scale = self._multipliers_of(place.first, whole)
         extra = self._shared_residual(pixels, valid, place) if place.residual else None
         value = self.epilogue.values(b, total, scale, extra)
-        data = self.epilogue.results(b, [value])
+        data = self.epilogue.results.packed(b, [value])
         for half, (r, c) in enumerate(pixels):
             offset = r * y.row_pitch + c * y.column_pitch + first * y.itemsize
             order = [half * lanes // 2 + lane for lane in range(lanes // 2)]

@@ -124,6 +124,6 @@ class FloatDepthwise:
                     sums[column] = self.dot.accumulate(b, sums[column], (value,), weights)
         for column in range(count):
             values = self.epilogue.values(b, sums[column], "", None)
-            data = self.epilogue.float_results(b, values)
+            data = self.epilogue.results.limited_floats(b, values)
             place = b.at(y, column * self.y.column_pitch)
             store_partial(b, self.target, "float", self.lanes, valid, data, place)

@@ -178,7 +178,7 @@ class IntegerDepthwise:
                         b.at(y_row, b.mul(channel, self.y.itemsize)),
                         b.at(w, b.mul(number, self.run_nbytes)),
                         self._vectors(bias, per_channel, self.dot.kind),
-                        self._vectors(scale, per_channel, self.epilogue.floats),
+                        self._vectors(scale, per_channel, self.epilogue.results.floats),
                     )
                     self.all_columns(chunk, place)
                 run += chunk.count
@@ -318,7 +318,8 @@ class IntegerDepthwise:
             self.epilogue.values(b, s, place.scale[g], None)
             for s, g in zip(sums, vectors, strict=True)
         ]
-        return [self.epilogue.word_results(b, values[i : i + 2]) for i in range(0, len(values), 2)]
+        results = self.epilogue.results
+        return [results.packed_words(b, values[i : i + 2]) for i in range(0, len(values), 2)]
 
     def interleaved(
         self, chunk: Chunk, x: Value, column: int, side: int, vectors: Sequence[int]
@@ -349,8 +350,11 @@ class IntegerDepthwise:
 
     def store(self, chunk: Chunk, words: list[Value], y: Value, side: int, valid: int) -> None:
         """Store each side-by-side pixel's results."""
-        b, element = self.b, self.epilogue.element
-        data, kind = self.epilogue.joined_words(b, words), vector(side * chunk.width, element)
+        b, element = self.b, self.epilogue.results.element
+        data, kind = (
+            self.epilogue.results.joined_words(b, words),
+            vector(side * chunk.width, element),
+        )
         for pixel in range(valid):
             part = data
             if side > 1:

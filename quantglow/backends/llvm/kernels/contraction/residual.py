@@ -1,0 +1,65 @@
+"""The residual of a contraction: a second operand added to its sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, widen
+from quantglow.ops import Conv
+from quantglow.ops.arithmetic import is_integer, multiplier
+from quantglow.types import Array, DType
+
+
+@dataclass(frozen=True)
+class Residual:
+    """The quantized residual of one convolution, if it has one."""
+
+    op: Conv
+    target: Target
+
+    @property
+    def reads_params(self) -> bool:
+        """Whether ``params`` are an operand of the kernel."""
+        return self.op.residual is not None and is_integer(self.op.residual.type)
+
+    def params(self) -> tuple[Array, ...]:
+        """The residual's zero point and its step in steps of the float32 sum, a vector of each as
+        int32 [2, lanes], where it is quantized.  As literals they would make a kernel for each
+        layer.
+        """
+        if not self.reads_params:
+            return ()
+        assert self.op.residual is not None
+        params = self.op.residual.type.params
+        ratio = multiplier(params.scale, divisor=self.op.sum_step)
+        both = np.array([params.zero_point, ratio.view(np.int32)], np.int32)
+        return (np.repeat(both[:, None], self.target.f32_lanes, axis=1),)
+
+    def steps(self, b: Builder, data: Value, order: Array, params: Value) -> list[Value]:
+        """Vectors of residual in steps of the float32 sum, from one vector of all their integers.
+
+        ``order`` [vectors, lanes]: where each lane's integer lies; ``params``: pointer to those.
+        """
+        lanes, nbytes = self.target.f32_lanes, self.target.vector_nbytes
+        floats, ints = vector(lanes, "float"), vector(lanes, "i32")
+        ratio_at = b.at(params, nbytes)
+        steps = []
+        for places in order:
+            wide = self._spread(b, data, order.size, places)
+            zero_point = b.load(ints, params, align=nbytes)
+            moved = b.op("sub", ints, wide, zero_point)
+            reals = b.cast("sitofp", ints, moved, floats)
+            ratio = b.load(floats, ratio_at, align=nbytes)
+            steps.append(b.op("fmul", floats, reals, ratio))
+        return steps
+
+    def _spread(self, b: Builder, data: Value, count: int, places: Array) -> Value:
+        """The integers at ``places`` of a vector of ``count``, widened to int32."""
+        assert self.op.residual is not None
+        dtype = self.op.residual.type.dtype
+        picked = b.shuffle(vector(count, ELEMENTS[dtype]), data, "poison", [int(p) for p in places])
+        return widen(b, len(places), ELEMENTS[dtype], picked, dtype is not DType.U8)

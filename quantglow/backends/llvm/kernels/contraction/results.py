@@ -1,0 +1,159 @@
+"""Results of a contraction: float32 steps rounded, limited and packed as they lie in memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernels.contraction.overflow import may_overflow
+from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, clip_float, suffix
+from quantglow.lazy import cached_property
+from quantglow.ops import Conv
+from quantglow.ops.arithmetic import integer_bounds
+from quantglow.types import DType
+
+
+@dataclass(frozen=True)
+class Results:
+    """How float32 sums of one convolution become its results on one target."""
+
+    op: Conv
+    target: Target
+
+    @property
+    def lanes(self) -> int:
+        """Sums in a vector."""
+        return self.target.f32_lanes
+
+    @property
+    def floats(self) -> str:
+        return vector(self.lanes, "float")
+
+    @property
+    def ints(self) -> str:
+        return vector(self.lanes, "i32")
+
+    @property
+    def words(self) -> str:
+        return vector(2 * self.lanes, "i16")
+
+    @property
+    def dtype(self) -> DType:
+        return self.op.type.dtype
+
+    @property
+    def element(self) -> str:
+        """The LLVM type of one result in memory."""
+        return ELEMENTS[self.dtype]
+
+    @property
+    def joined(self) -> int:
+        """Maximum number of vectors of sums whose results are stored together."""
+        return STEP_NBYTES // self.dtype.nbytes
+
+    @property
+    def zero_point(self) -> int:
+        return self.op.type.params.zero_point
+
+    @cached_property
+    def bounds(self) -> tuple[int, int]:
+        """Smallest and largest result."""
+        assert self.op.out is not None
+        return integer_bounds(self.op.out, self.op.low, self.op.high)
+
+    @cached_property
+    def may_overflow(self) -> bool:
+        """Whether steps might not fit int32."""
+        return may_overflow(self.op)
+
+    # -- all of it
+
+    def packed(self, b: Builder, values: list[Value]) -> Value:
+        """One, two or four (``joined``) vectors of steps (or reals) as one vector of results."""
+        if self.op.out is None:
+            return self.limited_floats(b, values[0])
+        if len(values) == 1:
+            moved = self._moved(b, self._rounded(b, values[0]))
+            return b.cast("trunc", self.ints, moved, vector(self.lanes, self.element))
+        words = [self.packed_words(b, values[i : i + 2]) for i in range(0, len(values), 2)]
+        return self.joined_words(b, words)
+
+    def limited_floats(self, b: Builder, values: Value) -> Value:
+        """Float results within their bounds; NaN stays."""
+        for bound, predicate in ((self.op.low, "olt"), (self.op.high, "ogt")):
+            if math.isfinite(bound):
+                limit = splat(self.floats, f32(bound))
+                outside = b.compare(predicate, self.floats, values, limit)
+                values = b.select(self.floats, outside, limit, values)
+        return values
+
+    def packed_words(self, b: Builder, values: list[Value]) -> Value:
+        """Two vectors of steps as one of 16-bit words; those too large for bytes saturate later."""
+        x, y = (self._rounded(b, v) for v in values)
+        if self.dtype is DType.I16 and self.zero_point:
+            # Words have no room for a step that the zero point brings back into range.
+            return self.target.isa.pack_words(b, self._moved(b, x), self._moved(b, y))
+        return self._limited_words(b, self.target.isa.pack_words(b, x, y))
+
+    def joined_words(self, b: Builder, words: list[Value]) -> Value:
+        """One or two vectors of words as one vector of results, in order."""
+        if len(words) == 1 and self.dtype is DType.I16:
+            return words[0]
+        if len(words) == 2 and self.dtype is DType.I16:
+            return self._in_turn(b, words[0], words[1])
+        if len(words) == 2:
+            return self.target.isa.pack_bytes(b, words[0], words[1], self.dtype is DType.I8)
+        small = self._within(b, self.words, words[0], *self.bounds)
+        return b.cast("trunc", self.words, small, vector(2 * self.lanes, "i8"))
+
+    # -- steps
+
+    def _rounded(self, b: Builder, values: Value) -> Value:
+        """Steps as int32, too large ones beyond the bounds."""
+        if self.may_overflow and self.op.activation is not None:
+            # Infinite sums may give NaN, which is the lowest integer.
+            limits = (bound - self.zero_point for bound in self.bounds)
+            values = clip_float(b, self.lanes, values, *limits)
+        elif self.may_overflow:
+            limit = splat(self.floats, f32(self.bounds[1] - self.zero_point))
+            inside = b.compare("olt", self.floats, values, limit)
+            values = b.select(self.floats, inside, values, limit)
+        return self.target.isa.round_to_int(b, self.lanes, values)
+
+    def _moved(self, b: Builder, ints: Value) -> Value:
+        """Rounded steps within the bounds, plus the zero point."""
+        # Limits first: adding the zero point to an extreme sum could wrap.
+        low, high = (bound - self.zero_point for bound in self.bounds)
+        ints = self._within(b, self.ints, ints, low, high)
+        return b.op("add", self.ints, ints, splat(self.ints, str(self.zero_point)))
+
+    def _limited_words(self, b: Builder, words: Value) -> Value:
+        kind = self.words
+        if self.zero_point:
+            other = (kind, splat(kind, str(self.zero_point)))
+            words = b.call(f"llvm.sadd.sat.v{2 * self.lanes}i16", kind, (kind, words), other)
+        if self.bounds != self.dtype.limits:
+            words = self._within(b, kind, words, *self.bounds)
+        return words
+
+    def _within(self, b: Builder, kind: str, value: Value, low: int, high: int) -> Value:
+        """Integers limited to ``[low, high]``."""
+        lanes, element = (self.lanes, "i32") if kind == self.ints else (2 * self.lanes, "i16")
+        for name, bound in (("smax", low), ("smin", high)):
+            other = (kind, splat(kind, str(bound)))
+            value = b.call(f"llvm.{name}.{suffix(lanes, element)}", kind, (kind, value), other)
+        return value
+
+    def _in_turn(self, b: Builder, x: Value, y: Value) -> Value:
+        """The groups of two vectors in turn: the order that packing bytes would leave."""
+        count, group = self.lanes * 2, self.target.isa.group_nbytes // 2
+        order = [
+            start + other + i
+            for start in range(0, count, group)
+            for other in (0, count)
+            for i in range(group)
+        ]
+        return b.shuffle(self.words, x, y, order)
