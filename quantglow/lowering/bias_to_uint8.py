@@ -1,7 +1,7 @@
 """Unsigned storage: int8 activations are kept as uint8, every code and zero point plus 128.
 
-x86 dot-product instructions multiply unsigned by signed bytes.  The reals do not change, and no
-stage above lowering sees this.  Weights (operands ``w`` of contractions) stay signed.
+Targets whose dot products multiply unsigned by signed bytes ask for it.  The reals do not change,
+and no stage above lowering sees this.  Weights (operands ``w`` of contractions) stay signed.
 """
 
 from __future__ import annotations

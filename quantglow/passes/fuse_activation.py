@@ -15,21 +15,13 @@ from quantglow.ops.activation import ACTIVATIONS, Activation
 from quantglow.ops.binary import Add, Max, Min, Mul, Sub
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import ConvTranspose
+from quantglow.ops.reference_costs import FEWEST_PRODUCTS
 from quantglow.ops.unary import Clip, Relu
 from quantglow.passes.constants import scalar_of
 from quantglow.passes.merge_clips import bounds_of, narrowed
 from quantglow.passes.simplify_arithmetic import plain
 
 UNBOUNDED = (-math.inf, math.inf)
-
-FEWEST_PRODUCTS = 600
-"""Products of a result, below which an operator that may become int8 keeps its function apart.
-
-In int8 the alternative is a table of 256 bytes.  An instruction takes four products of 16 results,
-two a cycle: K products take K / 8 cycles.  HardSwish in float takes 1.5 cycles longer for 16
-results than the table (1x1 of 480 to 480 channels on Ice Lake): with 600 products 2 % of all.
-Float sums have no such alternative: there a function of its own reads and writes them once more.
-"""
 
 
 @rewrite_pass("fuse-activation")
@@ -45,7 +37,8 @@ def fuse_activation(node: Node, uses: Uses) -> Node | None:
 @rewrite_pass("fuse-float-activation")
 def fuse_float_activation(node: Node, uses: Uses) -> Node | None:
     """HardSwish(Conv(…)) * c + d -> Conv(…, activation), then its bounds, as ``fuse-activation``,
-    however few the products: for sums that nothing will round before the function."""
+    however few the products: for sums that nothing will round before the function, so that no table
+    could replace it."""
     if isinstance(node, Relu | Clip) and getattr(node.x, "activation", None) is None:
         return None
     return fused(node, uses) if node.type.dtype.is_float else None

@@ -1,9 +1,7 @@
-"""What integer operators cost, and what int16 adds, estimated from shapes alone.
+"""Estimated time of integer operators, and of int16 and float in their place, from shapes alone.
 
-Seconds on one core of an Ice Lake Xeon (AVX-512 VNNI), fitted to the times of every kernel call of
-MobileNetV2, EfficientNet-Lite0, ResNet-50, PP-OCR and MNIST, all in int8 and all in int16.  They
-are constants, not measured where they are used: the choice that they lead to depends on the network
-only, not on the machine that quantizes it.
+The rates are those of the reference processor, so that the choices they lead to depend on the
+network only, not on the machine that quantizes it.
 """
 
 from __future__ import annotations
@@ -13,39 +11,28 @@ from collections.abc import Iterable
 from quantglow.graph.node import Constant, Node
 from quantglow.ops import Conv, LogSoftmax, MatMul, Softmax
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.reference_costs import (
+    DENSE_MACS,
+    DEPTHWISE_MACS,
+    FLOAT_FUNCTIONS,
+    FLOAT_NBYTES,
+    FLOAT_TIMES,
+    FUSED_FUNCTIONS,
+    INT16_DENSE_MACS,
+    INT16_DEPTHWISE_MACS,
+    INT16_FUNCTIONS,
+    INT16_TABLES,
+    MOVED_BYTES,
+    RESULTS,
+    WEIGHT_BYTES,
+)
 from quantglow.ops.unary import Unary
 from quantglow.ops.work import macs_of
 from quantglow.quantization.convert.rules import EXACT_IN_FLOAT
 from quantglow.quantization.plan.functions import function_of
 from quantglow.quantization.plan.plan import Plan
 
-DENSE_MACS = 230e9
-DEPTHWISE_MACS = 100e9
-RESULTS = 12.5e9
-"""Sums finished: bias, multiplier, rounding, bounds, store."""
-MOVED_BYTES = 40e9
-WEIGHT_BYTES = 15e9
-"""All weights of a network seldom stay in the second-level cache between two runs."""
 FUNCTIONS = (LogSoftmax, Softmax, Unary)
-FLOAT_FUNCTIONS = 1e9
-"""Results of those that float computes.  All rates are per second."""
-
-INT16_DENSE_MACS = 230e9
-INT16_DEPTHWISE_MACS = 85e9
-"""What a product takes longer with an int16 input is its multiply-accumulates over this: an
-instruction has half the multiplications of one for bytes."""
-INT16_FUNCTIONS = 4e9
-INT16_TABLES = 1.6e9
-"""Results of a function of one value that reads int16, computed in float or looked up in a table of
-65,536; or that gives int16.  In int8 it costs next to nothing, being a table in registers."""
-
-FUSED_FUNCTIONS = 30e9
-"""Results of a cheap function computed on float32 sums, beyond what its table takes in int8."""
-
-FLOAT_TIMES = 4.0
-"""Products in float32 take so much longer: an instruction has a quarter of the multiplications."""
-FLOAT_NBYTES = 8
-"""Moved for each element of a value more than in int8: 3 that it is wider, 5 for a conversion."""
 
 
 def total_seconds(plan: Plan) -> float:

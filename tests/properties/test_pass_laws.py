@@ -15,7 +15,8 @@ from quantglow.graph.rewrite import Pass, pass_name, run_passes
 from quantglow.ops import Constant, Conv, HardSwish, Transpose
 from quantglow.ops.activation import ACTIVATIONS
 from quantglow.ops.contraction import Contraction
-from quantglow.passes.fuse_activation import FEWEST_PRODUCTS, fuse_float_activation
+from quantglow.ops.reference_costs import FEWEST_PRODUCTS
+from quantglow.passes.fuse_activation import fuse_float_activation
 from quantglow.passes.repeat import Repeat
 from tests.builder import Builder, assert_same_function, ops_of
 from tests.strategies import STEPS, networks

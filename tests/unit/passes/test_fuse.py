@@ -27,8 +27,9 @@ from quantglow.ops import (
     Sub,
 )
 from quantglow.ops.activation import Activation
+from quantglow.ops.reference_costs import FEWEST_PRODUCTS
 from quantglow.passes import fuse_activation, fuse_residual
-from quantglow.passes.fuse_activation import FEWEST_PRODUCTS, fuse_float_activation
+from quantglow.passes.fuse_activation import fuse_float_activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.builder import Builder, ops_of, rewritten
 
