@@ -1,4 +1,4 @@
-"""What pyproject.toml cannot say: ``datasets/`` is installed as data of the package."""
+"""Installation of ``datasets/`` as data of the package, which pyproject.toml cannot express."""
 
 from setuptools import find_packages, setup
 from setuptools.command.build_py import build_py
@@ -8,16 +8,17 @@ DATA = "quantglow._data"
 
 
 class BuildPy(build_py):
-    """The scripts that built the data stay in the repository."""
+    """Leaves the scripts that built the data in the repository."""
 
     def find_package_modules(self, package, package_dir):
         return [] if package == DATA else super().find_package_modules(package, package_dir)
 
 
 class EditableWheel(editable_wheel):
-    """Without the data, which are read from ``datasets/`` there: then a plain ``.pth`` file leads
-    to the package.  Type checkers follow it; they do not run the import hook that setuptools
-    writes for packages in other folders.
+    """Installs a plain ``.pth`` file, without the data, which are read from ``datasets/``.
+
+    Type checkers follow a ``.pth`` file; they do not run the import hook that setuptools writes for
+    packages in other folders.
     """
 
     def finalize_options(self):

@@ -47,7 +47,7 @@ def preprocess(images: np.ndarray) -> np.ndarray:
 
 
 def shifted(batch: torch.Tensor) -> torch.Tensor:
-    """The batch moved by up to two pixels each way: the only augmentation."""
+    """The batch shifted by up to two pixels in each direction, the only augmentation."""
     dy, dx = (int(d) for d in torch.randint(-2, 3, (2,)))
     return torch.roll(batch, (dy, dx), dims=(2, 3))
 
@@ -85,7 +85,7 @@ def export(network: nn.Sequential, path: Path) -> None:
 
 
 def accuracy(path: Path, images: np.ndarray, labels: np.ndarray) -> float:
-    """Top-1 share of the exported model under onnxruntime."""
+    """Top-1 accuracy of the exported model under onnxruntime."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     logits = [session.run(None, {"image": x[None]})[0] for x in preprocess(images)]
     return float(np.mean(np.concatenate(logits).argmax(axis=1) == labels))

@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 
 
 def build(folder: Path) -> None:
-    """``mnist_cnn.onnx``, calibrated on the digits that ``mnist_test.npz`` has for that."""
+    """Write ``mnist_cnn.onnx`` quantized on the calibration digits of ``mnist_test.npz``."""
     images = np.load(HERE / "mnist_test.npz")["calibration_images"]
     samples = [{"image": i[None, None].astype(np.float32) / 255} for i in images]
     model = nncf.quantize(onnx.load(HERE / "mnist_cnn.onnx"), nncf.Dataset(samples))

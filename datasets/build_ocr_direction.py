@@ -1,10 +1,9 @@
 """Extract PP-OCR's text direction classifier and render labelled text lines for it.
 
 Writes ppocr_cls.onnx and ocr_direction.npz.  A line is drawn upright (label 0) or turned by 180
-degrees (label 1) and brought to the classifier's input as RapidOCR does it, short of the
-normalisation; README.md says how to finish.  ``--output FILE.npz --count N --seed S`` renders other
-lines only.  Needs ``pip install pillow scipy matplotlib onnx onnxruntime``; the fonts are those
-that matplotlib ships.
+degrees (label 1) and resized for the classifier as in RapidOCR, without the normalisation, which
+README.md describes.  ``--output FILE.npz --count N --seed S`` renders other lines only.  Needs
+``pip install pillow scipy matplotlib onnx onnxruntime``; the fonts come with matplotlib.
 """
 
 from __future__ import annotations
@@ -84,9 +83,9 @@ def resize_bilinear(image: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def fit_to_input(image: np.ndarray) -> tuple[np.ndarray, int]:
-    """uint8 [48, 192] and the width in use: ratio kept, squeezed where longer, blank at the right.
+    """uint8 [48, 192], blank right of the line, and its width; a longer line is squeezed.
 
-    RapidOCR normalises first and pads with 0.0, which no uint8 stands for; so the width is kept.
+    RapidOCR normalises first and pads with 0.0, which has no uint8 value; so the width is returned.
     """
     width = min(WIDTH, math.ceil(HEIGHT * image.shape[1] / image.shape[0]))
     canvas = np.zeros((HEIGHT, WIDTH), np.uint8)
@@ -115,14 +114,14 @@ def preprocess(images: np.ndarray, widths: np.ndarray) -> np.ndarray:
 
 
 def accuracy(path: Path, data: dict[str, np.ndarray]) -> float:
-    """Top-1 share of the classifier under onnxruntime."""
+    """Top-1 accuracy of the classifier under onnxruntime."""
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     scores = session.run(None, {"x": preprocess(data["images"], data["widths"])})[0]
     return float(np.mean(scores.argmax(axis=1) == data["labels"]))
 
 
 def more(description: str | None, render: Callable[[int, int], dict[str, np.ndarray]]) -> bool:
-    """Write lines of another seed where the command line asks for them; whether it did."""
+    """Write lines of another seed if the command line asks for them; whether it does."""
     parser = argparse.ArgumentParser(description=(description or "").splitlines()[0])
     parser.add_argument("--output", type=Path, help="only write --count lines of --seed there")
     parser.add_argument("--count", type=int, default=TEST_COUNT)

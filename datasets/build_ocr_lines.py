@@ -1,8 +1,8 @@
 """Render text lines with their texts, for PP-OCR's recognition.
 
-Writes ocr_lines.npz.  A line is drawn as for the direction classifier and brought to height 48 with
-its ratio kept, as RapidOCR does it; what would be wider than 320 is drawn anew.  Needs
-``pip install pillow scipy matplotlib onnx onnxruntime``; the fonts are those that matplotlib ships.
+Writes ocr_lines.npz.  A line is drawn as for the direction classifier and resized to height 48 with
+its ratio, as in RapidOCR; a line wider than 320 is drawn anew.  Needs
+``pip install pillow scipy matplotlib onnx onnxruntime``; the fonts come with matplotlib.
 """
 
 from __future__ import annotations

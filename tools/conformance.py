@@ -28,18 +28,18 @@ from quantglow.backends.llvm.runtime import executable
 from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
 
 PASSED = ("compiled", "partly", "whole")
-"""Who computed a passed case: quantglow, it and onnxruntime, onnxruntime alone."""
+"""Passed cases, by what computed them: quantglow, quantglow and onnxruntime, onnxruntime."""
 
 TIMEOUT_SECONDS = 120.0
-"""A case that takes longer hangs."""
+"""Maximum time of a case, in seconds; a longer one counts as a hang."""
 
 FORK = multiprocessing.get_context("fork")
-"""Making the cases takes seconds, so that processes inherit them."""
+"""Child processes inherit the cases, whose making takes seconds."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """``how`` is one of ``PASSED``, or failed, or crashed; ``detail`` says why."""
+    """Result of a case: ``how`` is one of ``PASSED``, "failed" or "crashed"."""
 
     case: str
     how: str
@@ -47,14 +47,14 @@ class Outcome:
 
 
 def cases() -> list[Any]:
-    """All node tests; making them overflows here and there on purpose."""
+    """All node tests; some of them overflow on purpose while they are made."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(load_model_tests(kind="node"))
 
 
 Prepared = tuple[Callable[[list[Any]], Any], Callable[[], str]]
-"""A function that runs a model, and one that says, after a run, who computed it."""
+"""A function that runs a model, and one that names, after a run, what computed it."""
 
 
 def by_quantglow(model: onnx.ModelProto, num_threads: int) -> Prepared:
@@ -93,13 +93,13 @@ def outcome(case: Any, runtime: str, num_threads: int = 1) -> Outcome:
             wanted = list(map(as_fed, expected))
             Runner.assert_similar_outputs(wanted, found, rtol=case.rtol, atol=case.atol)
         return Outcome(case.name, who())
-    except Exception as error:  # noqa: BLE001 - whatever goes wrong fails the case
+    except Exception as error:  # noqa: BLE001 - any error fails the case
         lines = f"{type(error).__name__}: {error}".strip().splitlines()
         return Outcome(case.name, "failed", " ".join(lines)[:300])
 
 
 def as_fed(value: Any) -> Any:
-    """Tensors as arrays; some cases hold them as messages or as NumPy's scalars."""
+    """The array of a value; some cases hold protobuf messages or NumPy scalars."""
     if isinstance(value, onnx.TensorProto):
         return onnx.numpy_helper.to_array(value)
     return np.asarray(value) if isinstance(value, np.generic) else value
@@ -127,7 +127,7 @@ def isolated(
 
 
 def report_outcome(sender: Connection, case: Any, runtime: str, num_threads: int) -> None:
-    """Run one case and send its outcome; threads take part in the smallest programs, too."""
+    """Run one case and send its outcome; even the smallest programs use all threads."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     warnings.simplefilter("ignore")
     executable.SERIAL_WORK = executable.SERIAL_PROGRAM = 0.0
@@ -135,14 +135,14 @@ def report_outcome(sender: Connection, case: Any, runtime: str, num_threads: int
 
 
 def summary(outcomes: Iterable[Outcome]) -> dict[str, int]:
-    """Cases by how they went, and how many passed."""
+    """Number of cases by outcome, and of those that passed."""
     counts = Counter(found.how for found in outcomes)
     passed = sum(counts[how] for how in PASSED)
     return {"cases": counts.total(), "passed": passed, **counts}
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--verbose", action="store_true", help="also how each case went")
+    command.add_argument("--verbose", action="store_true", help="print the outcome of each case")
     command.add_argument(
         "--num-threads",
         type=int,
@@ -154,10 +154,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run everything through both runtimes; print figures and what only onnxruntime passes.
+    """Run all cases through both runtimes; print figures and cases that only onnxruntime passes.
 
-    The exit code is 1 if that is anything, or if fewer pass or are compiled than the floors say,
-    with any number of threads.
+    The exit code is 1 if there is such a case, or if fewer cases pass or are compiled than the
+    floors demand, with any number of threads.
     """
     tests = cases()
     theirs = outcomes(tests, "onnxruntime", 1)
@@ -169,7 +169,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def outcomes(tests: Sequence[Any], runtime: str, num_threads: int) -> list[Outcome]:
-    """Run all cases and print how many went how."""
+    """Run all cases and print the number of each outcome."""
     start = time.perf_counter()
     found = [isolated(case, runtime, num_threads) for case in tests]
     figures = ", ".join(f"{n} {how}" for how, n in summary(found).items())
@@ -179,7 +179,7 @@ def outcomes(tests: Sequence[Any], runtime: str, num_threads: int) -> list[Outco
 
 
 def meets_floors(theirs: Sequence[Outcome], ours: Sequence[Outcome], verbose: bool) -> bool:
-    """Whether enough cases pass, and all that onnxruntime passes; print what falls short."""
+    """Whether enough cases pass, and all that onnxruntime passes; print the others."""
     behind = only_passed_by(theirs, ours)
     for found in ours if verbose else [o for o in ours if o.how == "crashed"]:
         print(f"  {found.case}: {found.how} {found.detail}")
@@ -194,17 +194,18 @@ def meets_floors(theirs: Sequence[Outcome], ours: Sequence[Outcome], verbose: bo
 
 
 PASSED_FLOOR = 1600 / 1884
-"""1,600 of the cases of onnx 1.23.2."""
+"""Minimum share of cases that pass: 1,600 of the cases of onnx 1.23.2."""
 COMPILED_FLOOR = 0.62
+"""Minimum share of cases that pass without onnxruntime."""
 
 
 def passed_share(outcomes: Sequence[Outcome]) -> float:
-    """Cases that pass, whoever computes them."""
+    """Share of cases that pass, compiled or not."""
     return sum(found.how in PASSED for found in outcomes) / len(outcomes)
 
 
 def compiled_share(outcomes: Sequence[Outcome]) -> float:
-    """Cases that pass without onnxruntime."""
+    """Share of cases that pass without onnxruntime."""
     return sum(found.how == "compiled" for found in outcomes) / len(outcomes)
 
 

@@ -116,12 +116,12 @@ def listed_rows(calls: list[str]) -> list[str]:
 
 
 def pointers_of(call: KernelCall, plan: MemoryPlan) -> list[object]:
-    """Where the pointers of a call lead."""
+    """Targets of the pointers of a call."""
     return [place(pointer, plan) for pointer in call.pointers] + [call.checked]
 
 
 def place(pointer: View | Array, plan: MemoryPlan) -> object:
-    """What a pointer leads to, without addresses."""
+    """Target of a pointer, without addresses."""
     if not isinstance(pointer, View):
         return digest(pointer.tobytes()), pointer.nbytes
     buffer, kind = pointer.buffer, str(pointer.buffer.kind)
@@ -156,7 +156,7 @@ def runtime_entry(level: str, texts: Texts) -> list[str]:
 
 
 def explain(texts: Texts, dump: Path | None, name: str, before: Any, after: Any) -> str:
-    """What differs in an entry; writes the texts."""
+    """Differences of an entry; writes the texts."""
     if isinstance(after, list):
         pairs = list(zip(before, after, strict=True))
         dump_texts(texts, dump, name, pairs)

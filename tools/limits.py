@@ -1,7 +1,7 @@
-"""Forms of compiled operators that onnxruntime computes: where each begins, and the reason given.
+"""Forms of compiled operators that onnxruntime computes: the limit and the reason of each.
 
-Each is shown by two models of one node, the last that is compiled and the first that is not;
-``tests/e2e/test_limits.py`` tries them, and that no reason of an importer is missing here.
+Two models of one node show each limit: the last one that is compiled and the first one that is not.
+``tests/e2e/test_limits.py`` tries them, and checks that no reason of an importer is missing here.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from quantglow.frontend.operators.transforms import MOST_WHOLE
 from quantglow.ops.external import External
 
 Operand = tuple[int, ...] | NDArray[Any] | None
-"""The shape of a float input, a known array, or nothing."""
+"""The shape of a float input, a constant, or an absent operand."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """``form`` of ``operators`` is not compiled; ``within`` and ``beyond`` make a model on either
-    side, ``reason`` is part of what the report says of ``beyond``."""
+    """A ``form`` of ``operators`` that is not compiled.
+
+    ``within`` and ``beyond`` make models on either side of the limit; ``reason`` is part of the
+    report's text on ``beyond``.
+    """
 
     operators: str
     form: str
@@ -46,7 +49,7 @@ def node(
     outputs: int = 1,
     **settings: Any,
 ) -> onnx.ModelProto:
-    """A model of one node; the types of its results are inferred where nothing is declared."""
+    """A model of one node; types of results are inferred unless declared."""
     names = ["" if operand is None else f"x{i}" for i, operand in enumerate(operands)]
     results = [f"y{i}" for i in range(outputs)]
     made = helper.make_node(op, names, results, name="n", domain=domain, **settings)
@@ -63,7 +66,7 @@ def node(
 
 
 def reasons(model: onnx.ModelProto) -> list[str]:
-    """Why nodes of a model are not compiled; empty if all are."""
+    """Reasons why nodes of a model are not compiled; empty if all are."""
     try:
         graph = import_model(model, delegate=True)
     except UnsupportedOpError as error:
@@ -76,7 +79,7 @@ def ones(*shape: int) -> NDArray[np.float32]:
 
 
 def recurrent(steps: int, lengths: Operand = None, **settings: Any) -> onnx.ModelProto:
-    """A GRU; ``lengths`` of the two sequences."""
+    """A GRU on two sequences of these ``lengths``."""
     return node(
         "GRU",
         (steps, 2, 3),
@@ -142,7 +145,7 @@ def categories(**settings: Any) -> onnx.ModelProto:
 
 
 def largest(known: bool) -> onnx.ModelProto:
-    """TopK with a number that is known, or computed from an input."""
+    """TopK whose number is a constant, or computed from an input."""
     made = node("TopK", (2, 8), np.array([3], np.int64), outputs=2)
     made.graph.output[1].type.tensor_type.elem_type = onnx.TensorProto.INT64
     if not known:
@@ -154,7 +157,7 @@ def largest(known: bool) -> onnx.ModelProto:
 
 
 def prime(above: int) -> int:
-    """The first prime number above one: its transforms do not split in two."""
+    """The first prime number above a number: transforms of this length cannot be factored."""
     number = above + 1
     while any(number % factor == 0 for factor in range(2, int(number**0.5) + 1)):
         number += 1

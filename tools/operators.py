@@ -1,9 +1,9 @@
-"""The operators of ONNX: which are compiled in float, in int8, and which onnxruntime computes.
+"""The table of ONNX's operators: compiled in float, compiled in int8, or run by onnxruntime.
 
-Found by trying: ONNX's own node tests (``onnx.backend.test``) are imported, operands that must be
-known (weights, axes, shapes) as initializers.  For int8 they are quantized between other int8
-operators, on the data of the test.  Element types that the graph does not hold (float64 beside
-float32, uint32, strings, …) are left out.
+The table is found by trying.  ONNX's own node tests (``onnx.backend.test``) are imported, with
+operands that must be constant (weights, axes, shapes) as initializers.  For int8 they are quantized
+between other int8 operators, on the data of the test.  Element types that the graph does not hold
+(float64, uint32, strings, …) are left out.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ BEGIN, END = "<!-- operators: make operators -->\n", "<!-- end of operators -->\
 HELD = "bool int8 uint8 int16 int32 int64 float32 float16 bfloat16"
 WIDTH = 100
 SUMS = ("AveragePool", "Conv", "ConvTranspose", "Gemm", "MatMul")
-"""What counts as int8 of an operator whose other parts are float."""
+"""Parts of an operator that count as int8 though its other parts are float."""
 
 WIDEST = 64
 
 
 @dataclass(frozen=True)
 class Support:
-    """What becomes of an operator: ``floats`` and ``int8`` are "yes", "some" forms, or "-"."""
+    """Support of an operator: ``floats`` and ``int8`` are "yes", "some" (forms of it) or "-"."""
 
     floats: str
     int8: str
 
     @property
     def delegated(self) -> str:
-        """Whether onnxruntime computes what is left."""
+        """The column of onnxruntime: "-", "the rest" or "yes"."""
         return {"yes": "-", "some": "the rest", "-": "yes"}[self.floats]
 
 
 @dataclass(frozen=True)
 class Form:
-    """What one case became: as it is, and with all but the data known; and its arrays."""
+    """Graphs of one case, as it is and with all operands but the data constant; and its arrays."""
 
     graphs: tuple[Graph, ...]
     arrays: Mapping[str, Any]
@@ -81,7 +81,7 @@ def supports() -> dict[str, Support]:
 
 
 def tested_operator(case: Any) -> str | None:
-    """The operator of a case of one node on tensors that the graph holds."""
+    """The operator of a case with one node on tensors that the graph holds."""
     inputs, outputs = case.data_sets[0]
     nodes = case.model.graph.node
     held = all(isinstance(a, np.ndarray | np.generic) for a in (*inputs, *outputs)) and all(
@@ -91,7 +91,7 @@ def tested_operator(case: Any) -> str | None:
 
 
 def tried(case: Any) -> Form:
-    """What becomes of one case."""
+    """Graphs and arrays of one case."""
     names = [value.name for value in case.model.graph.input]
     graphs = [imported(case, []), imported(case, names[1:])]
     arrays = dict(zip(names, case.data_sets[0][0], strict=False))
@@ -99,9 +99,9 @@ def tried(case: Any) -> Form:
 
 
 def imported(case: Any, known: Sequence[str]) -> Graph | None:
-    """The optimized graph, with these and all inputs that must be known as initializers.
+    """The optimized graph of the first result, with ``known`` and other required inputs constant.
 
-    Of its first result: further ones, the mean of a normalization for instance, are for training.
+    Further results, such as the mean of a normalization, are for training.
     """
     try:
         graph = stages.import_model(with_known(case, known), delegate=False)
@@ -127,9 +127,9 @@ def with_known(case: Any, names: Sequence[str]) -> onnx.ModelProto:
 
 
 def in_int8(graph: Graph, arrays: Mapping[str, Any]) -> str:
-    """Whether quantizing leaves what the operator became in int8: "yes", "some" of it, or "-".
+    """Whether the operator's nodes are int8 after quantization: "yes", "some" of them, or "-".
 
-    Among int8 operators: between matrix products, and behind a function of one.
+    It is tried between matrix products, and behind an activation of a product.
     """
     if models.is_quantized(graph):
         return "yes"
@@ -145,7 +145,7 @@ def precisions(graph: Graph, own: Set[str], arrays: Mapping[str, Any]) -> str:
     try:
         seen = profile(graph, [feeds], progress=False)
     except CalibrationError:
-        return "-"  # The case is about NaN or infinity.
+        return "-"  # The case tests NaN or infinity.
     _, report = quantize_with_report(graph, seen)
     mine = [layer for layer in report.nodes if layer.name in own]
     int8 = [layer for layer in mine if layer.precision == "int8"]
@@ -155,8 +155,11 @@ def precisions(graph: Graph, own: Set[str], arrays: Mapping[str, Any]) -> str:
 
 
 def between_products(graph: Graph, rounded: bool) -> Graph:
-    """The graph between products that give and take its float values; these come to it as integers
-    of a function if ``rounded``: some operators take the float result of a product."""
+    """The graph with matrix products before its float inputs and behind its outputs.
+
+    If ``rounded``, an activation rounds the inputs to integers; without it some operators read the
+    float result of a product.
+    """
     new: dict[Node, Node] = {}
     for node in graph.nodes:
         operands = tuple(new[operand] for operand in node.operands)
@@ -170,7 +173,7 @@ def between_products(graph: Graph, rounded: bool) -> Graph:
 
 
 def product(x: Node, stem: str) -> Node:
-    """Rows of x, or pieces of long ones, times the unit matrix; x itself if not float32."""
+    """Rows of x, or pieces of long rows, times the unit matrix; x itself if it is not float32."""
     if x.type.dtype is not DType.F32 or not x.type.size:
         return x
     width = x.type.shape[-1] if x.type.rank else 1
@@ -181,7 +184,7 @@ def product(x: Node, stem: str) -> Node:
 
 
 def best(found: Iterable[str]) -> str:
-    """Of several forms of an operator; none is asked for after a "yes"."""
+    """The best of several answers; none is asked for after a "yes"."""
     seen = set()
     for kind in found:
         if kind == "yes":
@@ -191,9 +194,9 @@ def best(found: Iterable[str]) -> str:
 
 
 def joined(op_type: str, forms: Sequence[Form]) -> Support:
-    """All forms of an operator; int8 counts where one of them has it.
+    """Support of an operator by its forms; int8 is the best of them.
 
-    An operator with an importer has some form, though the tests may ask for more of it.
+    An operator with an importer is compiled in some form, even if the tests need others.
     """
     floats = {"yes" if form.graphs else "-" for form in forms}
     is_mixed = len(floats) > 1 or (floats == {"-"} and op_type in IMPORTERS)
@@ -202,7 +205,7 @@ def joined(op_type: str, forms: Sequence[Form]) -> Support:
 
 
 def table(found: dict[str, Support]) -> Iterator[str]:
-    """Lines of Markdown: operators that fare alike in one row, the best first."""
+    """Lines of Markdown: operators with equal support share a row, the best first."""
     yield "| operators | float | int8 | onnxruntime |\n| --- | --- | --- | --- |\n"
     order = sorted(
         set(found.values()),
@@ -214,32 +217,32 @@ def table(found: dict[str, Support]) -> Iterator[str]:
 
 
 def section() -> str:
-    """What stands in the README."""
+    """The section of the README."""
     found = supports()
     compiled = sum(s.floats != "-" for s in found.values())
     text = (
-        f"Of the {len(found)} operators with tests of their own in ONNX, {compiled} are compiled. "
-        'onnxruntime computes the others, also "the rest": forms of an operator that are not '
-        "compiled. int8: whether quantizing leaves some form of the operator in int8 where its "
-        'neighbours are; "some": only its products or sums (GRU, LSTM, Attention, LpPool), or only '
-        "where it is not directly behind a product (normalizations). Integers and conditions are "
-        "exact anyway."
+        f"ONNX has tests for {len(found)} operators, and {compiled} of them are compiled. "
+        'onnxruntime runs the others, and "the rest": forms of an operator that are not compiled. '
+        "The column int8 says whether some form of the operator is int8 after quantization if its "
+        'neighbours are. "some" means only its products or sums (GRU, LSTM, Attention, LpPool), or '
+        "only if it does not directly follow a product (normalizations). Integers and conditions "
+        "are always exact."
     )
     paragraphs = (textwrap.fill(each, WIDTH) + "\n\n" for each in (text, limits.classical()))
     return "".join([*paragraphs, *table(found), *limits.lines()])
 
 
 def updated(text: str) -> str:
-    """The README with the section of today."""
+    """The README with a new section."""
     before, rest = text.split(BEGIN)
     return before + BEGIN + section() + END + rest.split(END)[1]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    """It has none."""
+    """Add nothing: the command has no options."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the README; the exit code."""
+    """Write the README."""
     README.write_text(updated(README.read_text()))
     return 0

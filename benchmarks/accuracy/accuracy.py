@@ -1,4 +1,4 @@
-"""How far each quantizer's int8 outputs lie from float, and what calibration costs."""
+"""Error of each quantizer's int8 outputs against float, and the cost of its calibration."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Result:
-    """One quantizer on one network; ``error`` says why there are no figures.
+    """One quantizer on one network, or the ``error`` that left it without figures.
 
-    ``peak_nbytes`` is of the process, ``start_nbytes`` what it held before it quantized.
+    ``start_nbytes`` is the process's memory before quantization, ``peak_nbytes`` its peak.
     """
 
     network: str
@@ -63,8 +63,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Settings:
-    """What all quantizers share; ``memory_nbytes`` bounds each process, 0: no bound; ``save``: a
-    folder for quantglow's models.
+    """Settings of all quantizers.
+
+    ``memory_nbytes`` limits each process (0: no limit); quantglow's models go to folder ``save``.
     """
 
     samples: int
@@ -111,7 +112,7 @@ def measure(
 
 
 def compare(name: str, chosen: Sequence[Quantizer], settings: Settings) -> list[Result]:
-    """Float first, then every quantizer; each row is printed when it is known."""
+    """Results of float and of every quantizer; each row is printed as soon as it is known."""
     network = registry.network(name)
     images, labels = evaluation(network)
     session = peer_runtimes.onnxruntime_float(network, settings.threads, 1, 0)
@@ -125,7 +126,7 @@ def compare(name: str, chosen: Sequence[Quantizer], settings: Settings) -> list[
 
 
 def markdown_row(result: Result) -> str:
-    """A row of the table; an error takes the place of the figures."""
+    """One row of the table, with figures or with the error in their place."""
     if result.error:
         cells = [result.network, result.quantizer, result.error.replace("|", "\\|"), *[""] * 5]
         return f"| {' | '.join(cells)} |"
@@ -153,7 +154,7 @@ def table_head() -> str:
 
 
 def margins(results: Sequence[Result]) -> list[str]:
-    """For each network our SQNR against the best peer's."""
+    """SQNR of quantglow less the best peer's, a line for each network."""
     lines = []
     for name in dict.fromkeys(r.network for r in results):
         known = {
@@ -192,7 +193,7 @@ def document(results: Sequence[Result], settings: Settings) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that are installed."""
+    """Versions of the packages that are installed."""
     found = {}
     for name in PACKAGES:
         try:
@@ -220,10 +221,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         type=quantizer_pattern,
         default=DEFAULT_QUANTIZERS,
         metavar="NAME",
-        help=f"or a pattern such as 'nncf*': {', '.join(quantizers.QUANTIZERS)}",
+        help=f"names, or patterns such as 'nncf*': {', '.join(quantizers.QUANTIZERS)}",
     )
     command.add_argument("--threads", type=positive, default=2)
-    command.add_argument("--memory-gb", type=float, default=0, help="bound on each process")
+    command.add_argument(
+        "--memory-gb", type=float, default=0, help="memory limit of each process (default: none)"
+    )
     command.add_argument("--output", type=Path, help="folder for accuracy.json and accuracy.md")
     command.add_argument("--save", type=Path, help="folder for quantglow's models: see ratios")
 

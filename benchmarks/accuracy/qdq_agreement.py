@@ -1,13 +1,12 @@
-"""How often onnxruntime, running the exported QDQ model, gives other integers than quantglow, and
-how far from float both are.
+"""Integers of the exported QDQ model in onnxruntime beside quantglow's, and the error of both.
 
 ``python -m benchmarks qdq_agreement [NAME ...]`` prints a row for each network and each level of
 onnxruntime's optimizations: share of differing integers and largest difference in steps, counted
 over int8 values.  *local*: every operator alone, on the interpreter's operands; operators that
 differ are listed, the most frequent first.  *network*: every value of one run of the model, where a
-differing integer makes others differ behind it.  *output*: integers behind the outputs.  (Watching
-every value keeps onnxruntime from fusing some operators.)  *SQNR*: outputs against float
-onnxruntime, over all samples, and the mean difference in dB by sample with its standard error.
+differing integer changes later ones.  *output*: integers behind the outputs.  (With every value an
+output, onnxruntime fuses fewer operators.)  *SQNR*: outputs against float onnxruntime, over all
+samples, and the mean difference in dB by sample with its standard error.
 
 ``--model m.qgm --samples s.npz`` takes a saved int8 model and its inputs; ``--source m.onnx`` adds
 the SQNR.
@@ -52,12 +51,12 @@ LEVELS = {
 }
 CALIBRATION, TEST = 8, 20
 LISTED = 12
-"""Operators that are listed at most."""
+"""Maximum number of operators that are listed."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """``differing`` of ``count`` integers are not equal; the worst by ``steps``."""
+    """Number of integers that differ, of ``count``, and the largest difference in ``steps``."""
 
     differing: int = 0
     count: int = 0
@@ -88,7 +87,7 @@ def run_onnx(
     feeds: Feeds,
     level: ort.GraphOptimizationLevel = LEVELS["optimized"],
 ) -> list[Array]:
-    """Outputs of onnxruntime, one thread, without the instructions that overflow in 16 bits."""
+    """Outputs of onnxruntime, one thread, without instructions that saturate in 16 bits."""
     options = ort.SessionOptions()
     options.graph_optimization_level = level
     options.intra_op_num_threads = 1
@@ -102,14 +101,14 @@ def run_onnx(
 
 
 def integer_nodes(graph: Graph) -> list[Node]:
-    """Everything computed that is stored in integers."""
+    """Computed values that are stored in integers."""
     return [node for node in graph.compute_nodes() if is_integer(node.type)]
 
 
 def network_agreement(
     graph: Graph, feeds: Sequence[Feeds], level: ort.GraphOptimizationLevel = LEVELS["optimized"]
 ) -> dict[str, Agreement]:
-    """By node name: every integer value of a run of the whole model."""
+    """Agreement of each integer value in a run of the whole model, by node name."""
     nodes = integer_nodes(graph)
     watched = replace(graph, outputs=tuple(watched_output(node) for node in nodes))
     model = export_onnx(watched)
@@ -124,7 +123,7 @@ def network_agreement(
 def output_agreement(
     graph: Graph, feeds: Sequence[Feeds], level: ort.GraphOptimizationLevel = LEVELS["optimized"]
 ) -> dict[str, Agreement]:
-    """By output name: the integers behind the dequantized outputs of the model."""
+    """Agreement of the integers behind the dequantized outputs, by output name."""
     stored = {name: node.x for name, node in graph.outputs if isinstance(node, Dequantize)}
     model = export_onnx(graph)
     total = dict.fromkeys(stored, Agreement())
@@ -139,7 +138,7 @@ def output_agreement(
 def local_agreement(
     graph: Graph, feeds: Sequence[Feeds], level: ort.GraphOptimizationLevel = LEVELS["optimized"]
 ) -> dict[str, Agreement]:
-    """By node name: every node alone, fed what the interpreter feeds it."""
+    """Agreement of each node alone, on the interpreter's operands, by node name."""
     nodes = integer_nodes(graph)
     total = {node.name: Agreement() for node in nodes}
     for feed in feeds:
@@ -154,7 +153,7 @@ def local_agreement(
 
 
 def graph_of_one(node: Node) -> Graph:
-    """The node on float inputs instead of computed operands, giving floats.
+    """The node between float inputs and a float output, in place of its computed operands.
 
     An int8 input or output would keep onnxruntime from choosing uint8, for which it has kernels.
     """

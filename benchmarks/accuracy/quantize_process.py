@@ -25,11 +25,11 @@ from benchmarks.support.process_memory import status_nbytes
 from benchmarks.support.quantglow_runtime import saved_model_file
 
 MISSING = 3
-"""Exit code where packages are not installed."""
+"""Exit code if packages are not installed."""
 
 
 def limit_memory(nbytes: int) -> None:
-    """Let allocations fail beyond ``nbytes``, before the machine suffers."""
+    """Make allocations beyond ``nbytes`` fail, before the machine starts to swap."""
     resource.setrlimit(resource.RLIMIT_DATA, (nbytes, nbytes))
 
 
@@ -37,7 +37,7 @@ def main(
     quantizer: str, network_name: str, samples: int, threads: int, target: Path, saved: Path | None
 ) -> None:
     replies = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not get into the reply
+    os.dup2(2, 1)  # keeps the output of libraries out of the reply
     one = quantizers.QUANTIZERS[quantizer]
     one.require()
     for package in one.needs:

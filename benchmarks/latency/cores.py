@@ -1,8 +1,8 @@
-"""Kernels made for this processor's core beside those made for the default one, on the same
-instructions; where both are one, the ratios show what is noise.
+"""Kernels tuned for this processor's core over those for the default core, on one instruction set.
 
-The two take turns, and rounds are many: a virtual processor may lose a third of its speed to others
-for seconds, so the least time and the median of the rounds' ratios say more than the median time.
+If both cores are the same, the ratios show the noise.  The two take turns in many rounds: a virtual
+processor may lose a third of its speed to others for seconds, so the minimum time and the median of
+the rounds' ratios say more than the median time.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     add_models(command)
     add_samples(command)
     command.add_argument("--threads", type=positive, nargs="+", default=[1])
-    command.add_argument("--seconds", type=positive, default=10, help="of each comparison")
+    command.add_argument("--seconds", type=positive, default=10, help="duration of each comparison")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -53,13 +53,13 @@ def both(name: str, precision: str, threads: int, samples: int) -> list[LlvmExec
 
 
 def runner(executable: LlvmExecutable, feeds: Feeds) -> Callable[[], object]:
-    """Runs it on the same input and output arrays every time."""
+    """Function that runs an executable on the same input and output arrays."""
     outputs = executable.new_outputs()
     return lambda: executable.run(feeds, outputs)
 
 
 def figures(runs: list[Callable[[], object]], seconds: int) -> list[str]:
-    """The least milliseconds of each, and the median of the ratios to the first one."""
+    """Minimum milliseconds of each, and the median of the ratios to the first one."""
     rounds: list[list[float]] = []
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or not rounds:
@@ -69,7 +69,7 @@ def figures(runs: list[Callable[[], object]], seconds: int) -> list[str]:
 
 
 def milliseconds(run: Callable[[], object]) -> float:
-    """Of one run; the one before it brings the program's weights back into the caches."""
+    """Milliseconds of one run, after a run that brings the program's weights into the caches."""
     run()
     start = time.perf_counter()
     run()

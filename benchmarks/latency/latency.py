@@ -1,7 +1,7 @@
-"""Latency of every runtime, interleaved in one run, so that drift of the machine hits all alike.
+"""Latency of all runtimes, interleaved, so that drift of the machine affects them equally.
 
-Each runtime lives in its own process.  A round times each of them once, in rotated order; the
-figure is the median over rounds of the median of a round, a ratio the median of the rounds' ratios.
+Each runtime has its own process.  A round times each of them once, in rotated order.  A figure is
+the median over the rounds of each round's median, a ratio the median of the rounds' ratios.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MIN_RUNS, MAX_RUNS, WARMUP_RUNS = 5, 1000, 3
 
 @dataclass(frozen=True)
 class Case:
-    """What one table row compares the runtimes on."""
+    """One row of the table: a network and how it runs."""
 
     network: str
     threads: int
@@ -40,7 +40,7 @@ class Case:
 
 @dataclass
 class Measurement:
-    """One runtime on one case: the median of every round, or why there is none."""
+    """One runtime on one case: the median of every round, or the error."""
 
     case: Case
     runtime: str
@@ -55,7 +55,7 @@ class Measurement:
 
 
 def turn(worker: Worker, runs: int) -> float:
-    """Median milliseconds of ``runs`` runs, once the other processes' threads have gone to rest."""
+    """Median milliseconds of ``runs`` runs, after the threads of other processes fell asleep."""
     time.sleep(SETTLE_SECONDS)
     seconds: list[float] = worker.ask("time", warmup=WARMUP_RUNS, runs=runs)["seconds"]
     return 1e3 * statistics.median(seconds)
@@ -64,7 +64,7 @@ def turn(worker: Worker, runs: int) -> float:
 def measure(
     network: str, threads: int, batch: int, runtimes: Sequence[str], rounds: int, samples: int
 ) -> list[Measurement]:
-    """Both precisions of all ``runtimes`` against each other; failures are kept, not raised."""
+    """Measurements of all ``runtimes`` in both precisions; failures are kept, not raised."""
     measurements, workers = [], []
     with ExitStack() as stack:
         for runtime in runtimes:
@@ -85,7 +85,7 @@ def measure(
 
 
 def interleave(workers: list[tuple[Worker, Measurement]], rounds: int) -> None:
-    """``rounds`` turns for every worker, the first of a round being another one each time."""
+    """Give every worker ``rounds`` turns; each round begins with another worker."""
     runs = []
     for worker, _ in workers:
         estimate = turn(worker, MIN_RUNS) / 1e3
@@ -98,7 +98,7 @@ def interleave(workers: list[tuple[Worker, Measurement]], rounds: int) -> None:
 
 
 def median_ratio(ours: Measurement, other: Measurement) -> float:
-    """ours / other, round by round: below 1 we are faster."""
+    """Median of ours / other over the rounds; below 1 quantglow is faster."""
     pairs = zip(ours.round_ms, other.round_ms, strict=True)
     return statistics.median(a / b for a, b in pairs)
 
@@ -108,13 +108,13 @@ def milliseconds(measurement: Measurement) -> str:
 
 
 def share_of_limit(case: Case, median_ms: float, macs: int) -> float:
-    """The time this processor needs for the products alone, over the time taken."""
+    """Time that the products take at this processor's peak, over the time taken."""
     rate = native_peak(case.threads).macs(is_integer=case.precision == "int8")
     return macs / rate / (median_ms / 1e3)
 
 
 def row(case: Case, found: dict[str, Measurement], macs: int, peers: Sequence[str]) -> str:
-    """One Markdown row; GMAC/s, their share of the peak and the seconds to ready are ours."""
+    """One Markdown row; GMAC/s, share of the peak and seconds of preparation are quantglow's."""
     ours = found[OURS]
     last = ["", "", "", ""]
     if not ours.error:
@@ -185,7 +185,7 @@ def run(options: argparse.Namespace) -> int:
     measurements: list[Measurement] = []
     macs: dict[tuple[str, int], int] = {}
     for count in options.threads:
-        native_peak(count)  # measured while nothing else runs
+        native_peak(count)  # measured before other processes run
     runtimes = (OURS, *options.peers)
     for name in options.models:
         for batch in options.batch:

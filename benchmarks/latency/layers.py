@@ -1,4 +1,4 @@
-"""Time of each kernel call beside its limit: the list that tells where the time goes."""
+"""Time of each kernel call beside its limit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the times on a real sample."""
+    """Print the times of a real sample's kernel calls."""
     name, precision, batch = options.model, options.precision, options.batch
     model = compiled_model(name, precision, options.threads, batch, options.samples)
     (feeds,) = registry.network(name).feeds(1, seed=1, batch=batch)

@@ -1,4 +1,4 @@
-"""int8 against our own float, at each x86 feature level that runs here."""
+"""quantglow's int8 beside its float, at each feature level that runs here."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def compiled(
 
 
 def milliseconds(model: qg.CompiledModel, feeds: Feeds) -> float:
-    """Of one run; the one before it brings the model's weights back into the caches."""
+    """Milliseconds of one run, after a run that brings the model's weights into the caches."""
     model.run(None, feeds)
     start = time.perf_counter()
     model.run(None, feeds)

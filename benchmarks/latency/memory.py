@@ -1,4 +1,4 @@
-"""Resident memory of a process that runs a saved network, ours beside onnxruntime's."""
+"""Resident memory of a process that runs a saved network, quantglow beside onnxruntime."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ MEGA = 1e6
 
 @dataclass(frozen=True)
 class Footprint:
-    """Resident bytes of one process: before its runtime is imported, ready to run, at most."""
+    """Resident bytes of one process: before its runtime is imported, ready to run, peak."""
 
     before: int
     ready: int
     peak: int
 
     def cells(self) -> list[str]:
-        """Megabytes; the last is what runtime and model cost together."""
+        """Megabytes when ready, at the peak, and of runtime and model alone."""
         figures = (self.ready, self.peak, self.peak - self.before)
         return [f"{figure / MEGA:.1f}" for figure in figures]
 
 
 def measure(runtime: str, model: Path, feeds: Path, threads: int) -> Footprint:
-    """The second of two processes: the first one leaves compiled kernels in the disk cache.
+    """Footprint of the second of two processes; the first one fills the kernel cache.
 
     Raises ``CalledProcessError``.
     """
@@ -52,7 +52,7 @@ def measure(runtime: str, model: Path, feeds: Path, threads: int) -> Footprint:
 def saved_models(
     network: Network, batch: int, samples: int, folder: Path
 ) -> Iterator[tuple[str, str, Path]]:
-    """(precision, runtime, file) of what each process loads."""
+    """(precision, runtime, file) for each process."""
     for precision, maker in (("float", float_model), ("int8", int8_model)):
         path = folder / f"{precision}.qgm"
         maker(network, 1, batch, samples).save(path)

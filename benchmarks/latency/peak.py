@@ -1,4 +1,4 @@
-"""This processor's own int8 and float peak: what a perfect program could not exceed."""
+"""Measured int8 and float peak of this processor: the upper limit of any program."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
 
 @cache
 def native_peak(threads: int) -> Peak:
-    """Measured once in a process."""
+    """Peak of this processor, measured once in a process."""
     return measure_peak(resolve("native"), threads)
 
 

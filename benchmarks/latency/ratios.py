@@ -1,7 +1,7 @@
 """Latency of models that ``accuracy --save`` wrote, each against the first quantizer's.
 
-Both run by turns in one process: a turn of the one, a turn of the other, each after a run that is
-not timed.  A ratio is the median over the rounds of the ratio of two neighbouring turns.
+Two models take turns in one process; each turn begins with a run that is not timed.  A ratio is the
+median over the rounds of the ratio of two neighbouring turns.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class Ratio:
 
     @property
     def milliseconds(self) -> float:
-        """Of the model."""
+        """Median milliseconds of the model."""
         return statistics.median(own for own, _ in self.rounds)
 
     def percent(self) -> tuple[float, float, float]:
-        """What the model takes longer: the median, and the quartiles."""
+        """Additional time of the model in percent: the median, and the quartiles."""
         more = [100 * (own / base - 1) for own, base in self.rounds]
         low, middle, high = statistics.quantiles(more, n=4)
         return middle, low, high
 
 
 def measure(model: qg.CompiledModel, base: qg.CompiledModel, feeds: Feeds, seconds: float) -> Ratio:
-    """Turns of both for about so many seconds; who begins alternates."""
+    """Take turns for about ``seconds``; the model that begins alternates."""
     runs = max(FEWEST_RUNS, int(TURN_SECONDS / (turn(base, feeds, FEWEST_RUNS) / 1e3)))
     rounds: list[tuple[float, float]] = []
     end = time.perf_counter() + seconds
@@ -56,7 +56,7 @@ def measure(model: qg.CompiledModel, base: qg.CompiledModel, feeds: Feeds, secon
 
 
 def turn(model: qg.CompiledModel, feeds: Feeds, runs: int) -> float:
-    """Median milliseconds; the run before them brings the model back into the caches."""
+    """Median milliseconds, after a run that brings the model into the caches."""
     model.run(None, feeds)
     found = []
     for _ in range(runs):
@@ -81,10 +81,12 @@ def markdown_row(network: str, quantizer: str, ratio: Ratio) -> str:
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     add_models(command)
-    command.add_argument("--folder", type=Path, required=True, help="what accuracy --save wrote")
+    command.add_argument(
+        "--folder", type=Path, required=True, help="folder that accuracy --save wrote"
+    )
     command.add_argument("--quantizers", nargs="+", default=QUANTIZERS, metavar="NAME")
     command.add_argument("--threads", type=positive, default=1)
-    command.add_argument("--seconds", type=float, default=4.0, help="for each row")
+    command.add_argument("--seconds", type=float, default=4.0, help="duration of each row")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
-"""The time of the first call at a new shape, with and without cached kernels, and memory.
+"""Time of the first call at a new shape, with and without cached kernels, and memory.
 
-A network that leaves dimensions free is saved once, then loaded in two processes one after the
-other that share a kernel cache, empty at first: the second finds every kernel there.
+A network with free dimensions is saved once, then loaded by two processes, one after the other.
+They share a kernel cache, which is empty for the first and complete for the second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from benchmarks.support.processes import ROOT, environment_with, module_command
 from benchmarks.support.runtime import PRECISIONS
 
 WIDTHS = (328, 336, 400, 416, 480, 560, 640, 800)
-"""Of text lines; the network is calibrated and compiled for 320 first."""
+"""Widths of text lines; the network is calibrated and compiled for 320 first."""
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -56,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def saved_model(network: Network, precision: str, samples: int) -> Any:
-    """The network with its dimensions free, compiled for the benchmark's shape.
+    """The network with free dimensions, compiled for the benchmark's shape.
 
-    Ranges come from a profile: accuracy recovery does not matter here.
+    Ranges come from a profile, because accuracy recovery does not matter here.
     """
     feeds = network.feeds(samples)
     if precision == "int8":
@@ -70,7 +70,7 @@ def saved_model(network: Network, precision: str, samples: int) -> Any:
 
 
 def measured(path: Path, cache: Path, threads: int) -> list[str]:
-    """The cells of one process.  The first new shape also opens the model: it is not counted."""
+    """Cells of one process, without the first new shape, which also opens the model."""
     command = module_command("latency.shapes", path, threads)
     done = subprocess.run(
         command,

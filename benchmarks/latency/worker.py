@@ -6,7 +6,7 @@
                                   ->  {"seconds": s, "compile": s}
     {"time": {"warmup", "runs"}}  ->  {"seconds": [s, ...]}
 
-An error ends the process with its traceback on stderr; so does the end of input, quietly.
+An error ends the process with its traceback on stderr.  The end of input ends it without a message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DISTINCT_FEEDS, EVALUATION_SEED = 4, 1
 
 
 class Server:
-    """The worker's side: at first nothing is prepared."""
+    """The worker's side of the pipe; ``prepare`` comes first."""
 
     runtime: Runtime
     feeds: list[Feeds]
@@ -72,7 +72,7 @@ class Server:
     def serve(self) -> None:
         """Answer commands until the input ends."""
         replies = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # what libraries print must not get between the replies
+        os.dup2(2, 1)  # keeps the output of libraries from mixing with the replies
         actions: dict[str, Callable[..., dict[str, Any]]]
         actions = {"prepare": self.prepare, "time": self.time}
         for line in sys.stdin:
@@ -81,7 +81,7 @@ class Server:
 
 
 class WorkerFailedError(RuntimeError):
-    """The worker's process ended; the message is the last line it wrote."""
+    """The worker's process ended; the message is its last line on stderr."""
 
 
 @dataclass
@@ -116,7 +116,7 @@ class Worker:
 
 @contextmanager
 def started(**prepare: Any) -> Iterator[Worker]:
-    """A worker that has prepared its runtime; WorkerFailedError if it could not."""
+    """A worker that has prepared its runtime.  Raises ``WorkerFailedError`` if that fails."""
     command = module_command("latency.worker")
     pipe = subprocess.PIPE
     with (

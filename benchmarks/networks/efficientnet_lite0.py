@@ -1,8 +1,8 @@
 """EfficientNet-Lite0 with its trained weights as ONNX, opset 17, through torch's exporter.
 
 Run ``python -m benchmarks.networks.efficientnet_lite0 [BATCH ...]`` once; the result stays in the
-cache, and only this step needs torch.  The exporter leaves BatchNormalization out (folded into
-Conv) and writes the shape arithmetic of every padded conv, as users' models have it.
+cache, and only this step needs torch.  The exporter folds BatchNormalization into Conv and writes
+the shape arithmetic of every padded convolution, as in users' models.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIDE = 224
 
 
 def require_packages() -> None:
-    """SystemExit with the pip command when a package is missing."""
+    """Raise ``SystemExit`` with the pip command if a package is missing."""
     missing = [pip_name for module, pip_name in PACKAGES.items() if find_spec(module) is None]
     if missing:
         raise SystemExit(
@@ -57,7 +57,7 @@ def export(path: Path, batch: int) -> None:
 
 
 def efficientnet_lite0(batch: int = 1) -> Path:
-    """The cached ONNX file, exported where it is missing."""
+    """The cached ONNX file, exported if it is missing."""
     name = f"efficientnet_lite0-b{batch}.onnx"
     return cached(name, lambda path: export(path, batch))
 

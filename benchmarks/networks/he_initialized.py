@@ -1,9 +1,9 @@
 """ResNet-50 v1.5 and MobileNetV2 as ONNX, with He-initialised weights.
 
 The topology is torchvision's; Conv, BatchNormalization and Relu or Clip stay separate nodes, as an
-exporter writes them.  Random weights alone would let the activations drift, so the BatchNorm
-statistics are measured: the network is built a first time with batch statistics in the place of
-BatchNormalization, run on photographs, and built again with what was measured.
+exporter writes them.  With random weights alone the activations would drift, so the BatchNorm
+statistics are measured: the network is built with batch statistics in place of
+BatchNormalization, run on photographs, and built again with the measured statistics.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ Topology = Callable[["Builder", str], str]
 OPSET, IR_VERSION, SIDE, CLASSES = 17, 8, 224, 1000
 STATISTICS_PHOTOS = 8
 EPSILON = 1e-5
-BRANCH_GAIN = 0.3  # of a residual branch beside its shortcut: about what training leaves
+BRANCH_GAIN = 0.3
+"""Gain of a residual branch over its shortcut, about that of trained networks."""
 
 
 class Builder:
-    """Appends nodes; the weights depend on the seed and the order of calls only.
+    """Appends nodes.  The weights depend on the seed and the order of calls only.
 
-    Without ``statistics`` every BatchNorm normalises by the batch's own mean and variance and
-    offers both as graph outputs; with them it is a BatchNormalization node.
+    Without ``statistics`` every BatchNorm normalises by the batch's own mean and variance, which
+    become graph outputs; with them it is a BatchNormalization node.
     """
 
     def __init__(self, seed: int, statistics: dict[str, Array] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 Run ``python -m benchmarks.networks.minilm`` once; the result stays in the cache, and only this step
 needs torch.  ``ids`` [batch, length], both free, padded with 0 at the end, becomes ``sentence``
-[batch, 384]: the mean over the tokens that are no padding, of length 1.
+[batch, 384]: the normalized mean over the tokens that are not padding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FREE = {"ids": {0: "batch", 1: "length"}, "sentence": {0: "batch"}}
 
 
 def require_packages() -> None:
-    """SystemExit with the pip command when a package is missing."""
+    """Raise ``SystemExit`` with the pip command if a package is missing."""
     missing = [pip_name for module, pip_name in PACKAGES.items() if find_spec(module) is None]
     if missing:
         raise SystemExit(
@@ -40,7 +40,7 @@ def export(path: Path) -> None:
     from transformers import BertModel
 
     class Sentence(torch.nn.Module):
-        """What sentence-transformers computes around the encoder."""
+        """The encoder with the pooling of sentence-transformers."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -69,7 +69,7 @@ def export(path: Path) -> None:
 
 
 def minilm(batch: int = 1) -> Path:
-    """The cached ONNX file, exported where it is missing; one file serves every batch."""
+    """The cached ONNX file, exported if it is missing; one file serves every batch."""
     del batch
     return cached("minilm.onnx", export)
 

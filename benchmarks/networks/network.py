@@ -16,9 +16,9 @@ from benchmarks.networks.macs import count_macs
 Array = NDArray[Any]
 Feeds = dict[str, Array]
 Answers = Callable[[NDArray[Any]], NDArray[Any]]
-"""Outputs of all samples -> what they say."""
+"""Outputs of all samples -> answers, one for each."""
 Signal = Callable[[NDArray[Any]], NDArray[Any]]
-"""The output of one sample -> what of it counts for the SQNR."""
+"""Output of one sample -> the part that counts for the SQNR."""
 
 
 def largest(outputs: NDArray[Any]) -> NDArray[np.intp]:
@@ -28,13 +28,13 @@ def largest(outputs: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def whole(output: NDArray[Any]) -> NDArray[Any]:
-    """All of an output."""
+    """The whole output."""
     return output
 
 
 @dataclass(frozen=True)
 class Network:
-    """One benchmark network.  ``source(batch)`` makes its ONNX file; shapes are without batch."""
+    """One benchmark network.  ``source(batch)`` makes its ONNX file; shapes have no batch axis."""
 
     name: str
     input_name: str
@@ -54,7 +54,7 @@ class Network:
         return (batch, *self.image_shape)
 
     def samples(self, count: int, seed: int = 0) -> Array:
-        """``count`` realistic inputs [count, *image_shape]; another seed gives other ones."""
+        """``count`` realistic inputs [count, *image_shape], drawn by ``seed``."""
         return self.images(count, seed)
 
     def feeds(self, count: int, seed: int = 0, batch: int = 1) -> list[Feeds]:
@@ -72,7 +72,7 @@ class Network:
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The inputs that are no initializers (old files list those, too)."""
+    """Inputs that are not initializers, which old files list as inputs, too."""
     weights = {tensor.name for tensor in graph.initializer}
     return [value for value in graph.input if value.name not in weights]
 

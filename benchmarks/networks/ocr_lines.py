@@ -1,11 +1,12 @@
 """PP-OCR on more lines than `datasets/` holds, and without its last Softmax.
 
-Of lines that a network is sure of, the probabilities are 0 or 1 whatever the noise: the SQNR of the
-direction classifier is the error of the single line that float is least sure of.  Its logits tell
-all lines apart.  A Softmax ignores what all logits have in common, so that is taken out first.
+If a network is sure of a line, its probabilities are 0 or 1 whatever the noise, so the SQNR of the
+direction classifier is the error of the single line that float is least sure of.  The noise of
+every line shows in the logits.  A Softmax ignores an offset of all logits of a row, so their mean
+is subtracted first.
 
-The lines are rendered by the scripts of `datasets/` on first use, which takes Pillow, SciPy and
-matplotlib (``pip install 'quantglow[bench]'``).
+The scripts of `datasets/` render the lines on first use, which takes Pillow, SciPy and matplotlib
+(``pip install 'quantglow[bench]'``).
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ COUNTS = {"ppocr_cls": 2000, "ppocr_rec": 1000}
 SCRIPTS = {"ppocr_cls": "build_ocr_direction.py", "ppocr_rec": "build_ocr_lines.py"}
 LABELS = {"ppocr_cls": "labels", "ppocr_rec": "texts"}
 SEED = 11
-"""Of lines that are neither calibrated on nor in `datasets/`."""
+"""Seed of lines that are neither calibration samples nor in `datasets/`."""
 
 
 def more_lines(name: str) -> tuple[samples.Array, NDArray[Any]]:
-    """Lines for a network of ``COUNTS``, with what they say."""
+    """Lines for a network of ``COUNTS``, with their labels."""
     script, count = samples.DATASETS / SCRIPTS[name], COUNTS[name]
     file = f"{name}-lines-{SEED}-{count}-{content_key(script)}.npz"
     with np.load(cached(file, partial(_render, script, count)), allow_pickle=False) as data:
@@ -59,7 +60,7 @@ def logits_file(source: Source, batch: int) -> Path:
 
 
 def without_softmax(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model that gives the logits of its only output instead."""
+    """The model with the logits in place of its only output."""
     (output,) = model.graph.output
     makers = {name: node for node in model.graph.node for name in node.output}
     last = makers[output.name]

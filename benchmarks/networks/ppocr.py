@@ -1,4 +1,4 @@
-"""PP-OCRv4's recognition and detection networks, and how their outputs are read.
+"""PP-OCRv4's recognition and detection networks, and the answers in their outputs.
 
 The files come out of PyPI's rapidocr-onnxruntime wheel (PaddleOCR, Apache-2.0), unaltered.
 """
@@ -21,17 +21,17 @@ MEMBERS = {
     "ppocr_det": "rapidocr_onnxruntime/models/ch_PP-OCRv4_det_infer.onnx",
 }
 TEXT_PROBABILITY = 0.3
-"""From which on RapidOCR takes a pixel for text."""
+"""Minimum probability of a pixel that RapidOCR takes for text."""
 
 
 def ppocr(name: str, batch: int) -> Path:
-    """The cached ONNX file, downloaded where it is missing; every dimension is free in it."""
+    """The cached ONNX file, downloaded if it is missing; all its dimensions are free."""
     return wheel_member(WHEEL, MEMBERS[name], f"{name}.onnx")
 
 
 @cache
 def characters() -> NDArray[np.str_]:
-    """What each class of the recognition stands for; class 0 is nothing (CTC's blank)."""
+    """Character of each class of the recognition; class 0 is CTC's blank."""
     properties = onnx.load(ppocr("ppocr_rec", 1)).metadata_props
     (listed,) = (entry.value for entry in properties if entry.key == "character")
     return np.array(["", *listed.splitlines(), " "])
@@ -49,5 +49,5 @@ def texts(outputs: NDArray[Any]) -> NDArray[Any]:
 
 
 def text_pixels(outputs: NDArray[Any]) -> NDArray[Any]:
-    """Which pixels belong to text, of the probabilities [N, 1, H, W]."""
+    """Mask of the pixels that belong to text, from the probabilities [N, 1, H, W]."""
     return outputs > TEXT_PROBABILITY

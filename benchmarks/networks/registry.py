@@ -26,7 +26,7 @@ def built(topology: he_initialized.Topology, batch: int) -> Path:
 
 
 def committed(file: Path, image_shape: tuple[int, ...], batch: int) -> Path:
-    """A file of the repository, rewritten into the cache where another batch is asked for."""
+    """A file of the repository, rewritten into the cache for other batches than 1."""
     if batch == 1:
         return file
     name = f"{file.stem}-b{batch}-{content_key(file)[:8]}.onnx"
@@ -42,7 +42,7 @@ def light_file(file: Path, batch: int) -> Path:
 
 
 def random_images(shape: tuple[int, ...], count: int, seed: int) -> Array:
-    """Uniform in [0, 1): for networks whose weights are placeholders anyway."""
+    """Uniform numbers in [0, 1), for networks whose weights are placeholders."""
     return np.random.default_rng(seed).random((count, *shape), dtype=np.float32)
 
 
@@ -73,7 +73,7 @@ def ppocr_networks() -> list[Network]:
 
 
 def on_more_lines(network: Network) -> list[Network]:
-    """A network of PP-OCR on more lines, and the same with logits for probabilities."""
+    """A network of PP-OCR on more lines, and the same with logits in place of probabilities."""
     labelled = partial(ocr_lines.more_lines, network.name)
     more = replace(network, name=f"{network.name}_lines", labelled=labelled)
     source = partial(ocr_lines.logits_file, network.source)
@@ -115,7 +115,7 @@ TABLE = ("mnist", "ppocr_cls", "efficientnet_lite0", "mobilenet_v2", "resnet50")
 
 
 def network(name: str) -> Network:
-    """The network called ``name``; ValueError lists the names there are."""
+    """The network of this name.  Raises ``ValueError``, which lists all names."""
     found = registry().get(name)
     if found is None:
         raise ValueError(f"no benchmark network {name!r}; there are {', '.join(registry())}")

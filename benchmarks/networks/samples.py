@@ -1,7 +1,7 @@
 """Calibration and evaluation inputs: real data of ``datasets/``, preprocessed for each network.
 
-Every function gives float32 arrays [n, ...]; the seed picks the images and, for photographs, the
-crops and flips, so two seeds make different, equally likely samples.
+Every function returns float32 arrays [n, ...].  The seed draws the images and, for photographs, the
+crops and flips.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def load(name: str) -> dict[str, NDArray[Any]]:
 
 
 def pick(available: int, count: int, seed: int) -> NDArray[np.int64]:
-    """``count`` indices below ``available``: without repetition as far as they go."""
+    """``count`` indices below ``available``, repeated only if there are too few."""
     rng = np.random.default_rng(seed)
     rounds = -(-count // available)
     return np.concatenate([rng.permutation(available) for _ in range(rounds)])[:count]

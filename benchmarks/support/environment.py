@@ -12,7 +12,7 @@ PACKAGES = ("quantglow", "numpy", "onnx", "onnxruntime", "llvmlite", "openvino",
 
 
 def processor() -> str:
-    """The processor's name as Linux or the platform module tells it."""
+    """Name of the processor, from Linux or the platform module."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -20,7 +20,7 @@ def processor() -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Processor, cores and the versions of what is installed."""
+    """Processor, number of cores and versions of the installed packages."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

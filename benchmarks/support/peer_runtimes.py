@@ -1,7 +1,7 @@
 """onnxruntime and OpenVINO at their best settings for small-batch latency.
 
-Each maker returns a ready `Runtime`; what quantization writes is kept in the cache, keyed by the
-model's content and every setting.
+Each maker returns a ready `Runtime`.  Quantized models are kept in the cache, keyed by the model's
+content and every setting.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def onnxruntime_session(name: str, path: Path, threads: int) -> Runtime:
 
 
 def onnxruntime_float(network: Network, threads: int, batch: int, samples: int) -> Runtime:
-    """The float model as it is; ``samples`` is not needed."""
+    """The float model; ``samples`` is not used."""
     return onnxruntime_session("onnxruntime float", shaped(network, batch), threads)
 
 
@@ -63,7 +63,7 @@ class Reader(CalibrationDataReader):
 
 
 def without_weight_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Old files list initializers as inputs, which the quantizer would ask feeds for."""
+    """The model without initializers among its inputs: the quantizer would ask for their feeds."""
     inputs = graph_inputs(model.graph)
     del model.graph.input[:]
     model.graph.input.extend(inputs)
@@ -95,7 +95,7 @@ def quantize_onnx(source: Path, target: Path, feeds: list[Feeds], method: str = 
 
 
 def onnxruntime_int8_file(network: Network, batch: int, samples: int) -> Path:
-    """The QDQ model, quantized on ``samples`` samples where it is not in the cache."""
+    """The QDQ model, quantized on ``samples`` samples if it is not in the cache."""
     source = shaped(network, batch)
     key = content_key(source, "qdq", "u8s8", "per-channel", "minmax", samples, ort.__version__)
     feeds = network.calibration(samples, batch)
@@ -110,7 +110,7 @@ def onnxruntime_int8(network: Network, threads: int, batch: int, samples: int) -
 
 
 def require_openvino() -> None:
-    """ModuleNotFoundError with the pip command when OpenVINO or NNCF is missing."""
+    """Raise ``ModuleNotFoundError`` with the pip command if OpenVINO or NNCF is missing."""
     missing = [name for name in ("openvino", "nncf") if find_spec(name) is None]
     if missing:
         raise ModuleNotFoundError(
@@ -120,7 +120,7 @@ def require_openvino() -> None:
 
 
 def openvino_compiled(name: str, path: Path, threads: int) -> Runtime:
-    """LATENCY hint, float32 where not int8, one stream; inputs and outputs are not copied."""
+    """LATENCY hint, float32 for what is not int8, one stream; inputs and outputs are not copied."""
     import openvino
 
     settings = {
@@ -139,7 +139,7 @@ def openvino_compiled(name: str, path: Path, threads: int) -> Runtime:
 
 
 def openvino_float(network: Network, threads: int, batch: int, samples: int) -> Runtime:
-    """OpenVINO reads the ONNX file itself; ``samples`` is not needed."""
+    """The float model, which OpenVINO reads from the ONNX file; ``samples`` is not used."""
     require_openvino()
     return openvino_compiled("openvino float", shaped(network, batch), threads)
 
@@ -155,7 +155,7 @@ def quantize_openvino(source: Path, target: Path, feeds: list[Feeds]) -> None:
 
 
 def openvino_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
-    """NNCF's model, quantized on ``samples`` samples where it is not in the cache."""
+    """NNCF's model, quantized on ``samples`` samples if it is not in the cache."""
     require_openvino()
     import nncf
 

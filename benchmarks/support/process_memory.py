@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def status_nbytes(key: str) -> int:
-    """A figure of /proc/self/status: VmRSS is what is resident, VmHWM the most there was."""
+    """Bytes of /proc/self/status: VmRSS is the resident memory, VmHWM its peak."""
     lines = Path("/proc/self/status").read_text().splitlines()
     (value,) = [line.split()[1] for line in lines if line.startswith(f"{key}:")]
     return 1024 * int(value)

@@ -11,12 +11,12 @@ from benchmarks.support.runtime import Runtime, shaped
 
 
 def float_model(network: Network, threads: int, batch: int, samples: int) -> qg.CompiledModel:
-    """The float model compiled for this processor; ``samples`` is not needed."""
+    """The float model compiled for this processor; ``samples`` is not used."""
     return qg.compile(shaped(network, batch), num_threads=threads)
 
 
 def int8_model(network: Network, threads: int, batch: int, samples: int) -> qg.CompiledModel:
-    """Calibrated on ``samples`` samples with min-max ranges, as the peers are."""
+    """The int8 model, calibrated on ``samples`` samples with min-max ranges, as the peers are."""
     return qg.quantize_and_compile(
         shaped(network, batch),
         network.calibration(samples, batch),

