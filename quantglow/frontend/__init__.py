@@ -10,15 +10,16 @@
   ``folding`` and ``evaluation`` of known values.
 - ``split``: a model cut where shapes stop being known, or types are none of ours
   (``label_codes``: not for the strings of classifiers); ``opset_downgrade``: under an older
-  opset; ``stored_weights``: in a saved file; ``ort_quantizer_input``: for onnxruntime's
-  quantizer.
+  opset; ``stored_weights``: in a saved file, each by its ``weight_places``, some as factors:
+  ``scaled_weights``; ``ort_quantizer_input``: for onnxruntime's quantizer.
 - ``export``: the way out.
 """
 
 from quantglow.frontend.export.model import export_onnx
 from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.split import Split, reasons, split
-from quantglow.frontend.stored_weights import Places, restored, stored
+from quantglow.frontend.stored_weights import restored, stored
+from quantglow.frontend.weight_places import Places
 
 __all__ = [
     "Places",

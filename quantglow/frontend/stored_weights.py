@@ -1,13 +1,6 @@
 """A model in a file, beside the graph compiled from it: weights that the graph has are stored once.
 
-==========  =========================================  ==================================
-place       what the model's file has of a tensor      the tensor
-==========  =========================================  ==================================
-``graph``   nothing                                    a constant of the graph, transposed
-``axis``    int8 codes, then float32 scales of an      codes times scales
-            axis
-(none)      the tensor                                 itself
-==========  =========================================  ==================================
+``weight_places`` has the ways in which a file can have a tensor.
 
 A constant of int8 differs from the tensor it was rounded from, as codes do.  They may stand for it
 where the graphs that were decided on do not show the difference, because the quantizer's own
@@ -17,12 +10,10 @@ a model that was just quantized imports them from what ``restored`` gives, too (
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import onnx
@@ -31,20 +22,23 @@ from quantglow.frontend.loading import decoded
 from quantglow.frontend.proto import all_nodes
 from quantglow.frontend.source import Source, open_model
 from quantglow.frontend.values import array_of
+from quantglow.frontend.weight_places import (
+    Kept,
+    Known,
+    Place,
+    Places,
+    content,
+    exact_place,
+    rounded_place,
+)
 from quantglow.graph.node import Constant
 from quantglow.types import Array
 
-LEAST_NBYTES = 4096
+LEAST_NBYTES = 1024
 """Smaller tensors stay as they are."""
 
 MOST_TRIALS = 24
 """Imports that are made to find out which tensors may be rounded."""
-
-MOST_STEPS = 3
-"""Further apart, a constant of int8 was not rounded from a tensor."""
-
-MOST_AXES = 4
-"""Maximum number of axes of tensors that are looked for in all their layouts."""
 
 PRODUCTS = frozenset({"Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
 MOVES = frozenset(
@@ -54,10 +48,6 @@ MOVES = frozenset(
 FLOATS: dict[int, str] = {onnx.TensorProto.FLOAT: "<f4", onnx.TensorProto.FLOAT16: "<f2"}
 """Element types of the tensors that are looked for."""
 
-Place = dict[str, Any]
-Places = dict[str, Place]
-"""Tensor name -> where it is; as ``json`` writes it."""
-
 
 def stored(
     model: bytes, constants: Sequence[Constant], is_same: Callable[[Source], bool] | None
@@ -66,18 +56,18 @@ def stored(
 
     ``is_same`` says whether another model gives the same graphs; None: nothing may be rounded.
     """
-    proto = onnx.ModelProto.FromString(model)
+    proto, known = onnx.ModelProto.FromString(model), Known.of(constants)
     tensors = {name: widened(tensor) for name, tensor in large_tensors(proto).items()}
-    places = {n: p for n, array in tensors.items() if (p := exact_place(array, constants))}
+    kept = {n: found for n, array in tensors.items() if (found := exact_place(array, known))}
     if is_same is not None:
-        rest = [name for name in weights_of(proto) if name in tensors and name not in places]
-        rounded = {name: rounded_place(tensors[name], constants) for name in rest}
-        places |= roundable(proto, rounded, tensors, constants, is_same)
+        rest = [name for name in weights_of(proto) if name in tensors and name not in kept]
+        rounded = {name: rounded_place(tensors[name], known) for name in rest}
+        kept |= roundable(proto, rounded, known.by_name, is_same)
     for name, tensor in large_tensors(proto).items():
-        if name in places:
-            is_known = "graph" in places[name]
-            replace_data(tensor, b"" if is_known else codes(tensors[name], places[name]))
-    return bytes(proto.SerializeToString(deterministic=True)), places
+        if name in kept:
+            replace_data(tensor, kept[name].data)
+    data = bytes(proto.SerializeToString(deterministic=True))
+    return data, {name: found.place for name, found in kept.items()}
 
 
 def restored(data: bytes, places: Mapping[str, Place], constants: Sequence[Constant]) -> Source:
@@ -87,7 +77,8 @@ def restored(data: bytes, places: Mapping[str, Place], constants: Sequence[Const
     proto = decoded(data, "the source of the saved model")
     tensors, known = all_float_tensors(proto), {c.name: c for c in constants}
     for name, place in places.items():
-        replace_data(tensors[name], elements(tensors[name], place, known))
+        kept = Kept(place, tensors[name].raw_data)
+        replace_data(tensors[name], elements(tensors[name], kept, known))
     return open_model(proto)
 
 
@@ -103,27 +94,13 @@ def replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
     tensor.raw_data = data
 
 
-def elements(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Constant]) -> bytes:
+def elements(tensor: onnx.TensorProto, kept: Kept, known: Mapping[str, Constant]) -> bytes:
     """``content`` in the type of the tensor.  Raises as that does."""
-    return content(tensor, place, constants).astype(FLOATS[tensor.data_type]).tobytes()
-
-
-def content(tensor: onnx.TensorProto, place: Place, constants: Mapping[str, Constant]) -> Array:
-    """The elements of a tensor.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
-    dims = tuple(tensor.dims)
-    if "graph" in place:
-        found = reals(constants[place["graph"]])
-        perm = [int(axis) for axis in place["perm"]]
-        if sorted(perm) != list(range(len(dims))) or found.size != math.prod(dims):
-            raise ValueError(f"tensor {tensor.name!r} is not the constant it is said to be")
-        moved = found.reshape([dims[axis] for axis in perm])
-        return np.ascontiguousarray(moved.transpose(np.argsort(perm)))
-    axis, size = int(place["axis"]), math.prod(dims)
-    if not 0 <= axis < len(dims) or len(tensor.raw_data) != size + 4 * dims[axis]:
-        raise ValueError(f"the codes of tensor {tensor.name!r} are not whole")
-    integers = np.frombuffer(tensor.raw_data[:size], np.int8).reshape(dims)
-    scales = np.frombuffer(tensor.raw_data[size:], "<f4")
-    return np.asarray(integers * along(scales, axis, len(dims)), np.float32)
+    try:
+        found = content(tuple(tensor.dims), kept, known)
+    except ValueError as error:
+        raise ValueError(f"tensor {tensor.name!r}: {error}") from None
+    return found.astype(FLOATS[tensor.data_type]).tobytes()
 
 
 def all_float_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
@@ -166,106 +143,16 @@ def weights_of(proto: onnx.ModelProto) -> Iterator[str]:
     yield from filter(is_weight, large_tensors(proto))
 
 
-def exact_place(array: Array, constants: Sequence[Constant]) -> Place | None:
-    """The place of the tensor in the graph, None if it does not."""
-    for constant in constants:
-        if constant.value.dtype == array.dtype and constant.value.size == array.size:
-            flat = constant.value.reshape(-1)
-            for perm in orders(array):
-                if agree(array.transpose(perm), flat, None):
-                    return {"graph": constant.name, "perm": list(perm)}
-    return None
-
-
-def rounded_place(array: Array, constants: Sequence[Constant]) -> Place:
-    """The constant of int8 that was rounded from a tensor, else the axis for codes of its own."""
-    for constant in constants:
-        if constant.value.dtype == np.int8 and constant.value.size == array.size:
-            values, steps = reals(constant).reshape(-1), steps_of(constant).reshape(-1)
-            for perm in orders(array):
-                if agree(array.transpose(perm), values, MOST_STEPS * steps):
-                    return {"graph": constant.name, "perm": list(perm)}
-    errors = [np.square(array - with_codes(array, axis)).sum() for axis in range(array.ndim)]
-    return {"axis": int(np.argmin(errors))}
-
-
-def orders(array: Array) -> Iterable[tuple[int, ...]]:
-    """Orders of the axes in a layout of weights."""
-    axes = tuple(range(array.ndim))
-    return itertools.permutations(axes) if array.ndim <= MOST_AXES else [axes]
-
-
-def agree(moved: Array, flat: Array, allowed: Array | None) -> bool:
-    """Whether a tensor equals other elements, each up to what is allowed (None: its bits)."""
-    few = min(64, flat.size)
-    for count in (few, flat.size):
-        mine, other = moved.reshape(-1)[:count], flat[:count]
-        if allowed is None and mine.tobytes() != other.tobytes():
-            return False
-        if allowed is not None and not (np.abs(mine - other) <= allowed[:count]).all():
-            return False
-    return True
-
-
-def reals(constant: Constant) -> Array:
-    """The real values of a constant, as float32.  Raises ``ValueError`` for other types."""
-    if constant.type.quant is None and constant.value.dtype == np.float32:
-        return constant.value
-    if constant.value.dtype != np.int8:
-        raise ValueError(f"constant {constant.name!r} is {constant.type}")
-    return np.asarray(constant.value * steps_of(constant), np.float32)
-
-
-def steps_of(constant: Constant) -> Array:
-    """The scale of each element."""
-    quant, shape = constant.type.quant, constant.value.shape
-    if quant is None:
-        return np.ones(shape, np.float32)
-    scales = np.asarray(quant.scales, np.float32)
-    axis = quant.axis
-    return np.broadcast_to(scales if axis is None else along(scales, axis, len(shape)), shape)
-
-
-def along(vector: Array, axis: int, rank: int) -> Array:
-    """The vector along one axis of a tensor."""
-    return vector.reshape([-1 if i == axis else 1 for i in range(rank)])
-
-
-def scales_of(array: Array, axis: int) -> Array:
-    """float32 [n]: the largest magnitude is 127 steps."""
-    others = tuple(i for i in range(array.ndim) if i != axis)
-    reach = np.abs(array).max(axis=others).astype(np.float32)
-    return np.asarray(np.where(reach > 0, reach / np.float32(127), 1), np.float32)
-
-
-def integers_of(array: Array, axis: int) -> Array:
-    scales = along(scales_of(array, axis), axis, array.ndim)
-    return np.clip(np.rint(array / scales), -127, 127).astype(np.int8)
-
-
-def with_codes(array: Array, axis: int) -> Array:
-    """The tensor as its codes have it."""
-    scales = along(scales_of(array, axis), axis, array.ndim)
-    return np.asarray(integers_of(array, axis) * scales, np.float32)
-
-
-def codes(array: Array, place: Place) -> bytes:
-    """The codes along an axis, then their scales."""
-    axis = place["axis"]
-    return integers_of(array, axis).tobytes() + scales_of(array, axis).astype("<f4").tobytes()
-
-
 def roundable(
     proto: onnx.ModelProto,
-    places: Places,
-    tensors: Mapping[str, Array],
-    constants: Sequence[Constant],
+    rounded: Mapping[str, Kept],
+    constants: Mapping[str, Constant],
     is_same: Callable[[Source], bool],
-) -> Places:
+) -> dict[str, Kept]:
     """The tensors that may all be rounded."""
-    search = Search(proto, places, tensors, {c.name: c for c in constants}, is_same)
-    search.visit(list(places))
-    return {name: places[name] for name in search.kept}
+    search = Search(proto, rounded, constants, is_same)
+    search.visit(list(rounded))
+    return {name: rounded[name] for name in search.kept}
 
 
 @dataclass
@@ -273,8 +160,7 @@ class Search:
     """The tensors that may all be rounded: ``kept``, found by halves in ``MOST_TRIALS`` imports."""
 
     proto: onnx.ModelProto
-    places: Places
-    tensors: Mapping[str, Array]
+    rounded: Mapping[str, Kept]
     constants: Mapping[str, Constant]
     is_same: Callable[[Source], bool]
     kept: list[str] = field(default_factory=list)
@@ -300,22 +186,17 @@ class Search:
             return False
         self.trials += 1
         names = [*self.kept, *names]
-        return self.is_same(changed(self.proto, names, self.places, self.tensors, self.constants))
+        kept = {name: self.rounded[name] for name in names}
+        return self.is_same(changed(self.proto, kept, self.constants))
 
 
 def changed(
-    proto: onnx.ModelProto,
-    names: Sequence[str],
-    places: Places,
-    tensors: Mapping[str, Array],
-    constants: Mapping[str, Constant],
+    proto: onnx.ModelProto, kept: Mapping[str, Kept], constants: Mapping[str, Constant]
 ) -> Source:
     """The model with some tensors rounded, as ``restored`` would give it."""
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     found = large_tensors(copy)
-    for name in names:
-        place, tensor = places[name], found[name]
-        replace_data(tensor, b"" if "graph" in place else codes(tensors[name], place))
-        replace_data(tensor, elements(tensor, place, constants))
+    for name, place in kept.items():
+        replace_data(found[name], elements(found[name], place, constants))
     return Source(copy)

@@ -19,6 +19,7 @@ import quantglow as qg
 from quantglow.frontend import restored, stored
 from quantglow.frontend.values import array_of
 from quantglow.graph.node import Constant
+from quantglow.types import Array, DType, ElementType, QuantParams
 from tests.effort import moderate
 from tests.unit.free_network import image
 from tests.unit.runtime.test_free_shapes_int8 import edited
@@ -152,12 +153,91 @@ def test_tensors_of_float16_are_stored_once(is_raw: bool) -> None:
         Constant(name="known", value=np.ascontiguousarray(wide[name].transpose(1, 0, 2, 3)))
     ]
     data, places = stored(model.SerializeToString(), constants, None)
-    assert places == {name: {"graph": "known", "perm": [1, 0, 2, 3]}}
+    assert {key: place["graph"] for key, place in places.items()} == {name: "known"}
     found = {t.name: array_of(t) for t in restored(data, places, constants).proto.graph.initializer}
     assert found[name].dtype == np.float16
     assert len(data) < model.ByteSize() - 2 * wide[name].size
     for key, array in found.items():
         np.testing.assert_array_equal(array.astype(np.float32), wide[key])
+
+
+def factors_for(w: Array, rng: np.random.Generator) -> Array:
+    """Signed factors of output channels, factors of input channels."""
+    first, second = (np.exp(rng.uniform(-1, 1, size)) for size in w.shape[:2])
+    signs = rng.choice([-1, 1], len(first))
+    return ((first * signs)[:, None] * second)[..., None, None].astype(np.float32)
+
+
+def with_weights(w: Array) -> onnx.ModelProto:
+    model = large_model()
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w1"))
+    return model
+
+
+def first_weights(source: Any) -> Array:
+    found = {t.name: array_of(t) for t in source.proto.graph.initializer}
+    return np.asarray(found["w1"])
+
+
+@moderate
+@given(st.integers(0, 2**32 - 1))
+def test_a_float_tensor_that_was_rescaled_comes_back_bit_for_bit(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w = rng.standard_normal((64, 8, 3, 3)).astype(np.float32)
+    rescaled = (w * factors_for(w, rng)).transpose(2, 3, 1, 0)
+    constant = Constant(name="folded", value=np.ascontiguousarray(rescaled))
+    data, places = stored(with_weights(w).SerializeToString(), [constant], None)
+    assert places == {"w1": {"graph": "folded", "perm": [2, 3, 1, 0], "exact": True}}
+    found = restored(data, json.loads(json.dumps(places)), [constant])
+    assert first_weights(found).tobytes() == w.tobytes()
+
+
+@moderate
+@given(st.integers(0, 2**32 - 1))
+def test_a_tensor_is_stored_as_factors_of_the_codes_rounded_from_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    w = rng.standard_normal((64, 8, 3, 3)).astype(np.float32)
+    rescaled = (w * factors_for(w, rng)).transpose(2, 3, 1, 0)
+    steps = np.abs(rescaled).max(axis=(0, 1, 2)) / 127
+    codes = np.rint(rescaled / steps + rng.uniform(-0.5, 0.5, rescaled.shape))
+    quant = QuantParams.symmetric(steps.astype(np.float32), 3)
+    value, element = np.clip(codes, -127, 127).astype(np.int8), ElementType(DType.I8, quant)
+    constant = Constant(name="codes", value=value, element=element)
+    data, places = stored(with_weights(w).SerializeToString(), [constant], lambda source: True)
+    assert places["w1"] == {"graph": "codes", "perm": [2, 3, 1, 0], "scaled": True}
+    found = first_weights(restored(data, json.loads(json.dumps(places)), [constant]))
+    own_steps = steps[:, None, None, None] * np.abs(w / rescaled.transpose(3, 2, 0, 1))
+    assert (np.abs(found - w) <= 3.1 * own_steps).all()
+
+
+def test_a_constant_that_is_another_tensor_is_not_taken_for_factors() -> None:
+    rng = np.random.default_rng(0)
+    values = rng.integers(-127, 128, (3, 3, 8, 64), np.int8)
+    element = ElementType(DType.I8, QuantParams.per_tensor(1.0, 0))
+    others = [
+        Constant(
+            name="codes",
+            value=values,
+            element=element,
+        ),
+        Constant(name="floats", value=values.astype(np.float32)),
+    ]
+    _, places = stored(large_model().SerializeToString(), others, lambda source: True)
+    assert places["w1"] == {"axis": 0}
+
+
+DAMAGED_PLACES: dict[str, Any] = {
+    "no factors": {"scaled": True},
+    "factors without units in the last place": {"exact": True},
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED_PLACES)
+def test_factors_that_are_not_whole_are_refused(case: str) -> None:
+    constant = Constant(name="folded", value=np.ones((64, 64), np.float32))
+    place = {"graph": "folded", "perm": [0, 1, 2, 3], **DAMAGED_PLACES[case]}
+    with pytest.raises(ValueError, match="'w2': its factors are not whole"):
+        restored(large_model().SerializeToString(), {"w2": place}, [constant])
 
 
 def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
