@@ -1,8 +1,9 @@
 """Attributes as text: Python literals, and calls of registered classes.
 
 ``3``, ``(1, 2)``, ``-inf``, ``'nearest'``, ``None``, ``ElementType('i8', 0.05, 3)``,
-``bytes('aGk=')`` in base 64.  A class joins with ``register``.  Nothing is ever executed: the text
-is parsed to a syntax tree, and only the forms above are read from it.
+``bytes('aGk=')`` in base 64, ``Dense('f32', (2,), (0.5, -1.0))``.  A class joins with ``register``.
+Nothing is ever executed: the text is parsed to a syntax tree, and only the forms above are read
+from it.
 """
 
 from __future__ import annotations
@@ -51,6 +52,42 @@ class ArrayMark:
     @staticmethod
     def of(array: Array) -> ArrayMark:
         return ArrayMark(str(DType.of(array)), tuple(map(int, array.shape)), content_hash(array))
+
+
+@dataclass(frozen=True)
+class Dense:
+    """An array written out: all values in row-major order, or the one that all are equal to."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    values: tuple[float, ...]
+
+    @staticmethod
+    def of(array: Array) -> Dense:
+        flat = np.ascontiguousarray(array).reshape(-1)
+        codes = flat.view(np.uint8).reshape(flat.size, array.itemsize)
+        equal = flat.size > 1 and bool((codes == codes[0]).all())
+        values = (flat[:1] if equal else flat).tolist()
+        shown = map(shortest, values) if DType.of(array).is_float else values
+        return Dense(str(DType.of(array)), tuple(map(int, array.shape)), tuple(shown))
+
+    def array(self) -> Array:
+        """The array.  Raises ``ValueError`` for values of other types or of another number."""
+        kind, size = DType(self.dtype), math.prod(self.shape)
+        if len(self.values) not in (size, 1) or size > MAX_DENSE_ELEMENTS:
+            raise ValueError(f"{len(self.values)} values for an array of shape {self.shape}")
+        allowed = {int, float} if kind.is_float else {bool if kind is DType.BOOL else int}
+        if not {*map(type, self.values)} <= allowed:
+            raise ValueError(f"values of an array of {kind} are others than numbers of that type")
+        try:
+            values = np.array(self.values, kind.numpy)
+        except OverflowError as error:
+            raise ValueError(f"a value of an array is no {kind}: {error}") from None
+        return np.broadcast_to(values, size).reshape(self.shape).copy()
+
+
+MAX_DENSE_ELEMENTS = 1 << 24
+"""Maximum number of elements of an array whose values are in a text."""
 
 
 def content_hash(array: Array) -> str:
@@ -148,9 +185,20 @@ def _decode_quant(quant: tuple[Any, ...]) -> QuantParams | None:
 
 
 def _decode_tensor_type(dtype: str, shape: Any, *quant: Any) -> TensorType:
-    if not isinstance(shape, tuple) or not all(type(d) is int and d >= 0 for d in shape):
+    if not is_shape(shape):
         raise ValueError(f"{shape!r} is not a shape")
     return TensorType(DType(dtype), shape, _decode_quant(quant))
+
+
+def _decode_dense(dtype: str, shape: Any, values: Any) -> Dense:
+    if not is_shape(shape) or not isinstance(values, tuple):
+        raise ValueError("an array needs a shape and a tuple of values")
+    return Dense(dtype, shape, values)
+
+
+def is_shape(value: Any) -> bool:
+    """Whether a value is a tuple of sizes."""
+    return isinstance(value, tuple) and all(type(d) is int and d >= 0 for d in value)
 
 
 register(
@@ -162,6 +210,7 @@ register(
     TensorType, lambda t: (str(t.dtype), t.shape, *_encode_quant(t.quant)), _decode_tensor_type
 )
 register(ArrayMark, lambda a: (a.dtype, a.shape, a.digest), ArrayMark)
+register(Dense, lambda a: (a.dtype, a.shape, a.values), _decode_dense)
 register(
     bytes,
     lambda data: (base64.b64encode(data).decode(),),

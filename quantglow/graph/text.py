@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
-from quantglow.graph.attributes import ArrayMark, parse_call, register
+from quantglow.graph.attributes import ArrayMark, Dense, parse_call, register
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
 from quantglow.graph.printer import graph_text
@@ -51,6 +51,24 @@ class ScalesMark:
 
 
 register(ScalesMark, lambda mark: (mark.dtype, mark.scales, mark.axis), ScalesMark)
+
+
+def arrays_written_out(most: int) -> Callable[[object], object]:
+    """What stands in a text for an attribute value: itself, or the values of an array that has at
+    most ``most`` elements.
+    """
+
+    def shown(value: object) -> object:
+        small = isinstance(value, np.ndarray) and value.size <= most
+        return Dense.of(value) if small and isinstance(value, np.ndarray) else value
+
+    return shown
+
+
+def print_with_arrays(graph: Graph, most: int) -> str:
+    """As ``print_graph``, with the values of arrays of at most ``most`` elements."""
+    shown = arrays_written_out(most)
+    return graph_text(graph.source_hash, graph.declared, graph.nodes, graph.outputs, shown)
 
 
 def print_without_scales(graph: Graph) -> str:
@@ -162,8 +180,8 @@ class _Reader:
         for operand in operand_fields(OPS[op]):
             if operand in values:
                 values[operand] = self.operands(values[operand])
-        if isinstance(values.get("value"), ArrayMark):
-            values["value"] = stored_array(name, values["value"], self.constants)
+        if isinstance(mark := values.get("value"), ArrayMark | Dense):
+            values["value"] = array_of(name, mark, self.constants)
         if isinstance(values.get("element"), ScalesMark):
             values["element"] = self.element(values["element"])
         node = build(OPS[op], name, values)
@@ -186,10 +204,18 @@ class _Reader:
         return self.node(names)
 
 
+def array_of(name: str, mark: ArrayMark | Dense, constants: Mapping[str, Array]) -> Array:
+    """The array of a constant, written out or stored apart.  Raises ``ValueError``."""
+    return mark.array() if isinstance(mark, Dense) else stored_array(name, mark, constants)
+
+
 def stored_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> Array:
     """The array of a constant.  Raises ``ValueError`` if it is missing or not the one named."""
     if name not in constants:
-        raise ValueError(f"the array of constant {name!r} is missing")
+        raise ValueError(
+            f"the array of constant {name!r} is missing: a text that stands alone has its values, "
+            "as Dense(…)"
+        )
     try:
         found = ArrayMark.of(constants[name])
     except TypeError as error:

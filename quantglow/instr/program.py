@@ -15,7 +15,7 @@ from enum import StrEnum
 from quantglow.concise import Concise
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Node
-from quantglow.graph.printer import shown_attributes
+from quantglow.graph.printer import as_it_is, shown_attributes
 from quantglow.instr.strides import dense_strides, reshaped_strides
 from quantglow.lazy import cached_property
 from quantglow.types import Array, ElementType, TensorType
@@ -48,9 +48,9 @@ class Buffer(Concise):
     def __str__(self) -> str:
         return f"%{self.name if PLAIN_NAME.fullmatch(self.name) else repr(self.name)}"
 
-    @property
-    def declaration(self) -> str:
-        value = "" if self.value is None else f" = {encode(self.value)}"
+    def declaration(self, shown: Callable[[object], object]) -> str:
+        """``kind %name (nbytes)``, and for a constant what is ``shown`` of its array."""
+        value = "" if self.value is None else f" = {encode(shown(self.value))}"
         return f"{self.kind} {self} ({self.nbytes} bytes){value}"
 
 
@@ -302,6 +302,10 @@ class Program(Concise):
         return tuple(found)
 
     def __str__(self) -> str:
+        return self.text(as_it_is)
+
+    def text(self, shown: Callable[[object], object]) -> str:
+        """One line for each instruction.  ``shown``: what stands there for an array."""
         elements = self._per_axis_elements()
 
         def spell(kind: TensorType) -> str:
@@ -309,7 +313,7 @@ class Program(Concise):
 
         lines = ["program"]
         lines += [f"element <{alias}> = {encode(e)}" for e, alias in elements.items()]
-        lines += [b.declaration for b in self.buffers if b.kind is not BufferKind.TEMP]
+        lines += [b.declaration(shown) for b in self.buffers if b.kind is not BufferKind.TEMP]
         lines += [f"feed {name!r} = {view.text(spell)}" for name, view in self.inputs]
         lines += [f"{i:4d}  {step.text(spell)}" for i, step in enumerate(self.instructions)]
         lines += [f"result {name!r} = {view.text(spell)}" for name, view in self.outputs]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quantglow.errors import BackendError, FileFormatError
-from quantglow.graph.attributes import ArrayMark, parse_call
+from quantglow.graph.attributes import ArrayMark, Dense, parse_call
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
-from quantglow.graph.text import STRING, build, failure, stored_array, unquote
+from quantglow.graph.text import STRING, array_of, build, failure, unquote
 from quantglow.instr.program import (
     PLAIN_NAME,
     Alloc,
@@ -98,7 +98,7 @@ class _Reader:
         if name in self.buffers:
             raise ValueError(f"buffer {text} is declared twice")
         if kind is BufferKind.CONSTANT:
-            value = stored_array(name, _of_class(ArrayMark, mark or ""), self.constants)
+            value = array_of(name, _array_text(mark or ""), self.constants)
             if value.nbytes != nbytes:
                 raise ValueError(f"constant {text} has {value.nbytes} bytes, not {nbytes}")
         self.buffers[name] = Buffer(name, kind, nbytes, value)
@@ -158,10 +158,21 @@ def _buffer_name(text: str) -> str:
     return unquote(text[1:]) if text[1] in "'\"" else text[1:]
 
 
+def _value_of(text: str) -> Any:
+    return parse_call(f"Line(value={text})")[1]["value"]
+
+
 def _of_class(cls: type[Any], text: str) -> Any:
-    value = parse_call(f"Line(value={text})")[1]["value"]
+    value = _value_of(text)
     if not isinstance(value, cls):
         raise ValueError(f"expected {cls.__name__}(…)")
+    return value
+
+
+def _array_text(text: str) -> ArrayMark | Dense:
+    value = _value_of(text)
+    if not isinstance(value, ArrayMark | Dense):
+        raise ValueError("expected ArrayMark(…) or Dense(…)")
     return value
 
 

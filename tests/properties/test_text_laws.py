@@ -4,25 +4,36 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 import quantglow.instr.text as program_text
-from quantglow.graph.attributes import encode, parse_call
+from quantglow.graph.attributes import Dense, encode, parse_call
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.graph.signature import DECLARED
-from quantglow.graph.text import constants_of, parse_graph, print_graph
+from quantglow.graph.text import (
+    arrays_written_out,
+    constants_of,
+    parse_graph,
+    print_graph,
+    print_with_arrays,
+)
 from quantglow.instr.generate import generate
 from quantglow.lowering import lower
 from quantglow.memory.share import share_in_place
 from quantglow.ops import Relu
 from quantglow.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
 from quantglow.ops.functions import BINARY, SELECT, UNARY
-from quantglow.types import DType, ElementType, QuantParams, f32
+from quantglow.types import Array, DType, ElementType, QuantParams, f32
 from tests.effort import expensive, moderate
 from tests.mixed_graphs import mixed_graphs
 from tests.same import same_graph, same_program
+
+LARGE = 1 << 20
+"""Elements of arrays that are written out."""
 
 names = st.text(min_size=1)
 float32 = st.floats(width=32, allow_nan=False)
@@ -64,6 +75,21 @@ expressions = st.recursive(st.one_of(st.integers(0, 3).map(arg), constants), cal
 def test_a_graph_is_read_back(graph: Graph, declared: dict[str, str]) -> None:
     graph = replace(graph, declared=declared)
     assert same_graph(parse_graph(print_graph(graph), constants_of(graph)), graph)
+
+
+@expensive
+@given(mixed_graphs())
+def test_texts_with_arrays_stand_alone(graph: Graph) -> None:
+    assert same_graph(parse_graph(print_with_arrays(graph, LARGE), {}), graph)
+    program = generate(lower(graph))
+    text = program.text(arrays_written_out(LARGE))
+    assert same_program(program_text.parse_program(text, {}), program)
+
+
+@given(st.sampled_from(DType).flatmap(lambda dtype: hnp.arrays(dtype.numpy, hnp.array_shapes())))
+def test_an_array_that_is_written_out_is_read_back(array: Array) -> None:
+    dense = parse_call(f"Op(key={encode(Dense.of(array))})")[1]["key"]
+    np.testing.assert_array_equal(dense.array(), array, strict=True)
 
 
 @moderate

@@ -10,7 +10,7 @@ from quantglow.errors import FileFormatError
 from quantglow.graph.attributes import encode, parse_call
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
-from quantglow.graph.text import constants_of, parse_graph, print_graph
+from quantglow.graph.text import constants_of, parse_graph, print_graph, print_with_arrays
 from quantglow.ops import Conv, Relu
 from quantglow.types import f32
 from tests.altered import edited, edits
@@ -65,6 +65,31 @@ def test_bad_text_is_refused_with_line_cause_and_remedy(case: str) -> None:
     with pytest.raises(FileFormatError) as caught:
         parse_graph(TEXT.replace(old, new), constants_of(GRAPH))
     assert message in str(caught.value)
+
+
+BAD_ARRAYS = {
+    "number": ("(2, 2, 2, 1), (1.0,)", "(2, 2, 2, 1), (1.0, 2.0)", "2 values for an array of"),
+    "bomb": ("(2, 2, 2, 1), (1.0,)", "(99999, 99999), (1.0,)", "1 values for an array of"),
+    "shape": ("(2, 2, 2, 1), (1.0,)", "(-2, -4), (1.0,)", "needs a shape and a tuple"),
+    "values": ("(1.0,)", "1.0", "needs a shape and a tuple"),
+    "text": ("(1.0,)", "('1',)", "others than numbers"),
+    "flag": ("(1.0,)", "(True,)", "others than numbers"),
+    "dtype": ("'f32', (2, 2, 2, 1), (", "'f64', (2, 2, 2, 1), (", "not a valid DType"),
+    "range": ("'f32', (2, 2, 2, 1), (1.0,)", "'i8', (8,), (200,)", "a value of an array is no i8"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_ARRAYS)
+def test_a_bad_array_is_refused_with_its_cause(case: str) -> None:
+    old, new, message = BAD_ARRAYS[case]
+    text = print_with_arrays(GRAPH, 8)
+    assert old in text
+    with pytest.raises(FileFormatError, match=f"line 3: .*{message}"):
+        parse_graph(text.replace(old, new), {})
+
+
+def test_large_arrays_stay_marks() -> None:
+    assert print_with_arrays(GRAPH, 7) == TEXT
 
 
 def test_a_missing_array_is_named() -> None:
