@@ -1,4 +1,4 @@
-"""Arguments that several commands have, and what is made of them."""
+"""Arguments that several commands share, and the objects made of them."""
 
 from __future__ import annotations
 
@@ -101,19 +101,19 @@ def output_argument(parser: argparse.ArgumentParser, what: str, required: bool =
 
 
 def config_of(options: argparse.Namespace) -> QuantizationConfig:
-    """What ``quantization_arguments`` hold."""
+    """Configuration from the arguments of ``quantization_arguments``."""
     return QuantizationConfig(**quantization_options(options))
 
 
 def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
-    """The same, by keyword."""
+    """Keyword arguments of the configuration."""
     names = ("preset", "calibrate_method", "per_channel", "ignored_scope", "nodes_to_exclude")
     given = vars(options)
     return {name: given[name] for name in (*names, "op_types_to_quantize", "int16_activations")}
 
 
 def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:
-    """``{"x": (1, 3, 48, 192)}`` from ``["x:1,3,48,192"]``."""
+    """Shapes by name: ``["x:1,3,48,192"]`` becomes ``{"x": (1, 3, 48, 192)}``."""
     shapes = {}
     for text in options.input_shapes:
         name, colon, dims = text.rpartition(":")

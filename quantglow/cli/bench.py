@@ -1,4 +1,4 @@
-"""``quantglow bench``: how long a model takes, and where the time goes."""
+"""``quantglow bench``: the latency of a model, and the time of each kernel."""
 
 from __future__ import annotations
 
@@ -36,8 +36,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    """Median latency on random inputs: of ``input_shapes``, else of the shapes that the model was
-    compiled for first, free dimensions being 1."""
+    """Median latency on random inputs.
+
+    They have ``input_shapes``, else the shapes that the model was compiled for first, with 1 for
+    free dimensions.
+    """
     if not options.seconds > 0:
         raise OptionError(f"seconds must be positive, got {options.seconds}")
     compiled = opened(options)
@@ -64,7 +67,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 def kernel_times(
     compiled: CompiledModel | DelegatedModel, feeds: Mapping[str, Array]
 ) -> CallReport:
-    """The time of every kernel.  Raises ``OptionError`` where there are none."""
+    """The time of every kernel.  Raises ``OptionError`` if the model has no kernels."""
     if isinstance(compiled, DelegatedModel) or compiled.build.segments or compiled.build.rest:
         raise OptionError(
             "layers: this model is no single program of quantglow. Remedy: omit the flag."
@@ -75,8 +78,10 @@ def kernel_times(
 def drawn_feeds(
     compiled: CompiledModel | DelegatedModel, shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, Array]:
-    """Random values in the type of each input.  Where ``shapes`` does not say otherwise, they have
-    the shapes that were compiled first, or free dimensions are 1."""
+    """Random values in the type of each input.
+
+    They have ``shapes``, else the shapes that were compiled first, with 1 for free dimensions.
+    """
     rng = np.random.default_rng(0)
     infos = compiled.get_inputs()
     if unknown := sorted(shapes.keys() - {info.name for info in infos}):

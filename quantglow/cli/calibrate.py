@@ -1,4 +1,4 @@
-"""``quantglow calibrate RECIPE``: profile, quantize, evaluate, and hold against the gate."""
+"""``quantglow calibrate RECIPE``: profile, quantize, evaluate and check the gate."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.types import Array
 
 PROFILE_TOLERANCE = 0.01
-"""Ends of ranges may differ by this share of the range: float sums differ between processors."""
+"""Tolerance on the ends of a range, as a share of it: float sums differ between processors."""
 
 PIECE = 64
-"""Images whose float outputs are held at a time."""
+"""Number of images whose float outputs are held at a time."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """int8 against float on the evaluation data; accuracies are None without labels."""
+    """Metrics of int8 against float on the evaluation data; accuracies are None without labels."""
 
     samples: int
     compared_with: str
@@ -47,7 +47,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Figure:
-    """One row of the result; ``limit`` is the gate's, ``missed`` says whether it was missed."""
+    """One row of the result: a figure, the gate's ``limit``, and whether it was ``missed``."""
 
     name: str
     value: str
@@ -107,7 +107,7 @@ def feeds_of_images(graph: Graph, images: Array) -> list[Feeds]:
 
 
 def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader) -> Measured:
-    """The compiled model against float on the evaluation data; ``read`` gives their answers."""
+    """Evaluation of the compiled model against float; ``read`` gives the answers of outputs."""
     images, labels = images_of(recipe.evaluation, recipe.steps)
     feeds = feeds_of_images(graph, images)
     sums = [Sums() for _ in graph.outputs]
@@ -129,7 +129,7 @@ def evaluate(recipe: Recipe, graph: Graph, compiled: CompiledModel, read: Reader
 
 
 def gate_figures(recipe: Recipe, measured: Measured) -> Iterator[Figure]:
-    """Each figure against the gate; a limit on what cannot be measured is missed."""
+    """Each figure with its gate; a limit on a figure that cannot be measured is missed."""
     gate, known = recipe.gate, measured.accuracy is not None
     drop = (measured.float_accuracy or 0.0) - (measured.accuracy or 0.0) if known else None
     yield _figure("SQNR dB", measured.sqnr_db, gate.min_sqnr_db, "{:.2f}")
@@ -145,13 +145,13 @@ def _figure(
     if limit is None:
         return Figure(name, number(value, pattern))
     shown = ("at most " if at_most else "at least ") + pattern.format(limit)
-    # Shares are quotients of counts: a hair of rounding must not decide.
+    # Shares are quotients of counts, so rounding must not decide.
     good = value is not None and (value <= limit + 1e-9 if at_most else value >= limit - 1e-9)
     return Figure(name, number(value, pattern), shown, not good)
 
 
 def profile_figures(recipe: Recipe, profile: Profile) -> Iterator[Figure]:
-    """How far the recorded profile is from the one just made."""
+    """Deviation of the recorded profile from the new one."""
     if recipe.profile is None:
         return
     name, limit = "recorded profile", f"equal to {PROFILE_TOLERANCE:.0%} (--update-profile)"
@@ -167,7 +167,7 @@ def profile_figures(recipe: Recipe, profile: Profile) -> Iterator[Figure]:
 
 
 def deviation(recorded: Profile, found: Profile) -> float:
-    """The largest distance of two ends of a range, as a share of the range; 1 for a lost one."""
+    """Largest deviation of an end of a range, as a share of the range; 1 if a range is missing."""
     if recorded.histograms.keys() != found.histograms.keys():
         return 1.0
     distances = [0.0]
@@ -180,7 +180,7 @@ def deviation(recorded: Profile, found: Profile) -> float:
 
 
 def results_table(recipe: Recipe, measured: Measured, figures: tuple[Figure, ...]) -> Table:
-    """All figures, their limits, and whether they hold."""
+    """All figures with their limits, and whether they hold."""
     title = f"{recipe.path.name}: {measured.samples} samples against {measured.compared_with}"
     verdicts = {False: "holds", True: "MISSED"}
     rows = [(f.name, f.value, f.limit, verdicts[f.missed] if f.limit else "") for f in figures]

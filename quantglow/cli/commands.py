@@ -41,7 +41,7 @@ from quantglow.runtime.fallback_model import DelegatedModel
 from quantglow.types import Array
 
 DEFAULT_ENDING = f".int8{SAVED}"
-"""How the model ends that ``quantize`` writes to the current folder where no name is given."""
+"""Suffix of the model that ``quantize`` writes to the current folder if no name is given."""
 
 
 def profile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +91,7 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def quantize(options: argparse.Namespace, console: Console) -> None:
-    """Quantize, compile, check, report and save; the best model too where a contract broke."""
+    """Quantize, compile, check, report and save.  If a contract fails, the best model is saved."""
     check_onnx(options.model)
     output = options.output or Path(options.model).stem + DEFAULT_ENDING
     given = (options.model, options.calibration_data, options.validation_data)
@@ -128,7 +128,7 @@ def compile_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compile(options: argparse.Namespace, console: Console) -> None:
-    """Compile a model as it is and save it."""
+    """Compile a model without quantization and save it."""
     refuse_shapes_of_saved(options)
     check_writable(options.output, MODELS, (options.model,), FLOAT_SHARE)
     compiled = opened(options)
@@ -176,7 +176,7 @@ def save(compiled: CompiledModel | DelegatedModel, output: str, console: Console
 
 
 def extremes(array: Array) -> tuple[str, str, str]:
-    """Smallest, largest, and where that is; blank where a run gave no elements, or texts."""
+    """Smallest, largest, and index of the largest; blank for outputs that are empty or texts."""
     if not array.size or array.dtype.kind not in "biuf":
         return "", "", ""
     return f"{array.min():.6g}", f"{array.max():.6g}", str(int(array.argmax()))

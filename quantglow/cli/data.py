@@ -25,7 +25,7 @@ class Example:
 
 
 def data_folder() -> Path:
-    """Where the files are.  Raises ``QuantglowError`` if the installation lacks them."""
+    """Folder of the data files.  Raises ``QuantglowError`` if the installation lacks them."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "_data", package.parent / "datasets"):
         if (folder / "mnist_cnn.onnx").is_file():

@@ -1,4 +1,4 @@
-"""``quantglow debug``: where the error of an int8 model comes from."""
+"""``quantglow debug``: the diagnosis of an int8 model's error."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 
 def prepared(example: Example, threads: int) -> tuple[dict[str, Runner], Report]:
-    """Both precisions on both runtimes, by their titles, and the report of our int8 model."""
+    """Models of both precisions and both runtimes, by title, and the report of quantglow's int8."""
     shape = (1, *example.images.shape[1:])
     shapes = {example.input_name: shape}
     samples = example.calibration[:CALIBRATION_SAMPLES]

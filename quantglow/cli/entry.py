@@ -1,5 +1,7 @@
-"""Where the ``quantglow`` command begins: Ctrl-C ends it quietly while it still imports, too, and
-what stdout cannot encode is shown as ``?``.
+"""Entry point of the ``quantglow`` command.
+
+Ctrl-C ends it without a traceback, even while it imports.  Characters that stdout cannot encode are
+shown as ``?``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ def main() -> int:
     """Run the command line of the process; its exit code."""
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:
-        # No exception: a library might catch it, or print it; and there is nothing to clean up.
+        # No exception: a library might catch or print it, and there is nothing to clean up.
         signal.signal(signal.SIGINT, lambda *_: os._exit(INTERRUPTED))
     commands = import_module("quantglow.cli.main")
     signal.signal(signal.SIGINT, usual)

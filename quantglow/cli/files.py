@@ -14,23 +14,22 @@ from quantglow.types import Array
 
 SAVED = ".qgm"
 MODELS = (SAVED, ".onnx")
-"""How files of models end that commands write."""
+"""Suffixes of model files that commands write."""
 ARRAYS = (".npz",)
-"""And files of arrays, profiles among them."""
+"""Suffixes of files with arrays; profiles are among them."""
 
 INT8_SHARE, FLOAT_SHARE = 0.25, 0.5
-"""Least size of what is saved, as a share of the size of the ONNX file: float weights become int8;
-a float model may hold float16 weights twice, or fold half of them away.
-"""
+"""Minimum size of a saved model, as a share of the size of the ONNX file.  Float weights become
+int8; a float model may hold float16 weights twice, or fold half of them away."""
 
 
 def is_saved(model: str) -> bool:
-    """Whether it is a model that quantglow saved."""
+    """Whether ``model`` is a file that quantglow saved."""
     return Path(model).suffix == SAVED
 
 
 def check_onnx(model: str) -> None:
-    """Raise ``OptionError`` for a saved model, where an ONNX file is wanted."""
+    """Raise ``OptionError`` for a saved model where the command needs an ONNX file."""
     if is_saved(model):
         raise OptionError(
             f"{model!r} was quantized or compiled already. Remedy: give the ONNX file that it was "
@@ -44,10 +43,11 @@ def check_writable(
     inputs: Sequence[str] = (),
     share: float = 0.0,
 ) -> None:
-    """Raise ``OptionError`` before the work rather than after it.
+    """Raise ``OptionError`` for an output that cannot be written, before the work begins.
 
-    ``endings``: those allowed; ``inputs``: files that the command reads, which stay as they are;
-    ``share``: least size of the output, as a share of the size of the first input.
+    ``endings`` are the allowed suffixes; ``inputs`` are files that the command reads and must not
+    overwrite; ``share`` is the minimum size of the output, as a share of the size of the first
+    input.
     """
     if endings and Path(output).suffix not in endings:
         raise OptionError(f"output must end in {' or '.join(endings)}, got {output!r}")
@@ -76,7 +76,9 @@ def arrays_in(path: str) -> dict[str, Array]:
 
 
 def write_arrays(path: str, arrays: Mapping[str, Array]) -> None:
-    """An ``.npz`` file, written whole or not at all; texts as such, since objects are pickled."""
+    """Write arrays to an ``.npz`` file, all or nothing.  Texts become strings of fixed length,
+    because objects would be pickled.
+    """
     plain = {n: a.astype(np.str_) if a.dtype.hasobject else a for n, a in arrays.items()}
     with writing(path) as temporary, temporary.open("wb") as file:
         np.savez(file, **dict[str, Any](plain))

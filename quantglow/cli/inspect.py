@@ -1,4 +1,4 @@
-"""``quantglow inspect``: what a stage of the compiler makes of a model."""
+"""``quantglow inspect``: a model at one stage of the compiler."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    """Print one stage.  With calibration data the stages after ``optimized`` are those of
-    ``quantize`` with the same options."""
+    """Print one stage.
+
+    With calibration data the stages after ``optimized`` are those of ``quantize`` with the same
+    options.
+    """
     console.file.write(stage_text(options).rstrip("\n") + "\n")
 
 
@@ -62,7 +65,7 @@ def stage_text(options: argparse.Namespace) -> str:
 
 
 def graph_of(options: argparse.Namespace) -> Graph:
-    """The graph of the stage, or the one that the program is made of."""
+    """The graph of the stage, or the graph that its program is made of."""
     if is_saved(options.model):
         return saving.load(options.model).graph
     if options.calibration_data and options.stage not in ("imported", "optimized"):
@@ -76,7 +79,7 @@ def graph_of(options: argparse.Namespace) -> Graph:
 
 
 def report_of(options: argparse.Namespace) -> object:
-    """The report saved with a model, or that of quantizing or compiling one now."""
+    """The report saved with a model, or a new one from quantizing or compiling it."""
     if is_saved(options.model):
         return Report.from_json(saving.load(options.model).report)
     if not options.calibration_data:

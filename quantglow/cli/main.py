@@ -26,15 +26,15 @@ the keywords of the Python functions; `quantglow COMMAND --help` explains them.
 Exit codes: 0 done, 1 an error of the model, the data or the options, 2 wrong usage."""
 
 WIDE = 160
-"""Columns where there is no terminal: names of layers stay whole."""
+"""Width without a terminal, in columns: names of layers are not cut."""
 
 UNWRITABLE = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC, errno.EPIPE)
-"""What writing to stdout may fail with."""
+"""Error numbers of a failed write to stdout."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A subcommand: what it does in one line, its arguments, and its action."""
+    """A subcommand: its summary in one line, its arguments, and its action."""
 
     summary: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -101,7 +101,7 @@ COMMANDS: dict[str, Command] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line (default: that of the process); its exit code."""
+    """Run a command line (default: the process's own); its exit code."""
     try:
         options = parser().parse_args(arguments)
         piped = not (sys.stdout and sys.stdout.isatty()) and "COLUMNS" not in os.environ
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:
             raise  # It is not about stdout, which has no name.
-        # Its reader went away, or its disk is full; it must not raise again at exit.
+        # Its reader has closed it, or its disk is full; it must not raise again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if not isinstance(error, BrokenPipeError):
             print(f"quantglow: cannot write to stdout: {cause(error)}", file=sys.stderr)
@@ -143,7 +143,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def usage(parser: argparse.ArgumentParser) -> str:
-    """What a command needs, the model first: a flag that takes several values would swallow it."""
+    """Required arguments of a command, the model first: a flag with several values would swallow
+    it.
+    """
     needed = [action for action in parser._actions if action.required]
     needed.sort(key=lambda action: bool(action.option_strings))
     words = (word for a in needed for word in (*a.option_strings, str(a.metavar or a.dest)))
@@ -151,15 +153,15 @@ def usage(parser: argparse.ArgumentParser) -> str:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Flags must be written out: a new flag never changes the meaning of a script."""
+    """A parser without abbreviated flags: a new flag never changes the meaning of a script."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{**kwargs, "allow_abbrev": False})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse, but an unknown flag is named before what is missing."""
+        """Parse as argparse does, but report an unknown flag before a missing argument."""
         given = list(sys.argv[1:] if args is None else args)
-        if self._subparsers is not None:  # The flags behind the command are the command's own.
+        if self._subparsers is not None:  # Flags behind the command belong to the command.
             given = list(takewhile(_is_flag, given))
         for flag in filter(_is_flag, takewhile(lambda word: word != "--", given)):
             if (name := flag.partition("=")[0]) not in self._option_string_actions:
@@ -168,13 +170,13 @@ class _Parser(argparse.ArgumentParser):
 
 
 def unknown_flag(name: str, known: Sequence[str]) -> str:
-    """The message for a flag that there is not, with the nearest one that there is."""
+    """Message for an unknown flag, with the nearest known one."""
     near = get_close_matches(name.replace("_", "-").lower(), known, 1)
     return f"there is no flag {name}" + (f", did you mean {near[0]}?" if near else "")
 
 
 def _is_flag(word: str) -> bool:
-    """Whether argparse takes a word for a flag: not a lone dash, nor a number, nor a text."""
+    """Whether argparse takes a word for a flag: not a lone dash, a number or a text."""
     return len(word) > 1 and word[0] == "-" and " " not in word and not word[1:2].isdigit()
 
 

@@ -14,7 +14,7 @@ from quantglow.runtime.fallback_model import DelegatedModel
 
 
 def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:
-    """The compiled model that ``options`` name: a saved one, or an ONNX file."""
+    """The compiled model of ``options``: a saved one, or an ONNX file."""
     if is_saved(options.model):
         return load(options.model, options.target, options.num_threads)
     shapes = shapes_of(options)
@@ -24,7 +24,7 @@ def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:
 
 
 def refuse_shapes_of_saved(options: argparse.Namespace) -> None:
-    """Raise ``OptionError`` where shapes are given for a model that has them in its file."""
+    """Raise ``OptionError`` if shapes are given for a saved model, which contains them."""
     if is_saved(options.model) and options.input_shapes:
         raise OptionError(
             f"input_shapes is for ONNX models, {options.model!r} is a saved one. Remedy: omit it; "

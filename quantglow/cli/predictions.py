@@ -1,4 +1,4 @@
-"""What the first output of a network says: recipes compare it with labels and with float's."""
+"""Answers in the first output of a network; recipes compare them with labels and with float's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reader = Callable[[Array], Any]
 """The first output for one sample -> its answer."""
 
 CHARACTERS = "character"
-"""Entry of a model's metadata: the characters of its classes from 1 on, one a line (PaddleOCR)."""
+"""Entry of a model's metadata: characters of its classes from 1 on, one a line (PaddleOCR)."""
 
 
 def largest(model: Path) -> Reader:
@@ -26,9 +26,11 @@ def largest(model: Path) -> Reader:
 
 
 def text(model: Path) -> Reader:
-    """The best class of every step [..., steps, classes], repetitions and class 0 left out (CTC).
+    """The text of every sample, by CTC: the best class of each step, without repetitions and class
+    0.
 
-    Raises ``ModelError`` where the model does not say what its classes stand for.
+    The output is [..., steps, classes].  Raises ``ModelError`` if the model does not name its
+    classes.
     """
     listed = frontend.open_model(model).metadata.get(CHARACTERS)
     if listed is None:

@@ -1,4 +1,4 @@
-"""From stored images to model inputs: the steps that a calibration recipe may list.
+"""Steps from stored images to model inputs, which a calibration recipe may list.
 
 Images are [N, H, W] or [N, H, W, C].  All arithmetic is float32, in the order of the steps.
 """
@@ -19,7 +19,7 @@ LARGEST = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True)
 class Images:
-    """Images with what the steps may need of their data set: arrays by role, and how to crop."""
+    """Images with the arrays of their data set, by role, and the kind of crops."""
 
     values: Array
     arrays: Mapping[str, Array] = field(default_factory=dict)
@@ -44,7 +44,7 @@ def subtract(images: Images, what: Any) -> Array:
 
 
 def crop(images: Images, side: Any) -> Array:
-    """Squares of ``side``: the centre, or anywhere and half of them mirrored, drawn by the seed."""
+    """Squares of ``side``: the centre, or random crops by the seed, half of them mirrored."""
     height, width = images.values.shape[1:3]
     if type(side) is not int or not 0 < side <= min(height, width):
         raise OptionError(f"crop must be from 1 to {min(height, width)}, got {side!r}")

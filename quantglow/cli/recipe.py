@@ -1,4 +1,4 @@
-"""Calibration recipes: TOML files that say how a model is quantized and how exact it must be.
+"""Calibration recipes: TOML files with the quantization of a model and its accuracy gate.
 
 ``calibration/README.md`` explains every entry.
 """
@@ -24,19 +24,19 @@ from quantglow.options import QuantizationConfig
 from quantglow.types import Array
 
 ROOT_MARKS = (".git", "pyproject.toml")
-"""What the folder of a repository contains."""
+"""Names that mark the folder of a repository."""
 
 MAX_NBYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What the int8 model must reach.  None: anything will do.
+    """Limits that the int8 model must keep; None is no limit.
 
-    min_sqnr_db    of every output against float
+    min_sqnr_db    SQNR of every output against float, in dB
     min_accuracy   share of right answers of the first output
-    max_drop       of the accuracy, float minus int8
-    min_agreement  share of answers that are float's
+    max_drop       accuracy of float minus that of int8
+    min_agreement  share of answers equal to float's
     """
 
     min_sqnr_db: float | None = None
@@ -111,7 +111,7 @@ def images_of(data: DataSet, steps: tuple[tuple[str, Any], ...]) -> tuple[Array,
 
 
 def _rows(available: int, data: DataSet) -> Array:
-    """The first ones; for random crops drawn, without repetition as far as they go."""
+    """The first rows; for random crops drawn rows, repeated only if there are too few."""
     count = available if data.count is None else data.count
     if data.crops == "centre":
         return np.arange(min(count, available))

@@ -13,10 +13,10 @@ ROUNDS = 7
 def medians(
     runs: Mapping[str, Callable[[], object]], seconds: float = 1.0, rounds: int = ROUNDS
 ) -> dict[str, float]:
-    """Median time in seconds of one call of each; the callables take turns, round by round.
+    """Median time in seconds of one call of each callable; they take turns, round by round.
 
-    ``seconds`` is about what is spent on each.  Every round is long enough to outlast the clock's
-    grain; the first call of each warms it up and sets how many calls a round has.
+    ``seconds`` is about the time spent on each.  Every round is longer than the clock's resolution;
+    the first call of each callable warms it up and sets its calls in a round.
     """
     counts = {}
     for name, run in runs.items():

@@ -1,2 +1,3 @@
-"""Little memory: the order of execution (``schedule``), results in the place of operands
-(``share``), and an offset in one arena for every temporary (``planner``)."""
+"""Memory of a program: order of execution (``schedule``), results that replace operands
+(``share``), and an offset in one arena for every temporary (``planner``).
+"""

@@ -1,7 +1,7 @@
 """Static memory plan: an offset in one arena for every temporary buffer.
 
-The lower bound of any plan is the largest sum of buffers alive at one time.  Several greedy
-orders are tried (Glow's, and best fit by size); the smallest peak wins.
+The lower bound of any plan is the largest sum of buffers that are alive at one time.  Several
+greedy orders are tried (Glow's, and best fit by size); the smallest peak wins.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quantglow.concise import Concise
 from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and the widest vector."""
+"""Alignment in bytes: a cache line, and the widest vector."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ _ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
 
 
 def _first_fit(intervals: Sequence[Interval]) -> dict[Buffer, int]:
-    """Place each interval in the smallest gap that holds it between the ones it meets."""
+    """Place each interval in the smallest gap that holds it, among those alive with it."""
     offsets: dict[Buffer, int] = {}
     placed: list[Interval] = []
     for interval in intervals:

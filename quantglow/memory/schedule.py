@@ -1,7 +1,7 @@
 """Scheduling: the order of execution with the smallest peak of live activations.
 
 Candidates are depth-first orders that visit operands in different sequence; the one with the
-smallest simulated peak wins (Glow's child-memory order is one of them).
+smallest simulated peak wins.  Glow's child-memory order is one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def schedule(graph: Graph) -> tuple[Node, ...]:
 
 
 def peak_nbytes(graph: Graph, order: Sequence[Node]) -> int:
-    """Largest sum of live activations when nodes run in ``order``."""
+    """Peak of the live activations, in bytes, if nodes run in ``order``."""
     waiting = Counter(graph.use_counts)
     live = peak = 0
     for node in order:
@@ -45,7 +45,7 @@ def _weight(node: Node) -> int:
 
 
 def _subtree_peaks(graph: Graph) -> dict[Node, int]:
-    """For each node the memory its computation needs at most, as if the graph were a tree."""
+    """Peak memory of computing each node, as if the graph were a tree."""
     peaks: dict[Node, int] = {}
     for node in graph.nodes:
         held = need = 0

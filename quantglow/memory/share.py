@@ -21,7 +21,7 @@ from quantglow.instr.program import (
 
 
 def share_in_place(program: Program) -> Program:
-    """Rename result buffers to operand buffers where nobody can tell the difference."""
+    """Rename result buffers to operand buffers if the result of the program stays the same."""
     steps = [s for s in program.instructions if not isinstance(s, Alloc | Dealloc)]
     first_use, last_use = first_uses(steps), last_uses(steps)
     renamed: dict[Buffer, Buffer] = {}
@@ -45,7 +45,7 @@ def share_in_place(program: Program) -> Program:
 
 
 def in_place_candidates(step: Compute) -> list[View]:
-    """Operand views that the result may replace: every reader of that buffer permits it."""
+    """Operand views that the result may replace: all readers of that buffer permit it."""
     positions = in_place_positions(step.op)
     return [
         view

@@ -6,7 +6,6 @@ from tools.prose import ROOT, files, offenders
 
 UNCONVERTED = (
     "quantglow/backends",
-    "quantglow/cli",
     "quantglow/driver",
     "quantglow/frontend",
     "quantglow/graph",
