@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.emission import EmittedCall
-from quantglow.instr.program import Compute, Fill, Instruction
-from quantglow.ops import Conv, MatMul
+from quantglow.instr.program import Compute, Fill
+from quantglow.ops.work import macs_of
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ def described(call: EmittedCall, seconds: float) -> CallTime:
         label=call.kernel.label,
         seconds=seconds,
         work=call.work,
-        macs=_macs(step),
+        macs=macs_of(step.op) if isinstance(step, Compute) else 0,
         nbytes=_nbytes(call),
         is_integer=not (step.ins or step.inouts)[0].type.dtype.is_float,
     )
@@ -84,14 +83,3 @@ def _nbytes(call: EmittedCall) -> int:
     if isinstance(call.step, Fill):
         return sum(box.type.nbytes for box in call.step.boxes())
     return call.nbytes
-
-
-def _macs(step: Instruction) -> int:
-    """Multiply-accumulates of a Conv or MatMul; element-wise work counts as none."""
-    match step:
-        case Compute(op=Conv(w=w)):
-            return step.output.type.size * math.prod(w.type.shape[:3])
-        case Compute(op=MatMul(x=x)):
-            return step.output.type.size * x.type.shape[-1]
-        case _:
-            return 0

@@ -36,16 +36,14 @@ _LOG_ERFC = (0.00030043168, 1.1272514, 0.6378831, 0.10332732, -0.021940414, 0.00
 """-log(1 - erf(x)) for 1 <= x <= 4; error of erf 2e-9."""
 
 
-def sqrt(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def sqrt(b: Builder, lanes: int, x: Value) -> Value:
     """The square root, correctly rounded."""
-    del target
     kind = vector(lanes, "float")
     return b.call(f"llvm.sqrt.{'f32' if lanes == 1 else f'v{lanes}f32'}", kind, (kind, x))
 
 
-def exp(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def exp(b: Builder, lanes: int, x: Value) -> Value:
     """``e ** x``: 2^n (1 + r + r^2 P(r)) with x = n ln 2 + r."""
-    del target
     kind, ints = vector(lanes, "float"), vector(lanes, "i32")
     value, shifted = _exp_mantissa(b, lanes, limited(b, kind, x, -105.0, 90.0))
     exponent = vectors.centre(b, lanes, vectors.bits(b, lanes, shifted), _MAGIC_BITS)
@@ -56,9 +54,8 @@ def exp(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     return b.op("fmul", kind, value, _power_of_two(b, lanes, rest))
 
 
-def exp_negative(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def exp_negative(b: Builder, lanes: int, x: Value) -> Value:
     """``shrinking_power``; where n is -127 its power of two has no bits."""
-    del target
     kind = vector(lanes, "float")
     power, lowest = scaled(b, kind, x, LOG2_E), splat(kind, f32(LEAST_POWER))
     power = b.select(kind, b.compare("ogt", kind, lowest, power), lowest, power)
@@ -82,9 +79,8 @@ def _exp_mantissa(b: Builder, lanes: int, x: Value) -> tuple[Value, Value]:
     return plus(b, kind, b.op("fadd", kind, r, tail), 1.0), shifted
 
 
-def log(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def log(b: Builder, lanes: int, x: Value) -> Value:
     """The natural logarithm: n ln 2 + f - f^2/2 + f^3 P(f) with x = 2^n (1 + f)."""
-    del target
     kind, ints = vector(lanes, "float"), vector(lanes, "i32")
     tiny = b.compare("olt", kind, x, splat(kind, f32(_SMALLEST_NORMAL)))
     normal = b.select(kind, tiny, scaled(b, kind, x, 2.0**23), x)
@@ -115,7 +111,7 @@ def _logarithm_borders(b: Builder, kind: str, x: Value, value: Value) -> Value:
     return b.select(kind, b.compare("ogt", kind, x, zero), finite, outside)
 
 
-def tanh(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def tanh(b: Builder, lanes: int, x: Value) -> Value:
     """x + x^3 P(x^2) near zero, else 1 - 2 / (exp(2|x|) + 1) with the sign of x."""
     kind = vector(lanes, "float")
     magnitude = vectors.absolute(b, lanes, x)
@@ -124,14 +120,14 @@ def tanh(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     small = b.op(
         "fadd", kind, magnitude, b.op("fmul", kind, cube, polynomial(b, kind, square, _TANH))
     )
-    power = exp(b, target, lanes, b.op("fadd", kind, magnitude, magnitude))
+    power = exp(b, lanes, b.op("fadd", kind, magnitude, magnitude))
     share = b.op("fdiv", kind, splat(kind, f32(2.0)), plus(b, kind, power, 1.0))
     large = b.op("fsub", kind, splat(kind, f32(1.0)), share)
     near = b.compare("olt", kind, magnitude, splat(kind, f32(0.625)))
     return vectors.with_sign_of(b, lanes, b.select(kind, near, small, large), x)
 
 
-def erf(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def erf(b: Builder, lanes: int, x: Value) -> Value:
     """x P(x^2) for |x| < 1, else 1 - exp(-Q(|x|)) with the sign of x."""
     kind = vector(lanes, "float")
     magnitude = vectors.absolute(b, lanes, x)
@@ -139,7 +135,7 @@ def erf(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     small = b.op("fmul", kind, magnitude, polynomial(b, kind, square, _ERF))
     inside = limited(b, kind, magnitude, 0.0, 4.0)
     decay = b.emit(f"fneg {kind} {polynomial(b, kind, inside, _LOG_ERFC)}")
-    large = b.op("fsub", kind, splat(kind, f32(1.0)), exp(b, target, lanes, decay))
+    large = b.op("fsub", kind, splat(kind, f32(1.0)), exp(b, lanes, decay))
     near = b.compare("olt", kind, magnitude, splat(kind, f32(1.0)))
     return vectors.with_sign_of(b, lanes, b.select(kind, near, small, large), x)
 
@@ -156,7 +152,7 @@ def power_constant(b: Builder, target: Target, lanes: int, x: Value, exponent: f
     for part in _SIMPLE_EXPONENTS[exponent]:
         factor = x
         for _ in range(part):
-            factor = sqrt(b, target, lanes, factor)
+            factor = sqrt(b, lanes, factor)
         value = b.op("fmul", kind, value, factor) if value else factor
     return value
 

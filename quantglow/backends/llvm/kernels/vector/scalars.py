@@ -26,10 +26,8 @@ _PLAIN = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv",
           "and": "and", "or": "or", "xor": "xor"}  # fmt: skip
 _EXTREMES = {"imax": "smax", "imin": "smin"}
 _PREDICATES = {"eq": "eq", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge"}
-_VECTOR_FUNCTIONS: dict[str, Callable[[Builder, Target, int, Value], Value]] = {
-    "floor": rounding.floor,
-    "ceil": rounding.ceil,
-    "rint": rounding.rint,
+_ROUNDINGS = {"floor": rounding.floor, "ceil": rounding.ceil, "rint": rounding.rint}
+_VECTOR_FUNCTIONS: dict[str, Callable[[Builder, int, Value], Value]] = {
     "exp": mathfun.exp,
     "expneg": mathfun.exp_negative,
     "log": mathfun.log,
@@ -81,8 +79,10 @@ class Scalars:
             return self._compared(_PREDICATES[expr.op], *args)
         if expr.op in _EXTREMES:
             return self._extreme(_EXTREMES[expr.op], *args)
+        if expr.op in _ROUNDINGS:
+            return _ROUNDINGS[expr.op](self.b, self.target, self.lanes, self.value(args[0]))
         if expr.op in _VECTOR_FUNCTIONS:
-            return _VECTOR_FUNCTIONS[expr.op](self.b, self.target, self.lanes, self.value(args[0]))
+            return _VECTOR_FUNCTIONS[expr.op](self.b, self.lanes, self.value(args[0]))
         return _RULES[expr.op](self, *args)
 
     def _leaf(self, expr: Expr) -> Value:
@@ -274,7 +274,7 @@ class Scalars:
         return self.b.select(kind, self.b.compare("eq", kind, self.value(y), zero), zero, value)
 
     def float_remainder(self, x: Expr, y: Expr) -> Value:
-        return trigonometry.remainder(self.b, self.target, self.lanes, self.value(x), self.value(y))
+        return trigonometry.remainder(self.b, self.lanes, self.value(x), self.value(y))
 
 
 def _is_integer(constant: Expr) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
-from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.mathfun import (
     limited,
     literal,
@@ -25,15 +24,13 @@ _COSINE = [(-1) ** i / math.factorial(2 * i) for i in range(8)]
 _ATAN = [(-1) ** i / (2 * i + 1) for i in range(12)]
 
 
-def sin(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def sin(b: Builder, lanes: int, x: Value) -> Value:
     """The sine, to 1e-7 for |x| < 10^9."""
-    del target
     return _wave(b, lanes, x, 0)
 
 
-def cos(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def cos(b: Builder, lanes: int, x: Value) -> Value:
     """The cosine, to 1e-7 for |x| < 10^9."""
-    del target
     return _wave(b, lanes, x, 1)
 
 
@@ -60,9 +57,8 @@ def _bit(b: Builder, ints: str, value: Value, mask: int) -> Value:
     return b.compare("ne", ints, b.op("and", ints, value, splat(ints, str(mask))), splat(ints, "0"))
 
 
-def atan(b: Builder, target: Target, lanes: int, x: Value) -> Value:
+def atan(b: Builder, lanes: int, x: Value) -> Value:
     """pi/2 - atan(1/x) above 1, pi/4 + atan((x - 1) / (x + 1)) above tan(pi/8), else a series."""
-    del target
     kind = vector(lanes, "double")
     wide = _widened(b, lanes, x)
     size = _magnitude(b, lanes, wide)
@@ -78,9 +74,8 @@ def atan(b: Builder, target: Target, lanes: int, x: Value) -> Value:
     return _narrowed(b, lanes, _signed(b, lanes, b.select(kind, large, rest, value), wide))
 
 
-def remainder(b: Builder, target: Target, lanes: int, x: Value, y: Value) -> Value:
+def remainder(b: Builder, lanes: int, x: Value, y: Value) -> Value:
     """``fmod``, as ``functions._float_remainder`` computes it, step by step."""
-    del target
     kind = vector(lanes, "double")
     wide = _widened(b, lanes, x)
     size, divisor = _magnitude(b, lanes, wide), _magnitude(b, lanes, _widened(b, lanes, y))
