@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -122,3 +124,25 @@ def test_workers_that_the_system_does_not_start_are_a_typed_error(
     with pytest.raises(BackendError, match=r"starts 2 of 4 worker threads.*num_threads=3"):
         ThreadPool(target, 5)
     assert not any(thread.is_alive() for thread in started)
+
+
+LEAVING = """
+import atexit, threading
+
+def workers():
+    return [t.name for t in threading.enumerate() if t.name.startswith("quantglow")]
+
+atexit.register(lambda: print(len(workers()), "at the end"))
+import numpy as np
+from quantglow.backends.llvm.runtime.threads import run_table
+from quantglow.backends.llvm.targets import resolve
+run_table(resolve("LEVEL"), 3, np.zeros((0, 4), np.uint64))
+print(len(workers()), "at work")
+"""
+
+
+@pytest.mark.parametrize("level", ["native", "portable"])
+def test_workers_end_before_the_interpreter_frees_what_they_look_at(level: str) -> None:
+    command = [sys.executable, "-c", LEAVING.replace("LEVEL", level)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == ["2 at work", "0 at the end"]

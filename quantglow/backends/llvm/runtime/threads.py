@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 
@@ -101,4 +102,11 @@ def _forget_pools() -> None:
     _pools.clear()
 
 
+def _close_pools() -> None:
+    """Let all workers end before the interpreter frees the memory that they look at."""
+    for pool in list(_pools.values()):
+        pool.close()
+
+
 os.register_at_fork(after_in_child=_forget_pools)
+atexit.register(_close_pools)
