@@ -12,6 +12,8 @@ import quantglow
 PACKAGE = Path(quantglow.__file__).parent
 GUIDED = (
     "backends/llvm",
+    "backends/llvm/isa",
+    "backends/llvm/isa/x86",
     "backends/llvm/jit",
     "backends/llvm/kernels/contraction",
     "backends/llvm/kernels/conv",

@@ -262,7 +262,7 @@ class Builder:
         return loop.carried
 
     def _set_phis(self, loop: Loop, following: Value, values: Sequence[Value]) -> None:
-        """What a loop carries: from before it, and from the end of its body."""
+        """Phis of the values that a loop carries: from before it, and from the end of its body."""
         phis = [f"  {loop.index} = phi i64 [ 0, %{loop.entry} ], [ {following}, %{self.block} ]"]
         for name, kind, init, value in zip(
             loop.carried, loop.kinds, loop.init, values, strict=True

@@ -31,7 +31,7 @@ from quantglow.ops.indexing import Gather, Scatter
 from quantglow.types import Array
 
 Own = Callable[[Array], Array]
-"""Where a constant is kept: returns the bytes that the emitted program refers to."""
+"""Keeps a constant: returns the bytes that the emitted program refers to."""
 
 
 class Place(Enum):

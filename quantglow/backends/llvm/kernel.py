@@ -1,4 +1,4 @@
-"""What an emit rule returns: a kernel, its pointers and its work items.
+"""Kernel calls, the results of emit rules: a kernel, its pointers and its work items.
 
 A kernel is a pure function of its IR text: ``void kernel(ptr args, i64 begin, i64 end)`` loads
 its pointers from ``args`` and computes work items ``begin`` to ``end``.  Shapes and strides are
@@ -23,7 +23,7 @@ from quantglow.types import Array
 class KernelCall(Concise):
     """One kernel on its operands.
 
-    ``code``: the IR text, or what makes it, once, if somebody asks.
+    ``code``: the IR text, or a function that makes it, called once and only on demand.
     ``pointers``: views of buffers, or constant arrays (packed weights) the backend owns.
     ``items``: independent pieces of work, split among threads in contiguous ranges.
     ``work``: rough operation count; small calls run on one thread.

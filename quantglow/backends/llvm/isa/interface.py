@@ -194,8 +194,8 @@ class InstructionSet(ABC):
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         """float32 rounded half to even, as int32, for any power of two of ``lanes``.
 
-        NaN and what lies below the range of int32 give its minimum.  What lies above gives the
-        minimum or a number of at least 2**30, so callers limit it before.
+        NaN and values below the range of int32 give its minimum.  Values above the range give the
+        minimum or a number of at least 2**30, so callers limit them before.
         """
 
     def nearest_within(self, b: Builder, values: Value, bound: Value) -> Value | None:

@@ -7,8 +7,8 @@ and object, then the object.  It is written aside and renamed: readers see all o
 
 Other entries are named by a kernel call, see ``identity``, and hold the symbol of its kernel.
 
-The cache only saves time.  What cannot be read is compiled again; what cannot be written is not
-kept, and the debug log says so.  A hash tells damage, not intent, and entries are run: see
+The cache only saves time.  Unreadable entries are compiled again; entries that cannot be written
+are not kept, and the debug log says so.  A hash tells damage, not intent, and entries are run: see
 ``private_folder`` for whose files are used.
 """
 
@@ -28,9 +28,9 @@ SUFFIX = ".o"
 MARKER = ".looked"
 """The file whose date is that of the last look at the size."""
 MOST_NBYTES = 512 * 2**20
-"""All entries together."""
+"""Maximum size of all entries together, in bytes."""
 KEPT_SHARE = 0.75
-"""Of ``MOST_NBYTES`` after a pruning, so that the next one is far away."""
+"""Share of ``MOST_NBYTES`` left by a pruning, so that the next one is far away."""
 PRUNE_EVERY_NBYTES = 32 * 2**20
 """Bytes a process writes between two looks at the size of the cache."""
 PRUNE_EVERY_SECONDS = 24 * 3600.0
@@ -143,7 +143,7 @@ def user_cache() -> ObjectCache:
 
 
 def cache_folder(kind: str) -> Path | None:
-    """Where entries of a kind are kept; None if nothing is to be kept."""
+    """The folder of entries of a kind; None if nothing is to be kept."""
     root = os.environ.get(ENVIRONMENT)
     if root == "":
         return None

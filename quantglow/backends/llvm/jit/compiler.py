@@ -35,7 +35,7 @@ def detect_host() -> Host:
 
 
 def machine(target: Target) -> llvm.TargetMachine:
-    """What generates the code of a target."""
+    """LLVM's code generator of a target."""
     initialize()
     made: llvm.TargetMachine = llvm.Target.from_triple(target.triple).create_target_machine(
         cpu=target.cpu, features=target.features, **SETTINGS
@@ -73,7 +73,7 @@ def compiled(target: Target, text: str) -> bytes:
 
 
 def object_of(generator: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:
-    """What ``generator.emit_object(module)`` gives, with other threads at work meanwhile."""
+    """``generator.emit_object(module)``, with other threads at work meanwhile."""
     emit = unlocked_emit()
     if emit is None:
         return bytes(generator.emit_object(module))

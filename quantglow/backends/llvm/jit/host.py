@@ -1,7 +1,7 @@
-"""What processor this is.
+"""Detection of this processor.
 
-LLVM finds it out; ``$QUANTGLOW_CACHE_DIR/hosts`` remembers it for what Linux says of the processor,
-so that a process whose kernels are all in the cache does without LLVM.
+LLVM detects it; ``$QUANTGLOW_CACHE_DIR/hosts`` remembers the answer for Linux's description of the
+processor, so that a process whose kernels are all in the cache does without LLVM.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from quantglow.backends.llvm.jit.private_folder import PrivateFolder
 SUFFIX = ".json"
 CPUINFO = Path("/proc/cpuinfo")
 _CHANGING = ("processor", "cpu MHz", "core id", "apicid", "initial apicid", "bogomips")
-"""What differs between the cores of a processor, or from second to second."""
+"""Lines that differ between the cores of a processor, or from second to second."""
+_FEATURES = ("flags", "Features", "isa")
+"""The line of features on x86, Arm and RISC-V."""
 
 
 @cache
@@ -44,7 +46,7 @@ def identity() -> str | None:
     except OSError:
         return None
     lines = [line for line in first.splitlines() if line.split("\t")[0] not in _CHANGING]
-    if not any(line.startswith("flags") for line in lines):
+    if not any(line.startswith(_FEATURES) for line in lines):
         return None
     text = "\n".join([llvmlite.__version__, *lines])
     return hashlib.sha256(text.encode()).hexdigest()[:32]

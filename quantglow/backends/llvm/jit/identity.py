@@ -56,8 +56,8 @@ def add(digest: hashlib._Hash, part: str | bytes) -> None:
 def step_parts(
     step: Instruction, facts: str | None, digests: dict[int, bytes]
 ) -> Iterator[str | bytes]:
-    """What rules of code generation may look at, given the ``facts`` of the call; ``digests`` are
-    of the arrays met so far.
+    """Everything that code generation may read, given the ``facts`` of the call; ``digests`` has
+    those of the arrays met so far.
     """
     yield type(step).__name__
     yield repr(facts)
@@ -106,7 +106,7 @@ def array_digest(array: Array, digests: dict[int, bytes]) -> bytes:
 
 @cache
 def source_digest() -> bytes | None:
-    """Of the source of this package; None where it is not a folder of files."""
+    """Digest of the source of this package; None if it is not a folder of files."""
     folder = Path(quantglow.__file__).parent
     found = hashlib.sha256()
     files = sorted(folder.rglob("*.py"))

@@ -119,7 +119,7 @@ class KernelLibrary:
         return code
 
     def _cached(self, name: str) -> bytes | None:
-        """What the cache has; nothing where the code of all kernels is to be seen."""
+        """The cached content; None if the code of all kernels is to be shown."""
         return None if debug.shows_kernels() else self.cache.get(name)
 
     def compile(self, text: str) -> bytes:
@@ -141,7 +141,7 @@ class KernelLibrary:
 
 
 def processors() -> int:
-    """How many threads this process may keep busy."""
+    """Number of threads this process may keep busy."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

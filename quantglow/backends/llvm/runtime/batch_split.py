@@ -28,10 +28,10 @@ from quantglow.lazy import cached_property
 from quantglow.types import Array, TensorType
 
 _WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}
-"""What ``run_pieces`` is given, in words.  ``slots``: for each the addresses of its table and of
-the pointers that its calls take; ``calls``: rows of a table; ``moving``: a row for each pointer to
-an input or output: its position, its address in piece 0, bytes to the next piece; ``count``: these
-rows; ``busy``: a bit for each slot in use, on a line of its own."""
+"""Layout of the argument of ``run_pieces``, in words.  ``slots``: the addresses of each slot's
+table and of the pointers that its calls take; ``calls``: rows of a table; ``moving``: a row for
+each pointer to an input or output: its position, its address in piece 0, bytes to the next piece;
+``count``: these rows; ``busy``: a bit for each slot in use, on a line of its own."""
 
 _IR = f"""
 {RUN_ALONE}
@@ -106,7 +106,7 @@ def _run_pieces(target: Target) -> int:
 
 @dataclass
 class _Batch:
-    """What one running batch owns: slots, and what ``run_pieces`` reads of them."""
+    """Memory of one running batch: its slots, and the argument of ``run_pieces``."""
 
     contexts: Sequence[Context]
     slots: Array
@@ -156,11 +156,11 @@ class BatchedExecutable(Concise):
 
     @cached_property
     def crew(self) -> int:
-        """How many threads take part."""
+        """Number of threads that take part."""
         return crew_for(self.pieces * self.piece.program.work, self.piece.threads)
 
     def first_of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """What the first piece takes."""
+        """The inputs of the first piece."""
         return {name: array[: len(array) // self.pieces] for name, array in feeds.items()}
 
     def _addresses(self, ends: Sequence[Array]) -> list[tuple[int, int, int]]:
@@ -179,7 +179,7 @@ class BatchedExecutable(Concise):
             return self._new()
 
     def _new(self) -> _Batch:
-        """As many slots as threads can be at work at one time."""
+        """A batch with a slot for each thread that can be at work at one time."""
         machine = self.piece
         busiest = min(self.crew, self.pieces, MOST_THREADS)
         contexts = [machine.new_context() for _ in range(busiest)]

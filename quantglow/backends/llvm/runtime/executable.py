@@ -39,17 +39,18 @@ from quantglow.ops.indexing import out_of_range
 from quantglow.types import Array
 
 CHUNKS_PER_THREAD = 2
-"""More chunks even out what tiles and other programs disturb; each costs a claim."""
+"""Chunks of a call for each thread: more even out disturbances by other programs, but each costs a
+claim."""
 SERIAL_WORK = 20_000.0
-"""Calls with less work than this run on one thread: a split would cost more than it gains."""
+"""Work of a call below which it runs on one thread: a split would cost more than it gains."""
 SERIAL_PROGRAM = 8e6
-"""So do programs with less work in all, of some 30 microseconds: a second thread wins them little
-where it waits for them, and to wake it takes longer than they do."""
+"""Work of a program (some 30 microseconds) below which it runs on one thread: a second thread that
+waits saves little, and waking it takes longer than the program."""
 
 
 @dataclass(repr=False)
 class Context(Concise):
-    """What one running inference owns: an arena and a table that points into it; ``outside`` has
+    """Memory of one running inference: an arena and a table that points into it; ``outside`` has
     an int64 for each call that is ``checked``, 0 where all its indices were in range."""
 
     arena: Array
@@ -146,7 +147,7 @@ class LlvmExecutable(Concise):
 
     @cached_property
     def crew(self) -> int:
-        """How many threads take part in a run, the caller's included."""
+        """Number of threads that take part in a run, the caller's included."""
         return crew_for(self.program.work, self.threads)
 
     @cached_property
@@ -201,7 +202,7 @@ def chunks_of(call: KernelCall, threads: int) -> int:
 
 
 def crew_for(work: float, threads: int) -> int:
-    """How many of the threads are worth their waking."""
+    """Number of threads that are worth their waking."""
     return 1 if work < SERIAL_PROGRAM else threads
 
 

@@ -1,5 +1,7 @@
-"""Memory in large pages: where the processor looks up addresses in tables of tables, as in virtual
-machines, small pages cost some hundredths of an inference.
+"""Memory in large pages.
+
+Virtual machines look up addresses in tables of tables, so small pages cost some hundredths of an
+inference there.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ from quantglow.memory.planner import ALIGNMENT
 from quantglow.types import Array
 
 PAGE_NBYTES = 2 * 2**20
-"""A large page of x86."""
+"""Bytes of a large page on systems whose small pages have 4 KB."""
 CHUNK_NBYTES = 4 * PAGE_NBYTES
-"""Is mapped at once for what is smaller than a page; what nobody writes to takes no memory."""
+"""Bytes mapped at once for requests smaller than a page; pages that nobody writes to take no
+memory."""
 FIRST_NBYTES = PAGE_NBYTES // 2
-"""Who needs no more gets it in small pages."""
+"""Bytes that every program gets in small pages first."""
 
 _allocating = threading.RLock()
 """Held while a program's rest changes, and while this process forks, so that a child finds it free:

@@ -1,4 +1,4 @@
-"""What this processor can do at most: products and bytes a second, measured with generated code.
+"""Peak rates of this processor: products and bytes a second, measured with generated code.
 
 The product kernels keep everything in registers; the reading kernel only loads and adds.
 """
@@ -23,14 +23,14 @@ from quantglow.types import Array, DType
 ROUNDS = 4096
 """Rounds of one work item of a product kernel."""
 BLOCK_NBYTES = 64 * 1024
-"""What one work item of the reading kernel reads."""
+"""Bytes that one work item of the reading kernel reads."""
 CACHED_NBYTES = 256 * 1024
-"""Fits a second-level cache."""
+"""Size of memory that fits a second-level cache, in bytes."""
 MEMORY_NBYTES = 256 * 2**20
-"""More than any cache holds."""
+"""Size of memory that no cache holds, in bytes."""
 UNROLL = 8
 SECONDS = 0.02
-"""Of one measurement."""
+"""Minimum duration of one measurement."""
 REPEATS = 12
 """Measurements; the best counts, since others can only have been disturbed."""
 

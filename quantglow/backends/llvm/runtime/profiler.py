@@ -1,4 +1,4 @@
-"""Where the time goes: every kernel call timed alone, beside what bounds it."""
+"""Profiler: every kernel call timed alone, beside the limits that bound it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def median_call_times(
     run: Callable[[int, int], None],
     repeats: int,
 ) -> list[CallTime]:
-    """``run(begin, end)`` runs these rows of the table; each row is run alone, all in turn.
+    """Median seconds of each call; ``run(begin, end)`` runs rows of the table, each alone, in turn.
 
-    What it costs to enter is measured before each row: behind a large kernel the way in has left
-    the caches, so it is gone twice before the row is timed.
+    The cost of entering is measured before each row: after a large kernel the code of entering has
+    left the caches, so it runs twice before the row is timed.
     """
     seconds, entering = np.empty((2, repeats, len(calls)))
     run(0, len(calls))

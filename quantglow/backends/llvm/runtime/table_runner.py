@@ -34,12 +34,13 @@ POOL = {"epoch": 0, "stop": 64, "table": 128, "count": 136, "claims": 144, "slee
 """Byte offsets in the shared state; what different threads write lies on different lines.  From
 ``processors`` on, each worker writes on which one it runs, once for each inference."""
 CLAIM_WORDS = 4
-"""Of each entry: epoch and claimed chunks; chunks done; chunks; 0."""
+"""Words of each entry: epoch and claimed chunks; chunks done; chunks; 0."""
 
 SPIN_SECONDS = 1e-4
 """Time that a worker spins for the next inference before it sleeps."""
 YIELD_AFTER = 4_000
-"""Pauses between entries before the time slice is given away (threads may outnumber cores)."""
+"""Number of pauses between entries before the time slice is given away: threads may outnumber
+cores."""
 
 _DECLARATIONS = """
 <declarations>declare i32 @sched_yield()
@@ -55,7 +56,7 @@ _CALL_OF_ENTRY = """
   %np = getelementptr i8, ptr %e, i64 16
   %items = load i64, ptr %np
 """
-"""What entry ``%i`` of ``%table`` calls: ``%fn``, with ``%args``, for ``%items``."""
+"""Loads entry ``%i`` of ``%table``: the kernel ``%fn``, its ``%args`` and ``%items``."""
 
 _RUN_ALONE = f"""
 define void @run_alone(ptr %table, i64 %count) nounwind {{

@@ -1,4 +1,4 @@
-"""Where worker threads run: on other processors than the thread that they help.
+"""Placement of worker threads on other processors than the thread that they help.
 
 A worker that waits on the caller's own processor helps nobody until the system moves it.  Most
 systems soon do; some, virtual machines among them, wake a thread again and again where it slept,
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from quantglow.types import Array
 
 PATIENCE = 16
-"""So many calls in a row the system may leave a worker on the caller's processor."""
+"""Number of calls in a row for which a worker may stay on the caller's processor."""
 
 
 def _find_processor() -> Callable[[], int] | None:

@@ -26,7 +26,7 @@ STORED = (DType.U8, DType.I8, DType.I16)
 
 @dataclass(frozen=True)
 class Epilogue:
-    """How the sums of one convolution are finished on one target."""
+    """The end of one convolution on one target: sums to results."""
 
     op: Conv
     target: Target

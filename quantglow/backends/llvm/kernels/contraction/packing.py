@@ -20,7 +20,7 @@ from quantglow.types import Array
 
 @dataclass(frozen=True)
 class Panels:
-    """How the channels of one group are cut: ``full`` panels of ``vectors``, then a tail."""
+    """Panels of the channels of one group: ``full`` panels of ``vectors``, then a tail."""
 
     channels: int
     lanes: int

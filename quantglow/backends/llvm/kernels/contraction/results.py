@@ -18,7 +18,7 @@ from quantglow.types import DType
 
 @dataclass(frozen=True)
 class Results:
-    """How float32 sums of one convolution become its results on one target."""
+    """The results of one convolution on one target, from float32 sums."""
 
     op: Conv
     target: Target

@@ -1,10 +1,10 @@
-"""Which register tile a convolution uses: rows x columns of pixels, by vectors of channels.
+"""Choice of the register tile of a convolution: rows x columns of pixels, by vectors of channels.
 
-The model counts cycles of the inner loop: dot products, two loads in a cycle, and what one sum
-waits for the next; then the end of a tile, of which the next tile hides a part: so short sums are
-better in small tiles.  What differs between processors is in ``Core``, fitted to many tiles of all
-convolutions of three networks: what it chooses takes 1 % longer than the best choice on Zen 5, and
-2 % on Ice Lake, where the constants of Zen 5 would lose 7 %.  It is a pure function of shapes and
+The model counts cycles of the inner loop: dot products, two loads in a cycle, and the latency from
+one sum to the next; then the end of a tile, part of which the next tile hides, so short sums are
+better in small tiles.  ``Core`` has the constants of processors, fitted to many tiles of all
+convolutions of three networks: its choice takes 1 % longer than the best one on Zen 5, and 2 % on
+Ice Lake, where the constants of Zen 5 would lose 7 %.  It is a pure function of shapes and
 ``StepCost``.
 """
 
@@ -18,7 +18,7 @@ from quantglow.backends.llvm.isa.costs import StepCost
 FAR = 8192
 """Vectors of weights (half a megabyte of the widest) that do not stay near beside images."""
 TAIL = 4.0
-"""Cycles lost by a tile of another size than most, for its jumps are foreseen less often."""
+"""Cycles lost by a tile of another size than most: its branches are predicted less often."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,7 @@ def cycles(pixels: int, vectors: int, steps: int, cost: StepCost, weights: float
 
 
 def groups(vectors: int, most: int = 4) -> list[int]:
-    """How many vectors of results are stored together: fours, then twos, then ones; ``most`` at
-    most."""
+    """Numbers of vectors stored together: fours, then twos, then ones; at most ``most``."""
     found: list[int] = []
     for size in (4, 2, 1):
         if size <= most:

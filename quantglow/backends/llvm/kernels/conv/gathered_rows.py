@@ -21,9 +21,9 @@ from quantglow.lazy import cached_property
 from quantglow.types import Array, DType
 
 MOST_ROWS = 8
-"""Rows of a window: their steps are unrolled."""
+"""Maximum number of rows of a window: their steps are unrolled."""
 LEAST_NBYTES = 16
-"""Of a row, read at once."""
+"""Minimum number of bytes of a row read at once."""
 
 
 @dataclass
@@ -47,12 +47,12 @@ class GatheredConvKernel(ConvKernel):
 
     @property
     def full_steps(self) -> int:
-        """Of each row."""
+        """Number of whole steps of a row."""
         return self.geometry.runs.nbytes // STEP_NBYTES
 
     @property
     def gathered_steps(self) -> int:
-        """Of the window."""
+        """Number of gathered steps of the window."""
         return -(-self.geometry.runs.inner // STEP_NBYTES)
 
     @property
@@ -129,8 +129,8 @@ class GatheredConvKernel(ConvKernel):
         return self.b.shuffle(kind, loaded, "poison", [min(i, width) for i in range(whole)])
 
     def _last_bytes(self, rows: list[Value], pixels: int) -> Value:
-        """In each lane of four bytes, a pixel's last byte of each row; what stands for rows that
-        are not there is arbitrary."""
+        """In each lane of four bytes, a pixel's last byte of each row; bytes of rows that are not
+        there are arbitrary."""
         b, count, kind = self.b, self.target.vector_nbytes, self.dot.bytes_kind
         places = [
             lane * self.pixel_pitch if lane < pixels else 0

@@ -196,8 +196,8 @@ class ConvKernel(ConvLoops):
         self.prefetch(self.b.at(w, ahead), vectors * self.dot.weight_nbytes)
 
     def share_of_next_panel(self, w: Value) -> Value:
-        """Where the part of the next panel begins that this tile asks for; tiles beyond the shares
-        ask for the last one again."""
+        """The address of the share of the next panel that this tile prefetches; tiles beyond the
+        shares prefetch the last one again."""
         b, runs = self.b, self.geometry.runs
         turn = b.call("llvm.umin.i64", "i64", ("i64", self.turn), ("i64", str(self.shares - 1)))
         return self.after_runs(b.at(w, self.panel_nbytes), turn, runs.outer * runs.inner)

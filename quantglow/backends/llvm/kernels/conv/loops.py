@@ -1,7 +1,7 @@
 """Convolution as loops over tiles of output pixels and panels of output channels.
 
-What is the same for all forms: the loops that find a tile's place, in the order of ``ConvPlan``.
-``body`` computes one tile.
+All forms share these loops, which find a tile's place in the order of ``ConvPlan``; ``body``
+computes one tile.
 """
 
 from __future__ import annotations
@@ -201,8 +201,8 @@ class Channels:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a tile works: pointers to its input, output, weights and residual, and the position
-    of its first channel among the packed constants."""
+    """The place of a tile: pointers to its input, output, weights and residual, and the position of
+    its first channel among the packed constants."""
 
     x: Value
     y: Value

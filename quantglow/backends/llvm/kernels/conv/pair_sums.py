@@ -28,7 +28,7 @@ from quantglow.types import Array, DType
 RECORD_ALIGNMENT = 64
 INT_NBYTES = 4
 OFFSETS_POSITION = 3
-"""Where the offsets of steps begin in a record."""
+"""Position of the offsets of steps in a record."""
 FEWEST_STEPS = 24
 LEAST_SHARE = 0.15
 """With fewer steps, or fewer that fit, two loops of single steps cost more than they save."""

@@ -1,7 +1,7 @@
-"""What a convolution kernel works through: tiles of output pixels, panels of output channels.
+"""The plan of a convolution kernel: tiles of output pixels, panels of output channels.
 
-No IR here: how large tiles and panels are, which of the two loops is the outer one, in how many
-items they are shared among threads, and the constants packed by panels.
+It has no IR: the sizes of tiles and panels, the order of the two loops, the number of items that
+threads share, and the constants packed by panels.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from quantglow.ops import Conv
 from quantglow.types import Array
 
 FEWEST_PANELS = 6
-"""With fewer panels threads could not share them evenly."""
+"""Minimum number of panels that threads can share evenly."""
 MANY_ROUNDS = 64
-"""So many rounds of the outer loop are shared evenly as they are; of fewer each is cut in two."""
+"""Rounds of the outer loop that threads share evenly as they are; fewer rounds are cut in two."""
 
 
 @dataclass
@@ -115,12 +115,12 @@ class ConvPlan:
 
     @property
     def pixel_tiles(self) -> int:
-        """Of all images."""
+        """Number of tiles of all images."""
         return self.geometry.y.count * self.row_tiles * self.column_tiles
 
     @property
     def all_panels(self) -> int:
-        """Of all groups."""
+        """Number of panels of all groups."""
         return self.conv.group * self.panels.count
 
     @property
@@ -130,8 +130,8 @@ class ConvPlan:
 
     @property
     def panels_outer(self) -> bool:
-        """Whether panels are the outer loop (and what threads share): where weights outweigh the
-        image, they are better read once."""
+        """Whether panels are the outer loop (and shared by threads): weights larger than the image
+        are better read once."""
         if self.pixel_tiles < 4:
             return self.all_panels > 1
         pixels = self.geometry.x.count * self.geometry.x.height * self.geometry.x.width
@@ -146,7 +146,7 @@ class ConvPlan:
 
     @property
     def parts(self) -> int:
-        """In how many items the inner loop is cut, so that threads can share few rounds evenly."""
+        """Number of items of the inner loop, so that threads can share few rounds evenly."""
         outer, inner = self.rounds
         return 2 if outer < MANY_ROUNDS and inner > 1 else 1
 

@@ -1,7 +1,7 @@
 """Convolution to a few channels more than whole vectors: 24 are one and a half.
 
-Where at most half of the last vector is used, two neighbouring pixels share one: its lower half
-belongs to the left pixel, its upper half to the right one.  Weights lie twice in such a vector.
+Two neighbouring pixels share their last vector if at most half of it is used: the lower half
+belongs to the left pixel, the upper half to the right one.  Weights lie twice in such a vector.
 """
 
 from __future__ import annotations

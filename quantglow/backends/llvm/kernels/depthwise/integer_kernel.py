@@ -1,10 +1,10 @@
 """Depthwise convolution of integers.
 
-Four *rows* of a uint8 input are interleaved byte by byte, so that one dot-product
-lane multiplies four rows of one channel; of an int16 input two rows, word by word.  An interleaved
+Four *rows* of an input of bytes are interleaved byte by byte, so that one dot-product lane
+multiplies four rows of one channel; two rows of an int16 input, word by word.  An interleaved
 column serves every tap of that column for several output rows at once, and neighbouring output
-columns share it.  Where a chunk of channels is narrower than a vector, several output columns lie
-side by side.
+columns share it.  Several output columns lie side by side if a chunk of channels is narrower than a
+vector.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from quantglow.ops import Conv
 from quantglow.types import Array, DType
 
 MANY_GROUPS = 24
-"""So many groups of rows are shared evenly as they are; of fewer the channels are cut in two."""
+"""Groups of rows that threads share evenly as they are; for fewer the channels are cut in two."""
 
 Columns = dict[int, list[Value]]
 """Interleaved columns by their distance from the block's first column, in column taps."""

@@ -1,4 +1,4 @@
-"""How an integer depthwise convolution is cut: rows into stacks, channels into chunks, columns into
+"""The plan of an integer depthwise convolution: rows in stacks, channels in chunks, columns in
 blocks.  Pure functions of shapes."""
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def cut_channels(channels: int, whole: int, narrowest: int) -> list[Chunk]:
 
 @dataclass(frozen=True)
 class ColumnTaps:
-    """Where the taps of an output column lie, and how far the next output column's are."""
+    """Places of the taps of an output column, and the distance to those of the next one."""
 
     taps: tuple[int, ...]
     step: int
@@ -97,16 +97,16 @@ class ColumnTaps:
         return {tap + column * self.step for tap in self.taps for column in range(columns)}
 
     def kept(self, columns: int) -> list[int]:
-        """Those that the next block of so many output columns reads again."""
+        """Input columns that the next block of so many output columns reads again."""
         read = self.read(columns)
         return sorted(c for c in read if c - columns * self.step in read)
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """How many neighbouring (groups of side-by-side) columns share a pass over the weights, which
-    vectors of channels (of the ``vectors`` of a run) a pass computes, and whether interleaved
-    columns stay in registers for the next block."""
+    """A block of an output row: the neighbouring (groups of side-by-side) ``columns`` that share a
+    pass over the weights, the vectors of channels (of the ``vectors`` of a run) of each pass, and
+    whether interleaved columns stay in registers for the next block."""
 
     columns: int
     vectors: int

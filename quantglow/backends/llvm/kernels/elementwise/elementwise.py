@@ -230,7 +230,7 @@ class _Body:
             self.b.store(kind, mixed, self.b.at(pointers[0], at))
 
     def _mixed_place(self, index: int, pixel: int, channel: int, added: int) -> int:
-        """Where byte ``index`` of a result lies, when the channel ``added`` joins those before."""
+        """The place of byte ``index`` of a result, when ``added`` joins the channels before it."""
         place = vectors.packed_place(self.target.isa, pixel)
         if channel == added:
             return self.target.vector_nbytes + place

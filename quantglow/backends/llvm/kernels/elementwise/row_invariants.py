@@ -13,11 +13,11 @@ from quantglow.ops.functions import kind_of
 from quantglow.types import DType
 
 ENOUGH_ROWS = 8
-"""In fewer rows it does not pay to keep anything."""
+"""Minimum number of rows for which it pays to keep parts."""
 KEPT_NBYTES = 16 * 1024
-"""What is kept lies on the stack, and is to stay in the first-level cache."""
+"""Maximum size of kept rows, in bytes: they lie on the stack, and stay in the first-level cache."""
 ITEM_NBYTES = 4
-"""Of a float32 or int32."""
+"""Bytes of a float32 or int32."""
 _DTYPES = {"f": DType.F32, "i": DType.I32}
 
 
@@ -35,7 +35,7 @@ class RowParts:
 
     @property
     def row_nbytes(self) -> int:
-        """Of one part in a row of the original."""
+        """Bytes of one part in a row of the original."""
         return self.axes[-1].size // self.repeats * ITEM_NBYTES
 
 
@@ -94,7 +94,7 @@ def _replaced(expr: Expr, found: dict[Expr, Expr]) -> Expr:
 
 
 def _repeats(axes: Sequence[Axis], same: set[int], parts: int, step: int) -> int:
-    """How many rows to join: as few as leave the fewest elements beside groups of ``step``."""
+    """Number of rows to join: as few as leave the fewest elements beside groups of ``step``."""
     rows, row = axes[-2:]
     moving = [i for i in range(len(row.strides)) if i - 1 not in same]
     if any(rows.strides[i] != row.size * row.strides[i] for i in moving):

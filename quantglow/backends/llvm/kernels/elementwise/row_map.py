@@ -33,7 +33,7 @@ from quantglow.types import DType
 SHORT = 2 * PARTIAL_SUMS
 """Elements of a row whose values stay in registers from pass to pass."""
 KEPT_NBYTES = 128 * 1024
-"""What is kept of a row lies on the stack: not more than this."""
+"""Maximum size of the kept values of a row, in bytes: they lie on the stack."""
 
 
 @emits(RowMap)
@@ -63,7 +63,7 @@ class _Kernel:
 
     @property
     def strides(self) -> tuple[int, ...]:
-        """Of the operands."""
+        """Strides of the operands."""
         return self.axis.strides[1:]
 
     @property
@@ -211,7 +211,7 @@ class _Row:
         return values
 
     def at(self, pointer: Value, index: Value | int, piece: Piece, stride: int) -> Value:
-        """Where a piece begins."""
+        """The index of the first element of a piece."""
         if isinstance(index, int):
             return self.b.at(pointer, (index + piece.start) * stride)
         moved = self.b.at(pointer, self.b.mul(index, stride)) if stride else pointer
@@ -288,7 +288,7 @@ class _Row:
 
 
 def _combination(b: Builder, name: str) -> Combination:
-    """Of a row function; a NaN among numbers may be lost in a maximum."""
+    """The combination of a row function; a NaN among numbers may be lost in a maximum."""
     neutral = f32(0.0 if name == "rowsum" else -math.inf)
 
     def combine(lanes: int, x: Value, y: Value) -> Value:

@@ -53,7 +53,7 @@ class RowValues(Scalars):
 
 @dataclass
 class Invariants:
-    """What is the same in all of a row, computed once: sums, maxima and what is made of them."""
+    """Values that are the same in all of a row, computed once: sums, maxima, functions of them."""
 
     row: RowValues
     strides: Sequence[int]

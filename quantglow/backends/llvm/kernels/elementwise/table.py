@@ -87,7 +87,7 @@ class _Lookup:
 
 @dataclass
 class _VectorLookup(_Lookup):
-    """Whole vectors of bytes; ``look_up`` says how."""
+    """Whole vectors of bytes, by ``look_up``."""
 
     unroll: int = 2
     values: Array = field(default_factory=lambda: np.zeros(256, np.uint8))
@@ -113,7 +113,7 @@ class _VectorLookup(_Lookup):
                 self.one_by_one(b, pointers, piece, self._plain(b, entries))
 
     def _plain(self, b: Builder, entries: Value) -> Value:
-        """Where the entries lie one by one."""
+        """The address of the plain table."""
         return entries
 
     def look_up(self, b: Builder, codes: Value) -> Value:

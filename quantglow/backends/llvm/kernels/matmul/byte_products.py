@@ -73,7 +73,7 @@ class ByteProduct(IntegerProduct):
     # -- packing
 
     def pack(self, y: Value, valid: Sequence[int]) -> None:
-        """Groups of four rows interleaved by columns, and what each column's sum begins with."""
+        """Groups of four rows interleaved by columns, and the initial values of columns' sums."""
         b, dot, step = self.b, self.dot, self.strides(self.y)[1]
         zeros = [splat(dot.kind, "0")] * len(valid)
         sums, whole = zeros, self.depth // STEP_NBYTES
@@ -124,7 +124,7 @@ class ByteProduct(IntegerProduct):
         return b.shuffle(two, upper, lower, quads)
 
     def column_correction(self, total: Value) -> Value:
-        """What the sums of a column begin with, ``total`` being the sum of its packed bytes."""
+        """The initial value of the sums of a column, whose packed bytes add up to ``total``."""
         b, kind, zero_point = self.b, self.dot.kind, self.x_zero_point
         if not zero_point:
             return splat(kind, "0")
@@ -163,7 +163,7 @@ class ByteProduct(IntegerProduct):
         ]
 
     def beginning(self, rows: int, x: Value, count: int) -> list[Value]:
-        """What the sums of a tile begin with."""
+        """The initial values of the sums of a tile."""
         b, kind, nbytes = self.b, self.dot.kind, self.target.vector_nbytes
         columns = [b.load(kind, b.at(self.initial, i * nbytes), align=16) for i in range(count)]
         if not self.y_shift:

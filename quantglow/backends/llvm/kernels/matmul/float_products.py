@@ -19,7 +19,7 @@ from quantglow.types import DType
 
 @dataclass
 class Product:
-    """What both kinds share: panels of columns, tiles of rows."""
+    """Base of all products: panels of columns, tiles of rows."""
 
     b: Builder
     target: Target

@@ -19,7 +19,7 @@ PANEL_NBYTES = 256 * 1024
 
 
 class IntegerProduct(Product):
-    """What products of integers share: exact int32 sums, scaled and rounded once."""
+    """Base of integer products: exact int32 sums, scaled and rounded once."""
 
     def scaled(self, total: Value) -> Value:
         """The sum in reals, or rounded to the result's integers in its element type."""

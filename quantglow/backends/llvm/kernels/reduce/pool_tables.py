@@ -1,4 +1,4 @@
-"""What a pooling kernel knows at compile time: taps, windows inside the image, divisors."""
+"""Tables of a pooling kernel made at compile time: taps, windows inside the image, divisors."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ UNROLL = 4
 
 @dataclass(frozen=True)
 class Combination:
-    """How lanes are combined."""
+    """An associative operation on lanes, with its neutral element."""
 
     kind: Callable[[int], str]
     neutral: Callable[[int], Value]
@@ -23,7 +23,7 @@ class Combination:
 
 @dataclass(frozen=True)
 class Fold(Combination):
-    """What is folded.  ``load`` computes the lanes of a piece that counts from an index."""
+    """A fold of a row.  ``load`` computes the lanes of a piece that counts from an index."""
 
     load: Callable[[Value | int, Piece], Value]
 

@@ -156,7 +156,7 @@ class Scalars:
         return self.b.cast("fptosi", self.kind, self.value(x), vector(self.lanes, "i32"))
 
     def _clipped(self, steps: Expr, limits: tuple[float, float]) -> Value:
-        """What rounds to ``steps`` within integer limits; division by a constant is cheap."""
+        """Values that round as ``steps`` do within limits; division by a constant is cheap."""
         match steps:
             case Expr(op="div", args=(x, Expr(op="f", value=c))) if divides_exactly(
                 self.target, float(c), limits
@@ -165,8 +165,8 @@ class Scalars:
         return vectors.clip_float(self.b, self.lanes, self.value(steps), *limits)
 
     def at_most(self, steps: Expr, limit: float) -> Value:
-        """What rounds to ``steps``, or to an integer limit if they are greater; NaN stays, and may
-        stand for what float32 holds no quotient of."""
+        """Values that round as ``steps`` do, or to an integer limit if they are greater; NaN stays,
+        and may stand for quotients that float32 does not hold."""
         match steps:
             case Expr(op="div", args=(x, Expr(op="f", value=c))) if divides_exactly(
                 self.target, float(c), (limit, limit)
@@ -226,11 +226,11 @@ class Scalars:
         return self._unless_zero(y, value)
 
     def remainder(self, x: Expr, y: Expr) -> Value:
-        """With the sign of x; 0 where the divisor is 0, as the divisor is 1 then."""
+        """The remainder with the sign of x; 0 if the divisor is 0, which is taken for 1."""
         return self.b.op("srem", self.lanes_of(x), self.value(x), self._safe_divisor(x, y))
 
     def modulo(self, x: Expr, y: Expr) -> Value:
-        """With the sign of y: one divisor more where the signs differ."""
+        """The remainder with the sign of y: one divisor more where the signs differ."""
         b, kind, zero = self.b, self.lanes_of(x), splat(self.lanes_of(x), "0")
         rest = self.remainder(x, y)
         moved = b.op("add", kind, rest, self.value(y))
