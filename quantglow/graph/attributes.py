@@ -24,7 +24,7 @@ from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, 
 
 @dataclass(frozen=True)
 class Codec:
-    """How a class is written: ``name(*encode(value))``; ``decode(*arguments)`` reads it back."""
+    """Text form of a class: ``name(*encode(value))``, which ``decode(*arguments)`` reads back."""
 
     name: str
     encode: Callable[[Any], tuple[object, ...]]
@@ -43,7 +43,7 @@ def register(cls: type, encode: Callable[[Any], tuple[object, ...]], decode: Any
 
 @dataclass(frozen=True)
 class ArrayMark:
-    """What the text says of an array: its type, and a hash of its contents."""
+    """Text form of an array: its type, and a hash of its contents."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -97,9 +97,9 @@ def content_hash(array: Array) -> str:
 
 
 def encode(value: object) -> str:
-    """The text of an attribute value.  Raises ``TypeError`` on a class that is not registered."""
+    """The text of an attribute value.  Raises ``TypeError`` for a class that is not registered."""
     kind = type(value)
-    if kind is float or kind is int:  # by far the most: scales and zero points of channels
+    if kind is float or kind is int:  # scales and zero points of channels: most values by far
         return repr(value)
     codec = _encoders.get(kind)
     if codec is not None:
@@ -121,7 +121,7 @@ def encode(value: object) -> str:
 
 
 def decode(tree: ast.expr) -> Any:
-    """The value of a syntax tree.  Raises ``ValueError`` on forms that ``encode`` never writes."""
+    """The value of a syntax tree.  Raises ``ValueError`` for forms that ``encode`` never writes."""
     match tree:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value

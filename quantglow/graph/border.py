@@ -1,7 +1,7 @@
-"""Float types that a model declares of its inputs and outputs and that are computed as float32.
+"""Declared float types of inputs and outputs that are computed as float32.
 
-Arrays are converted where they enter and where they leave a compiled model; between, graphs,
-profiles and programs know float32 only.
+Arrays are converted where they enter and leave a compiled model; graphs, profiles and programs know
+float32 only.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def entering(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Arr
 def _entering(port: Port, array: Array) -> Array:
     wanted = numpy_type(port.declared)
     if wanted.kind == "V" and array.dtype == np.dtype("V2"):
-        array = array.view(wanted)  # how .npy files keep bfloat16
+        array = array.view(wanted)  # .npy files keep bfloat16 as this type
     if array.dtype != wanted:
         raise InputError(
             f"input {port.name!r} must be {wanted}, got {array.dtype}. "
@@ -63,18 +63,18 @@ def _entering(port: Port, array: Array) -> Array:
 
 
 def leaving(ports: Sequence[Port], arrays: Sequence[Array]) -> list[Array]:
-    """Outputs in the declared types: rounded, and infinite where they are too large for them."""
+    """Outputs in the declared types: rounded, and infinite if they are too large for the type."""
     pairs = zip(ports, arrays, strict=True)
     return [as_declared(port, array) for port, array in pairs]
 
 
 def declared_feeds(ports: Sequence[Port], feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Feeds of any float type in the types that the model declares."""
+    """Feeds of any float type, converted to the types that the model declares."""
     return {port.name: as_declared(port, feeds[port.name]) for port in ports}
 
 
 def as_declared(port: Port, array: Array) -> Array:
-    """An array of any float type in the type that the model declares."""
+    """An array of any float type, converted to the type that the model declares."""
     if not port.declared:
         return array
     with np.errstate(over="ignore", invalid="ignore"):
@@ -82,18 +82,18 @@ def as_declared(port: Port, array: Array) -> Array:
 
 
 def as_float32(array: Array) -> Array:
-    """Floats as float32; infinite where they are too large."""
+    """Floats as float32; infinite if they are too large."""
     with np.errstate(over="ignore", invalid="ignore"):
         return array.astype(np.float32, copy=False)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """Whether float32 stands for values of the type: that or one of ``DECLARED``."""
+    """Whether values of the type are computed as float32: it is float32 or one of ``DECLARED``."""
     return dtype == np.float32 or dtype.name in DECLARED
 
 
 def first_lost(before: Array, after: Array) -> tuple[int, ...] | None:
-    """Where a finite value first became infinite by a conversion."""
+    """Position of the first finite value that a conversion made infinite."""
     if np.isfinite(after).all():
         return None
     lost = np.argwhere(np.isfinite(before) & ~np.isfinite(after))

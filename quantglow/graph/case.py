@@ -1,4 +1,4 @@
-"""What one graph of a model is made for: shapes of its inputs, and values of those that decide."""
+"""Cases: the input shapes, and the values of deciding inputs, that one graph of a model serves."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ Values = Mapping[str, tuple[int, ...]]
 """Input name -> its elements in order: integers, or conditions as 0 and 1."""
 
 MOST_DECIDING = 16
-"""Elements of an input whose values may decide what a model computes."""
+"""Maximum number of elements of an input whose values may decide shapes or branches."""
 
 
 @dataclass(frozen=True, order=True)
 class Case:
     """Input shapes by name, and the values of the inputs that decide shapes or branches, such as a
-    sampling rate.  ``values`` None: whatever they are.
+    sampling rate.
+
+    ``values`` is None if the case covers all values.
     """
 
     shapes: tuple[tuple[str, Shape], ...]
@@ -27,13 +29,13 @@ class Case:
 
     @staticmethod
     def of(shapes: Shapes, values: Values | None = None) -> Case:
-        """The case of these shapes and values."""
+        """The case of some shapes and values."""
         given = tuple(sorted((name, tuple(v)) for name, v in (values or {}).items()))
         return Case(tuple(sorted((name, tuple(s)) for name, s in shapes.items())), given)
 
     @staticmethod
     def fitting(feeds: Mapping[str, Array], deciding: Collection[str] = ()) -> Case:
-        """The case of a run, where the inputs ``deciding`` decide."""
+        """The case of a run; ``deciding`` are the names of inputs whose values count."""
         return Case.of(
             {name: array.shape for name, array in feeds.items()},
             {name: elements(feeds[name]) for name in deciding if may_decide(feeds[name])},
@@ -51,7 +53,7 @@ class Case:
 
     @property
     def whatever_values(self) -> Case:
-        """The same shapes with all values."""
+        """The case of the same shapes and all values."""
         return Case(self.shapes, None)
 
     def __str__(self) -> str:
@@ -60,7 +62,7 @@ class Case:
 
 
 def may_decide(array: Array) -> bool:
-    """Whether an input is a few integers or conditions."""
+    """Whether an input is a small array of integers or conditions."""
     return array.dtype.kind in "iub" and array.size <= MOST_DECIDING
 
 
@@ -69,5 +71,5 @@ def elements(array: Array) -> tuple[int, ...]:
 
 
 def values_from_json(data: Mapping[str, Any]) -> Values:
-    """Values as ``json`` reads them.  Raises ``TypeError`` or ``ValueError``."""
+    """Values as read by ``json``.  Raises ``TypeError`` or ``ValueError``."""
     return {str(name): tuple(map(int, found)) for name, found in data.items()}

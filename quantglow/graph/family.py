@@ -15,17 +15,17 @@ from quantglow.graph.signature import Shapes, Signature
 from quantglow.types import Array
 
 KEPT = 8
-"""Graphs that are kept, those used last: samples often alternate between few shapes.  Equal
-constants of theirs are in memory once."""
+"""Maximum number of graphs that are kept, the ones used last: samples often alternate between
+few shapes.  Equal constants of these graphs share memory."""
 
 
 @dataclass(eq=False)
 class Family:
-    """Equal names in the graphs of a family mean equal values of the model.
+    """The graphs of one model, by case; equal names in them mean equal values of the model.
 
-    ``make`` gives the graph for a case that ``signature`` allows, ``source`` the bytes of the
-    model.  ``deciding`` are the inputs whose values are part of a case; ``make`` may ask for more
-    of them by ``UndecidedError``.  ``notes`` are for the report.  Not for several threads.
+    ``make`` builds the graph of a case that ``signature`` allows, ``source`` returns the bytes of
+    the model. ``deciding`` are the inputs whose values are part of a case; ``make`` may ask for
+    more of them by ``UndecidedError``.  ``notes`` are for the report.  Not thread-safe.
     """
 
     signature: Signature
@@ -46,13 +46,13 @@ class Family:
 
     @property
     def is_single(self) -> bool:
-        """Whether it has one graph only."""
+        """Whether it has exactly one graph."""
         return not self.signature.is_free and not self.deciding
 
     def at(self, shapes: Shapes, values: Values | None = None) -> Graph:
-        """The graph for these input shapes and values of the deciding inputs.
+        """The graph for some input shapes and values of the deciding inputs.
 
-        Raises ``InputError``, ``UndecidedError``, and what ``make`` raises.
+        Raises ``InputError``, ``UndecidedError``, and the errors of ``make``.
         """
         case = Case.of({port.name: shapes[port.name] for port in self.signature.inputs}, values)
         if case not in self._kept:
@@ -67,7 +67,7 @@ class Family:
         return self._kept[case]
 
     def fitting(self, feeds: Mapping[str, Array]) -> Graph:
-        """The graph for these arrays; learns which inputs decide."""
+        """The graph for some arrays; learns which inputs decide."""
         while True:
             case = Case.fitting(feeds, self.deciding)
             try:
@@ -76,14 +76,16 @@ class Family:
                 self.deciding = tuple(sorted({*self.deciding, *error.inputs}))
 
     def case_of(self, feeds: Mapping[str, Array]) -> Case:
-        """The case of these arrays, with all values that decide.  Raises no ``QuantglowError``."""
+        """The case of some arrays, with the values of all deciding inputs.  Raises no
+        ``QuantglowError``.
+        """
         with suppress(QuantglowError):
             self.fitting(feeds)
         return Case.fitting(feeds, self.deciding)
 
     @property
     def default(self) -> Graph | None:
-        """The graph where nothing is open but batches, which become 1; None for other models."""
+        """The graph with batches of 1 if only batches are free; None for other models."""
         shapes = self.signature.default
         if shapes is None or self.deciding:
             return None

@@ -17,9 +17,9 @@ from quantglow.lazy import cached_property
 class Graph:
     """A dataflow graph.  Immutable: passes build new graphs.
 
-    ``outputs`` pairs the names the user knows with the nodes that compute them.
-    ``source_hash`` binds profiles to the ONNX model the graph came from.  ``declared`` has the
-    float types, by the names of inputs and outputs, that the model declares instead of float32.
+    ``outputs`` pairs the names that the user knows with the nodes that compute them.
+    ``source_hash`` binds profiles to the ONNX model of the graph.  ``declared`` has the float types
+    that the model declares instead of float32, by the names of inputs and outputs.
     """
 
     inputs: tuple[Input, ...]
@@ -29,12 +29,12 @@ class Graph:
 
     @cached_property
     def nodes(self) -> tuple[Node, ...]:
-        """Inputs first, then every node an output needs, operands before users."""
+        """Inputs first, then every node that an output needs, operands before users."""
         return topological_order([*self.inputs, *(node for _, node in self.outputs)])
 
     @cached_property
     def users(self) -> Mapping[Node, tuple[Node, ...]]:
-        """For each node the nodes that read it, once for each operand position."""
+        """Readers of each node, once for each operand position."""
         users: dict[Node, list[Node]] = {node: [] for node in self.nodes}
         for node in self.nodes:
             for operand in node.operands:
@@ -43,14 +43,14 @@ class Graph:
 
     @cached_property
     def use_counts(self) -> Mapping[Node, int]:
-        """Readers of each node; being a graph output counts as one reader."""
+        """Number of readers of each node; an output of the graph counts as one."""
         counts: Counter[Node] = Counter({node: len(users) for node, users in self.users.items()})
         counts.update(node for _, node in self.outputs)
         return counts
 
     @cached_property
     def signature(self) -> Signature:
-        """The inputs and outputs, all of fixed shapes."""
+        """The inputs and outputs, all with fixed shapes."""
         return Signature(
             tuple(Port.of(node.name, node.type, self.declared) for node in self.inputs),
             tuple(Port.of(name, node.type, self.declared) for name, node in self.outputs),
@@ -63,8 +63,8 @@ class Graph:
         return self._by_name[name]
 
     def check_names(self) -> None:
-        """Raise ``ModelError`` if two nodes have one name: a file or a table of names would take
-        one for the other.
+        """Raise ``ModelError`` if two nodes have one name: files and tables of names would mix them
+        up.
         """
         _ = self._by_name
 
@@ -86,14 +86,14 @@ class Graph:
         return tuple(n for n in self.nodes if not isinstance(n, Input | Constant))
 
     def with_outputs(self, nodes: Iterable[Node]) -> Graph:
-        """The same names on other nodes; ``self`` if they are the same objects."""
+        """The graph with the same names on other nodes; ``self`` if they are the same objects."""
         new = tuple((name, node) for (name, _), node in zip(self.outputs, nodes, strict=True))
         if all(a is b for (_, a), (_, b) in zip(self.outputs, new, strict=True)):
             return self
         return replace(self, outputs=new)
 
     def rebuild(self, rule: Callable[[Node], Node]) -> Graph:
-        """Map every node, operands first; ``rule`` sees nodes whose operands are mapped."""
+        """Map every node, operands first; ``rule`` gets nodes whose operands are mapped."""
         new: dict[Node, Node] = {}
         for node in self.nodes:
             operands = tuple([new[operand] for operand in node.operands])
@@ -123,9 +123,9 @@ class Graph:
 def topological_order(
     roots: Iterable[Node], visit: Callable[[Sequence[Node]], Sequence[Node]] = tuple
 ) -> tuple[Node, ...]:
-    """Operands before users, depth first, without recursion (models are thousands deep).
+    """Nodes with operands before users, depth first, without recursion: models are thousands deep.
 
-    ``visit`` says in which order the operands of a node are computed.
+    ``visit`` gives the order in which the operands of a node are computed.
     """
     order: dict[Node, None] = {}
     stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(list(roots))]

@@ -1,4 +1,4 @@
-"""Names for nodes that are made beside those of a graph."""
+"""Unique names for new nodes of a graph."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ if TYPE_CHECKING:
 
 @dataclass
 class Names:
-    """The names of a graph's nodes, and those given to new nodes since."""
+    """The names of a graph's nodes and of the nodes made since."""
 
     taken: set[str] = field(default_factory=set)
 
     @staticmethod
     def of(graph: Graph) -> Names:
-        """The names that new nodes of this graph must not have."""
+        """Names that new nodes of this graph must not have."""
         return Names({node.name for node in graph.nodes})
 
     def fresh(self, name: str) -> str:
-        """``name``, or if it is taken ``name_2``, ``name_3``, …; taken from now on."""
+        """``name``, or if it is taken ``name_2``, ``name_3``, …; the result is taken from
+        now on.
+        """
         candidate, number = name, 2
         while candidate in self.taken:
             candidate, number = f"{name}_{number}", number + 1

@@ -1,6 +1,6 @@
 """Nodes: one immutable class for each operator.
 
-A node names the value it computes.  Names are ONNX value names wherever the node computes an
+A node names the value that it computes.  Names are ONNX value names wherever the node computes an
 ONNX value; they key the profile, survive rewriting and are unique in a graph.
 """
 
@@ -29,17 +29,21 @@ AnyNode = TypeVar("AnyNode", bound="Node")
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Node:
-    """An operator applied to operands.  ``infer`` runs at construction: a node is well typed."""
+    """An operator applied to operands.  ``infer`` runs at construction, so every node is well
+    typed.
+    """
 
     name: str
     type: TensorType = field(init=False)
 
     def infer(self) -> TensorType:
-        """The type of the result.  Raises ``TypeRuleError`` on operands the op refuses."""
+        """The type of the result.  Raises ``TypeRuleError`` for operands that the operator
+        refuses.
+        """
         raise NotImplementedError
 
     def reference(self, *arrays: Any) -> Array:
-        """The meaning of the op on NumPy arrays, in the order of ``operands``."""
+        """The meaning of the operator on NumPy arrays, in the order of ``operands``."""
         raise NotImplementedError
 
     def __post_init__(self) -> None:
@@ -63,7 +67,7 @@ class Node:
 
     @property
     def operand_labels(self) -> tuple[str, ...]:
-        """For each of ``operands`` the name of the field that holds it."""
+        """Name of the field that holds each of ``operands``."""
         found: list[str] = []
         for name in operand_fields(type(self)):
             value = getattr(self, name)
@@ -71,10 +75,10 @@ class Node:
         return tuple(found)
 
     def evaluate(self, *arrays: Array) -> Array:
-        """``reference`` with absent optional operands passed as None, tuples kept together.
+        """``reference`` with absent optional operands passed as None, and tuples kept together.
 
-        NumPy makes scalars of what it computes of arrays without dimensions; here all are arrays.
-        Infinities and NaN are values as in compiled code: NumPy warns of none.
+        NumPy returns scalars for arrays without dimensions; here every result is an array.
+        Infinities and NaN are values, as in compiled code, and cause no warnings.
         """
         supply: Iterator[Array] = iter(arrays)
         arguments: list[Any] = []
@@ -106,7 +110,7 @@ class Node:
         return {name: getattr(self, name) for name in attribute_fields(type(self))}
 
     def refuse(self, cause: str) -> TypeRuleError:
-        """The error of a type rule; the caller raises it."""
+        """The error of a type rule, for the caller to raise."""
         operands = ", ".join(f"{o.name}: {getattr(o, 'type', '?')}" for o in self.operands)
         return TypeRuleError(f"{self.op} {self.name!r}: {cause}; operands ({operands})")
 
@@ -166,7 +170,7 @@ class Constant(Node):
 
     @cached_property
     def extremes(self) -> tuple[float, float]:
-        """The smallest and the largest number; NaN where one is NaN, or where there is none."""
+        """The smallest and the largest number; NaN if one is NaN, or if the array is empty."""
         if not self.value.size:
             return math.nan, math.nan
         return float(self.value.min()), float(self.value.max())

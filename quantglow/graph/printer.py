@@ -37,7 +37,7 @@ def graph_text(
 ) -> str:
     """The text of a graph whose ``nodes`` are in order, operands before users.
 
-    ``shown``: what stands in the text for an attribute value.
+    ``shown`` gives the text of an attribute value.
     """
     lines = [f"graph {source_hash!r}"]
     lines += [f"declared {name!r}: {kind}" for name, kind in declared.items()]

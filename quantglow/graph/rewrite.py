@@ -16,14 +16,14 @@ from quantglow.graph.names import Names
 from quantglow.graph.node import Node
 
 ROUNDS = 64
-"""A local pass that has not settled after so many rounds is ping-ponging."""
+"""Maximum number of rounds of a local pass; one that needs more undoes its own changes."""
 
 
 @dataclass
 class Uses:
-    """Reader counts and names while a pass rewrites.
+    """Numbers of readers, and names, while a pass rewrites.
 
-    Counts never fall within one traversal, so a node that counts as read once is read once.
+    Counts never fall within one traversal, so a node with a count of one has one reader.
     """
 
     counts: dict[Node, int] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Uses:
         return self.names.fresh(name)
 
     def replaced(self, node: Node, replacement: Node) -> None:
-        """Note that the readers of ``node`` now read ``replacement``."""
+        """Record that the readers of ``node`` now read ``replacement``."""
         readers = self.counts[node]
         if replacement in self.counts:
             readers += self.counts[replacement] - node.operands.count(replacement)
@@ -47,7 +47,7 @@ class Uses:
         self.counts[replacement] = readers
 
     def _adopt(self, made: Node) -> None:
-        """Count the reads of a node that a rule made, and of the nodes it made below it."""
+        """Count the reads of a node that a rule made, and of the new nodes below it."""
         for operand in made.operands:
             known = operand in self.counts
             self.counts[operand] = self.counts.get(operand, 0) + 1
@@ -91,12 +91,12 @@ class RewritePass:
 
 
 def rewrite_pass(name: str) -> Callable[[LocalRule], RewritePass]:
-    """Make a pass of a local rule.  Its docstring is the equation."""
+    """Make a pass from a local rule.  Its docstring is the equation."""
     return lambda rule: RewritePass(name, rule, rule.__doc__ or "")
 
 
 def pass_name(step: Pass) -> str:
-    """``fold-batch-norm``, of a function as of a pass that has a name."""
+    """The name of a pass or function, such as ``fold-batch-norm``."""
     name = getattr(step, "name", None) or getattr(step, "__name__", type(step).__name__)
     return str(name).replace("_", "-")
 

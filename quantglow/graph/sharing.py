@@ -1,4 +1,4 @@
-"""Equal Constants of many graphs held in memory once."""
+"""Equal Constants of many graphs, held in memory once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quantglow.graph.node import Constant, Node
 from quantglow.types import Array
 
 LEAST_NBYTES = 4096
-"""Smaller arrays are not worth looking for."""
+"""Minimum size of an array that is shared, in bytes."""
 
 
 def content_key(array: Array) -> bytes:
@@ -25,16 +25,16 @@ def content_key(array: Array) -> bytes:
 
 @dataclass(frozen=True)
 class SharedArrays:
-    """Arrays by content, as long as somebody holds them.  Safe in several threads."""
+    """Arrays by content, held weakly.  Thread-safe."""
 
     _known: WeakValueDictionary[bytes, Array] = field(default_factory=WeakValueDictionary)
 
     def shared(self, array: Array) -> Array:
-        """The array with this content that came first."""
+        """The first array with this content."""
         return self._known.setdefault(content_key(array), array)
 
     def graph(self, graph: Graph) -> Graph:
-        """The graph on shared arrays."""
+        """The graph with shared arrays."""
 
         def rule(node: Node) -> Node:
             if not isinstance(node, Constant) or node.value.nbytes < LEAST_NBYTES:

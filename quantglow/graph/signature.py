@@ -1,4 +1,4 @@
-"""What a model declares of its inputs and outputs before its free dimensions are known."""
+"""Declarations of a model's inputs and outputs, before its free dimensions are known."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from quantglow.errors import InputError
 from quantglow.types import DType, TensorType
 
 Dim = int | str | None
-"""A fixed size, a symbol that other dimensions may share, or free without a name."""
+"""A fixed size, a symbol that dimensions may share, or None for a free dimension without a name."""
 
 
 def is_symbol(dim: Dim) -> bool:
-    """Whether equal dimensions share a size; some exporters call every unknown one ``?``."""
+    """Whether equal dimensions share a size; some exporters name every unknown one ``?``."""
     return isinstance(dim, str) and bool(dim.strip("?"))
 
 
@@ -28,10 +28,10 @@ Shapes = Mapping[str, Shape]
 
 @dataclass(frozen=True)
 class Port:
-    """One input or output; ``dims`` is None where not even their number is known.
+    """One input or output.
 
-    ``declared``: the float type that the model declares (one of ``DECLARED``) where that is not
-    ``dtype``; see ``graph.border``.
+    ``dims`` is None if not even their number is known.  ``declared`` is the float type that the
+    model declares (one of ``DECLARED``) if it is not ``dtype``; see ``graph.border``.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Port:
 
     @property
     def default(self) -> Shape | None:
-        """The shape, a free first dimension as 1; None if others are free."""
+        """The shape, with 1 for a free first dimension; None if other dimensions are free."""
         if self.dims is None:
             return None
         is_batch_free = bool(self.dims) and not isinstance(self.dims[0], int)
@@ -73,25 +73,25 @@ class Signature:
 
     @property
     def is_free(self) -> bool:
-        """Whether any input leaves a dimension free."""
+        """Whether any input has a free dimension."""
         return any(port.is_free for port in self.inputs)
 
     @property
     def default(self) -> Shapes | None:
-        """The shapes if nothing is free but batches, which become 1; else None."""
+        """The shapes with batches of 1 if only batches are free; else None."""
         shapes = {port.name: port.default for port in self.inputs}
         known = {name: shape for name, shape in shapes.items() if shape is not None}
         return known if len(known) == len(shapes) else None
 
     @property
     def has_free_batch(self) -> bool:
-        """Whether every input leaves its first dimension free, under one name at most."""
+        """Whether the first dimension of every input is free, under one name at most."""
         firsts = [port.dims[0] if port.dims else 0 for port in self.inputs]
         free = all(not isinstance(dim, int) for dim in firsts)
         return bool(firsts) and free and len({dim for dim in firsts if is_symbol(dim)}) <= 1
 
     def to_json(self) -> dict[str, Any]:
-        """In types that ``json`` writes."""
+        """The signature in types that ``json`` writes."""
         return {
             "inputs": [asdict(p) for p in self.inputs],
             "outputs": [asdict(p) for p in self.outputs],
@@ -99,7 +99,9 @@ class Signature:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Signature:
-        """What ``to_json`` gave.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+        """The signature from the result of ``to_json``.  Raises ``KeyError``, ``TypeError`` or
+        ``ValueError``.
+        """
         return Signature(
             tuple(map(_port_from_json, data["inputs"])),
             tuple(map(_port_from_json, data["outputs"])),

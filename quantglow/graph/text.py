@@ -21,7 +21,7 @@ from quantglow.types import Array, DType, ElementType, QuantParams
 
 STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 FORMER_NAMES = {"Map": "Elementwise", "Rows": "RowMap"}
-"""Operators as texts of older versions call them, and as they are called now."""
+"""Names of operators in texts of older versions -> names now."""
 
 _HEADER = re.compile(rf"graph ({STRING})")
 _DECLARED = re.compile(rf"declared ({STRING}): (\w+)")
@@ -41,8 +41,8 @@ def constants_of(graph: Graph) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class ScalesMark:
-    """What a text says of an element type with a scale for each channel, and no zero points, where
-    its scales are apart.
+    """Text form of an element type with a scale for each channel and no zero points, without its
+    scales.
     """
 
     dtype: str
@@ -54,8 +54,9 @@ register(ScalesMark, lambda mark: (mark.dtype, mark.scales, mark.axis), ScalesMa
 
 
 def arrays_written_out(most: int) -> Callable[[object], object]:
-    """What stands in a text for an attribute value: itself, or the values of an array that has at
-    most ``most`` elements.
+    """Function from an attribute value to its form in a text.
+
+    Arrays with at most ``most`` elements become their values; other values stay.
     """
 
     def shown(value: object) -> object:
@@ -66,20 +67,22 @@ def arrays_written_out(most: int) -> Callable[[object], object]:
 
 
 def print_with_arrays(graph: Graph, most: int) -> str:
-    """As ``print_graph``, with the values of arrays of at most ``most`` elements."""
+    """The text of ``print_graph``, with the values of arrays of at most ``most`` elements."""
     shown = arrays_written_out(most)
     return graph_text(graph.source_hash, graph.declared, graph.nodes, graph.outputs, shown)
 
 
 def print_without_scales(graph: Graph) -> str:
-    """As ``print_graph``; ``parse_graph`` reads it back, given ``scales_of(graph)``, too."""
+    """The text of ``print_graph`` without scales; ``parse_graph`` reads it back, given
+    ``scales_of(graph)``.
+    """
     return graph_text(
         graph.source_hash, graph.declared, graph.nodes, graph.outputs, _without_scales
     )
 
 
 def scales_of(graph: Graph) -> dict[ArrayMark, Array]:
-    """The scales that are not in the text."""
+    """The scales that are missing in the text, by the names of their nodes."""
     elements = (node.element for node in graph.nodes if isinstance(node, Constant))
     arrays = (found for element in elements if (found := _channel_scales(element)) is not None)
     return {ArrayMark.of(array): array for array in arrays}
@@ -133,7 +136,7 @@ def failure(number: int, line: str, error: ValueError) -> FileFormatError:
 
 
 def unquote(literal: str) -> str:
-    """The string that a Python literal denotes."""
+    """The string that a Python literal stands for."""
     try:
         return str(ast.literal_eval(literal))
     except SyntaxError as error:
@@ -192,7 +195,7 @@ class _Reader:
             self.inputs.append(node)
 
     def element(self, mark: ScalesMark) -> ElementType:
-        """The element type whose scales are apart."""
+        """The element type of a text form without scales."""
         if mark.scales not in self.scales:
             raise ValueError(f"the scales {mark.scales} are missing")
         scales = self.scales[mark.scales].reshape(-1)
@@ -210,7 +213,7 @@ def array_of(name: str, mark: ArrayMark | Dense, constants: Mapping[str, Array])
 
 
 def stored_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> Array:
-    """The array of a constant.  Raises ``ValueError`` if it is missing or not the one named."""
+    """The array of a constant.  Raises ``ValueError`` if it is missing or another one."""
     if name not in constants:
         raise ValueError(
             f"the array of constant {name!r} is missing: a text that stands alone has its values, "
@@ -240,7 +243,7 @@ def build(cls: type[Node], name: str, values: Mapping[str, Any]) -> Node:
 
 
 def _conforms(value: object, hint: Any) -> bool:
-    """Whether a value is of the annotated type: classes, unions, tuples and arrays."""
+    """Whether a value has the annotated type: classes, unions, tuples and arrays."""
     origin, inside = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_conforms(value, h) for h in inside)

@@ -8,7 +8,6 @@ UNCONVERTED = (
     "quantglow/backends",
     "quantglow/driver",
     "quantglow/frontend",
-    "quantglow/graph",
     "quantglow/instr",
     "quantglow/interpreter",
     "quantglow/lowering",
