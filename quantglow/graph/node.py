@@ -10,11 +10,12 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
 from quantglow.errors import TypeRuleError
+from quantglow.graph.traits import Trait
 from quantglow.lazy import cached_property
 from quantglow.types import Array, DType, ElementType, TensorType
 
@@ -35,6 +36,12 @@ class Node:
 
     name: str
     type: TensorType = field(init=False)
+
+    traits: ClassVar[frozenset[Trait]] = frozenset()
+
+    def has(self, trait: Trait) -> bool:
+        """Whether a fact holds for the node: its operator declares it, unless attributes decide."""
+        return trait in self.traits
 
     def infer(self) -> TensorType:
         """The type of the result.  Raises ``TypeRuleError`` for operands that the operator
@@ -119,9 +126,15 @@ class Node:
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
+def shared_fields(cls: type[AnyNode]) -> type[AnyNode]:
+    """Make a base class of operators, whose fields they inherit."""
+    return dataclass(frozen=True, eq=False, kw_only=True, repr=False)(cls)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)
 def op(cls: type[AnyNode]) -> type[AnyNode]:
     """Make an operator: a frozen keyword-only dataclass, registered under its class name."""
-    made = dataclass(frozen=True, eq=False, kw_only=True, repr=False)(cls)
+    made = shared_fields(cls)
     OPS[made.__name__] = made
     kinds = {"Node", "Node | None", "tuple[Node, ...]", "Constant", "Constant | None"}
     fields = dataclasses.fields(made)

@@ -22,6 +22,7 @@ from quantglow.lowering.rules import (
     LEAVES,
     VIEW_PRIMITIVES,
     lowering_rules,
+    rule_of,
 )
 from quantglow.lowering.sink_reshape_into_elementwise import sink_cells
 from quantglow.passes.fuse_activation import fuse_float_activation
@@ -72,7 +73,7 @@ def unique_names(graph: Graph) -> Graph:
 
 
 def _apply_rule(node: Node, uses: Uses) -> Node | None:
-    rule = lowering_rules.get(type(node))
+    rule = rule_of(type(node))
     return None if rule is None else rule(node)
 
 

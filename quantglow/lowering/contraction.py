@@ -75,7 +75,7 @@ def _gemm_of_activations(node: Gemm) -> Node:
     if node.activation is None:
         return Add(name=node.name, x=product, y=b, low=node.low, high=node.high)
     value = node.activation.expression().substitute([call("add", arg(0), arg(1))])
-    bounded = clipped(value, node.low, node.high)
+    bounded = clipped(value, node.low, node.high).rounded()
     return Elementwise(
         name=node.name, args=(product, b), expression=bounded, out=ElementType(DType.F32)
     )

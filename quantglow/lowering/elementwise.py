@@ -2,52 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 
 from quantglow.errors import BackendError
 from quantglow.graph.node import Constant, Node
-from quantglow.lowering.rules import lowering_rules, lowers, tag
+from quantglow.lowering.rules import lowers, tag
 from quantglow.ops import (
-    Abs,
-    Add,
     BatchNormalization,
     Binary,
-    Ceil,
-    Clip,
     Dequantize,
-    Div,
     Elementwise,
-    Elu,
-    Erf,
-    Exp,
-    Floor,
-    Gelu,
-    Log,
-    Max,
-    Min,
     Mul,
-    Neg,
-    Pow,
     PRelu,
     Quantize,
-    Reciprocal,
-    Relu,
     Rescale,
-    Sigmoid,
-    Softplus,
-    Sqrt,
-    Sub,
-    Swish,
     Table,
-    Tanh,
     Unary,
     Where,
 )
-from quantglow.ops.activation import ACTIVATIONS, expression_of
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier
 from quantglow.ops.expression import (
     Expr,
@@ -66,88 +38,18 @@ X = arg(0)
 FLOAT = ElementType(DType.F32)
 
 
-LEAST_EXPONENT = -87.0
-"""Powers of less would be subnormal, which costs a processor a hundred cycles each."""
-
-
-def _exp_beside_one(x: Expr) -> Expr:
-    """``e ** x`` for a sum with 1, in which all powers of less than -17 vanish."""
-    return call("exp", call("max", x, const(LEAST_EXPONENT)))
-
-
-def _sigmoid(x: Expr) -> Expr:
-    return call("div", const(1), call("add", const(1), _exp_beside_one(call("neg", x))))
-
-
-def _scaled(x: Expr, factor: float) -> Expr:
-    return call("mul", x, const(factor))
-
-
-def _gelu(node: Gelu) -> Expr:
-    if node.approximate:
-        cube = call("mul", call("mul", _scaled(X, 0.044715), X), X)
-        inner = call("tanh", _scaled(call("add", X, cube), math.sqrt(2 / math.pi)))
-    else:
-        inner = call("erf", _scaled(X, math.sqrt(0.5)))
-    return call("mul", _scaled(X, 0.5), call("add", const(1), inner))
-
-
-def _negative(x: Expr, otherwise: Expr) -> Expr:
-    return if_negative(X, x, otherwise)
-
-
-_UNARY: dict[type[Unary], Callable[[Any], Expr]] = {
-    **dict.fromkeys(ACTIVATIONS, expression_of),
-    Relu: lambda n: call("max", X, const(0)),
-    Clip: lambda n: clipped(X, n.low, n.high),
-    Sigmoid: lambda n: _sigmoid(X),
-    Swish: lambda n: call("mul", X, _sigmoid(_scaled(X, n.alpha))),
-    Tanh: lambda n: call("tanh", X),
-    Erf: lambda n: call("erf", X),
-    Gelu: _gelu,
-    Softplus: lambda n: call(
-        "add",
-        call("max", X, const(0)),
-        call("log", call("add", const(1), _exp_beside_one(call("neg", call("abs", X))))),
-    ),
-    Elu: lambda n: _negative(
-        _scaled(call("sub", _exp_beside_one(call("min", X, const(0))), const(1)), n.alpha), X
-    ),
-    Exp: lambda n: call("exp", X),
-    Log: lambda n: call("log", X),
-    Sqrt: lambda n: call("sqrt", X),
-    Reciprocal: lambda n: call("div", const(1), X),
-    Neg: lambda n: call("neg", X),
-    Abs: lambda n: call("abs", X),
-    Floor: lambda n: call("floor", X),
-    Ceil: lambda n: call("ceil", X),
-}
-
-
-def lower_unary(node: Node) -> Node:
+@lowers(Unary)
+def lower_unary(node: Unary) -> Node:
     """f(x) -> Elementwise"""
-    assert isinstance(node, Unary)
-    return Elementwise(
-        name=node.name, args=(node.x,), expression=_UNARY[type(node)](node), out=FLOAT
-    )
+    expression = node.expression().rounded()
+    return Elementwise(name=node.name, args=(node.x,), expression=expression, out=FLOAT)
 
 
-_BINARY: dict[type[Binary], str] = {
-    Add: "add",
-    Sub: "sub",
-    Mul: "mul",
-    Div: "div",
-    Max: "max",
-    Min: "min",
-    Pow: "pow",
-}
-
-
-def lower_binary(node: Node) -> Node:
+@lowers(Binary)
+def lower_binary(node: Binary) -> Node:
     """f(x, y) -> Elementwise, in the steps of ``Binary.reference``"""
-    assert isinstance(node, Binary)
     if node.out is None:
-        value = clipped(call(_BINARY[type(node)], X, arg(1)), node.low, node.high)
+        value = clipped(node.expression(), node.low, node.high).rounded()
         return Elementwise(name=node.name, args=(node.x, node.y), expression=value, out=FLOAT)
     low, high = integer_bounds(node.out, node.low, node.high)
     args, steps = _product(node) if isinstance(node, Mul) else _steps(node)
@@ -162,7 +64,7 @@ def _steps(node: Binary) -> tuple[tuple[Node, ...], Expr]:
         term, source = _operand_steps(node, operand, index)
         args.append(source)
         terms.append(term)
-    return tuple(args), call(_BINARY[type(node)], *terms)
+    return tuple(args), node.expression().rounded().substitute(terms)
 
 
 def _operand_steps(node: Binary, operand: Node, index: int) -> tuple[Expr, Node]:
@@ -219,7 +121,7 @@ def lower_where(node: Where) -> Node:
 def lower_prelu(node: PRelu) -> Node:
     """x < 0 ? x * slope : x -> Elementwise"""
     if node.out is None:
-        expression = _negative(call("mul", X, arg(1)), X)
+        expression = if_negative(X, call("mul", X, arg(1)), X)
         return Elementwise(
             name=node.name, args=(node.x, node.slope), expression=expression, out=FLOAT
         )
@@ -295,14 +197,10 @@ def lower_rescale(node: Rescale) -> Node:
     kind = node.x.type
     if kind.dtype in (DType.I8, DType.U8):
         codes = np.arange(256) + kind.dtype.limits[0]
-        values = node.reference(codes.astype(kind.dtype.numpy))
+        values = node.evaluate(codes.astype(kind.dtype.numpy))
         table = Constant(name=tag(node, "table"), value=values, element=node.out)
         return Table(name=node.name, x=node.x, table=table, out=node.out, function="Rescale")
     ratio = float(multiplier(kind.params.scale, divisor=node.type.params.scale))
     steps = call("mul", centred_float(0, kind.params.zero_point), const(ratio))
     expression = quantized(steps, *node.out.dtype.limits, node.type.params.zero_point)
     return Elementwise(name=node.name, args=(node.x,), expression=expression, out=node.out)
-
-
-lowering_rules.update(dict.fromkeys(_UNARY, lower_unary))
-lowering_rules.update(dict.fromkeys(_BINARY, lower_binary))

@@ -36,7 +36,8 @@ AnyNode = TypeVar("AnyNode", bound=Node)
 Rule = Callable[[AnyNode], Node | None]
 
 lowering_rules: dict[type[Node], Callable[[Node], Node | None]] = {}
-"""One rule for an operator class: its equal in simpler operators, or None if it is primitive."""
+"""The rule of an operator, or of a base class for all operators below it: its equal in simpler
+operators, or None if it is primitive."""
 
 COMPUTE_PRIMITIVES: tuple[type[Node], ...] = (
     Conv,
@@ -76,6 +77,11 @@ def lowers(cls: type[AnyNode]) -> Callable[[Rule[AnyNode]], Rule[AnyNode]]:
         return rule
 
     return register
+
+
+def rule_of(kind: type[Node]) -> Callable[[Node], Node | None] | None:
+    """The rule of the operator or of its nearest base class that has one."""
+    return next((lowering_rules[c] for c in kind.__mro__ if c in lowering_rules), None)
 
 
 def tag(node: Node, role: str) -> str:

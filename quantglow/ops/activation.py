@@ -1,9 +1,9 @@
 """Cheap functions that a contraction applies to its sums before they are rounded.
 
-An entry of ``_FUNCTIONS`` says all there is to know of one: its expression, a few float32
-operations in a fixed order, which NumPy evaluates and backends emit.  The result's step is part of
-the constants, so that rounding to integers costs no operation more; and since integer sums are
-multiplied by a scale anyway, they may come in the unit that saves the function a multiplication.
+The ``Fusible`` operators of ``ops.unary`` declare them: a few float32 operations in a fixed order,
+which NumPy evaluates and backends emit.  The result's step is part of the constants, so that
+rounding to integers costs no operation more; and since integer sums are multiplied by a scale
+anyway, they may come in the unit that saves the function a multiplication.
 Functions with exp or log stay operators of their own: in int8 a table, they would cost more here
 than the convolution.
 """
@@ -11,100 +11,29 @@ than the convolution.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from quantglow.graph.attributes import register
-from quantglow.graph.node import Node, attribute_fields
+from quantglow.graph.node import OPS, Node, attribute_fields
 from quantglow.lazy import cached_property
-from quantglow.ops.expression import Expr, arg, call, clipped, const, if_negative
-from quantglow.ops.unary import HardSigmoid, HardSwish, LeakyRelu, Unary
+from quantglow.ops.expression import Expr
+from quantglow.ops.unary import Fusible, Interval, affine
 from quantglow.types import Array
 
-X = arg(0)
-Interval = tuple[float, float]
-UNIT_ERROR = 1e-12
 TINY, HUGE = 1e-30, 1e30
-"""Units beyond are left at 1: scales divided by them would not be float32."""
+"""Units outside are left at 1: scales divided by them would not be float32."""
 
 
-class Form(NamedTuple):
-    """``kind``: the operator.  ``scaled(k, u, *parameters)``: the expression of k times the
-    function of u times ``$0``.  ``unit(k, *parameters)``: the u that saves a multiplication.
-    ``live(*parameters)``: the arguments outside of which the function is constant.
-    """
-
-    kind: type[Unary]
-    scaled: Callable[..., Expr]
-    unit: Callable[..., float]
-    live: Callable[..., Interval]
-    homogeneous: bool = False
-
-
-def _affine(x: Expr, a: float, b: float = 0.0) -> Expr:
-    """``a * x + b``; the a that a unit has made 1 or -1, to float64, costs nothing."""
-    if math.isclose(a, -1.0, rel_tol=UNIT_ERROR):
-        return call("sub", const(b), x)
-    value = x if math.isclose(a, 1.0, rel_tol=UNIT_ERROR) else call("mul", x, const(a))
-    return call("add", value, const(b)) if b else value
-
-
-def _hard_swish(k: float, u: float) -> Expr:
-    """``k x / 6 * (clip(x, -3, 3) + 3)``, x = u * $0"""
-    near = clipped(X, -3 / u, 3 / u)
-    return call("mul", X, _affine(near, u * u * k / 6, u * k / 2))
-
-
-def _hard_sigmoid(k: float, u: float, alpha: float, beta: float) -> Expr:
-    return clipped(_affine(X, u * k * alpha, k * beta), min(k, 0.0), max(k, 0.0))
-
-
-def _ends(alpha: float, beta: float) -> Interval:
-    """Where ``alpha * x + beta`` is 0 and 1."""
-    if alpha == 0:
-        return -math.inf, math.inf
-    ends = (-beta / alpha, (1 - beta) / alpha)
-    return min(ends), max(ends)
-
-
-def _leaky_relu(k: float, u: float, alpha: float) -> Expr:
-    return if_negative(X, _affine(X, u * k * alpha), _affine(X, u * k))
-
-
-def _inverse(k: float) -> float:
-    return 1 / abs(k) if k else 1.0
-
-
-_FUNCTIONS: dict[str, Form] = {
-    form.kind.__name__: form
-    for form in (
-        Form(HardSigmoid, _hard_sigmoid, lambda k, alpha, beta: _inverse(k * alpha), _ends),
-        Form(
-            HardSwish,
-            _hard_swish,
-            lambda k: math.sqrt(6 * _inverse(k)),
-            lambda: (-3.0, math.inf),
-        ),
-        Form(
-            LeakyRelu,
-            _leaky_relu,
-            lambda k, alpha: _inverse(k),
-            lambda alpha: (-math.inf, math.inf),
-            homogeneous=True,
-        ),
-    )
-}
-
-ACTIVATIONS: tuple[type[Unary], ...] = tuple(form.kind for form in _FUNCTIONS.values())
-"""Operators that may become part of a contraction."""
-
-
-def expression_of(node: Unary) -> Expr:
-    """The function of ``$0`` that one of ``ACTIVATIONS`` computes."""
-    return _FUNCTIONS[node.op].scaled(1.0, 1.0, *node.attributes().values())
+def _kind(op: str) -> type[Fusible]:
+    """The operator of that name.  Raises ``ValueError`` for those that are not ``Fusible``."""
+    kind = OPS.get(op)
+    if kind is None or not issubclass(kind, Fusible):
+        known = [name for name, cls in OPS.items() if issubclass(cls, Fusible)]
+        raise ValueError(f"{op!r} is not one of {', '.join(known)}")
+    return kind
 
 
 @dataclass(frozen=True)
@@ -112,7 +41,7 @@ class Activation:
     """``factor * op(x; parameters) + offset``; parameters are the operator's attributes in order.
 
     All numbers are rounded to float32, as ONNX stores them.  Raises ``ValueError`` for other
-    operators than ``ACTIVATIONS`` and for numbers that are not finite then.
+    operators than the ``Fusible`` ones and for numbers that are not finite then.
     """
 
     op: str
@@ -121,9 +50,7 @@ class Activation:
     offset: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.op not in _FUNCTIONS:
-            raise ValueError(f"{self.op!r} is not one of {', '.join(_FUNCTIONS)}")
-        names = attribute_fields(self.form.kind)
+        names = attribute_fields(self.kind)
         if len(self.parameters) != len(names):
             raise ValueError(f"{self.op} takes {len(names)} parameters, not {self.parameters}")
         rounded = tuple(map(_float32, (self.factor, self.offset, *self.parameters)))
@@ -134,23 +61,24 @@ class Activation:
         object.__setattr__(self, "parameters", rounded[2:])
 
     @staticmethod
-    def of(node: Unary) -> Activation:
-        """What one of ``ACTIVATIONS`` computes.  Raises ``ValueError``."""
+    def of(node: Fusible) -> Activation:
+        """The function of a node.  Raises ``ValueError``."""
         return Activation(node.op, tuple(node.attributes().values()))
 
     @property
-    def form(self) -> Form:
-        return _FUNCTIONS[self.op]
+    def kind(self) -> type[Fusible]:
+        """The operator."""
+        return _kind(self.op)
 
     @cached_property
     def live(self) -> Interval:
         """The arguments outside of which the function is constant on either side."""
-        return self.form.live(*self.parameters)
+        return self.kind.live(*self.parameters)
 
     @property
     def homogeneous(self) -> bool:
         """Whether f(s x) = s f(x) for positive s."""
-        return self.form.homogeneous and self.offset == 0
+        return self.kind.homogeneous and self.offset == 0
 
     def scaled(self, factor: float) -> Activation:
         """``factor`` times it.  Raises ``ValueError`` where that overflows."""
@@ -162,7 +90,7 @@ class Activation:
 
     def unit(self, step: float) -> float:
         """The real value of 1 in sums that are best for results in steps of that size."""
-        found = self.form.unit(self.factor / step, *self.parameters)
+        found = self.kind.unit(self.factor / step, *self.parameters)
         return found if TINY < found < HUGE else 1.0
 
     def expression(self, step: float | None = None) -> Expr:
@@ -170,12 +98,14 @@ class Activation:
 
         Reals are multiplied and added to as by operators of their own, to the last bit.
         """
-        form, parameters = self.form, self.parameters
+        scaled = self.kind.scaled
         if step is None:
-            return _affine(form.scaled(1.0, 1.0, *parameters), self.factor, self.offset)
+            value = affine(scaled(1.0, 1.0, *self.parameters), self.factor, self.offset)
+        else:
+            value = scaled(self.factor / step, self.unit(step), *self.parameters)
+            value = affine(value, 1.0, self.offset / step)
         with np.errstate(over="ignore"):  # Constants beyond float32 saturate all results.
-            value = form.scaled(self.factor / step, self.unit(step), *parameters)
-            return _affine(value, 1.0, self.offset / step)
+            return value.rounded()
 
     def evaluate(self, x: Array, step: float | None = None) -> Array:
         """The function of a float32 array, see ``expression``."""
@@ -184,12 +114,12 @@ class Activation:
 
     def attributes(self) -> dict[str, float]:
         """The parameters by their names."""
-        return dict(zip(attribute_fields(self.form.kind), self.parameters, strict=True))
+        return dict(zip(attribute_fields(self.kind), self.parameters, strict=True))
 
-    def unary(self, name: str, x: Node) -> Unary:
+    def unary(self, name: str, x: Node) -> Fusible:
         """The operator without factor and offset."""
         fields: dict[str, Any] = {"x": x, **self.attributes()}
-        return self.form.kind(name=name, **fields)
+        return self.kind(name=name, **fields)
 
     def reach(self, limit: float, step: float) -> float:
         """An upper bound of the magnitude in steps, for sums in ``unit(step)`` of at most

@@ -11,27 +11,38 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.graph.node import Node, op
+from quantglow.graph.node import Node, op, shared_fields
+from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
+from quantglow.ops.expression import Expr, arg, call
 from quantglow.types import Array, DType, ElementType, TensorType
 
+X, Y = arg(0), arg(1)
 
+
+@shared_fields
 class Binary(Node):
     """``clip(function(x, y), low, high)`` with NumPy broadcasting.
 
     Quantized when ``out`` is given: then one operand at least is quantized per tensor; the other
-    may be a float Constant, which is taken exactly.
+    may be a float Constant, which is taken exactly.  The class name is that of the ONNX operator.
     """
 
     x: Node
     y: Node
-    low: float
-    high: float
-    out: ElementType | None
+    low: float = -math.inf
+    high: float = math.inf
+    out: ElementType | None = None
+
+    traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT, Trait.SERVES_READERS})
+
+    def expression(self) -> Expr:
+        """The function of ``$0`` and ``$1``."""
+        raise NotImplementedError
 
     def function(self, x: Any, y: Any) -> Any:
-        """The function on float arrays."""
-        raise NotImplementedError
+        """The function on arrays of one float precision."""
+        return self.expression().evaluate([x, y], real=x.dtype.type)
 
     def infer(self) -> TensorType:
         shape = broadcast(self, self.x.type.shape, self.y.type.shape)
@@ -45,8 +56,7 @@ class Binary(Node):
 
     def reference(self, x: Array, y: Array) -> Array:
         if self.out is None:
-            with np.errstate(all="ignore"):
-                result = np.asarray(self.function(x, y), np.float32)
+            result = np.asarray(self.function(x, y), np.float32)
             return np.clip(result, np.float32(self.low), np.float32(self.high))
         bounds = integer_bounds(self.out, self.low, self.high)
         return saturate(self.steps(x, y), self.out, *bounds)
@@ -76,42 +86,26 @@ def broadcast(node: Node, *shapes: tuple[int, ...]) -> tuple[int, ...]:
 class Add(Binary):
     """``x + y``"""
 
-    x: Node
-    y: Node
-    low: float = -math.inf
-    high: float = math.inf
-    out: ElementType | None = None
-
-    def function(self, x: Any, y: Any) -> Any:
-        return x + y
+    def expression(self) -> Expr:
+        return X + Y
 
 
 @op
 class Sub(Binary):
     """``x - y``"""
 
-    x: Node
-    y: Node
-    low: float = -math.inf
-    high: float = math.inf
-    out: ElementType | None = None
-
-    def function(self, x: Any, y: Any) -> Any:
-        return x - y
+    def expression(self) -> Expr:
+        return X - Y
 
 
 @op
 class Mul(Binary):
     """``x * y``; quantized: the exact integer product times one float32 multiplier."""
 
-    x: Node
-    y: Node
-    low: float = -math.inf
-    high: float = math.inf
-    out: ElementType | None = None
+    traits = Binary.traits | {Trait.KEEPS_ZERO}
 
-    def function(self, x: Any, y: Any) -> Any:
-        return x * y
+    def expression(self) -> Expr:
+        return X * Y
 
     def steps(self, x: Array, y: Array) -> Array:
         step = self.type.params.scale
@@ -131,63 +125,39 @@ class Mul(Binary):
 class Div(Binary):
     """``x / y``; float only (division by a Constant is rewritten to Mul)."""
 
-    x: Node
-    y: Node
-    low: float = -math.inf
-    high: float = math.inf
-    out: ElementType | None = None
-
     def infer(self) -> TensorType:
         if self.out is not None:
             raise self.refuse("Div has no quantized form")
         return super().infer()
 
-    def function(self, x: Any, y: Any) -> Any:
-        return x / y
+    def expression(self) -> Expr:
+        return X / Y
 
 
 @op
 class Max(Binary):
     """``max(x, y)``"""
 
-    x: Node
-    y: Node
-    low: float = -math.inf
-    high: float = math.inf
-    out: ElementType | None = None
-
-    def function(self, x: Any, y: Any) -> Any:
-        return np.maximum(x, y)
+    def expression(self) -> Expr:
+        return call("max", X, Y)
 
 
 @op
 class Min(Binary):
     """``min(x, y)``"""
 
-    x: Node
-    y: Node
-    low: float = -math.inf
-    high: float = math.inf
-    out: ElementType | None = None
-
-    def function(self, x: Any, y: Any) -> Any:
-        return np.minimum(x, y)
+    def expression(self) -> Expr:
+        return call("min", X, Y)
 
 
 @op
 class Pow(Binary):
     """``x ** y``; float only."""
 
-    x: Node
-    y: Node
-    low: float = -math.inf
-    high: float = math.inf
-    out: ElementType | None = None
-
     def infer(self) -> TensorType:
         if self.out is not None:
             raise self.refuse("Pow has no quantized form")
         return super().infer()
 
-    def function(self, x: Any, y: Any) -> Any:
-        return np.power(x, y)
+    def expression(self) -> Expr:
+        return call("pow", X, Y)

@@ -1,4 +1,4 @@
-"""Scalar expressions: what a ``Elementwise`` computes for each element.
+"""Scalar expressions: the function that an ``Elementwise`` computes for each element.
 
 Values are float32 (``f``), int32 (``i``), int64 (``l``) or bool (``b``).  Every step is one
 operation, in the order written, so that NumPy and compiled code agree bit for bit (the
@@ -38,14 +38,17 @@ class Expr:
     args: tuple[Expr, ...] = ()
     value: float | int = 0
 
-    def evaluate(self, operands: Sequence[Array]) -> Any:
-        """The value on broadcast operand arrays; those of up to 32 bits are widened to int32."""
+    def evaluate(self, operands: Sequence[Array], real: type[np.floating] = np.float32) -> Any:
+        """The value on broadcast operand arrays; integers of up to 32 bits are widened to int32.
+
+        ``real``: the type of float operands, and of float constants.
+        """
         if self.op == "arg":
             operand = operands[int(self.value)]
-            return operand.astype(np.int32) if kind_of_array(operand) == "i" else operand
+            return operand if operand.dtype == real else _widened(operand)
         if self.op in _LITERALS:
-            return _LITERALS[self.op](self.value)
-        values = [a.evaluate(operands) for a in self.args]
+            return real(self.value) if self.op == "f" else _LITERALS[self.op](self.value)
+        values = [a.evaluate(operands, real) for a in self.args]
         if self.op == SELECT:
             return np.where(*values)
         if len(values) == 1:
@@ -65,6 +68,32 @@ class Expr:
         if self.op == "arg":
             return replacements[int(self.value)]
         return Expr(self.op, tuple(a.substitute(replacements) for a in self.args), self.value)
+
+    def rounded(self) -> Expr:
+        """The expression with its constants rounded to float32, as every target computes it."""
+        if self.op == "f":
+            return const(self.value)
+        if not self.args:
+            return self
+        return Expr(self.op, tuple(a.rounded() for a in self.args), self.value)
+
+    def __add__(self, other: Expr | float) -> Expr:
+        return Expr("add", (self, _operand(other)))
+
+    def __sub__(self, other: Expr | float) -> Expr:
+        return Expr("sub", (self, _operand(other)))
+
+    def __rsub__(self, other: float) -> Expr:
+        return Expr("sub", (_operand(other), self))
+
+    def __mul__(self, other: Expr | float) -> Expr:
+        return Expr("mul", (self, _operand(other)))
+
+    def __truediv__(self, other: Expr | float) -> Expr:
+        return Expr("div", (self, _operand(other)))
+
+    def __neg__(self) -> Expr:
+        return Expr("neg", (self,))
 
     def row_functions(self) -> tuple[Expr, ...]:
         """Its sums and maxima of rows, each once, those inside others first."""
@@ -99,6 +128,14 @@ class Expr:
 _LITERALS: dict[str, Callable[[Any], Any]] = {"f": np.float32, "i": np.int32, "l": np.int64}
 
 
+def _widened(operand: Array) -> Array:
+    return operand.astype(np.int32) if kind_of_array(operand) == "i" else operand
+
+
+def _operand(value: Expr | float) -> Expr:
+    return value if isinstance(value, Expr) else exact(value)
+
+
 def arg(index: int) -> Expr:
     return Expr("arg", value=index)
 
@@ -106,6 +143,11 @@ def arg(index: int) -> Expr:
 def const(value: float) -> Expr:
     """A float32 constant."""
     return Expr("f", value=float(np.float32(value)))
+
+
+def exact(value: float) -> Expr:
+    """A real constant in full precision, until the expression is ``rounded``."""
+    return Expr("f", value=float(value))
 
 
 def iconst(value: int) -> Expr:
@@ -128,10 +170,18 @@ def if_negative(condition: Expr, x: Expr, y: Expr) -> Expr:
 
 
 def clipped(x: Expr, low: float, high: float) -> Expr:
-    """``min(max(x, low), high)``, without bounds that are infinite."""
+    """``min(max(x, low), high)`` with exact bounds, without those that are infinite."""
     if low > -math.inf:
-        x = call("max", x, const(low))
-    return call("min", x, const(high)) if high < math.inf else x
+        x = call("max", x, exact(low))
+    return call("min", x, exact(high)) if high < math.inf else x
+
+
+def polynomial(x: Expr, *coefficients: float) -> Expr:
+    """``c[0] + x (c[1] + x (…))`` with exact coefficients."""
+    *rest, value = map(exact, coefficients)
+    for coefficient in reversed(rest):
+        value = coefficient + x * value
+    return value
 
 
 def quantized(steps: Expr, low: int, high: int, zero_point: int) -> Expr:

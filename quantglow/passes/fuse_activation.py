@@ -11,12 +11,12 @@ from typing import Any
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import RewritePass, Uses, rewrite_pass
-from quantglow.ops.activation import ACTIVATIONS, Activation
+from quantglow.ops.activation import Activation
 from quantglow.ops.binary import Add, Max, Min, Mul, Sub
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import ConvTranspose
 from quantglow.ops.reference_costs import FEWEST_PRODUCTS
-from quantglow.ops.unary import Clip, Relu
+from quantglow.ops.unary import Clip, Fusible, Relu
 from quantglow.passes.constants import scalar_of
 from quantglow.passes.merge_clips import bounds_of, narrowed
 from quantglow.passes.simplify_arithmetic import plain
@@ -29,7 +29,7 @@ def fuse_activation(node: Node, uses: Uses) -> Node | None:
     """Clip(Conv(…), low, high) -> Conv(…, low, high), likewise Gemm, Add, Sub, Mul, Max, Min;
     HardSwish(Conv(…)) * c + d -> Conv(…, activation), likewise Gemm and HardSigmoid, LeakyRelu,
     where a result is a sum of ``FEWEST_PRODUCTS``"""
-    x = node.operands[0] if isinstance(node, ACTIVATIONS) else None
+    x = node.operands[0] if isinstance(node, Fusible) else None
     few = isinstance(x, Contraction) and products_of(x) < FEWEST_PRODUCTS
     return None if few else fused(node, uses)
 
@@ -48,7 +48,7 @@ def fuse_functions(graph: Graph, names: Collection[str]) -> Graph:
     """As ``fuse-activation``, however few the products, for the functions of these ``names``."""
 
     def rule(node: Node, uses: Uses) -> Node | None:
-        left = isinstance(node, ACTIVATIONS) and node.name not in names
+        left = isinstance(node, Fusible) and node.name not in names
         return None if left else fused(node, uses)
 
     return RewritePass("fuse-functions", rule)(graph) if names else graph
@@ -93,7 +93,7 @@ def with_bounds(node: Relu | Clip, producer: Node) -> Node | None:
 
 def activated(node: Node, producer: Contraction) -> Activation | None:
     """The activation of the producer with ``node`` behind it.  Raises ``ValueError``."""
-    if isinstance(node, ACTIVATIONS):
+    if isinstance(node, Fusible):
         return Activation.of(node) if producer.is_bare else None
     known, unbounded = producer.activation, (producer.low, producer.high) == UNBOUNDED
     if known is None or not unbounded or not isinstance(node, Add | Mul) or not plain(node):

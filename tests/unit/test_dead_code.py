@@ -20,7 +20,9 @@ def definitions(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            registered = any(isinstance(d, ast.Call) for d in node.decorator_list)
+            registered = any(
+                isinstance(d, ast.Call) or ast.unparse(d) == "op" for d in node.decorator_list
+            )
             found |= set() if registered or node.name.startswith("__") else {node.name}
     return found
 

@@ -2,48 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 import numpy as np
 import onnx
 
 from quantglow import ops
 from quantglow.frontend.export.contraction import bounded, finished
-from quantglow.frontend.export.writer import Perm, Value, Writer, export_rule, source
+from quantglow.frontend.export.expressions import Steps
+from quantglow.frontend.export.writer import FIRST_OPSET, Perm, Value, Writer, export_rule, source
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
-SAME_NAME = (
-    ops.Abs,
-    ops.Ceil,
-    ops.Elu,
-    ops.Erf,
-    ops.Exp,
-    ops.Floor,
-    ops.HardSigmoid,
-    ops.HardSwish,
-    ops.LeakyRelu,
-    ops.Log,
-    ops.Neg,
-    ops.Reciprocal,
-    ops.Relu,
-    ops.Sigmoid,
-    ops.Softplus,
-    ops.Sqrt,
-    ops.Tanh,
-)
-"""Unary operators with the name and the attributes of their ONNX operator."""
 
-BINARY = (ops.Add, ops.Sub, ops.Mul, ops.Div, ops.Max, ops.Min, ops.Pow)
-
-
-@export_rule(*SAME_NAME)
+@export_rule(ops.Unary)
 def unary(node: ops.Unary, w: Writer) -> Value:
+    """The ONNX operator, or the steps of the expression where the oldest runtimes lack it."""
     perm = w.order(node.x)
-    return Value(w.emit(node.op, [w.real(node.x, perm)], node.name, **node.attributes()), perm)
+    x = w.real(node.x, perm)
+    if node.since > FIRST_OPSET:
+        return Value(Steps(node, w, [x]).value(node.expression().rounded()), perm)
+    return Value(w.emit(node.op, [x], node.name, **node.attributes()), perm)
 
 
 @export_rule(ops.Clip)
@@ -54,7 +33,7 @@ def clip(node: ops.Clip, w: Writer) -> Value:
 
 @export_rule(ops.Swish)
 def swish(node: ops.Swish, w: Writer) -> Value:
-    """``x * Sigmoid(alpha * x)``: the operator Swish is newer than what runtimes know."""
+    """``x * Sigmoid(alpha * x)``: runtimes know Sigmoid, and compute it in one step."""
     perm = w.order(node.x)
     x = inner = w.real(node.x, perm)
     if node.alpha != 1:
@@ -63,38 +42,12 @@ def swish(node: ops.Swish, w: Writer) -> Value:
     return Value(w.emit("Mul", [x, gate], node.name), perm)
 
 
-@export_rule(ops.Gelu)
-def gelu(node: ops.Gelu, w: Writer) -> Value:
-    """``0.5 * x * (1 + g)``, g = erf(x / sqrt(2)) or its tanh form."""
-    perm = w.order(node.x)
-    x = w.real(node.x, perm)
-    gate = tanh_gate(node, x, w) if node.approximate else erf_gate(node, x, w)
-    one = w.emit("Add", [gate, scalar(node, "one", 1.0, w)], f"{node.name}:gate")
-    half = w.emit("Mul", [x, scalar(node, "half", 0.5, w)], f"{node.name}:half_x")
-    return Value(w.emit("Mul", [half, one], node.name), perm)
-
-
-def erf_gate(node: ops.Gelu, x: str, w: Writer) -> str:
-    root = scalar(node, "root", math.sqrt(0.5), w)
-    return w.emit("Erf", [w.emit("Mul", [x, root], f"{node.name}:inner")], f"{node.name}:erf")
-
-
-def tanh_gate(node: ops.Gelu, x: str, w: Writer) -> str:
-    """``tanh(sqrt(2/pi) * (x + 0.044715 * x^3))``"""
-    name = f"{node.name}:inner"
-    cube = w.emit("Mul", [w.emit("Mul", [x, x], name), x], name)
-    scaled = w.emit("Mul", [cube, scalar(node, "cubic", 0.044715, w)], name)
-    total = w.emit("Add", [x, scaled], name)
-    inner = w.emit("Mul", [total, scalar(node, "root", math.sqrt(2 / math.pi), w)], name)
-    return w.emit("Tanh", [inner], f"{node.name}:tanh")
-
-
 def scalar(node: Node, label: str, value: float, w: Writer) -> str:
     return w.constant(np.array(value, np.float32), f"{node.name}:{label}")
 
 
-@export_rule(*BINARY)
-def binary(node: Any, w: Writer) -> Value:
+@export_rule(ops.Binary)
+def binary(node: ops.Binary, w: Writer) -> Value:
     rank = node.type.rank
     perm = w.common_order(node.operands, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.operands]

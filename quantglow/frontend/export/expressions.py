@@ -1,4 +1,4 @@
-"""Export of ``Elementwise`` and ``RowMap``: each step of the expression is an ONNX operator."""
+"""Export of expressions: each step is an ONNX operator."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import onnx
 
 from quantglow.errors import ModelError
 from quantglow.frontend.export.writer import Value, Writer, export_rule, permuted
+from quantglow.graph.node import Node
 from quantglow.ops import Elementwise, RowMap
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of
@@ -26,6 +27,9 @@ STEPS = {
     SELECT: "Where",
 }  # fmt: skip
 """The ONNX operator of each function that has one without attributes."""
+
+COMMUTATIVE = ("add", "mul")
+"""Written with a constant operand second, where fusions of runtimes look for it."""
 
 ATTRIBUTES: dict[str, tuple[str, dict[str, Any]]] = {
     "fmod": ("Mod", {"fmod": 1}),
@@ -48,7 +52,7 @@ def elementwise(node: Elementwise, w: Writer) -> Value:
     rank = node.type.rank
     perm = w.common_order(node.args, rank)
     operands = [w.spread(operand, rank, perm) for operand in node.args]
-    written = _Expression(node, w, operands).result()
+    written = Steps(node, w, operands).stored(node.expression, node.out.dtype)
     return w.rounded(node, written, perm)
 
 
@@ -62,26 +66,28 @@ def rows(node: RowMap, w: Writer) -> Value:
         w.emit("Expand", [w.spread(operand, rank, perm), shape], f"{node.name}:rows")
         for operand in node.args
     ]
-    written = _Expression(node, w, operands, row_axis=perm.index(rank - 1)).result()
+    steps = Steps(node, w, operands, row_axis=perm.index(rank - 1))
+    written = steps.stored(node.expression, node.out.dtype)
     return w.rounded(node, written, perm)
 
 
 @dataclass
-class _Expression:
-    """Writes each step of a node's expression once."""
+class Steps:
+    """Writes each step of an expression of a node's operands once."""
 
-    node: Elementwise | RowMap
+    node: Node
     writer: Writer
     operands: list[str]
     row_axis: int = 0
     done: dict[Expr, str] = field(default_factory=dict)
 
-    def result(self) -> str:
-        """The whole, as the element type that is stored."""
-        value = self._value(self.node.expression)
-        return self._cast(value, self.node.out.dtype) if is_widened(self.node.out.dtype) else value
+    def stored(self, expr: Expr, dtype: DType) -> str:
+        """The value of the expression, as elements of the type."""
+        value = self.value(expr)
+        return self._cast(value, dtype) if is_widened(dtype) else value
 
-    def _value(self, expr: Expr) -> str:
+    def value(self, expr: Expr) -> str:
+        """The value of the expression in its own kind."""
         if expr not in self.done:
             self.done[expr] = self._written(expr)
         return self.done[expr]
@@ -91,7 +97,7 @@ class _Expression:
         if expr.op == "arg":
             operand, dtype = (
                 self.operands[int(expr.value)],
-                self.node.args[int(expr.value)].type.dtype,
+                self.node.operands[int(expr.value)].type.dtype,
             )
             return self._cast(operand, DType.I32) if is_widened(dtype) else operand
         if expr.op in _LITERALS:
@@ -101,7 +107,7 @@ class _Expression:
         if expr.op in REDUCTIONS:
             axes = self.writer.integers([self.row_axis], f"{name}:axes")
             return self.writer.emit(
-                REDUCTIONS[expr.op], [self._value(expr.args[0]), axes], f"{name}:{expr.op}"
+                REDUCTIONS[expr.op], [self.value(expr.args[0]), axes], f"{name}:{expr.op}"
             )
         if expr.op not in STEPS and expr.op not in ATTRIBUTES:
             raise ModelError(
@@ -109,7 +115,10 @@ class _Expression:
                 "Remedy: export the graph as it was before lowering."
             )
         op_type, attributes = ATTRIBUTES.get(expr.op) or (STEPS[expr.op], {})
-        inputs = [self._value(a) for a in expr.args]
+        args = expr.args
+        if expr.op in COMMUTATIVE:
+            args = tuple(sorted(args, key=lambda a: a.op in _LITERALS))
+        inputs = [self.value(a) for a in args]
         return self.writer.emit(op_type, inputs, f"{name}:{expr.op}", **attributes)
 
     def _cast(self, value: str, dtype: DType) -> str:

@@ -16,10 +16,10 @@ from quantglow.frontend.export.writer import (
     Value,
     Writer,
     export_rule,
-    export_rules,
     final_names,
     identity,
     output_value,
+    rule_of,
 )
 from quantglow.frontend.external import renamed
 from quantglow.graph.graph import Graph
@@ -69,7 +69,7 @@ def check_exportable(graph: Graph) -> None:
 
 def is_exportable(node: Node) -> bool:
     """Whether ONNX has a form for the operator."""
-    return type(node) in export_rules or isinstance(node, ON_DEMAND)
+    return rule_of(type(node)) is not None or isinstance(node, ON_DEMAND)
 
 
 def assembled(writer: Writer, graph: Graph) -> onnx.ModelProto:

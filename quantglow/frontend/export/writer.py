@@ -46,7 +46,8 @@ Rule = Callable[[Any, "Writer"], Value]
 AnyRule = TypeVar("AnyRule", bound=Rule)
 
 export_rules: dict[type[Node], Rule] = {}
-"""How each operator is written: a rule emits ONNX nodes and returns the node's stored value."""
+"""How an operator, or all operators below a base class, are written: a rule emits ONNX nodes and
+returns the node's stored value."""
 
 
 def export_rule(*kinds: type[Node]) -> Callable[[AnyRule], AnyRule]:
@@ -57,6 +58,11 @@ def export_rule(*kinds: type[Node]) -> Callable[[AnyRule], AnyRule]:
         return rule
 
     return register
+
+
+def rule_of(kind: type[Node]) -> Rule | None:
+    """The rule of the operator or of its nearest base class that has one."""
+    return next((export_rules[c] for c in kind.__mro__ if c in export_rules), None)
 
 
 def identity(rank: int) -> Perm:
@@ -139,7 +145,9 @@ class Writer:
         """Write one node by its rule; its operands are there."""
         if isinstance(node, ON_DEMAND):
             return
-        name, perm = export_rules[type(node)](node, self)
+        rule = rule_of(type(node))
+        assert rule is not None, "the graph was found exportable"
+        name, perm = rule(node, self)
         self.held[node] = {perm: name}
         if name not in self.bound:
             self.bound.add(name)

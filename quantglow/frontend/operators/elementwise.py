@@ -9,59 +9,33 @@ import numpy as np
 
 from quantglow import ops
 from quantglow.frontend.context import Call, Result, Unsupported, importer
-from quantglow.frontend.operators.integers import clip_at_run_time, integer_fold, integer_unary
-from quantglow.graph.node import Node
+from quantglow.frontend.operators.integers import (
+    ON_INTEGERS,
+    clip_at_run_time,
+    integer_fold,
+    integer_unary,
+)
+from quantglow.graph.node import OPS, Node, attribute_fields
 
 LARGEST = float(np.finfo(np.float32).max)
 
-_PLAIN: dict[str, Callable[..., Node]] = {
-    made.__name__: made
-    for made in (
-        ops.Abs,
-        ops.Ceil,
-        ops.Erf,
-        ops.Exp,
-        ops.Floor,
-        ops.HardSwish,
-        ops.Log,
-        ops.Neg,
-        ops.Reciprocal,
-        ops.Relu,
-        ops.Sigmoid,
-        ops.Softplus,
-        ops.Sqrt,
-        ops.Tanh,
-    )
+CUSTOM = ("Clip", "Gelu")
+"""Operators whose ONNX attributes are not floats of the same names."""
+
+DECLARED: dict[str, type[ops.Unary]] = {
+    name: kind for name, kind in OPS.items() if issubclass(kind, ops.Unary) and name not in CUSTOM
 }
 
 
-@importer(*_PLAIN)
-def plain_unary(call: Call) -> Node:
-    """Functions without attributes."""
-    if call.proto.op_type in ("Abs", "Neg", "Relu") and not call.is_float(0):
+@importer(*DECLARED)
+def declared(call: Call) -> Node:
+    """A function of one float tensor as it is declared, its attributes by name."""
+    if call.proto.op_type in ON_INTEGERS and not call.is_float(0):
         return integer_unary(call)
-    return _PLAIN[call.proto.op_type](name=call.result, x=call.node(0))
-
-
-@importer("LeakyRelu")
-def leaky_relu(call: Call) -> Node:
-    return ops.LeakyRelu(name=call.result, x=call.node(0), alpha=call.number("alpha", 0.01))
-
-
-@importer("Elu")
-def elu(call: Call) -> Node:
-    return ops.Elu(name=call.result, x=call.node(0), alpha=call.number("alpha", 1.0))
-
-
-@importer("HardSigmoid")
-def hard_sigmoid(call: Call) -> Node:
-    alpha, beta = call.number("alpha", 0.2), call.number("beta", 0.5)
-    return ops.HardSigmoid(name=call.result, x=call.node(0), alpha=alpha, beta=beta)
-
-
-@importer("Swish")
-def swish(call: Call) -> Node:
-    return ops.Swish(name=call.result, x=call.node(0), alpha=call.number("alpha", 1.0))
+    kind = DECLARED[call.proto.op_type]
+    names = attribute_fields(kind)
+    attributes = {name: call.number(name, getattr(kind, name)) for name in names}
+    return kind(name=call.result, x=call.node(0), **attributes)
 
 
 @importer("Gelu")

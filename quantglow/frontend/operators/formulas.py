@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from quantglow.frontend.context import Call, importer
 from quantglow.frontend.operators.integers import integer_unary, mapped
 from quantglow.graph.node import Node
-from quantglow.ops.expression import Expr, arg, const, if_negative
+from quantglow.ops.expression import Expr, arg, const, if_negative, polynomial
 from quantglow.ops.expression import call as fn
 from quantglow.types import DType
 
@@ -19,14 +18,6 @@ ONE = const(1)
 
 def less(x: Expr, bound: float, then: Expr, otherwise: Expr) -> Expr:
     return fn("select", fn("lt", x, const(bound)), then, otherwise)
-
-
-def polynomial(x: Expr, *coefficients: float) -> Expr:
-    """``c[0] + x (c[1] + x (…))``"""
-    *rest, value = map(const, coefficients)
-    for coefficient in reversed(rest):
-        value = fn("add", coefficient, fn("mul", x, value))
-    return value
 
 
 def signed(value: Expr) -> Expr:
@@ -41,16 +32,10 @@ def log1p(x: Expr) -> Expr:
     return fn("select", fn("eq", sum_, ONE), x, fn("mul", fn("log", sum_), quotient))
 
 
-def expm1(x: Expr) -> Expr:
-    """``exp(x) - 1``, by its series near 0."""
-    series = fn("mul", x, polynomial(x, 1, 1 / 2, 1 / 6, 1 / 24, 1 / 120, 1 / 720))
-    return less(fn("abs", x), 0.25, series, fn("sub", fn("exp", x), ONE))
-
-
 def sinh() -> Expr:
     """By its series near 0; in two factors, so that exp overflows no earlier than sinh."""
     square = fn("mul", X, X)
-    series = fn("mul", X, polynomial(square, 1, 1 / 6, 1 / 120, 1 / 5040))
+    series = fn("mul", X, polynomial(square, 1, 1 / 6, 1 / 120, 1 / 5040).rounded())
     return less(SIZE, 1, series, signed(_halves("sub")))
 
 
@@ -103,7 +88,6 @@ PLAIN: dict[str, Expr] = {
     "Acosh": acosh(),
     "Atanh": atanh(),
     "Round": fn("rint", X),
-    "Softsign": fn("div", X, fn("add", ONE, SIZE)),
 }
 
 
@@ -120,45 +104,4 @@ def sign(call: Call) -> Node:
         return integer_unary(call)
     below = if_negative(X, const(-1), const(0))
     value = fn("select", fn("gt", X, const(0)), ONE, below)
-    return mapped(call, value, [call.node(0)], DType.F32)
-
-
-def _selu(call: Call) -> Expr:
-    """``gamma * (x > 0 ? x : alpha * (exp(x) - 1))``"""
-    alpha = call.number("alpha", 1.67326319217681884765625)
-    gamma = call.number("gamma", 1.05070102214813232421875)
-    return fn("mul", const(gamma), if_negative(X, fn("mul", const(alpha), expm1(X)), X))
-
-
-def _celu(call: Call) -> Expr:
-    """``x > 0 ? x : alpha * (exp(x / alpha) - 1)``"""
-    alpha = const(call.number("alpha", 1.0))
-    return if_negative(X, fn("mul", alpha, expm1(fn("div", X, alpha))), X)
-
-
-def _thresholded(call: Call) -> Expr:
-    """``x > alpha ? x : 0``"""
-    above = fn("gt", X, const(call.number("alpha", 1.0)))
-    return fn("select", above, X, const(0))
-
-
-def _shrink(call: Call) -> Expr:
-    """``x + bias`` below -lambd, ``x - bias`` above lambd, else 0."""
-    lambd, bias = call.number("lambd", 0.5), const(call.number("bias", 0.0))
-    above = fn("select", fn("gt", X, const(lambd)), fn("sub", X, bias), const(0))
-    return less(X, -lambd, fn("add", X, bias), above)
-
-
-_WITH_ATTRIBUTES: dict[str, Callable[[Call], Expr]] = {
-    "Celu": _celu,
-    "Selu": _selu,
-    "Shrink": _shrink,
-    "ThresholdedRelu": _thresholded,
-}
-
-
-@importer(*_WITH_ATTRIBUTES)
-def with_attributes(call: Call) -> Node:
-    """Functions whose constants are attributes."""
-    value = _WITH_ATTRIBUTES[call.proto.op_type](call)
     return mapped(call, value, [call.node(0)], DType.F32)

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.operators.formulas import polynomial
 from quantglow.frontend.operators.indexing import INT64, coordinates, dotted, iota, reshaped
 from quantglow.frontend.operators.layout import channels_first, channels_last
 from quantglow.graph.node import Node
 from quantglow.ops import Elementwise, Gather
 from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import MatMul
-from quantglow.ops.expression import Expr, arg, const, lconst
+from quantglow.ops.expression import Expr, arg, const, lconst, polynomial
 from quantglow.ops.expression import call as fn
 from quantglow.ops.shape import Transpose
 from quantglow.types import Array, DType, ElementType
@@ -146,12 +145,12 @@ KEYS = -0.75
 
 def inner_share(d: Expr) -> Expr:
     """``(a + 2) d^3 - (a + 3) d^2 + 1`` at a distance up to 1"""
-    return polynomial(d, 1, 0, -(KEYS + 3), KEYS + 2)
+    return polynomial(d, 1, 0, -(KEYS + 3), KEYS + 2).rounded()
 
 
 def outer_share(d: Expr) -> Expr:
     """``a d^3 - 5 a d^2 + 8 a d - 4 a`` at a distance from 1 to 2"""
-    return polynomial(d, -4 * KEYS, 8 * KEYS, -5 * KEYS, KEYS)
+    return polynomial(d, -4 * KEYS, 8 * KEYS, -5 * KEYS, KEYS).rounded()
 
 
 CORNERS: dict[str, Corners] = {

@@ -66,6 +66,9 @@ _UNARY: dict[str, Callable[[DType], Expr]] = {
     "Relu": lambda dtype: fn("imax", X, constant_like(dtype, 0)),
     "Sign": _signum,
 }
+ON_INTEGERS = frozenset(_UNARY)
+"""Functions of one value that take integer tensors too."""
+
 _BINARY = {
     "Add": "iadd",
     "BitwiseAnd": "iand",

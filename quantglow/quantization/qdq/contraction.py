@@ -11,9 +11,10 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Add, Conv, Dequantize, Mul, Quantize
-from quantglow.ops.activation import ACTIVATIONS, Activation
+from quantglow.ops.activation import Activation
 from quantglow.ops.arithmetic import dequantize
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.unary import Fusible
 from quantglow.passes.layout import per_axis
 from quantglow.passes.simplify_arithmetic import plain
 from quantglow.quantization.convert.rules import integer_operands, operand_names
@@ -193,7 +194,7 @@ def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
 @rewrite_pass("fuse-activated-sum")
 def fuse_activated_sum(node: Node, uses: Uses) -> Node | None:
     """f(Conv(Dequantize(x), …) + Dequantize(r)) -> Conv(Dequantize(x), …, Dequantize(r), f)"""
-    if not isinstance(node, ACTIVATIONS) or not isinstance(node.x, Add) or not plain(node.x):
+    if not isinstance(node, Fusible) or not isinstance(node.x, Add) or not plain(node.x):
         return None
     found, residual = with_residual(node.x, uses) if uses.single(node.x) else (None, None)
     if found is None or residual is None:

@@ -19,8 +19,8 @@ from collections.abc import Collection, Sequence
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.ops.activation import ACTIVATIONS
 from quantglow.ops.contraction import Contraction
+from quantglow.ops.unary import Fusible
 from quantglow.options import QuantizationConfig
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Profile
@@ -71,7 +71,7 @@ def candidates(plan: Plan, kept: Collection[Node] = ()) -> dict[Node, Node]:
     pairs = {
         node.operands[0]: node
         for node in plan.graph.compute_nodes()
-        if isinstance(node, ACTIVATIONS) and isinstance(node.operands[0], Contraction)
+        if isinstance(node, Fusible) and isinstance(node.operands[0], Contraction)
     }
     return {x: function for x, function in pairs.items() if _can_be_fused(plan, function, kept)}
 

@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from tests.declared_functions import FUNCTIONS
 from tests.fuzz.drawing import FLOAT, Drawing
 from tests.fuzz.draws.family import draws
 from tests.fuzz.draws.operands import bounded, broadcastable, positive, tail
-
-UNARY: dict[str, dict[str, Sequence[Any]]] = {
-    name: {}
-    for name in (
-        *("Relu", "Sigmoid", "HardSwish", "Tanh", "Erf", "Mish", "Softplus", "Softsign"),
-        *("Identity", "Neg", "Abs", "Floor", "Ceil", "Round", "Sign"),
-        *("Sin", "Cos", "Atan", "Sinh", "Asinh"),
-    )
-} | {
-    "LeakyRelu": {"alpha": (0.1, -0.5, 2.0)},
-    "Elu": {"alpha": (0.5, 2.0)},
-    "Selu": {"alpha": (1.0, 2.0), "gamma": (0.5, 1.5)},
-    "Celu": {"alpha": (0.5, 2.0)},
-    "HardSigmoid": {"alpha": (0.1, 1 / 6), "beta": (0.3, 0.6)},
-    "Gelu": {"approximate": ("none", "tanh")},
-    "Swish": {"alpha": (0.5, 1.7)},
-    "ThresholdedRelu": {"alpha": (0.3, 1.5)},
-    "Shrink": {"lambd": (0.2, 1.0), "bias": (0.0, 0.1)},
-}
-"""Functions that are tame everywhere, and their attributes."""
 
 BETWEEN: dict[str, tuple[float, float]] = {
     "Asin": (-0.95, 0.95),
@@ -43,6 +24,19 @@ BETWEEN: dict[str, tuple[float, float]] = {
 
 ABOVE = {"Sqrt": 0.01, "Log": 0.1, "Reciprocal": 0.25, "Acosh": 1.1}
 """Functions that are tame from a bound on."""
+
+COMPOSED = ("Identity", "Mish", "Round", "Sign", "Sin", "Cos", "Atan", "Sinh", "Asinh")
+
+UNARY: dict[str, Mapping[str, Sequence[Any]]] = {
+    form.name: {name: (getattr(form.kind, name), value) for name, value in form.attributes.items()}
+    for form in FUNCTIONS
+    if form.importable and form.name not in BETWEEN and form.name not in ABOVE
+} | {
+    "LeakyRelu": {"alpha": (0.1, -0.5, 2.0)},
+    "Gelu": {"approximate": ("none", "tanh")},
+    **{name: {} for name in COMPOSED},
+}
+"""Functions that are tame everywhere, and their attributes."""
 
 
 @draws(*UNARY, often=0.5)

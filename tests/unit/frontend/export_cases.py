@@ -7,6 +7,7 @@ from collections.abc import Callable
 import quantglow.runtime.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow import ops
 from quantglow.graph.node import Node
+from tests.declared_functions import FUNCTIONS
 from tests.unit.frontend.export_kit import Kit
 from tests.unit.frontend.export_nodes import (
     batch_normalization,
@@ -86,34 +87,7 @@ FLOAT: dict[str, Callable[[Kit], Node]] = {
     "Where": where,
     "Scatter": scatter,
     "TopK": top_k,
-    "Log": unary(ops.Log, positive=True),
-    "Sqrt": unary(ops.Sqrt, positive=True),
-    "Reciprocal": unary(ops.Reciprocal, positive=True),
-    "LeakyRelu": unary(ops.LeakyRelu, alpha=0.2),
-    "Clip": unary(ops.Clip, low=-0.5, high=0.5),
-    "Clip-nothing": unary(ops.Clip),
-    "HardSigmoid": unary(ops.HardSigmoid, alpha=0.3, beta=0.4),
-    "Swish": unary(ops.Swish),
-    "Swish-scaled": unary(ops.Swish, alpha=1.7),
-    "Gelu": unary(ops.Gelu),
-    "Gelu-tanh": unary(ops.Gelu, approximate=True),
-    "Elu": unary(ops.Elu, alpha=0.7),
-    **{
-        op.__name__: unary(op)
-        for op in (
-            ops.Abs,
-            ops.Ceil,
-            ops.Erf,
-            ops.Exp,
-            ops.Floor,
-            ops.HardSwish,
-            ops.Neg,
-            ops.Relu,
-            ops.Sigmoid,
-            ops.Softplus,
-            ops.Tanh,
-        )
-    },
+    **{str(form): unary(form.kind, form.positive, **form.attributes) for form in FUNCTIONS},
     "ReduceSum": reduction(ops.ReduceSum),
     "BatchNormalization": batch_normalization,
     "LRN": lrn,

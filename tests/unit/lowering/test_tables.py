@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quantglow.lowering import COMPUTE_PRIMITIVES, VIEW_PRIMITIVES, lowering_rules
-from quantglow.lowering.rules import DELEGATED, LEAVES
+from quantglow.lowering.rules import DELEGATED, LEAVES, rule_of
 from quantglow.ops import OPS
 
 PRIMITIVES = (*COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES, *LEAVES, *DELEGATED)
@@ -13,12 +13,12 @@ PRIMITIVES = (*COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES, *LEAVES, *DELEGATED)
 
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_every_operator_can_be_lowered(name: str) -> None:
-    assert OPS[name] in PRIMITIVES or OPS[name] in lowering_rules
+    assert OPS[name] in PRIMITIVES or rule_of(OPS[name]) is not None
 
 
 @pytest.mark.parametrize("cls", lowering_rules, ids=lambda c: c.__name__)
 def test_every_rule_is_for_an_operator(cls: type) -> None:
-    assert OPS[cls.__name__] is cls
+    assert any(issubclass(op, cls) for op in OPS.values())
 
 
 @pytest.mark.parametrize("cls", VIEW_PRIMITIVES, ids=lambda c: c.__name__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,11 @@ from onnx import helper
 from quantglow import ops
 from quantglow.graph.node import Node
 from quantglow.types import Array
+from tests.declared_functions import FUNCTIONS, Declared
 from tests.unit.ops.exact import constant, floats
 
 NHWC, NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+OPSET = 20
 SHAPE = (2, 3, 5, 4)
 """NCHW, as ONNX has it."""
 
@@ -52,7 +54,7 @@ def onnxruntime_result(case: Case) -> Array:
     node = helper.make_node(case.op, names, ["y"], **case.attributes)
     result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "one", infos, [result])
-    imports = [helper.make_opsetid("", 20)]
+    imports = [helper.make_opsetid("", OPSET)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=9)
     session = onnxruntime.InferenceSession(
         model.SerializeToString(), providers=["CPUExecutionProvider"]
@@ -60,13 +62,18 @@ def onnxruntime_result(case: Case) -> Array:
     return np.asarray(session.run(None, feeds)[0])
 
 
-def unary(op: str, onnx_attributes: dict[str, Any] | None = None, **attributes: Any) -> Case:
+def unary(form: Declared) -> Case:
     extremes = np.array([0.0, -0.0, 30.0, -30.0, 100.0, -100.0, 1e-20], np.float32)
     x = np.concatenate([drawn(60), extremes])
-    x = np.abs(x) + np.float32(1e-3) if op in ("Log", "Sqrt", "Reciprocal") else x
-    shown = attributes if onnx_attributes is None else onnx_attributes
-    cls = getattr(ops, op)
-    return Case(op, lambda a: cls(name="y", x=a, **attributes), (x,), shown, tolerance=2e-6)
+    if form.name == "Exp":
+        x = drawn(50)
+    x = np.abs(x) + np.float32(1e-3) if form.positive else x
+    return Case(form.name, lambda a: form.node("y", a), (x,), form.attributes, tolerance=2e-6)
+
+
+def gelu(approximate: str) -> Case:
+    kind = Declared(ops.Gelu, {"approximate": approximate == "tanh"})
+    return replace(unary(kind), attributes={"approximate": approximate})
 
 
 def binary(op: str, low: float = -3.0) -> Case:
@@ -169,14 +176,9 @@ def lrn(size: int) -> Case:
 
 
 CASES = [
-    *(unary(op) for op in ("Relu", "Sigmoid", "HardSwish", "Tanh", "Erf", "Softplus", "Log")),
-    *(unary(op) for op in ("Sqrt", "Reciprocal", "Neg", "Abs", "Floor", "Ceil", "HardSigmoid")),
-    unary("LeakyRelu", alpha=0.1),
-    unary("HardSigmoid", alpha=0.3, beta=0.4),
-    unary("Elu", alpha=0.7),
-    unary("Gelu"),
-    unary("Gelu", {"approximate": "tanh"}, approximate=True),
-    Case("Exp", lambda x: ops.Exp(name="y", x=x), (drawn(50),), tolerance=1e-5),
+    *(unary(form) for form in FUNCTIONS if form.importable and form.kind.since <= OPSET),
+    gelu("none"),
+    gelu("tanh"),
     Case(
         "Clip",
         lambda x, *_: ops.Clip(name="y", x=x, low=-1.0, high=0.5),

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from quantglow import ops
-from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Constant, Input, Node
 from quantglow.ops.arithmetic import quant_of, quantize
-from quantglow.ops.unary import Unary
 from quantglow.profiling import Range
 from quantglow.quantization import float_islands
 from quantglow.quantization.convert.rules import rule_of, tabulate
 from quantglow.quantization.plan.eligibility import NO_INT8_FORM
 from quantglow.quantization.plan.params import activation_element
 from quantglow.types import DType, f32
+from tests.declared_functions import FUNCTIONS, Declared
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,
@@ -27,24 +26,9 @@ from tests.unit.quantization.quantization_networks import (
 )
 
 CHANNEL_VALUES = np.linspace(-1.5, 2, 8)
-UNARY = {
-    "Relu": {},
-    "LeakyRelu": {"alpha": 0.1},
-    "Clip": {"low": -0.5, "high": 1.0},
-    "Sigmoid": {},
-    "HardSigmoid": {},
-    "HardSwish": {},
-    "Swish": {},
-    "Tanh": {},
-    "Erf": {},
-    "Gelu": {},
-    "Softplus": {},
-    "Elu": {},
-    "Exp": {},
-    "Neg": {},
-    "Abs": {},
-}
-"""Smooth enough for a sandwich; Log, Sqrt, Reciprocal, Floor and Ceil are tested as tables."""
+STEPPED = ("Ceil", "Floor", "Shrink", "ThresholdedRelu")
+SMOOTH = [form for form in FUNCTIONS if not form.positive and form.name not in STEPPED]
+"""Smooth enough for a sandwich; the others are tested as tables."""
 
 OTHERS = {
     "Add": lambda x: ops.Add(name="n", x=x, y=conv("side", x, 8)),
@@ -98,13 +82,9 @@ OTHERS = {
 }
 
 
-def unary_graph(op: str) -> Graph:
-    return sandwich(lambda x: OPS[op](name="n", x=x, **UNARY[op]))
-
-
-@pytest.mark.parametrize("op", UNARY)
-def test_unary_functions_become_accurate_tables(op: str) -> None:
-    graph = unary_graph(op)
+@pytest.mark.parametrize("form", SMOOTH, ids=str)
+def test_unary_functions_become_accurate_tables(form: Declared) -> None:
+    graph = sandwich(lambda x: form.node("n", x))
     result, report = quantized(graph)
     assert report.count("float") == 0
     assert float_islands(result) == ()
@@ -151,16 +131,14 @@ def test_every_operator_has_a_rule_or_a_reason() -> None:
     assert without == {"Input", "Constant"}
 
 
-@pytest.mark.parametrize(
-    "op", [c for c in OPS.values() if issubclass(c, Unary)], ids=lambda c: c.__name__
-)
-def test_tables_hold_the_exact_function_at_every_code(op: type[Unary]) -> None:
-    node = op(name="n", x=image(), **UNARY.get(op.__name__, {}))
+@pytest.mark.parametrize("form", FUNCTIONS, ids=str)
+def test_tables_hold_the_exact_function_at_every_code(form: Declared) -> None:
+    node = form.node("n", image())
     x, element = (activation_element(Range(low, 3.0)) for low in (0.0, -1.0))
     given = quant_of(x)
     table = tabulate(node.function, x, element)
     codes = np.arange(-128, 128)
-    reals = node.reference(((codes - given.zero_point) * given.scale).astype(np.float64))
+    reals = node.evaluate(((codes - given.zero_point) * given.scale).astype(np.float64))
     near = quantize(np.nan_to_num(reals, posinf=1e30, neginf=-1e30), element)
     assert np.abs(table.astype(int) - near).max() <= 1
 
