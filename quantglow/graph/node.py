@@ -38,10 +38,24 @@ class Node:
     type: TensorType = field(init=False)
 
     traits: ClassVar[frozenset[Trait]] = frozenset()
+    in_place: ClassVar[tuple[str, ...]] = ()
+    """Fields of operands whose memory the result may take over: they are read element by element,
+    just before the result is written."""
 
     def has(self, trait: Trait) -> bool:
         """Whether a fact holds for the node: its operator declares it, unless attributes decide."""
         return trait in self.traits
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+        """The attributes that differ where the axes of the result and of its operands are taken in
+        another order: axis i is then ``perm[i]`` of now.  None where there is no such form.
+        """
+        return None
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        """The attributes that differ where the operator computes a part of the batch, a result of
+        this shape; None where samples along axis 0 may depend on each other."""
+        return None
 
     def infer(self) -> TensorType:
         """The type of the result.  Raises ``TypeRuleError`` for operands that the operator
@@ -98,12 +112,13 @@ class Node:
         with np.errstate(all="ignore"):
             return np.asarray(self.reference(*arguments))
 
-    def with_operands(self, operands: tuple[Node, ...]) -> Node:
-        """The same operator on other operands; ``self`` if they are the same objects."""
-        if all(a is b for a, b in zip(self.operands, operands, strict=True)):
+    def with_operands(self, operands: tuple[Node, ...], **attributes: Any) -> Node:
+        """The same operator on other operands, with other ``attributes``; ``self`` if all are the
+        same objects."""
+        if not attributes and all(a is b for a, b in zip(self.operands, operands, strict=True)):
             return self
         supply = iter(operands)
-        changes: dict[str, Any] = {}
+        changes = attributes
         for name in operand_fields(type(self)):
             value = getattr(self, name)
             if isinstance(value, tuple):

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.traits import Trait
 from quantglow.instr.strides import dense_strides, reshaped_strides
-from quantglow.ops import Concat, Expand, Pad, Reshape, Slice, Transpose
-
-ALIASES = (Input, Constant, Reshape, Slice, Transpose, Expand)
-"""Nodes whose value is a view of another's buffer, or lies with the caller: never moved."""
+from quantglow.ops import Concat, Pad, Reshape
 
 
 @dataclass(frozen=True)
@@ -48,6 +46,11 @@ def source_of(node: Node) -> Node:
     return node
 
 
+def is_alias(node: Node) -> bool:
+    """Whether the value is a view of another's buffer, or lies with the caller: never moved."""
+    return isinstance(node, Input | Constant) or node.has(Trait.VIEW)
+
+
 def place(graph: Graph) -> Placement:
     """Decide homes from the outputs backwards, so that a container knows its own home first."""
     wider = _wider_pads(graph)
@@ -58,7 +61,7 @@ def place(graph: Graph) -> Placement:
         """Give the source of ``part`` its home if it is computed (not aliased) and has none."""
         source = source_of(part)
         placed = source in homes or source in direct or source in wider
-        if isinstance(source, ALIASES) or placed or not source.type.size:
+        if is_alias(source) or placed or not source.type.size:
             return
         if _fits(part, _strides(home.container, homes)):
             homes[source] = home
@@ -128,6 +131,6 @@ def _direct_outputs(graph: Graph, wider: dict[Node, Pad]) -> dict[Node, int]:
     found: dict[Node, int] = {}
     for position, (_, node) in enumerate(graph.outputs):
         source = source_of(node)
-        if not isinstance(source, ALIASES) and source not in wider and source.type.size:
+        if not is_alias(source) and source not in wider and source.type.size:
             found.setdefault(source, position)
     return found

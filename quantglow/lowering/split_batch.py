@@ -6,22 +6,18 @@ batch is the same graph with a smaller axis 0, and gives the same results sample
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from quantglow import ops
 from quantglow.errors import TypeRuleError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node, operand_fields
-from quantglow.ops.contraction import Contraction
-from quantglow.ops.pooling import Pool, Reduce
+from quantglow.ops.shape import Concat
 
 Shape = tuple[int, ...]
-Rule = Callable[[Any, Shape], dict[str, Any] | None]
-"""A node and the shape of its part -> the attributes that differ; None where samples mix."""
 
 
 def split_batch(graph: Graph, pieces: int) -> Graph | None:
@@ -69,7 +65,7 @@ def _part(node: Node, made: Mapping[Node, Node], shape: Shape, batch: int) -> No
     computed = [o for o in node.operands if not isinstance(o, Constant)]
     if not computed or any(o.type.shape[:1] != (batch,) for o in (node, *computed)):
         return None
-    changes = next((rule(node, shape) for kinds, rule in _RULES if isinstance(node, kinds)), None)
+    changes = node.for_samples(shape)
     if changes is None:
         return None
     try:
@@ -86,7 +82,7 @@ def _operands(node: Node, made: Mapping[Node, Node], shape: Shape) -> dict[str, 
         value = getattr(node, name)
         if isinstance(value, tuple):
             parts = (made[operand] for operand in value)
-            is_concat = isinstance(node, ops.Concat)
+            is_concat = isinstance(node, Concat)
             found[name] = tuple(_cut(part, shape[0]) if is_concat else part for part in parts)
         elif value is not None:
             found[name] = made[value]
@@ -98,77 +94,3 @@ def _cut(operand: Node, batch: int) -> Node:
     if not isinstance(operand, Constant):
         return operand
     return replace(operand, value=np.ascontiguousarray(operand.value[:batch]))
-
-
-def _images(node: Node, shape: Shape) -> dict[str, Any] | None:
-    """Weights must be the same for all samples, which are images or rows of their own."""
-    shared = [node.w, node.b] if isinstance(node, Contraction) else list(node.operands[1:])
-    return {} if all(o is None or isinstance(o, Constant) for o in shared) else None
-
-
-def _elementwise(node: Node, shape: Shape) -> dict[str, Any] | None:
-    """Constants must be the same for all samples, and computed operands not move their axis 0."""
-    rank = len(shape)
-    for operand in node.operands:
-        if not isinstance(operand, Constant):
-            if operand.type.rank != rank:
-                return None
-        elif operand.type.rank == rank and operand.type.shape[0] != 1:
-            return None
-    return {}
-
-
-def _per_tensor(node: Node, shape: Shape) -> dict[str, Any] | None:
-    """Quantization along axis 0 would be that of samples."""
-    kinds = [node.type, *(operand.type for operand in node.operands)]
-    return None if any(k.quant is not None and k.quant.axis == 0 for k in kinds) else {}
-
-
-def _last_axis(node: Node, shape: Shape) -> dict[str, Any] | None:
-    """Rows are samples or parts of them."""
-    return _images(node, shape) if len(shape) > 1 else None
-
-
-def _reduce(node: Reduce, shape: Shape) -> dict[str, Any] | None:
-    return None if 0 in node.axes else {}
-
-
-def _concat(node: ops.Concat, shape: Shape) -> dict[str, Any] | None:
-    """Constants must be the same for all samples."""
-    constants = [part.value for part in node.parts if isinstance(part, Constant)]
-    alike = all((value == value[:1]).all() for value in constants)
-    return {} if node.axis and alike else None
-
-
-def _transpose(node: ops.Transpose, shape: Shape) -> dict[str, Any] | None:
-    return {} if node.perm[0] == 0 else None
-
-
-def _reshape(node: ops.Reshape, shape: Shape) -> dict[str, Any]:
-    """Elements keep their order, so those of a sample stay together."""
-    return {"shape": shape}
-
-
-def _slice(node: ops.Slice, shape: Shape) -> dict[str, Any] | None:
-    if node.starts[0] or node.steps[0] != 1:
-        return None
-    return {"sizes": shape}
-
-
-def _pad(node: ops.Pad, shape: Shape) -> dict[str, Any] | None:
-    return None if node.before[0] or node.after[0] else {}
-
-
-_RULES: tuple[tuple[type | tuple[type, ...], Rule], ...] = (
-    ((Contraction, Pool, ops.Resize, ops.LRN), _images),
-    ((ops.Quantize, ops.Dequantize, ops.Rescale, ops.Table), _per_tensor),
-    ((ops.Unary, ops.Binary, ops.Clip, ops.PRelu), _elementwise),
-    ((ops.Softmax, ops.LogSoftmax, ops.LayerNormalization, ops.BatchNormalization), _last_axis),
-    (Reduce, _reduce),
-    (ops.Concat, _concat),
-    (ops.Transpose, _transpose),
-    (ops.Reshape, _reshape),
-    (ops.Slice, _slice),
-    (ops.Pad, _pad),
-)
-"""Operators without a rule may mix samples."""

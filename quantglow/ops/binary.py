@@ -15,6 +15,7 @@ from quantglow.graph.node import Node, op, shared_fields
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
 from quantglow.ops.expression import Expr, arg, call
+from quantglow.ops.samples import if_aligned
 from quantglow.types import Array, DType, ElementType, TensorType
 
 X, Y = arg(0), arg(1)
@@ -35,6 +36,12 @@ class Binary(Node):
     out: ElementType | None = None
 
     traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT, Trait.SERVES_READERS})
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_aligned(self)
 
     def expression(self) -> Expr:
         """The function of ``$0`` and ``$1``."""

@@ -14,6 +14,7 @@ import numpy as np
 from quantglow.graph.node import Node
 from quantglow.ops.activation import Activation
 from quantglow.ops.arithmetic import integer_bounds, is_integer, multiplier, saturate_over
+from quantglow.ops.samples import if_constant
 from quantglow.types import Array, DType, ElementType, TensorType
 
 EXACT = 2**24
@@ -37,6 +38,10 @@ class Contraction(Node):
     low: float
     high: float
     out: ElementType | None
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        """Weights must be the same for all samples, which are images or rows of their own."""
+        return if_constant([self.w, self.b])
 
     @property
     def is_bare(self) -> bool:

@@ -37,6 +37,8 @@ class Conv(Contraction):
     high: float = math.inf
     out: ElementType | None = None
 
+    in_place = ("residual",)
+
     def infer(self) -> TensorType:
         if self.x.type.rank != 4 or self.w.type.rank != 4:
             raise self.refuse("x and w must have 4 dimensions")

@@ -16,6 +16,8 @@ import numpy as np
 
 from quantglow.errors import OutOfRangeError
 from quantglow.graph.node import Node, op
+from quantglow.graph.traits import Trait
+from quantglow.ops.shape import MOVES
 from quantglow.types import Array, DType, TensorType
 
 _MISPLACED = 2**62
@@ -62,6 +64,8 @@ class Gather(Node):
     indices: Node
     axis: int
 
+    traits = MOVES - {Trait.CHOOSES}
+
     def infer(self) -> TensorType:
         shape = self.x.type.shape
         if self.indices.type.dtype not in INDEX_TYPES:
@@ -99,6 +103,13 @@ class Scatter(Node):
     indices: Node
     updates: Node
     reduction: str = "none"
+
+    traits = frozenset({Trait.MOVES, Trait.PASSES_SPECIALS})
+    in_place = ("x",)
+
+    def has(self, trait: Trait) -> bool:
+        """Sums, products and extremes are new numbers."""
+        return (trait is not Trait.MOVES or self.reduction == "none") and super().has(trait)
 
     def infer(self) -> TensorType:
         if self.indices.type.dtype not in INDEX_TYPES or self.indices.type.rank != 1:

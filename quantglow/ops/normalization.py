@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from quantglow.graph.node import Node, op
+from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import dequantize, is_integer, multiplier, quantize, saturate
 from quantglow.ops.functions import row_sum, shrinking_power
+from quantglow.ops.samples import if_rows
 from quantglow.types import Array, DType, ElementType, TensorType
+
+
+def keeps_last(perm: tuple[int, ...]) -> bool:
+    """Whether the last axis stays the last."""
+    return perm[-1] == len(perm) - 1
 
 
 @op
@@ -20,6 +29,12 @@ class BatchNormalization(Node):
     mean: Node
     var: Node
     epsilon: float = 1e-5
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+        return {} if keeps_last(perm) else None
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_rows(self)
 
     def infer(self) -> TensorType:
         channels = (self.x.type.shape[-1],)
@@ -49,6 +64,14 @@ class LayerNormalization(Node):
     beta: Node | None = None
     epsilon: float = 1e-5
     out: ElementType | None = None
+
+    traits = frozenset({Trait.SERVES_READERS})
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+        return {} if keeps_last(perm) else None
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_rows(self)
 
     def infer(self) -> TensorType:
         if self.x.type.rank < 1:
@@ -84,6 +107,12 @@ class LRN(Node):
     beta: float = 0.75
     bias: float = 1.0
 
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+        return {} if keeps_last(perm) else None
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return {}
+
     def infer(self) -> TensorType:
         if not self.x.type.dtype.is_float:
             raise self.refuse("x must be float")
@@ -115,6 +144,14 @@ class Softmax(Node):
 
     x: Node
     out: ElementType | None = None
+
+    traits = frozenset({Trait.FUNCTION})
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+        return {} if keeps_last(perm) else None
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_rows(self)
 
     def infer(self) -> TensorType:
         if self.x.type.rank < 1 or self.x.type.shape[-1] < 1:
@@ -153,6 +190,14 @@ class LogSoftmax(Node):
     """``x - max - log(sum(exp(x - max)))`` along the last axis; float."""
 
     x: Node
+
+    traits = frozenset({Trait.FUNCTION, Trait.PASSES_SPECIALS})
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+        return {} if keeps_last(perm) else None
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_rows(self)
 
     def infer(self) -> TensorType:
         if not self.x.type.dtype.is_float or self.x.type.rank < 1:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from quantglow.graph.node import Node, op
+from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
 from quantglow.ops.windows import Pads, Pair, check_windows
 from quantglow.types import Array, DType, ElementType, TensorType
@@ -22,6 +23,9 @@ class Pool(Node):
     pads: Pads
     dilations: Pair
     ceil_mode: bool
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        return {}
 
     def result_shape(self) -> tuple[int, ...]:
         if self.x.type.rank != 4:
@@ -69,6 +73,8 @@ class MaxPool(Pool):
     dilations: Pair = (1, 1)
     ceil_mode: bool = False
 
+    traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
+
     def infer(self) -> TensorType:
         return self.x.type.with_shape(self.result_shape())
 
@@ -92,6 +98,8 @@ class AveragePool(Pool):
     ceil_mode: bool = False
     count_include_pad: bool = False
     out: ElementType | None = None
+
+    traits = frozenset({Trait.KEEPS_ZERO})
 
     def infer(self) -> TensorType:
         if (self.out is None) == is_integer(self.x.type):
@@ -136,6 +144,9 @@ class Reduce(Node):
     axes: tuple[int, ...]
     keepdims: bool
 
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return None if 0 in self.axes else {}
+
     def result_shape(self) -> tuple[int, ...]:
         if list(self.axes) != sorted(set(self.axes)) or any(
             not 0 <= a < self.x.type.rank for a in self.axes
@@ -160,6 +171,8 @@ class ReduceMean(Reduce):
     axes: tuple[int, ...]
     keepdims: bool = True
     out: ElementType | None = None
+
+    traits = frozenset({Trait.KEEPS_ZERO})
 
     def infer(self) -> TensorType:
         if (self.out is None) == is_integer(self.x.type):
@@ -193,6 +206,8 @@ class ReduceSum(Reduce):
     axes: tuple[int, ...]
     keepdims: bool = True
 
+    traits = frozenset({Trait.KEEPS_ZERO})
+
     def reference(self, x: Array) -> Array:
         return np.asarray(x.sum(axis=self.axes, keepdims=self.keepdims, dtype=np.float32))
 
@@ -204,6 +219,8 @@ class ReduceMax(Reduce):
     x: Node
     axes: tuple[int, ...]
     keepdims: bool = True
+
+    traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:
         return self.x.type.with_shape(self.result_shape())
@@ -219,6 +236,8 @@ class ReduceMin(Reduce):
     x: Node
     axes: tuple[int, ...]
     keepdims: bool = True
+
+    traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:
         return self.x.type.with_shape(self.result_shape())

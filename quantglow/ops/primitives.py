@@ -7,9 +7,12 @@ A backend implements them, and the operators that lowering leaves as they are (s
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from quantglow.graph.node import Node, op
+from quantglow.graph.traits import Trait
 from quantglow.ops.binary import broadcast
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import kind_of
@@ -26,6 +29,12 @@ class Elementwise(Node):
     args: tuple[Node, ...]
     expression: Expr
     out: ElementType
+
+    traits = frozenset({Trait.ELEMENTWISE})
+    in_place = ("args",)
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {}
 
     def infer(self) -> TensorType:
         if self.expression.row_functions():
@@ -49,6 +58,8 @@ class RowMap(Node):
     args: tuple[Node, ...]
     expression: Expr
     out: ElementType
+
+    in_place = ("args",)
 
     def infer(self) -> TensorType:
         found = _type_of(self, self.args, self.expression, self.out)

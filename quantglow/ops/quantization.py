@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from quantglow.graph.node import Node, op
+from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, dequantize, is_integer, multiplier, quantize, saturate
+from quantglow.ops.samples import if_per_tensor
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -15,6 +19,14 @@ class Quantize(Node):
 
     x: Node
     out: ElementType
+
+    traits = frozenset({Trait.ELEMENTWISE})
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_per_tensor(self)
 
     def infer(self) -> TensorType:
         if not self.x.type.dtype.is_float or self.out.quant is None:
@@ -31,6 +43,14 @@ class Dequantize(Node):
 
     x: Node
 
+    traits = frozenset({Trait.ELEMENTWISE})
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_per_tensor(self)
+
     def infer(self) -> TensorType:
         if self.x.type.quant is None:
             raise self.refuse("x must be quantized")
@@ -46,6 +66,14 @@ class Rescale(Node):
 
     x: Node
     out: ElementType
+
+    traits = frozenset({Trait.ELEMENTWISE})
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_per_tensor(self)
 
     def infer(self) -> TensorType:
         if not is_integer(self.x.type) or self.out.quant is None:
@@ -69,6 +97,14 @@ class Table(Node):
     table: Node
     out: ElementType
     function: str = ""
+
+    in_place = ("x",)
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_per_tensor(self)
 
     def infer(self) -> TensorType:
         if self.x.type.dtype not in (DType.I8, DType.U8, DType.I16):

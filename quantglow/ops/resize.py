@@ -6,11 +6,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from quantglow.graph.node import Node, op
+from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, is_integer, saturate
+from quantglow.ops.shape import MOVES
 from quantglow.types import Array, TensorType
 
 
@@ -37,6 +40,17 @@ class Resize(Node):
     mode: str = "nearest"
     coordinates: str = "half_pixel"
     rounding: str = "round_prefer_floor"
+
+    traits = MOVES
+
+    def has(self, trait: Trait) -> bool:
+        """Interpolation makes new numbers."""
+        if trait in (Trait.MOVES, Trait.CHOOSES):
+            return self.mode == "nearest"
+        return super().has(trait)
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        return {}
 
     def infer(self) -> TensorType:
         if self.x.type.rank != 4:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from quantglow.graph.node import Node, op
+from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
 from quantglow.ops.binary import broadcast
+from quantglow.ops.samples import if_aligned
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -17,6 +21,14 @@ class PRelu(Node):
     x: Node
     slope: Node
     out: ElementType | None = None
+
+    traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT})
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_aligned(self)
 
     def infer(self) -> TensorType:
         if broadcast(self, self.x.type.shape, self.slope.type.shape) != self.x.type.shape:
@@ -44,6 +56,8 @@ class Where(Node):
     condition: Node
     x: Node
     y: Node
+
+    traits = frozenset({Trait.ELEMENTWISE, Trait.MOVES, Trait.PASSES_SPECIALS})
 
     def infer(self) -> TensorType:
         if self.condition.type.dtype is not DType.BOOL:

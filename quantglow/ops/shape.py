@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from quantglow.graph.node import Node, op
+from quantglow.graph.node import Constant, Node, op
+from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, representable
 from quantglow.types import Array, TensorType
+
+MOVES = frozenset(
+    {
+        Trait.MOVES,
+        Trait.CHOOSES,
+        Trait.KEEPS_ZERO,
+        Trait.KEEPS_QUANTIZATION,
+        Trait.PASSES_SPECIALS,
+        Trait.LIGHT,
+    }
+)
 
 
 @op
@@ -17,6 +30,12 @@ class Reshape(Node):
 
     x: Node
     shape: tuple[int, ...]
+
+    traits = MOVES | {Trait.REARRANGES, Trait.VIEW, Trait.SERVES_READERS, Trait.FINISHES}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any]:
+        """Elements keep their order, so those of a sample stay together."""
+        return {"shape": shape}
 
     def infer(self) -> TensorType:
         if math.prod(self.shape) != self.x.type.size or min(self.shape, default=1) < 0:
@@ -34,6 +53,11 @@ class Transpose(Node):
     x: Node
     perm: tuple[int, ...]
 
+    traits = MOVES | {Trait.REARRANGES, Trait.VIEW, Trait.SERVES_READERS, Trait.FINISHES}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return {} if self.perm[0] == 0 else None
+
     def infer(self) -> TensorType:
         if sorted(self.perm) != list(range(self.x.type.rank)):
             raise self.refuse(f"{self.perm} is not a permutation of the axes")
@@ -49,6 +73,12 @@ class Expand(Node):
 
     x: Node
     shape: tuple[int, ...]
+
+    traits = MOVES | {Trait.VIEW}
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
+        same_rank = self.x.type.rank == len(perm)
+        return {"shape": tuple(self.shape[axis] for axis in perm)} if same_rank else None
 
     def infer(self) -> TensorType:
         try:
@@ -69,6 +99,17 @@ class Concat(Node):
 
     parts: tuple[Node, ...]
     axis: int
+
+    traits = MOVES | {Trait.FINISHES}
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {"axis": perm.index(self.axis)}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        """Constants must be the same for all samples."""
+        constants = [part.value for part in self.parts if isinstance(part, Constant)]
+        alike = all((value == value[:1]).all() for value in constants)
+        return {} if self.axis and alike else None
 
     def infer(self) -> TensorType:
         first = self.parts[0].type
@@ -101,6 +142,15 @@ class Slice(Node):
     sizes: tuple[int, ...]
     steps: tuple[int, ...]
 
+    traits = MOVES | {Trait.REARRANGES, Trait.VIEW, Trait.FINISHES}
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        named = {"starts": self.starts, "sizes": self.sizes, "steps": self.steps}
+        return {name: tuple(values[axis] for axis in perm) for name, values in named.items()}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return {"sizes": shape} if self.starts[0] == 0 and self.steps[0] == 1 else None
+
     def infer(self) -> TensorType:
         rank = self.x.type.rank
         if not len(self.starts) == len(self.sizes) == len(self.steps) == rank:
@@ -129,6 +179,15 @@ class Pad(Node):
     before: tuple[int, ...]
     after: tuple[int, ...]
     value: float = 0.0
+
+    traits = MOVES
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        named = {"before": self.before, "after": self.after}
+        return {name: tuple(values[axis] for axis in perm) for name, values in named.items()}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return None if self.before[0] or self.after[0] else {}
 
     def infer(self) -> TensorType:
         rank = self.x.type.rank

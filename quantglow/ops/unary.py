@@ -15,6 +15,7 @@ from quantglow.graph.node import Node, op, shared_fields
 from quantglow.graph.traits import Trait
 from quantglow.ops import special
 from quantglow.ops.expression import Expr, arg, call, clipped, exact, if_negative, polynomial
+from quantglow.ops.samples import if_aligned
 from quantglow.types import Array, TensorType
 
 X = arg(0)
@@ -34,8 +35,14 @@ class Unary(Node):
 
     x: Node
 
-    traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT, Trait.FUNCTION})
+    traits = frozenset({Trait.ELEMENTWISE, Trait.LIGHT, Trait.FUNCTION, Trait.FINISHES})
     since: ClassVar[int] = 1
+
+    def permuted(self, perm: tuple[int, ...]) -> dict[str, Any]:
+        return {}
+
+    def for_samples(self, shape: tuple[int, ...]) -> dict[str, Any] | None:
+        return if_aligned(self)
 
     def expression(self) -> Expr:
         """The function of ``$0``, in the steps that compiled code takes."""

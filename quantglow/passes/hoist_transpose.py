@@ -9,12 +9,8 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses
-from quantglow.ops.binary import Binary
-from quantglow.ops.primitives import Elementwise
-from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
-from quantglow.ops.selection import PRelu
-from quantglow.ops.shape import Concat, Pad, Reshape, Slice, Transpose
-from quantglow.ops.unary import Unary
+from quantglow.ops.quantization import Table
+from quantglow.ops.shape import Expand, Reshape, Transpose
 from quantglow.passes.blocks import blocks_of, consecutive, spread
 from quantglow.passes.layout import (
     Axes,
@@ -76,24 +72,17 @@ def cancelled(node: Transpose) -> Node:
 def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
     """``Transpose(f, perm)`` with the Transpose moved to the operands of f."""
     match f:
-        case Unary() | Binary() | PRelu() | Elementwise():
-            return f.with_operands(tuple(moved(x, perm, uses) for x in f.operands))
-        case Quantize(x=x) | Dequantize(x=x) | Rescale(x=x):
-            return f.with_operands((moved(x, perm, uses),))
-        case Table(x=x, table=table):
-            return f.with_operands((moved(x, perm, uses), table))
-        case Concat(parts=parts, axis=axis):
-            moved_parts = tuple(moved(x, perm, uses) for x in parts)
-            return replace(f, parts=moved_parts, axis=perm.index(axis))
-        case Slice(x=x, starts=starts, sizes=sizes, steps=steps):
-            a, b, c = (permuted(v, perm) for v in (starts, sizes, steps))
-            return replace(f, x=moved(x, perm, uses), starts=a, sizes=b, steps=c)
-        case Pad(x=x, before=before, after=after):
-            pads = permuted(before, perm), permuted(after, perm)
-            return replace(f, x=moved(x, perm, uses), before=pads[0], after=pads[1])
         case Reshape():
             return above_reshape(f, perm, uses)
-    return None
+        case Expand():
+            return None  # Its operand is smaller than its result.
+        case Table(x=x, table=table):
+            return f.with_operands((moved(x, perm, uses), table))
+    changes = f.permuted(perm)
+    if changes is None:
+        return None
+    operands = tuple(moved(x, perm, uses) for x in f.operands)
+    return f.with_operands(operands, **changes)
 
 
 def above_reshape(f: Reshape, perm: Axes, uses: Uses) -> Node | None:

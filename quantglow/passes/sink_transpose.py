@@ -13,19 +13,10 @@ from typing import TypeGuard
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops.binary import Binary
-from quantglow.ops.normalization import (
-    LRN,
-    BatchNormalization,
-    LayerNormalization,
-    LogSoftmax,
-    Softmax,
-)
 from quantglow.ops.pooling import Reduce
 from quantglow.ops.primitives import Elementwise
-from quantglow.ops.quantization import Dequantize, Quantize, Rescale, Table
 from quantglow.ops.selection import PRelu
-from quantglow.ops.shape import Concat, Expand, Pad, Slice, Transpose
-from quantglow.ops.unary import Unary
+from quantglow.ops.shape import Concat, Transpose
 from quantglow.passes.layout import (
     Axes,
     derived,
@@ -33,7 +24,6 @@ from quantglow.passes.layout import (
     is_identity,
     moved,
     per_axis,
-    permuted,
     to_channels_first,
     to_channels_last,
     transposed,
@@ -65,44 +55,23 @@ def moved_up(node: Node, uses: Uses) -> Moved | None:
     if not sinks(t) or per_axis(node):
         return None
     match node:
-        case Unary() | Quantize() | Dequantize() | Rescale() | Table():
-            return node.with_operands((t.x, *node.operands[1:])), t.perm
-        case Softmax() | LogSoftmax() | LRN() | BatchNormalization() | LayerNormalization() if (
-            keeps_last(t.perm)
-        ):
-            return node.with_operands((t.x, *node.operands[1:])), t.perm
         case PRelu(slope=Constant() as slope):
             beside_x = transposed(slope, inverse(t.perm), uses)
             return None if beside_x is None else (node.with_operands((t.x, beside_x)), t.perm)
+        case PRelu():
+            return None
         case Reduce():
             return moved_reduce(node, t)
-    return moved_selection(node, t)
-
-
-def moved_selection(node: Node, t: Transpose) -> Moved | None:
-    """Slice, Pad and Expand with their attributes permuted."""
-    back = inverse(t.perm)
-    match node:
-        case Slice(starts=starts, sizes=sizes, steps=steps):
-            a, b, c = (permuted(v, back) for v in (starts, sizes, steps))
-            return replace(node, x=t.x, starts=a, sizes=b, steps=c), t.perm
-        case Pad(before=before, after=after):
-            changed = replace(
-                node, x=t.x, before=permuted(before, back), after=permuted(after, back)
-            )
-            return changed, t.perm
-        case Expand(shape=shape) if len(shape) == len(back):
-            return replace(node, x=t.x, shape=permuted(shape, back)), t.perm
-    return None
+    changes = node.permuted(inverse(t.perm))
+    if changes is None:
+        return None
+    # Operands behind x are parameters of elements or channels, which do not move.
+    return node.with_operands((t.x, *node.operands[1:]), **changes), t.perm
 
 
 def sinks(node: Node) -> TypeGuard[Transpose]:
     """Whether the node is a Transpose that moves down."""
     return isinstance(node, Transpose) and not to_channels_last(node.perm) and not per_axis(node)
-
-
-def keeps_last(perm: Axes) -> bool:
-    return perm[-1] == len(perm) - 1
 
 
 def moved_reduce(node: Reduce, t: Transpose) -> Moved:
@@ -129,7 +98,7 @@ def moved_concat(node: Concat, uses: Uses) -> Moved | None:
     if found is None:
         return None
     parts, perm = found
-    return replace(node, parts=parts, axis=perm[node.axis]), perm
+    return replace(node, parts=parts, **node.permuted(inverse(perm))), perm
 
 
 def aligned(

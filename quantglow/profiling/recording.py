@@ -21,6 +21,7 @@ from quantglow.graph.case import Case
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.graph.traits import Trait
 from quantglow.interpreter import Listener, interpret
 from quantglow.interpreter.choices import taken_only
 from quantglow.interrupts import ended, is_interrupted
@@ -28,7 +29,7 @@ from quantglow.profiling.data import Located, feeds_of
 from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.profiles import Profile
 from quantglow.profiling.progress import shown
-from quantglow.profiling.specials import ABSENT, Specials, brought, moves, specials_of, text_of
+from quantglow.profiling.specials import ABSENT, Specials, brought, specials_of, text_of
 from quantglow.types import Array
 from quantglow.workers import later, side_by_side
 
@@ -127,7 +128,7 @@ class _Recorder:
     def _merge_next(self) -> None:
         node, counted = self.waiting.popleft()
         seen = counted()
-        is_computed = seen.nans and not moves(node)
+        is_computed = seen.nans and not node.has(Trait.MOVES)
         if is_computed or not seen.specials <= specials_of(node, self._specials):
             raise CalibrationError(
                 f"{self.place} leads to {seen.nans} NaN and {seen.infinities} Inf value(s) "

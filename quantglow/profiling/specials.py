@@ -16,21 +16,8 @@ from itertools import product
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import (
-    Concat,
-    Elementwise,
-    Expand,
-    Gather,
-    LogSoftmax,
-    Pad,
-    PRelu,
-    Reshape,
-    Resize,
-    Scatter,
-    Slice,
-    Transpose,
-    Where,
-)
+from quantglow.graph.traits import Trait
+from quantglow.ops import Elementwise, Pad
 from quantglow.ops.binary import Binary
 from quantglow.ops.unary import Unary
 from quantglow.types import Array
@@ -42,22 +29,13 @@ NONE: Specials = frozenset()
 BOTH: Specials = frozenset((-math.inf, math.inf))
 ABSENT: Specials = frozenset((math.nan,))
 
-MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Scatter, Slice, Transpose, Where)
-CARRIERS = (*MOVES, Binary, LogSoftmax, Elementwise, PRelu, Unary)
-"""Operators each of whose results depends on few values, so that one special value shows."""
-
 FINITE = (-1.0, 1.0)
 """Stand for all finite values."""
 
 
-def moves(node: Node) -> bool:
-    """Whether every result is a number of an operand, or one that the node brings."""
-    match node:
-        case Resize():
-            return node.mode == "nearest"
-        case Scatter():
-            return node.reduction == "none"
-    return isinstance(node, MOVES)
+def shows_specials(node: Node) -> bool:
+    """Whether each result depends on few values, so that one special value shows."""
+    return node.has(Trait.ELEMENTWISE) or node.has(Trait.PASSES_SPECIALS)
 
 
 def text_of(specials: Specials) -> str:
@@ -93,7 +71,7 @@ def specials_of(node: Node, of: Callable[[Node], Specials]) -> Specials:
         return NONE
     operands = [of(o) for o in node.operands if o.type.dtype.is_float]
     carried = NONE.union(*operands)
-    if isinstance(node, (*MOVES, LogSoftmax)) or not carried:
+    if node.has(Trait.PASSES_SPECIALS) or not carried:
         return carried | brought(node)
     if isinstance(node, (Unary, Binary)):
         return _images(node, operands) | carried & ABSENT

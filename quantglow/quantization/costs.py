@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Conv, LogSoftmax, MatMul, Softmax
+from quantglow.graph.traits import Trait
+from quantglow.ops import Conv, MatMul
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.reference_costs import (
     DENSE_MACS,
@@ -26,13 +27,9 @@ from quantglow.ops.reference_costs import (
     RESULTS,
     WEIGHT_BYTES,
 )
-from quantglow.ops.unary import Unary
 from quantglow.ops.work import macs_of
-from quantglow.quantization.convert.rules import EXACT_IN_FLOAT
 from quantglow.quantization.plan.functions import function_of
 from quantglow.quantization.plan.plan import Plan
-
-FUNCTIONS = (LogSoftmax, Softmax, Unary)
 
 
 def total_seconds(plan: Plan) -> float:
@@ -47,7 +44,7 @@ def _seconds(plan: Plan, node: Node) -> float:
         finished = node.type.size / RESULTS
         return products_seconds(node) + finished + itemsize * moved / MOVED_BYTES
     seconds = itemsize * (moved + node.type.size) / MOVED_BYTES
-    if not plan.is_int8(node) and isinstance(node, FUNCTIONS):
+    if not plan.is_int8(node) and node.has(Trait.FUNCTION):
         seconds += node.type.size / FLOAT_FUNCTIONS
     return seconds
 
@@ -79,7 +76,7 @@ def int16_seconds(plan: Plan, stored: Iterable[Node]) -> float:
 def _reading_seconds(value: Node, reader: Node) -> float:
     """What it adds to an operator that it reads int16, beside the bytes of the value."""
     if function_of(reader) is not None:
-        exact = isinstance(reader, EXACT_IN_FLOAT)
+        exact = reader.has(Trait.EXACT_STEPS)
         return value.type.size / (INT16_FUNCTIONS if exact else INT16_TABLES)
     if value is not reader.operands[0]:
         return 0.0

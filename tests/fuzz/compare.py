@@ -22,10 +22,10 @@ from quantglow.backends.onnxruntime.session import failures
 from quantglow.driver.models import is_quantized
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.traits import Trait
 from quantglow.interpreter import interpret
 from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.unary import Relu
-from quantglow.profiling.specials import moves
 from quantglow.runtime.compiled import CompiledModel
 from tests.fuzz.borders import border_difference
 from tests.fuzz.graphs import Case, Feeds
@@ -221,7 +221,7 @@ def computes_no_numbers(case: Case) -> bool:
             found = found or not (brings or infinite.intersection(node.operands))
         if np.isnan(value).any():
             absent.add(node)
-            moved = moves(node) and absent.intersection(node.operands)
+            moved = node.has(Trait.MOVES) and absent.intersection(node.operands)
             found = found or not (brings or moved)
 
     for feeds in case.samples:

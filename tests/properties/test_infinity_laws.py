@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 import quantglow as qg
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.traits import Trait
 from quantglow.interpreter import interpret
 from quantglow.ops import (
     Abs,
@@ -42,7 +43,7 @@ from quantglow.ops import (
 )
 from quantglow.passes import optimize
 from quantglow.profiling import Histogram, profile
-from quantglow.profiling.specials import ABSENT, Specials, moves, specials_of
+from quantglow.profiling.specials import ABSENT, Specials, specials_of
 from quantglow.quantization.plan.masks import masked_values, special_values
 from quantglow.quantization.quantizer import quantize_with_report
 from quantglow.types import Array, DType, TensorType
@@ -118,7 +119,7 @@ def test_special_values_are_where_they_may_be(graph: Graph, seed: int) -> None:
     for node in graph.compute_nodes():
         divides = isinstance(node, Div) and (values[node.y] == 0).any()
         if not divides:
-            found = specials(node) if moves(node) else specials(node) - ABSENT
+            found = specials(node) if node.has(Trait.MOVES) else specials(node) - ABSENT
             assert found <= specials_of(node, specials), node
 
 

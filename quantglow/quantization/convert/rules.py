@@ -14,35 +14,21 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
+from quantglow.graph.traits import Trait
 from quantglow.ops import (
-    Abs,
     AveragePool,
     Clip,
-    Concat,
     Conv,
     Dequantize,
-    Expand,
     Gather,
-    HardSigmoid,
-    HardSwish,
     LayerNormalization,
-    LeakyRelu,
     MatMul,
-    MaxPool,
-    Neg,
-    Pad,
     PRelu,
     Quantize,
-    ReduceMax,
     ReduceMean,
-    ReduceMin,
     Relu,
-    Reshape,
-    Resize,
-    Slice,
     Softmax,
     Table,
-    Transpose,
 )
 from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.binary import Binary
@@ -97,9 +83,16 @@ def quant_rule(*kinds: type[Node]) -> Callable[[AnyRule], AnyRule]:
     return register
 
 
+def keeps_params(node: Node, conversion: Conversion) -> Node:
+    """Operators whose result has the parameters of their operands."""
+    element = conversion.element(node)
+    return node.with_operands(tuple(conversion.int8(o, element) for o in node.operands))
+
+
 def rule_of(kind: type[Node]) -> Rule | None:
-    """The rule of the operator or of its nearest base class that has one."""
-    return next((quant_rules[c] for c in kind.__mro__ if c in quant_rules), None)
+    """The rule of the operator or of its nearest base class that has one, or of its traits."""
+    found = next((quant_rules[c] for c in kind.__mro__ if c in quant_rules), None)
+    return keeps_params if found is None and Trait.KEEPS_QUANTIZATION in kind.traits else found
 
 
 @quant_rule(Contraction)
@@ -194,13 +187,6 @@ def layer_normalization(node: LayerNormalization, conversion: Conversion) -> Nod
     return replace(node, x=x, gamma=gamma, beta=beta, out=out)
 
 
-@quant_rule(Concat, Expand, MaxPool, Pad, ReduceMax, ReduceMin, Reshape, Resize, Slice, Transpose)
-def keeps_params(node: Node, conversion: Conversion) -> Node:
-    """Operators whose result has the parameters of their operands."""
-    element = conversion.element(node)
-    return node.with_operands(tuple(conversion.int8(o, element) for o in node.operands))
-
-
 @quant_rule(Gather)
 def gather(node: Gather, conversion: Conversion) -> Node:
     """The indices are integers already."""
@@ -211,7 +197,7 @@ def gather(node: Gather, conversion: Conversion) -> Node:
 @quant_rule(Unary)
 def table_of(node: Any, conversion: Conversion) -> Node:
     """All results of the exact function, of a chain of functions where there is one."""
-    if isinstance(node, EXACT_IN_FLOAT) and is_wide(node.x, conversion):
+    if node.has(Trait.EXACT_STEPS) and is_wide(node.x, conversion):
         return in_float(node, conversion)
     source, function = composed(node, conversion.is_int8)
     x, out = conversion.int8(source), conversion.element(node)
@@ -221,10 +207,6 @@ def table_of(node: Any, conversion: Conversion) -> Node:
         element=out,
     )
     return Table(name=node.name, x=x, table=table, out=out, function=node.op)
-
-
-EXACT_IN_FLOAT = (Abs, Clip, HardSigmoid, HardSwish, LeakyRelu, Neg, Relu)
-"""Functions whose steps are single IEEE operations: any machine rounds their results alike."""
 
 
 def in_float(node: Any, conversion: Conversion) -> Node:

@@ -22,6 +22,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
@@ -31,7 +32,7 @@ from quantglow.quantization.convert.converter import Converter
 from quantglow.quantization.convert.rules import Operands
 from quantglow.quantization.equalize.equalization import Factors, rescaled, unscalable
 from quantglow.quantization.equalize.input_grid import Grids, aligned
-from quantglow.quantization.plan.eligibility import KEEPS_PARAMS, refusal
+from quantglow.quantization.plan.eligibility import refusal
 from quantglow.quantization.plan.int16 import reader_refusal
 from quantglow.quantization.plan.masks import masked_values
 from quantglow.quantization.plan.params import activation_element
@@ -152,7 +153,7 @@ class Decisions:
         if isinstance(node, Constant) and node.value.size:
             seen = Range(float(node.value.min()), float(node.value.max()))
             return activation_element(seen, self.symmetric)
-        return elements.get(node.operands[0]) if isinstance(node, KEEPS_PARAMS) else None
+        return elements.get(node.operands[0]) if node.has(Trait.KEEPS_QUANTIZATION) else None
 
     def _reason(
         self, node: Node, elements: Mapping[Node, ElementType], reasons: Mapping[Node, str]
@@ -165,7 +166,7 @@ class Decisions:
         wide = sum(o in elements and elements[o].dtype is DType.I16 for o in node.operands)
         if wide and (reason := reader_refusal(node, wide)):
             return f"it {reason} at these shapes"
-        follows = isinstance(node, KEEPS_PARAMS) and node.operands[0] not in reasons
+        follows = node.has(Trait.KEEPS_QUANTIZATION) and node.operands[0] not in reasons
         return "" if node.name in self.int8 or follows else UNDECIDED
 
 

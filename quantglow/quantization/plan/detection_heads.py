@@ -14,14 +14,12 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import Concat, MatMul, Mul, Reshape, Slice, Softmax, Transpose
+from quantglow.graph.traits import Trait
+from quantglow.ops import Concat, MatMul, Mul, Reshape, Softmax, Transpose
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
 from quantglow.types import Array
-
-MOVES = (Concat, Reshape, Slice, Transpose)
-DECODING = (*MOVES, Binary, Unary, Softmax)
 
 MIN_BINS = 4
 """Minimum number of distances of a distribution."""
@@ -37,9 +35,19 @@ def box_decoders(graph: Graph) -> list[Node]:
         found.update(moved_logits(node))
     for node in graph.compute_nodes():
         computed = [o for o in node.operands if not isinstance(o, Constant)]
-        if isinstance(node, DECODING) and found.intersection(computed):
+        if decodes(node) and found.intersection(computed):
             found.add(node)
     return [node for node in graph.compute_nodes() if node in found]
+
+
+def moves(node: Node) -> bool:
+    """Whether a node joins values or gives their elements another place."""
+    return isinstance(node, Concat) or node.has(Trait.REARRANGES)
+
+
+def decodes(node: Node) -> bool:
+    """Whether a node may be a step from distributions to boxes and scores."""
+    return moves(node) or isinstance(node, Binary | Unary | Softmax)
 
 
 def is_integral(node: Node) -> bool:
@@ -72,7 +80,7 @@ def moved_logits(integral: Node) -> Iterator[Node]:
     pending, seen = [integral.operands[0]], set[Node]()
     while pending:
         node = pending.pop()
-        if node in seen or not isinstance(node, (*MOVES, Softmax)):
+        if node in seen or not (moves(node) or isinstance(node, Softmax)):
             continue
         seen.add(node)
         yield node

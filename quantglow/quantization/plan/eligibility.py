@@ -8,42 +8,28 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.traits import Trait
 from quantglow.ops import (
     LRN,
-    Abs,
-    AveragePool,
     BatchNormalization,
-    Concat,
     Dequantize,
     Div,
     Elementwise,
-    Expand,
     External,
     Gather,
     LayerNormalization,
     Log,
     LogSoftmax,
     MatMul,
-    MaxPool,
-    Mul,
-    Neg,
-    Pad,
     Pow,
     PRelu,
     Quantize,
     Reciprocal,
-    ReduceMax,
-    ReduceMean,
-    ReduceMin,
     ReduceSum,
-    Relu,
     Rescale,
     Reshape,
-    Resize,
     RowMap,
     Scatter,
-    Slice,
-    Sqrt,
     Table,
     TopK,
     Transpose,
@@ -73,16 +59,6 @@ NO_INT8_FORM: dict[type[Node], str] = {
     TopK: "its results are indices",
 }
 """Operators without a rule, and the reason."""
-
-MOVES = (Concat, Expand, Gather, Pad, Reshape, Resize, Slice, Transpose)
-KEEPS_PARAMS = (*MOVES, MaxPool, ReduceMax, ReduceMin)
-"""Operators that only move elements; their result has the parameters of their operands."""
-
-KEEPS_ZERO = (
-    *(*MOVES, MaxPool, AveragePool, ReduceMax, ReduceMin, ReduceMean, ReduceSum),
-    *(Abs, Neg, Relu, Sqrt, Mul),
-)
-"""Operators whose result is 0 where their operands are."""
 
 DIVISOR = "it is divided by or its logarithm is taken, and in int8 a small value is 0"
 
@@ -144,7 +120,7 @@ def divisors(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> l
         readers = graph.users[node]
         unbounded = any(
             (user in floats and _is_infinite_at_zero(user, node))
-            or (user in found and isinstance(user, KEEPS_ZERO))
+            or (user in found and user.has(Trait.KEEPS_ZERO))
             for user in readers
         )
         if unbounded and not _is_safe_product(node, floats | found >= set(readers), ranges):

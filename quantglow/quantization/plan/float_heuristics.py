@@ -25,6 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.traits import Trait
 from quantglow.interpreter.choices import branches_of
 from quantglow.ops import (
     Abs,
@@ -49,13 +50,11 @@ from quantglow.ops import (
     ReduceMean,
     ReduceMin,
     ReduceSum,
-    Reshape,
     Sigmoid,
     Slice,
     Sqrt,
     Sub,
     Tanh,
-    Transpose,
 )
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
@@ -77,16 +76,16 @@ LENGTH = "it decides a length: rounded, it would be a step longer or shorter"
 
 GATES = (HardSigmoid, Sigmoid)
 ARITHMETIC = (*GATES, Mul, Sub, Tanh)
-LOOKS = (Reshape, Slice, Transpose)
-CELL_PARTS = (*LOOKS, Binary, Unary)
-UNDER_ROOTS = (*LOOKS, Binary, ReduceMean, ReduceSum)
+CELL_PARTS = (Binary, Unary)
+UNDER_ROOTS = (Binary, ReduceMean, ReduceSum)
 UNDER_LOGARITHMS = (*UNDER_ROOTS, Clip, Concat, Contraction, MatMul, Sqrt)
-BEFORE_SPECTRA = (*LOOKS, Binary, Concat, Gather, Pad)
+BEFORE_SPECTRA = (Binary, Concat, Gather, Pad)
 ROUNDINGS = (Ceil, Floor)
 ROUNDING_STEPS = ("ceil", "floor", "int32", "int64", "rint")
-BEHIND_ROUNDINGS = (*LOOKS, Binary, Clip, Concat, ReduceMax, ReduceMin, ReduceSum)
+BEHIND_ROUNDINGS = (Binary, Clip, Concat, ReduceMax, ReduceMin, ReduceSum)
+LEADS_ON = (Elementwise, *ROUNDINGS, *BEHIND_ROUNDINGS)
 BEFORE_ROUNDINGS = (*CELL_PARTS, Contraction, LayerNormalization, MatMul, ReduceMean, ReduceSum)
-BEHIND_SPECTRA = (*LOOKS, Abs, Binary, Concat, Pow, ReduceMean, ReduceSum, Sqrt)
+BEHIND_SPECTRA = (Abs, Binary, Concat, Pow, ReduceMean, ReduceSum, Sqrt)
 
 NARROWER = 2.0
 """Range of a whole over that of its part, from which the part is cut out first."""
@@ -123,13 +122,14 @@ def with_feeders(
     kinds: tuple[type[Node], ...],
     others: Set[Node] = frozenset(),
 ) -> list[Node]:
-    """The nodes, and those of ``kinds``, or among ``others``, that only such nodes read."""
+    """The nodes, and those of ``kinds``, among ``others`` or that only rearrange elements, as far
+    as only such nodes read them."""
     found = set(nodes)
     outputs = {node for _, node in graph.outputs}
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
         fed = readers and node not in outputs and all(user in found for user in readers)
-        if fed and (isinstance(node, kinds) or node in others):
+        if fed and (isinstance(node, kinds) or node.has(Trait.REARRANGES) or node in others):
             found.add(node)
     return [node for node in graph.compute_nodes() if node in found]
 
@@ -190,7 +190,7 @@ def summed_products(node: Node) -> set[Node]:
     """The matrix products that a sum is made of."""
     if isinstance(node, Contraction | MatMul):
         return {node}
-    if isinstance(node, LOOKS):
+    if node.has(Trait.REARRANGES):
         return summed_products(node.operands[0])
     if isinstance(node, Add):
         return summed_products(node.x) | summed_products(node.y)
@@ -229,7 +229,7 @@ def spectra(graph: Graph) -> list[Node]:
     for node in graph.compute_nodes():
         computed = [o for o in node.operands if not isinstance(o, Constant)]
         if computed and found.issuperset(computed):
-            if isinstance(node, BEHIND_SPECTRA):
+            if isinstance(node, BEHIND_SPECTRA) or node.has(Trait.REARRANGES):
                 found.add(node)
             elif isinstance(node, Contraction | MatMul):
                 products.add(node)
@@ -260,7 +260,7 @@ def lengths(graph: Graph) -> set[Node]:
     """
     deciding: set[Node] = set()
     for node in reversed(graph.compute_nodes()):
-        leads_on = isinstance(node, (Elementwise, *ROUNDINGS, *BEHIND_ROUNDINGS))
+        leads_on = isinstance(node, LEADS_ON) or node.has(Trait.REARRANGES)
         decides = leads_on and not deciding.isdisjoint(graph.users[node])
         if decides or isinstance(node, ReduceSum | External):
             deciding.add(node)
@@ -284,7 +284,7 @@ def joined_results(graph: Graph) -> list[Node]:
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
         leaves = all(user in leaving for user in readers) if readers else node in outputs
-        if leaves and isinstance(node, (Concat, *LOOKS)):
+        if leaves and (isinstance(node, Concat) or node.has(Trait.REARRANGES)):
             leaving.add(node)
     return [node for node in graph.compute_nodes() if node in leaving and leads(node, leaving)]
 

@@ -13,10 +13,11 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.graph.traits import Trait
 from quantglow.ops import Add, Mul, Pad, Sub
 from quantglow.profiling import Profile
 from quantglow.profiling.histogram import Histogram
-from quantglow.profiling.specials import CARRIERS, MOVES, NONE, Specials, specials_of
+from quantglow.profiling.specials import NONE, Specials, shows_specials, specials_of
 
 LARGE = 1e4
 """Numbers of this size or larger hide what they are added to or chosen instead of."""
@@ -40,7 +41,7 @@ def _special_values(graph: Graph, profile: Profile | None, masks: bool) -> dict[
     for node in graph.nodes:
         histogram = profile.histograms.get(node.name) if profile else None
         seen = NONE if histogram is None or isinstance(node, Constant) else histogram.specials
-        if isinstance(node, (Constant, *CARRIERS)):
+        if isinstance(node, Constant) or shows_specials(node):
             hidden = {o: _hiding(o, node, histogram) for o in node.operands} if masks else {}
             of = {o: found.get(o, NONE) | hidden.get(o, NONE) for o in node.operands}
             seen |= specials_of(node, of.__getitem__)
@@ -67,7 +68,7 @@ def _hiding(operand: Node, reader: Node, seen: Histogram | None) -> Specials:
         case Mul():
             hides = seen is not None and seen.minimum == seen.maximum == 0
         case _:
-            hides = isinstance(reader, MOVES)
+            hides = reader.has(Trait.PASSES_SPECIALS)
     return found if hides else NONE
 
 

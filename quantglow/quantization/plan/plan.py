@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.graph.traits import Trait
 from quantglow.interpreter.choices import in_branches
 from quantglow.lazy import cached_property
 from quantglow.ops import (
@@ -22,28 +23,21 @@ from quantglow.ops import (
     Concat,
     Conv,
     Div,
-    LayerNormalization,
     LogSoftmax,
     MatMul,
     Mul,
-    PRelu,
     Relu,
-    Reshape,
-    Slice,
     Softmax,
     Sub,
     Transpose,
 )
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
-from quantglow.ops.unary import Unary
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range
 from quantglow.profiling.specials import Specials, text_of
 from quantglow.quantization.plan.eligibility import (
     DIVISOR,
-    KEEPS_PARAMS,
-    MOVES,
     divisors,
     normalizations,
     refusal,
@@ -58,13 +52,6 @@ from quantglow.types import DType, ElementType
 PRODUCTS = (Contraction, MatMul)
 """Operators whose int32 sums give float32 directly where nobody reads integers."""
 
-LIGHT = (*MOVES, Unary, Binary, PRelu)
-"""Operators too cheap to pay for conversions from and to float."""
-
-CHOOSY = (Binary, Reshape, Transpose, LayerNormalization)
-"""Operators that are int8 for the sake of their readers only."""
-
-TAIL = (Unary, Reshape, Transpose, Slice, Concat)
 
 MASKED = "a mask is among its values: 256 steps would tell nothing else apart"
 UNTAKEN = "no calibration sample took this branch"
@@ -206,7 +193,7 @@ def _tail(graph: Graph) -> list[Node]:
     leading: set[Node] = set()
     for node in reversed(graph.compute_nodes()):
         is_last = all(user in leading for user in graph.users[node])
-        if is_last and isinstance(node, (*TAIL, Softmax, LogSoftmax)):
+        if is_last and (node.has(Trait.FINISHES) or isinstance(node, Softmax | LogSoftmax)):
             leading.add(node)
     tail: set[Node] = set()
     for node in graph.nodes:
@@ -238,7 +225,7 @@ def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:
     floats, found = set(reasons), []
     for node in reversed(graph.compute_nodes()):
         readers = graph.users[node]
-        light = isinstance(node, CHOOSY) and node not in reasons
+        light = node.has(Trait.SERVES_READERS) and node not in reasons
         if light and readers and all(user in floats for user in readers):
             floats.add(node)
             found.append(node)
@@ -253,7 +240,7 @@ def _not_worth_it(graph: Graph, reasons: Mapping[Node, str]) -> Iterator[Node]:
         for operand in node.operands:
             if operand in groups:
                 groups.join(node, operand)
-    worthy = {groups.find(n) for n in nodes if not isinstance(n, LIGHT)}
+    worthy = {groups.find(n) for n in nodes if not n.has(Trait.LIGHT)}
     return (n for n in nodes if groups.find(n) not in worthy)
 
 
@@ -287,7 +274,7 @@ def _sharing(
     """The operands that should have the parameters of the node's result."""
     if isinstance(node, Concat):
         return [p for p in node.parts if not _keeps_own_scale(p, node, graph, ranges, reasons)]
-    if isinstance(node, KEEPS_PARAMS):
+    if node.has(Trait.KEEPS_QUANTIZATION):
         return [operand for operand in node.operands if operand.type.dtype.is_float]
     if isinstance(node, Relu | Clip) and clips_nothing(node, ranges[node.x]):
         return [node.x]

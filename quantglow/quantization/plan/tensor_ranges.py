@@ -19,10 +19,10 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
+from quantglow.graph.traits import Trait
 from quantglow.ops import MatMul
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range, choose_range
-from quantglow.quantization.plan.eligibility import KEEPS_PARAMS
 from quantglow.quantization.plan.functions import Function, function_of
 from quantglow.quantization.plan.masks import masked_values
 from quantglow.types import Array
@@ -85,7 +85,7 @@ def _values_by_channel(node: Node, profile: Profile) -> float:
 
 
 def _with_spare(seen: Range, node: Node, profile: Profile) -> Range:
-    if isinstance(node, KEEPS_PARAMS) or not node.operands:
+    if node.has(Trait.KEEPS_QUANTIZATION) or not node.operands:
         return seen  # What it keeps the parameters of has room already; inputs are what they are.
     wider = 1 + min(SPARE / _values_by_channel(node, profile), LARGEST_SPARE)
     return Range(seen.low * wider, seen.high * wider)

@@ -8,35 +8,12 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
-from quantglow.ops import (
-    Concat,
-    Dequantize,
-    Expand,
-    MaxPool,
-    Pad,
-    PRelu,
-    Quantize,
-    ReduceMax,
-    ReduceMin,
-    Rescale,
-    Reshape,
-    Resize,
-    Slice,
-    Table,
-    Transpose,
-)
+from quantglow.graph.traits import Trait
+from quantglow.ops import Dequantize, Pad, PRelu, Quantize, Rescale, Reshape, Table, Transpose
 from quantglow.ops.arithmetic import dequantize, quant_of, representable
 from quantglow.ops.binary import Binary
 from quantglow.passes.layout import per_axis
 from quantglow.types import DType, ElementType
-
-ORDERED = (Concat, Expand, MaxPool, Pad, ReduceMax, ReduceMin, Reshape, Slice, Transpose)
-"""Operators that choose among the elements of their operands, by place or by order."""
-
-
-def is_ordered(node: Node) -> bool:
-    """Whether the node chooses elements; a rounding keeps their order."""
-    return isinstance(node, ORDERED) or (isinstance(node, Resize) and node.mode == "nearest")
 
 
 def integers_below(node: Node) -> Node | None:
@@ -79,7 +56,7 @@ def rounded_table(table: Table, node: Quantize, uses: Uses) -> Node | None:
         return None
     entries = Constant(
         name=uses.fresh(f"{node.name}:table"),
-        value=node.reference(table.table.value),
+        value=node.evaluate(table.table.value),
         element=node.out,
     )
     return replace(table, name=node.name, table=entries, out=node.out)
@@ -91,7 +68,7 @@ def raise_quantize(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Quantize) or per_axis(node):
         return None
     f = node.x
-    if not is_ordered(f) or not uses.single(f):
+    if not f.has(Trait.CHOOSES) or not uses.single(f):
         return None
     rounded = {x: rounded_operand(x, node.out, uses) for x in f.operands}
     made = f.with_operands(tuple(rounded[x] for x in f.operands))
@@ -101,7 +78,7 @@ def raise_quantize(node: Node, uses: Uses) -> Node | None:
 def rounded_operand(x: Node, out: ElementType, uses: Uses) -> Node:
     name = uses.fresh(f"{x.name}:q")
     if isinstance(x, Constant):
-        value = Quantize(name=name, x=x, out=out).reference(x.value)
+        value = Quantize(name=name, x=x, out=out).evaluate(x.value)
         return Constant(name=name, value=value, element=out)
     return Quantize(name=name, x=x, out=out)
 
@@ -109,7 +86,7 @@ def rounded_operand(x: Node, out: ElementType, uses: Uses) -> Node:
 @rewrite_pass("lower-dequantize")
 def lower_dequantize(node: Node, uses: Uses) -> Node | None:
     """f(Dequantize(x)) -> Dequantize(f(x)) for f that chooses elements"""
-    if not is_ordered(node):
+    if not node.has(Trait.CHOOSES):
         return None
     integers = [integers_below(x) for x in node.operands]
     elements = {None if x is None else x.type.element for x in integers}
@@ -128,7 +105,7 @@ def moved_constant(node: Node, x: Node, uses: Uses) -> Node | None:
     """Reshape or Transpose of known integers."""
     if not isinstance(x, Constant) or not isinstance(node, Reshape | Transpose):
         return None
-    value = np.array(node.reference(x.value), order="C")
+    value = np.array(node.evaluate(x.value), order="C")
     name = uses.fresh(f"{node.name}:codes")
     return Dequantize(name=node.name, x=Constant(name=name, value=value, element=x.element))
 
@@ -143,7 +120,7 @@ def pads_exactly(node: Pad, x: Node) -> bool:
 def real_constants(node: Node, uses: Uses) -> Node | None:
     """Dequantize(Constant) -> Constant, for operators that compute in float"""
     if isinstance(node, Dequantize) and isinstance(node.x, Constant):
-        return Constant(name=node.name, value=node.reference(node.x.value))
+        return Constant(name=node.name, value=node.evaluate(node.x.value))
     return None
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.graph.traits import Trait
 from quantglow.ops import MatMul, Quantize, Rescale, Softmax, Table
 from quantglow.ops.arithmetic import dequantize, quantize
 from quantglow.ops.binary import Binary
@@ -16,7 +17,7 @@ from quantglow.passes.layout import per_axis
 from quantglow.quantization.convert.rules import rule_of
 from quantglow.quantization.plan.eligibility import refusal
 from quantglow.quantization.plan.functions import composed, function_of
-from quantglow.quantization.qdq.movement import computes, integers_below, is_int8, is_ordered
+from quantglow.quantization.qdq.movement import computes, integers_below, is_int8
 from quantglow.types import ElementType
 
 
@@ -73,7 +74,7 @@ def fuse_operator(node: Node, uses: Uses) -> Node | None:
     f = node.x
     if isinstance(f, MatMul) and f.out is None and not f.type.quant and uses.single(f):
         made = fused(f, Site(f, node.out, uses)) or with_result(f, node.out)
-    elif not uses.single(f) or isinstance(f, Contraction) or is_ordered(f):
+    elif not uses.single(f) or isinstance(f, Contraction) or f.has(Trait.CHOOSES):
         return None
     else:
         made = fused(f, Site(f, node.out, uses))

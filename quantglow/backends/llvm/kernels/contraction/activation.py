@@ -6,8 +6,8 @@ from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
 from quantglow.ops import Conv
-from quantglow.ops.unary import X
 from quantglow.ops.expression import Expr
+from quantglow.ops.unary import X
 from quantglow.types import DType
 
 

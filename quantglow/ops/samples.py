@@ -1,0 +1,41 @@
+"""Conditions under which an operator treats the samples along axis 0 apart from each other.
+
+Each gives the attributes that differ for a part of the batch, or None where samples may mix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from quantglow.graph.node import Constant, Node
+
+Changes = dict[str, Any] | None
+
+
+def if_constant(shared: Iterable[Node | None]) -> Changes:
+    """Operands that all samples read must be known."""
+    return {} if all(o is None or isinstance(o, Constant) for o in shared) else None
+
+
+def if_aligned(node: Node) -> Changes:
+    """Constants must be the same for all samples, and computed operands not move their axis 0."""
+    rank = node.type.rank
+    for operand in node.operands:
+        if not isinstance(operand, Constant):
+            if operand.type.rank != rank:
+                return None
+        elif operand.type.rank == rank and operand.type.shape[0] != 1:
+            return None
+    return {}
+
+
+def if_per_tensor(node: Node) -> Changes:
+    """Quantization along axis 0 would be that of samples."""
+    kinds = [node.type, *(operand.type for operand in node.operands)]
+    return None if any(k.quant is not None and k.quant.axis == 0 for k in kinds) else {}
+
+
+def if_rows(node: Node) -> Changes:
+    """Rows are samples or parts of them."""
+    return if_constant(node.operands[1:]) if node.type.rank > 1 else None
