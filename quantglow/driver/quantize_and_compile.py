@@ -71,17 +71,21 @@ def quantize_and_compile(
                       of fewer, on the same.  False: calibrate on all
     progress          progress bar on stderr; "auto": only on a terminal
     input_shapes      fixes the shapes that the model leaves free; without it, it serves them all
+    model_type        None or "transformer", as in NNCF.  NNCF then smooths activations and keeps
+                      normalizations and masks in float; here every model gets that, layer by layer
+                      where it helps, so both mean the same
     measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
     target, num_threads  see ``compile``; the other options: see ``QuantizationConfig``
 
     Ctrl-C ends what is under way and keeps the best so far, in every stage after the import; a
     second one aborts.  The report says what was cut.
 
-    Raises ``quantglow.errors``; ``model_type`` has no rules yet, so it is refused.  No model is
-    refused because it cannot be compiled: onnxruntime runs what cannot (``PartlyCompiledModel``),
-    or, as in ``compile``, all of it (``DelegatedModel``).  The report says which.
+    Raises ``quantglow.errors``.  No model is refused because it cannot be compiled: onnxruntime
+    runs what cannot (``PartlyCompiledModel``), or, as in ``compile``, all of it
+    (``DelegatedModel``).  The report says which.
     """
-    refuse_unavailable(model_type=model_type)
+    if model_type is not None:
+        choice("model_type", model_type, ["transformer"])
     max_minutes = None if max_minutes is None else positive("max_minutes", max_minutes)
     verify = flag("verify", verify)
     request = QuantizationRequest(
@@ -167,12 +171,6 @@ def whole_model(cut: Cut | None) -> Whole:
     if cut is None:
         return lambda compiled: compiled
     return lambda head: partly_compiled(cut.source, cut.parts, head, cut.error)
-
-
-def refuse_unavailable(**options: object) -> None:
-    """Raise ``OptionError`` for options that are part of the interface but do nothing yet."""
-    if given := sorted(name for name, value in options.items() if value is not None):
-        raise OptionError(f"{', '.join(given)}: not available yet. Remedy: leave it at its default")
 
 
 def accuracy_contract(

@@ -109,7 +109,7 @@ class Activation:
 
     def evaluate(self, x: Array, step: float | None = None) -> Array:
         """The function of a float32 array, see ``expression``."""
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"):  # Parts of sums are finished in other threads.
             return np.asarray(self.expression(step).evaluate([x]), np.float32)
 
     def attributes(self) -> dict[str, float]:

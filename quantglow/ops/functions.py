@@ -100,18 +100,17 @@ def shrinking_power(x: Any) -> Any:
     """``e ** x`` for x <= 0 to an absolute 2e-7, in the float32 steps that all targets take.
 
     2^n P(f) with x log2(e) = n + f.  0 where n is -127: such powers would be subnormal, which costs
-    a processor a hundred cycles each, and masked elements are there.
+    a processor a hundred cycles each, and masked elements are there.  NaN stays NaN, -inf gives 0.
     """
-    with np.errstate(invalid="ignore", over="ignore"):  # NaN stays NaN, -inf becomes 0
-        power = np.asarray(x, np.float32) * np.float32(LOG2_E)
-        power = np.where(np.float32(LEAST_POWER) > power, np.float32(LEAST_POWER), power)
-        whole = (power + np.float32(ROUNDING)) - np.float32(ROUNDING)
-        rest = power - whole
-        value = np.full_like(rest, EXP2[-1])
-        for coefficient in reversed(EXP2[:-1]):
-            value = value * rest + np.float32(coefficient)
-        scale = np.ldexp(np.float32(1), whole.astype(np.int32))
-        return value * np.where(whole > LEAST_POWER, scale, np.float32(0))
+    power = np.asarray(x, np.float32) * np.float32(LOG2_E)
+    power = np.where(np.float32(LEAST_POWER) > power, np.float32(LEAST_POWER), power)
+    whole = (power + np.float32(ROUNDING)) - np.float32(ROUNDING)
+    rest = power - whole
+    value = np.full_like(rest, EXP2[-1])
+    for coefficient in reversed(EXP2[:-1]):
+        value = value * rest + np.float32(coefficient)
+    scale = np.ldexp(np.float32(1), whole.astype(np.int32))
+    return value * np.where(whole > LEAST_POWER, scale, np.float32(0))
 
 
 def row_sum(x: Array) -> Array:

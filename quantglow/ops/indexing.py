@@ -125,9 +125,8 @@ class Scatter(Node):
 
     def reference(self, x: Array, indices: Array, updates: Array) -> Array:
         result, combine = x.copy(), REDUCTIONS[self.reduction]
-        with np.errstate(all="ignore"):
-            for row, update in zip(counted(self, indices, self.length), updates, strict=True):
-                result[row] = combine(result[row], update)
+        for row, update in zip(counted(self, indices, self.length), updates, strict=True):
+            result[row] = combine(result[row], update)
         return result
 
     @property

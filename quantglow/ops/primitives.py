@@ -42,9 +42,7 @@ class Elementwise(Node):
         return _type_of(self, self.args, self.expression, self.out)
 
     def reference(self, args: tuple[Array, ...]) -> Array:
-        with np.errstate(all="ignore"):
-            values = self.expression.evaluate(args)
-        result = np.broadcast_to(np.asarray(values), self.type.shape)
+        result = np.broadcast_to(self.expression.evaluate(args), self.type.shape)
         return result.astype(DType(self.out.dtype).numpy)
 
 
@@ -73,8 +71,7 @@ class RowMap(Node):
 
     def reference(self, args: tuple[Array, ...]) -> Array:
         shape = self.type.shape
-        with np.errstate(all="ignore"):
-            values = self.expression.evaluate([np.broadcast_to(a, shape) for a in args])
+        values = self.expression.evaluate([np.broadcast_to(a, shape) for a in args])
         return np.broadcast_to(values, shape).astype(DType(self.out.dtype).numpy)
 
 

@@ -16,7 +16,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import DECLARED, Dim, Port
 from quantglow.runtime.build import Build
 from quantglow.runtime.saving import save
-from quantglow.runtime.specialisations import OneShape, Specialisation, Specialisations
+from quantglow.runtime.specialisations import Specialisations
 from quantglow.types import Array, DType
 
 if TYPE_CHECKING:
@@ -86,13 +86,6 @@ class CompiledModel:
     specialisations: Specialisations
     reporter: Reporter
     profile: Profile | None = None
-
-    @staticmethod
-    def of(
-        graph: Graph, build: Build, report: ReportLike, profile: Profile | None = None
-    ) -> CompiledModel:
-        """A model of fixed shapes."""
-        return CompiledModel(OneShape(Specialisation(graph, build)), lambda: report, profile)
 
     @property
     def report(self) -> ReportLike:

@@ -75,9 +75,18 @@ def test_all_options_are_keywords() -> None:
     assert all(p.kind is inspect.Parameter.KEYWORD_ONLY for p in parameters[2:])
 
 
-def test_options_without_effect_are_refused() -> None:
-    with pytest.raises(qg.OptionError, match="model_type: not available yet"):
-        qg.quantize_and_compile(small_model(), small_samples(), model_type="transformer")
+def test_the_model_type_of_nncf_changes_nothing() -> None:
+    """What NNCF does for transformers is decided for each layer of any model."""
+    plain, named = (
+        qg.quantize_and_compile(small_model(), small_samples(), verify=False, model_type=kind)
+        for kind in (None, "transformer")
+    )
+    assert str(named.graph) == str(plain.graph)
+
+
+def test_unknown_model_types_are_refused() -> None:
+    with pytest.raises(qg.OptionError, match="did you mean 'transformer'"):
+        qg.quantize_and_compile(small_model(), small_samples(), model_type="transformers")
 
 
 def test_a_validation_function_needs_max_drop() -> None:
