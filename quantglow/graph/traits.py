@@ -8,8 +8,8 @@ from enum import Enum
 class Trait(Enum):
     """A fact that holds for the nodes of an operator; its text is the law.
 
-    Those up to ``VIEW`` are mathematics and are tested as such.  The others say how the quantizer
-    treats the operator.
+    The facts up to ``VIEW`` are mathematics and are tested as such.  The others say how the
+    quantizer treats the operator.
     """
 
     ELEMENTWISE = "each result depends only on the elements of the operands at its own place"

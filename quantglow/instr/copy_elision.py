@@ -27,7 +27,7 @@ class Home:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where values live.
+    """The places of values.
 
     ``homes``: values computed inside a container.  ``wider_pads``: Pads that are a box of
     another Pad of the same value.  ``direct_outputs``: values computed in an output buffer, with
@@ -76,7 +76,7 @@ def place(graph: Graph) -> Placement:
 
 
 def _strides(node: Node, homes: dict[Node, Home]) -> tuple[int, ...]:
-    """Where the elements of a container lie, given its own home."""
+    """Strides of a container, given its own home."""
     home = homes.get(node)
     if home is None:
         return dense_strides(node.type.shape)

@@ -90,7 +90,7 @@ class _Generator:
         return view
 
     def destination(self, node: Node) -> View:
-        """Where ``node`` is to be computed: its home, a graph output, or a new buffer."""
+        """The place to compute ``node`` in: its home, a graph output, or a new buffer."""
         home = self.placement.homes.get(node)
         if home is not None:
             return self.within(home, node)

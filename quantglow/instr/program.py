@@ -28,7 +28,7 @@ PLAIN_NAME = re.compile(r"[\w./-]+(?::[\w./-]+)*")
 
 
 class BufferKind(StrEnum):
-    """Who owns the memory of a buffer."""
+    """Owner of the memory of a buffer."""
 
     CONSTANT = "constant"
     INPUT = "input"
@@ -165,12 +165,12 @@ class Instruction(Concise):
 
     @property
     def attributes(self) -> dict[str, object]:
-        """What the text shows besides operands."""
+        """Attributes that the text shows besides operands."""
         return {}
 
     @property
     def labels(self) -> Iterable[str]:
-        """What the text writes before each of ``ins``."""
+        """Label that the text writes before each of ``ins``."""
         return ("",) * len(self.ins)
 
     def text(self, spell: Spelling) -> str:

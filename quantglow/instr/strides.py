@@ -1,4 +1,4 @@
-"""Where the elements of a view lie: the distance of neighbours along each axis, in elements."""
+"""Strides of views: the distance of neighbours along each axis, in elements."""
 
 from __future__ import annotations
 

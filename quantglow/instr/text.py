@@ -69,7 +69,7 @@ def parse_program(text: str, constants: Mapping[str, Array]) -> Program:
 
 @dataclass
 class _Reader:
-    """What the lines so far defined.  Its methods raise ``ValueError``."""
+    """Definitions of the lines read so far.  Its methods raise ``ValueError``."""
 
     constants: Mapping[str, Array]
     elements: dict[str, ElementType] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Pass, RewritePass, Uses, run_passes
 from quantglow.lowering import contraction, elementwise, indexing, reduction, transposed_convolution
-from quantglow.lowering.bias_to_uint8 import store_unsigned
+from quantglow.lowering.bias_to_uint8 import bias_to_uint8
 from quantglow.lowering.fuse import fuse_maps
 from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
@@ -24,13 +24,14 @@ from quantglow.lowering.rules import (
     lowering_rules,
     rule_of,
 )
-from quantglow.lowering.sink_reshape_into_elementwise import sink_cells
+from quantglow.lowering.sink_reshape_into_elementwise import sink_reshape_into_elementwise
 from quantglow.passes.fuse_activation import fuse_float_activation
 
 __all__ = [
     "COMPUTE_PRIMITIVES",
     "DELEGATED",
     "VIEW_PRIMITIVES",
+    "bias_to_uint8",
     "check_lowered",
     "contraction",
     "elementwise",
@@ -38,7 +39,6 @@ __all__ = [
     "lower",
     "lowering_rules",
     "reduction",
-    "store_unsigned",
     "transposed_convolution",
 ]
 
@@ -46,8 +46,8 @@ __all__ = [
 def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
     """Primitives only; with ``unsigned``, int8 activations are stored as uint8."""
     passes: list[Pass] = [fuse_float_activation]
-    passes += [store_unsigned] if unsigned else []
-    passes += [lower_operators, raise_transpose, fuse_maps, sink_cells]
+    passes += [bias_to_uint8] if unsigned else []
+    passes += [lower_operators, raise_transpose, fuse_maps, sink_reshape_into_elementwise]
     lowered = run_passes(graph, passes)
     check_lowered(lowered)
     return lowered

@@ -24,7 +24,7 @@ from quantglow.types import DType, ElementType, QuantParams, TensorType
 SHIFT = 128
 
 
-def store_unsigned(graph: Graph) -> Graph:
+def bias_to_uint8(graph: Graph) -> Graph:
     """The same graph on uint8 activations; int8 inputs and outputs are converted at the border."""
     weights = _weights(graph)
     new: dict[Node, Node] = {}

@@ -57,14 +57,14 @@ COMPUTE_PRIMITIVES: tuple[type[Node], ...] = (
     Scatter,
     TopK,
 )
-"""What a backend computes, besides ``copy`` and ``fill``."""
+"""Operators that a backend computes, besides ``copy`` and ``fill``."""
 
 VIEW_PRIMITIVES: tuple[type[Node], ...] = (Reshape, Transpose, Slice, Expand, Concat, Pad)
-"""What program generation turns into views, copies and fills."""
+"""Operators that program generation turns into views, copies and fills."""
 
 DELEGATED: tuple[type[Node], ...] = (External,)
-"""What no backend has to compute: partitioning hands it to another runtime before lowering.  The
-reference backend runs it as the interpreter does."""
+"""Operators that no backend has to compute: partitioning hands them to another runtime before
+lowering.  The reference backend runs them as the interpreter does."""
 
 LEAVES: tuple[type[Node], ...] = (Input, Constant)
 

@@ -1,8 +1,8 @@
-"""Element-wise primitives read what is moved apart or repeated where it lies.
+"""Reshapes of transposed or expanded values move below the element-wise primitive that reads them.
 
-A reshape of a transposed or expanded value is no view: it would be copied before it is read once.
-So the element-wise primitive takes the shape before the reshape, its *cells*, and its result,
-which is dense, is reshaped for nothing.  Enlarging by a whole factor is such a value, too.
+Such a reshape is no view: the value would be copied before it is read once.  So the primitive takes
+the shape before the reshape, its *cells*; its result is dense, and reshaping that costs nothing.
+Enlarging an image by a whole factor is such a value, too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from quantglow.ops import Elementwise, Expand, Reshape, Resize, Table, Transpose
 Shape = tuple[int, ...]
 
 
-@rewrite_pass("sink-cells")
-def sink_cells(node: Node, uses: Uses) -> Node | None:
+@rewrite_pass("sink-reshape-into-elementwise")
+def sink_reshape_into_elementwise(node: Node, uses: Uses) -> Node | None:
     """Elementwise(Reshape(Transpose(x)), …) -> Reshape(Elementwise(Transpose(x), …)),
     also for Expand and Resize"""
     if not isinstance(node, Elementwise | Table) or not node.type.size:

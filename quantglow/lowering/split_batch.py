@@ -1,6 +1,6 @@
 """A graph for a part of its batch.
 
-Where every operator treats the samples along axis 0 apart from each other, the graph of a smaller
+If every operator treats the samples along axis 0 apart from each other, the graph of a smaller
 batch is the same graph with a smaller axis 0, and gives the same results sample by sample.
 """
 

@@ -1,4 +1,4 @@
-"""What products of an activation and constant weights share: types, exact sums, one rounding.
+"""Products of an activation and constant weights: shared types, exact sums, one rounding.
 
 Quantized forms: x is int8 or int16 per tensor, w an int8 Constant, symmetric and per output channel
 (the last axis), b an int32 Constant of scale ``x.scale * w.scale``.  The sum is exact in int32.
@@ -25,7 +25,7 @@ FACTORS = (DType.I8, DType.U8, DType.I16)
 
 
 class Contraction(Node):
-    """What Conv, ConvTranspose and Gemm share: ``clip(activation(product(x, w) + b + residual))``.
+    """Base of Conv, ConvTranspose and Gemm: ``clip(activation(product(x, w) + b + residual))``.
 
     Quantized, the sum becomes float32 in steps of the output; with an ``activation`` in its unit,
     from which that makes output steps; then it is rounded.
@@ -130,7 +130,7 @@ def float_sums(sums: Array, b: Array | None) -> Array:
     if sums.dtype == np.float32 and np.abs(bias.astype(np.int64)).max(initial=0) <= EXACT:
         # Two integers that float32 holds: their sum is rounded once, as from int32.
         return np.asarray(np.add(sums, bias.astype(np.float32), out=sums))
-    # What a bias adds may wrap around.
+    # Adding the bias may wrap around.
     whole = sums.astype(np.int64) + bias
     return whole.astype(np.int32).astype(np.float32)
 

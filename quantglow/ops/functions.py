@@ -23,7 +23,7 @@ LEAST_POWER = -127.0
 EXP2 = (1.0, 0.693147, 0.24022241, 0.05550735, 0.009671619, 0.0013264591)
 """2^f for |f| <= 1/2, 1 at 0; error 9e-8."""
 PARTIAL_SUMS = 64
-"""Of a row: as many as four vectors of the widest target have lanes."""
+"""Partial sums of a row: the number of lanes in four vectors of the widest target."""
 ROW_FUNCTIONS = ("rowsum", "rowmax")
 """Functions of a whole row; of ``rowmax`` only the largest number counts if there is a NaN."""
 
@@ -57,7 +57,7 @@ def _saturated(x: Any, integer: type[Any]) -> Any:
 
 
 def _remainder(x: Any, y: Any) -> Any:
-    """Of the division towards zero: the sign of x."""
+    """Remainder of the division towards zero; it has the sign of x."""
     return np.where(y == 0, 0, np.fmod(x, np.where(y == 0, 1, y))).astype(np.result_type(x, y))
 
 

@@ -80,7 +80,7 @@ class Gather(Node):
 
     @property
     def length(self) -> int:
-        """Of the axis that the indices address."""
+        """Length of the axis that the indices address."""
         return self.x.type.shape[self.axis]
 
 
@@ -91,7 +91,7 @@ REDUCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "max": np.maximum,
     "min": np.minimum,
 }
-"""What a ``Scatter`` makes of the old and the new value."""
+"""Result of a ``Scatter`` from the old and the new value."""
 
 
 @op
@@ -131,7 +131,7 @@ class Scatter(Node):
 
     @property
     def length(self) -> int:
-        """Of the axis that the indices address."""
+        """Length of the axis that the indices address."""
         return self.x.type.shape[0]
 
 
@@ -139,7 +139,7 @@ class Scatter(Node):
 class TopK(Node):
     """int64 indices of the ``k`` largest (or smallest) elements along the last axis, in order.
 
-    Of equal elements the first comes first; NaN comes last.
+    Equal elements keep their order; NaN comes last.
     """
 
     x: Node

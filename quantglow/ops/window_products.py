@@ -20,11 +20,12 @@ Part = tuple[slice, slice]
 """Images and rows of a result [N, OH, OW, O]."""
 
 PART_NBYTES, PART_PIXELS = 2**20, 256
-"""What is computed at once should stay in the second-level cache; but a product of few rows reads
-all weights for each of them."""
+"""Minimum size of a part, in bytes and pixels: parts should stay in the second-level cache, but a
+product of few rows reads all weights for each of them."""
 
 MANY_CHANNELS = 32
-"""From which einsum, whose innermost loop they are, computes a depthwise convolution faster."""
+"""Minimum number of channels from which einsum computes a depthwise convolution faster: they are
+its innermost loop."""
 
 
 def conv2d(

@@ -125,7 +125,7 @@ def optimize(graph: Graph) -> Graph:
 
 
 MOST_ROUNDS = 8
-"""Of all passes; networks need two, the second to see that nothing is left to do."""
+"""Maximum number of rounds of all passes.  Networks need two: the second has nothing left to do."""
 
 
 __all__ = ["FLOAT_PASSES", "optimize"]

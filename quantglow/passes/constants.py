@@ -1,4 +1,4 @@
-"""What the passes that compute with Constants share."""
+"""Helpers of the passes that compute with Constants."""
 
 from __future__ import annotations
 

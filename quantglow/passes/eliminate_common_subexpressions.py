@@ -52,7 +52,7 @@ class Seen:
 
 
 def operand_layout(node: Node) -> tuple[bool, ...]:
-    """Which optional operands are present."""
+    """Presence of each optional operand."""
     return tuple(
         getattr(node, name) is not None for name in node.__dataclass_fields__ if name != "type"
     )

@@ -15,8 +15,8 @@ from quantglow.passes.constants import absorbs, is_float, is_infinite
 def fuse_residual(node: Node, uses: Uses) -> Node | None:
     """Add(r, Conv(x)) -> Conv(x, residual=r) with the bounds of the Add.
 
-    Of two convolutions the right one takes the other: a graph computes operands in order, so the
-    left one is already there.
+    If both operands are convolutions, the right one takes the left one as its residual: a graph
+    computes operands in order, so the left one is already there.
     """
     if not isinstance(node, Add) or node.out is not None:
         return None

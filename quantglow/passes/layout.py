@@ -1,4 +1,4 @@
-"""What the passes that move Transposes share: permutations and operands moved along."""
+"""Helpers of the passes that move Transposes: permutations, and operands moved along."""
 
 from __future__ import annotations
 

@@ -20,9 +20,9 @@ USUAL_ROUNDS = 16
 class Repeat:
     """``passes`` in order until nothing changes.  Local passes in a row share their traversals.
 
-    Where readers want one value in several layouts, its Transposes may go round in a circle; that
-    ends when the graph has had the same structure before.  Passes that grow a graph for ever stop
-    after ``ROUNDS``: an error while verifying.
+    If readers want one value in several layouts, its Transposes may go round in a circle; the
+    repetition ends when the graph has had the same structure before.  Passes that grow a graph for
+    ever stop after ``ROUNDS``: an error while verifying.
     """
 
     name: str

@@ -8,7 +8,7 @@ import pytest
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter import interpret
-from quantglow.lowering import lower, store_unsigned
+from quantglow.lowering import bias_to_uint8, lower
 from quantglow.ops import Add, Concat, Dequantize, Gemm, MaxPool, Pad, Reshape, Table
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
@@ -39,7 +39,7 @@ def assert_same_codes(graph: Graph) -> None:
     """Every stage gives the integers of the graph as it was."""
     feeds = {i.name: codes(*i.type.shape) for i in graph.inputs}
     expected = interpret(graph, feeds)
-    for changed in (store_unsigned(graph), lower(graph)):
+    for changed in (bias_to_uint8(graph), lower(graph)):
         changed.verify()
         for a, b in zip(interpret(changed, feeds), expected, strict=True):
             np.testing.assert_array_equal(a, b, strict=True)
@@ -76,7 +76,7 @@ def test_weights_that_are_an_activation_too_serve_as_both() -> None:
 
 def test_weights_stay_signed() -> None:
     w = weights()
-    graph = store_unsigned(graph_of(Gemm(name="g", x=int8_input(2, 2), w=w, out=INT8)))
+    graph = bias_to_uint8(graph_of(Gemm(name="g", x=int8_input(2, 2), w=w, out=INT8)))
     assert graph.by_name("w") is w
 
 
@@ -88,5 +88,5 @@ def test_padding_and_pooling_use_the_unsigned_zero_and_lowest_code() -> None:
 
 def test_only_tables_at_the_border_are_added() -> None:
     x = int8_input(2, 2)
-    moved = store_unsigned(graph_of(Reshape(name="r", x=x, shape=(4,))))
+    moved = bias_to_uint8(graph_of(Reshape(name="r", x=x, shape=(4,))))
     assert [n.op for n in moved.compute_nodes()] == ["Table", "Reshape", "Table"]
