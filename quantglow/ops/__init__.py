@@ -1,4 +1,4 @@
-"""Every operator, one class each.  ``reference`` is its meaning; see ``graph.node``."""
+"""Every operator, one class each; README.md says how to add one."""
 
 from quantglow.graph.node import OPS, Constant, Input, Node, op
 from quantglow.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
