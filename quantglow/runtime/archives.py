@@ -9,7 +9,7 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-from quantglow.runtime.members import content_of
+from quantglow.runtime.members import check_bounded, content_of, nbytes_of
 from quantglow.runtime.stored_arrays import PACKED, Forms, from_npy, member_of
 from quantglow.types import Array
 
@@ -104,8 +104,9 @@ def text_of(archive: zipfile.ZipFile, name: str) -> str:
 def arrays_in(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> dict[int, Array]:
     """The arrays of a file by number."""
     forms = forms_in(manifest)
+    check_bounded(forms.made_nbytes, nbytes_of(archive))
     written = forms.unpacked(checked(archive, manifest, PACKED) if forms.packed else b"")
-    for number in array_numbers(manifest) - written.keys():
+    for number in forms.stored(array_numbers(manifest)) - written.keys():
         written[number] = from_npy(checked(archive, manifest, member_of(number)))
     return forms.arrays(written)
 

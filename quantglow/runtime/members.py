@@ -87,7 +87,12 @@ def check_members(archive: zipfile.ZipFile) -> None:
             raise ValueError(f"member {info.filename!r} is encrypted, or packed in an unknown way")
     if sum(info.compress_size for info in found) > nbytes:
         raise ValueError("members overlap")
-    if not is_bounded(sum(info.file_size for info in found), nbytes):
+    check_bounded(sum(info.file_size for info in found), nbytes)
+
+
+def check_bounded(members_nbytes: int, file_nbytes: int) -> None:
+    """Raise ``ValueError`` where ``is_bounded`` is false."""
+    if not is_bounded(members_nbytes, file_nbytes):
         raise ValueError(
             f"its members would expand to more than {MAX_EXPANSION} times the size of the file"
         )

@@ -7,21 +7,26 @@ packed     small arrays follow each other in one member, each as planes of its e
 halves     float32 is written as float16 where that has all of its values
 deltas     the difference to an earlier array, where most of it is 0: the steps of a recurrence have
            weights that were rounded apart
+fourier    the matrix of a Fourier transform is made anew of its turns and window, which are stored:
+           exact operations only, so that it is the same on every machine
 =========  ========================================================================================
 """
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections import defaultdict, deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from quantglow.fourier import FourierMatrix, Windowed, recognised
+from quantglow.runtime.members import FREE_NBYTES
 from quantglow.types import Array
 
 PACKED = "constants/packed.bin"
@@ -35,10 +40,45 @@ MOST_CHANGED = 0.5
 BASES = 4
 """Earlier arrays of the same type and shape that an array is compared with."""
 
+LEAST_FOURIER_NBYTES = 1 << 14
+"""Size of the smallest matrix that is made anew."""
+
 KINDS = "biuf"
 """Kinds of element types that packed arrays may have."""
 
 Kind = tuple[np.dtype[Any], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Fourier:
+    """A matrix of a Fourier transform: its shape, and the numbers of its turns and its window."""
+
+    shape: tuple[int, ...]
+    matrix: FourierMatrix
+    turns: int
+    window: int
+
+    def to_json(self) -> list[Any]:
+        """The entry of a manifest."""
+        return [self.shape, astuple(self.matrix), self.turns, self.window]
+
+    @staticmethod
+    def of(shape: Sequence[int], matrix: Sequence[Any], turns: int, window: int) -> Fourier:
+        """What ``to_json`` gave.  Raises ``TypeError`` or ``ValueError``."""
+        n, samples, bins, (given, made), direction, groups = matrix
+        sizes = map(int, (n, samples, bins, direction, groups, given, made))
+        n, samples, bins, direction, groups, given, made = sizes
+        found = FourierMatrix(n, samples, bins, (given, made), direction, groups)
+        return Fourier(tuple(map(int, shape)), found, int(turns), int(window))
+
+    def array(self, arrays: Mapping[int, Array]) -> Array:
+        """The matrix.  Raises ``KeyError`` or ``ValueError``."""
+        table = np.asarray(arrays[self.turns], np.float64)
+        window = np.asarray(arrays[self.window], np.float64)
+        if table.shape != (self.matrix.n, 2) or window.shape != (self.matrix.samples,):
+            raise ValueError(f"turns {table.shape} and window {window.shape} of {self.matrix}")
+        made = Windowed(self.matrix, window).elements(table[:, 0] + 1j * table[:, 1])
+        return made.reshape(self.shape)
 
 
 @dataclass
@@ -48,9 +88,10 @@ class ArrayStore:
     """
 
     numbers: dict[bytes, int] = field(default_factory=dict)
-    written: list[Array] = field(default_factory=list)
+    written: dict[int, Array] = field(default_factory=dict)
     halves: list[int] = field(default_factory=list)
     deltas: dict[int, int] = field(default_factory=dict)
+    fourier: dict[int, Fourier] = field(default_factory=dict)
     recent: defaultdict[Kind, deque[tuple[int, Array]]] = field(
         default_factory=lambda: defaultdict(partial(deque, maxlen=BASES))
     )
@@ -61,8 +102,26 @@ class ArrayStore:
         data = npy(array)
         if data not in self.numbers:
             self.numbers[data] = number = len(self.numbers)
-            self.written.append(self._form(array, number))
+            if (made := self._fourier(array)) is not None:
+                self.fourier[number] = made
+            else:
+                self.written[number] = self._form(array, number)
         return self.numbers[data]
+
+    def _fourier(self, array: Array) -> Fourier | None:
+        """The transform that an array is the matrix of, as far as a reader makes such anew."""
+        made = sum(4 * found.matrix.size for found in self.fourier.values())
+        if array.nbytes < LEAST_FOURIER_NBYTES or made + array.nbytes > FREE_NBYTES:
+            return None
+        if (found := recognised(array)) is None:
+            return None
+        windowed, table = found
+        window, narrow = windowed.window, windowed.window.astype(np.float32)
+        numbers = (
+            self.number_of(np.stack([table.real, table.imag], axis=1)),
+            self.number_of(narrow if (narrow == window).all() else window),
+        )
+        return Fourier(array.shape, windowed.matrix, *numbers)
 
     def _form(self, array: Array, number: int) -> Array:
         """What is written of a new array."""
@@ -80,16 +139,20 @@ class ArrayStore:
 
     def members(self) -> dict[str, bytes]:
         """Names and contents of the members."""
-        packed = b"".join(planes(array) for array in self.written if is_small(array))
-        large = ((n, array) for n, array in enumerate(self.written) if not is_small(array))
-        found = {member_of(number): npy(array) for number, array in large}
-        return {PACKED: packed, **found} if any(map(is_small, self.written)) else found
+        small = [array for array in self.written.values() if is_small(array)]
+        large = {n: array for n, array in self.written.items() if not is_small(array)}
+        found = {member_of(number): npy(array) for number, array in large.items()}
+        return {PACKED: b"".join(map(planes, small)), **found} if small else found
 
     def manifest(self) -> dict[str, Any]:
         """Which arrays are written in other forms, and the types of those without a header."""
-        small = ((n, array) for n, array in enumerate(self.written) if is_small(array))
-        packed = [(n, array.dtype.newbyteorder("<").str, array.shape) for n, array in small]
-        return {"packed": packed, "halves": self.halves, "deltas": [*self.deltas.items()]}
+        small = ((n, array) for n, array in self.written.items() if is_small(array))
+        return {
+            "packed": [(n, array.dtype.newbyteorder("<").str, array.shape) for n, array in small],
+            "halves": self.halves,
+            "deltas": [*self.deltas.items()],
+            "fourier": [(number, *found.to_json()) for number, found in self.fourier.items()],
+        }
 
 
 @dataclass(frozen=True)
@@ -99,17 +162,29 @@ class Forms:
     packed: Mapping[int, Kind] = field(default_factory=dict)
     halves: frozenset[int] = frozenset()
     deltas: Mapping[int, int] = field(default_factory=dict)
+    fourier: Mapping[int, Fourier] = field(default_factory=dict)
 
     @staticmethod
     def of(manifest: Mapping[str, Any]) -> Forms:
         """Those in a manifest.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
         packed = {int(n): kind_of(dtype, shape) for n, dtype, shape in manifest["packed"]}
         deltas = {int(n): int(base) for n, base in manifest["deltas"]}
-        return Forms(packed, frozenset(map(int, manifest["halves"])), deltas)
+        fourier = {int(n): Fourier.of(*rest) for n, *rest in manifest["fourier"]}
+        return Forms(packed, frozenset(map(int, manifest["halves"])), deltas, fourier)
+
+    @property
+    def made_nbytes(self) -> int:
+        """Size of the arrays that are made anew."""
+        return sum(4 * found.matrix.size for found in self.fourier.values())
+
+    def stored(self, numbers: Collection[int]) -> set[int]:
+        """The numbers of the arrays that give the arrays of these numbers."""
+        given = ((found.turns, found.window) for found in self.fourier.values())
+        return {*numbers, *itertools.chain.from_iterable(given)} - self.fourier.keys()
 
     def members(self, numbers: Collection[int]) -> set[str]:
         """The members that hold the arrays of these numbers."""
-        own = {member_of(number) for number in numbers if number not in self.packed}
+        own = {member_of(number) for number in self.stored(numbers) - self.packed.keys()}
         return {PACKED, *own} if self.packed else own
 
     def unpacked(self, data: bytes) -> dict[int, Array]:
@@ -132,7 +207,7 @@ class Forms:
             if number in self.deltas:  # found has only earlier ones
                 array = restored(array, found[self.deltas[number]])
             found[number] = array
-        return found
+        return found | {number: made.array(found) for number, made in self.fourier.items()}
 
 
 def kind_of(dtype: str, shape: Sequence[int]) -> Kind:

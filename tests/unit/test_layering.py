@@ -13,7 +13,7 @@ LAYERS = (
     ("foreign_calls",),
     ("concise", "errors", "interrupts", "version", "workers", "lazy"),
     ("types", "debug", "arguments", "files"),
-    ("options", "isolation"),
+    ("options", "isolation", "fourier"),
     ("graph",),
     ("ops",),
     ("interpreter",),

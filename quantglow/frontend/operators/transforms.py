@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quantglow.fourier import as_parts, turns
 from quantglow.frontend.context import Call, Unsupported
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
@@ -100,19 +101,6 @@ class Transform:
         first, t = np.arange(a)[:, None, None], np.arange(self.n // a)[:, None]
         bins = first + a * np.arange(-(-self.bins // a))
         return self.matrix(t * bins, 2, self.parts[1]) * self.scale
-
-
-def turns(n: int) -> Array:
-    """``exp(2 pi i j / n)`` for j < n; exact where a part is 0 or 1."""
-    quarters, rest = np.divmod(4 * np.arange(n) + n // 2, n)
-    units = np.array([1, 1j, -1, -1j])[quarters % 4]
-    return np.asarray(np.exp(0.5j * np.pi * (rest - n // 2) / n) * units)
-
-
-def as_parts(factors: Array) -> Array:
-    """Products with complex factors [..., T, K] as [..., T, 2, K, 2]."""
-    columns = np.stack([factors, 1j * factors], axis=-2)
-    return np.stack([columns.real, columns.imag], axis=-1)
 
 
 def transformed(call: Call, x: Node, transform: Transform, name: str) -> Node:

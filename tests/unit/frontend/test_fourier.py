@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 import quantglow as qg
+from quantglow.fourier import turns
 from quantglow.frontend import import_model
 from quantglow.frontend.context import Unsupported
 from quantglow.frontend.operators import fourier, transforms
-from quantglow.frontend.operators.transforms import Transform, turns
+from quantglow.frontend.operators.transforms import Transform
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv, External, MatMul

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from quantglow.frontend.operators.transforms import Transform
+from quantglow.runtime import stored_arrays
 from quantglow.runtime.members import (
     FREE_NBYTES,
     MAX_EXPANSION,
@@ -36,10 +38,10 @@ def read_back(store: ArrayStore) -> dict[int, Array]:
     """What a reader makes of the members and of the manifest's text."""
     members = store.members()
     forms = Forms.of(json.loads(json.dumps(store.manifest())))
-    assert forms.members(range(len(store.written))) == set(members)
+    assert forms.members(store.numbers.values()) == set(members)
     written = forms.unpacked(members.pop("constants/packed.bin", b""))
-    large = {n: from_npy(members[member_of(n)]) for n in store.numbers.values() if n not in written}
-    return forms.arrays({**written, **large})
+    large = forms.stored(store.numbers.values()) - written.keys()
+    return forms.arrays(written | {n: from_npy(members[member_of(n)]) for n in large})
 
 
 @given(st.lists(ARRAYS, max_size=8))
@@ -74,6 +76,23 @@ def test_weights_rounded_apart_are_stored_as_differences(between: int) -> None:
 def test_unlike_weights_are_stored_as_they_are() -> None:
     first, second = np.random.default_rng(0).integers(-127, 127, (2, 64, 96), np.int8)
     assert stored([first, second])[0].manifest()["deltas"] == []
+
+
+def fourier_matrix() -> Array:
+    window = np.hanning(257)[:-1].astype(np.float32)
+    return Transform(256, 129, window, (1, 2)).dense().astype(np.float32).reshape(1, 256, 1, 258)
+
+
+def test_the_matrix_of_a_transform_takes_the_bytes_of_its_turns_and_window() -> None:
+    store, (number,) = stored([matrix := fourier_matrix()])
+    assert sum(map(len, store.members().values())) == 256 * 16 + 256 * 4
+    assert read_back(store)[number].tobytes() == matrix.tobytes()
+
+
+def test_matrices_that_are_made_anew_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stored_arrays, "FREE_NBYTES", fourier_matrix().nbytes)
+    store, _ = stored([fourier_matrix(), fourier_matrix().reshape(256, 258)])
+    assert (len(store.fourier), len(store.written)) == (1, 3)
 
 
 def test_members_are_compressed_where_that_pays(tmp_path: Path) -> None:
