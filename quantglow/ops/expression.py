@@ -23,6 +23,7 @@ from quantglow.ops.functions import (
     ROW_FUNCTIONS,
     SELECT,
     UNARY,
+    Function,
     kind_of_array,
     result_kind,
 )
@@ -51,9 +52,9 @@ class Expr:
         values = [a.evaluate(operands, real) for a in self.args]
         if self.op == SELECT:
             return np.where(*values)
-        if len(values) == 1:
-            return UNARY[self.op].compute(values[0])
-        return BINARY[self.op].compute(*values)
+        function = UNARY[self.op] if len(values) == 1 else BINARY[self.op]
+        made = [value for value, part in zip(values, self.args, strict=True) if part.args]
+        return _applied(function, values, made)
 
     def kind(self, operands: Sequence[str]) -> str:
         """``f``, ``i``, ``l`` or ``b``, given the kinds of the operands.  Raises ``TypeError``."""
@@ -126,6 +127,19 @@ class Expr:
 
 
 _LITERALS: dict[str, Callable[[Any], Any]] = {"f": np.float32, "i": np.int32, "l": np.int64}
+
+
+def _applied(function: Function, values: Sequence[Any], made: Sequence[Any]) -> Any:
+    """The function of values; its result takes the place of one of ``made`` of the same shape.
+
+    Large results in new memory would take twice as long.
+    """
+    if isinstance(function.compute, np.ufunc) and not function.signature.endswith(":b"):
+        shape = np.broadcast_shapes(*map(np.shape, values))
+        for place in made:
+            if isinstance(place, np.ndarray) and place.shape == shape:
+                return function.compute(*values, out=place)
+    return function.compute(*values)
 
 
 def _widened(operand: Array) -> Array:
