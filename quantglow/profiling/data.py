@@ -1,4 +1,4 @@
-"""Calibration data in the shapes people have it, as feeds of the model.  Everything is checked."""
+"""Calibration data in every usual form, checked and cut into feeds of the model."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Located(Feeds):
 def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
     """Feeds of one model batch each, from samples that hold one or several.
 
-    A batch has the size of the inputs' first axes, and is one where all of them are free.  Of a
-    model with other free dimensions only, each sample is fed as it is.
+    A batch has the size of the inputs' first axes, or 1 if all of these are free.  If only other
+    dimensions are free, each sample is fed uncut.
 
-    ``data``: an iterable of samples, an object with ``get_next()`` (onnxruntime's
+    ``data`` is an iterable of samples, an object with ``get_next()`` (onnxruntime's
     CalibrationDataReader), the path of an ``.npz`` file with an array for each input, or one
-    sample.  A sample: dict input name -> array, a tuple or list of arrays in the order of the
-    inputs, or one array.  Raises ``CalibrationError``.
+    sample.  A sample is a dict from input name to array, a tuple or list of arrays in the order of
+    the inputs, or one array.  Raises ``CalibrationError``.
     """
     sizes = batch_sizes(signature)
     for index, sample in enumerate(samples_in(data)):
@@ -52,8 +52,10 @@ def feeds_of(data: Any, signature: Signature) -> Iterator[Located]:
 
 @dataclass(frozen=True)
 class Place:
-    """Where an element of the user's data is.  ``known``: what was said of it before it was cut;
-    ``alone``: the data is one array (or one for each input) that holds all samples.
+    """Place of an element of the user's data.
+
+    ``known`` is the place of the sample that it was cut from; ``alone`` if the data is one array
+    (or one for each input) that holds all samples.
     """
 
     index: int
@@ -64,7 +66,7 @@ class Place:
         return self.known or ("the calibration data" if self.alone else f"sample {self.index}")
 
     def of_batch(self, batch: int, size: int, count: int) -> str:
-        """The place of one of ``count`` batches of ``size`` rows that it holds."""
+        """The place of one of ``count`` batches of ``size`` rows in the element."""
         if self.known or count == 1:
             return str(self)
         first = batch * size
@@ -80,7 +82,7 @@ def is_one(data: Any) -> bool:
 
 
 def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
-    """The first feeds, None if there are none, and data that still has them.
+    """The first feeds (None if there are none), and data that still contains them.
 
     Raises ``CalibrationError``.
     """
@@ -93,7 +95,7 @@ def first_of(data: Any, signature: Signature) -> tuple[Feeds | None, Any]:
 
 
 def batch_sizes(signature: Signature) -> dict[str, int]:
-    """For each input the size of a batch along its first axis; empty if samples stay whole."""
+    """Size of a batch along the first axis of each input; empty if samples are not cut."""
     if signature.has_free_batch:
         return {port.name: 1 for port in signature.inputs}
     if signature.is_free:
@@ -102,7 +104,7 @@ def batch_sizes(signature: Signature) -> dict[str, int]:
 
 
 def _check_symbols(arrays: Feeds, signature: Signature, place: Place) -> None:
-    """Raise ``CalibrationError`` where a symbol has two sizes."""
+    """Raise ``CalibrationError`` if a symbol has two sizes."""
     if not signature.is_free:
         return
     try:
@@ -112,7 +114,7 @@ def _check_symbols(arrays: Feeds, signature: Signature, place: Place) -> None:
 
 
 def samples_in(data: Any) -> Iterable[Any]:
-    """The samples as the user gave them, one or several batches each."""
+    """The samples as given by the user, one or several batches each."""
     if data is None:
         raise CalibrationError(
             "calibration data is missing. Remedy: pass an iterable of samples, a "
@@ -163,7 +165,7 @@ def _by_name(sample: Any, names: list[str], place: Place) -> Mapping[str, Any]:
 def _checked(value: Any, port: Port, batch: int | None, place: Place) -> Array:
     """The array in the input's element type; its first axis may hold several batches.
 
-    Floats of any type become what the model would be fed: the declared type, then float32.
+    Floats of any type are converted as at run time: to the declared type, then to float32.
     """
     given, wanted = np.asarray(value), port.dtype.numpy
     is_converted = port.dtype.is_float and is_float(given.dtype)
@@ -207,7 +209,7 @@ def _not_finite(
 
 
 def _fits(shape: tuple[int, ...], dims: tuple[Dim, ...] | None, whole: bool) -> bool:
-    """Whether the fixed sizes are these; the first may hold several batches."""
+    """Whether an array has these fixed sizes; its first axis may hold several batches."""
     if dims is None:
         return True
     pairs = list(zip(shape, dims, strict=False))[0 if whole else 1 :]
@@ -222,7 +224,7 @@ def _unfit(port: Port, place: Place, expected: str, got: str, remedy: str) -> Ca
 
 
 def _batches(arrays: Feeds, sizes: Mapping[str, int], place: Place) -> Iterator[Located]:
-    """The arrays cut along their first axes into batches of these sizes."""
+    """The arrays cut along their first axes into batches of some sizes."""
     counts = {name: len(arrays[name]) // size for name, size in sizes.items()}
     if len(set(counts.values())) > 1:
         raise CalibrationError(

@@ -18,20 +18,20 @@ from quantglow.types import Array
 
 BINS = 2048
 FINEST = -149
-"""The spacing of the smallest float32 numbers is ``2**-149``; finer bins tell nothing."""
+"""Smallest exponent: float32 numbers are at least ``2**-149`` apart."""
 MANTISSA = 24
 FLOAT32_SCALES = -127
-"""From here to 0 float32 holds ``2**-exponent``."""
+"""Smallest exponent at which float32 holds ``2**-exponent``."""
 CHUNK = 1 << 16
-"""Values counted at once, so that the temporaries stay in cache."""
+"""Number of values counted at once, so that the temporaries stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Counts of the finite values, their exact extremes, and how many were 0, NaN or Inf.
+    """Counts of the finite values, their exact extremes, and counts of zeros, NaN and Inf.
 
     ``counts[i]`` counts the values in bin ``start + i``.  Without values ``minimum`` is +inf.
-    ``infinities`` counts those of both signs, ``negative_infinities`` those below 0.
+    ``infinities`` counts both signs, ``negative_infinities`` those below 0.
     """
 
     exponent: int = FINEST
@@ -64,12 +64,12 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Finite values."""
+        """Number of finite values."""
         return int(self.counts.sum())
 
     @property
     def specials(self) -> frozenset[float]:
-        """Those of -inf, inf and ``math.nan`` that were among the values."""
+        """The special numbers among the values: -inf, inf and ``math.nan``."""
         counts = {-math.inf: self.negative_infinities, math.nan: self.nans}
         counts[math.inf] = self.infinities - self.negative_infinities
         return frozenset(special for special, count in counts.items() if count)
@@ -107,7 +107,7 @@ class Histogram:
         return self._covering(min(self.minimum, 0.0), max(self.maximum, 0.0))
 
     def _covering(self, low: float, high: float, *others: Histogram) -> Histogram:
-        """The counts of all in the canonical bins of ``[low, high]``."""
+        """Counts of all values in the canonical bins of ``[low, high]``."""
         exponent = bin_exponent(low, high)
         start, stop = bin_index(low, exponent), bin_index(high, exponent) + 1
         counts = np.zeros(stop - start, np.int64)
@@ -132,8 +132,8 @@ class Histogram:
 def bin_exponent(low: float, high: float) -> int:
     """The smallest exponent at which ``[low, high]`` spans at most ``BINS`` bins.
 
-    Bins narrower than the float32 spacing at the largest magnitude are useless, so it is also at
-    least that fine.  Both bounds only grow with the range.
+    Bins narrower than the float32 spacing at the largest magnitude are useless, so this spacing is
+    a lower bound.  Both bounds only grow with the range.
     """
     magnitude = math.frexp(max(abs(low), abs(high)))[1] - MANTISSA
     span = math.frexp(high - low)[1] - BINS.bit_length()

@@ -1,4 +1,4 @@
-"""Profile: what was seen of every tensor of a model, whatever quantization is chosen later."""
+"""Profile: the values of every tensor of a model, independent of the quantization chosen later."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from quantglow.profiling.histogram import Histogram
 class Profile(Concise):
     """One histogram for each float value, keyed by ONNX value name.
 
-    ``source_hash`` binds it to the model, whatever shapes it ran at; ``samples`` counts the runs
-    of the model, ``cases`` those with each combination of input shapes and deciding values.
+    ``source_hash`` binds it to the model, at any shape.  ``samples`` counts the runs of the model,
+    ``cases`` the runs with each combination of input shapes and deciding values.
     """
 
     source_hash: str
@@ -33,8 +33,9 @@ class Profile(Concise):
 
     @property
     def main_cases(self) -> list[Case]:
-        """For each combination of deciding values the shapes that most elements of the data came
-        in; the one with most elements first.
+        """Shapes that most elements of the data have, for each combination of deciding values.
+
+        The combination with most elements comes first.
         """
 
         def elements(case: Case) -> int:
@@ -61,7 +62,9 @@ class Profile(Concise):
         return Profile(self.source_hash, merged, self.samples + other.samples, cases)
 
     def check(self, graph: Graph) -> None:
-        """Raise ``ProfileMismatchError`` unless it was recorded on the model of ``graph``."""
+        """Raise ``ProfileMismatchError`` if it was recorded on another model than that of
+        ``graph``.
+        """
         if graph.source_hash != self.source_hash:
             raise self._mismatch(graph.source_hash, "this model is")
         missing = [i.name for i in graph.inputs if i.type.dtype.is_float and i.name not in self]
@@ -90,13 +93,13 @@ class Profile(Concise):
 
     @staticmethod
     def load(path: str | os.PathLike[str]) -> Profile:
-        """Read what ``save`` wrote.  Raises ``FileFormatError``."""
+        """Read a file of ``save``.  Raises ``FileFormatError``."""
         source_hash, histograms, samples, runs = storage.read(file_path("path", path))
         return Profile(source_hash, histograms, samples, dict(runs))
 
     @staticmethod
     def merged(profiles: Iterable[Profile]) -> Profile:
-        """All profiles merged.  Raises ``OptionError`` for none."""
+        """All profiles merged.  Raises ``OptionError`` if there are none."""
         if not isinstance(profiles, Iterable) or not (found := list(profiles)):
             raise OptionError(f"profiles must be one Profile or more, got {brief(profiles)}")
         for profile in found:

@@ -1,4 +1,4 @@
-"""A progress bar on stderr around anything that is iterated."""
+"""A progress bar on stderr around an iterable."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 def is_shown(progress: bool | str) -> bool:
-    """Whether anything is shown on stderr: True, or "auto" where that is a terminal."""
+    """Whether a bar is shown on stderr: True, or "auto" if stderr is a terminal."""
     return progress is True or (progress == "auto" and sys.stderr.isatty())
 
 
@@ -19,12 +19,12 @@ def shown(
 ) -> Iterator[Item]:
     """The items, with a bar if ``progress`` is True, or "auto" and stderr is a terminal.
 
-    ``total``: how many there are; None: their ``len``, if they have one.
+    ``total`` is the number of items; None stands for their ``len``, if they have one.
     """
     if not is_shown(progress):
         yield from items
         return
-    # Only here: rich costs memory and time, and most processes never show a bar.
+    # Imported here because rich costs memory and time, and most processes never show a bar.
     from rich.console import Console
     from rich.progress import track
 

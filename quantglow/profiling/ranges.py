@@ -1,7 +1,6 @@
-"""The range of reals that 256 integers should cover, chosen from a histogram.
+"""The range of reals that 256 integers cover, chosen from a histogram.
 
-Zero is always representable exactly, so zeros never count as an error, and every range is one
-that contains 0.
+Zero is always exact, so zeros never count as an error, and every range contains 0.
 """
 
 from __future__ import annotations
@@ -43,8 +42,10 @@ def choose_range(
     percentile: float = 99.999,
     symmetric: bool = False,
 ) -> Range:
-    """The range to quantize, containing 0.  ``symmetric``: it will be widened to ``[-m, m]``
-    where it has negative values.  Raises ``ValueError`` for a histogram without values.
+    """The range to quantize, containing 0.
+
+    A ``symmetric`` one will be widened to ``[-m, m]`` if it has negative values.  Raises
+    ``ValueError`` for a histogram without values.
     """
     if not histogram.count:
         raise ValueError("an empty histogram has no range")
@@ -58,7 +59,8 @@ def choose_range(
 def squared_error(histogram: Histogram, seen: Range) -> float:
     """The expected mean of ``(rounded x - x)**2`` over all values, clipped to ``seen``.
 
-    ``step**2 / 12`` for a value inside, the squared distance for one outside, nothing for zeros.
+    It is ``step**2 / 12`` for a value inside, the squared distance for one outside, and 0 for
+    zeros.
     """
     start, exponent, counts = _without_zeros(histogram, mirrored=False)
     x = np.ldexp(np.arange(start, start + len(counts)) + 0.5, exponent)
@@ -70,12 +72,12 @@ def squared_error(histogram: Histogram, seen: Range) -> float:
 
 
 def minmax(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
-    """All values."""
+    """The range of all values."""
     return Range(histogram.minimum, histogram.maximum)
 
 
 def by_percentile(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
-    """All but ``(100 - percentile) / 2`` percent of the values on each side."""
+    """The range without ``(100 - percentile) / 2`` percent of the values on each side."""
     allowed = histogram.count * (100 - percentile) / 200
     edges, sums = histogram.edges, np.cumsum(histogram.counts)
     first = int(np.searchsorted(sums, allowed, side="right"))
@@ -84,8 +86,8 @@ def by_percentile(histogram: Histogram, percentile: float, mirrored: bool) -> Ra
 
 
 def by_entropy(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
-    """The window whose 256-level version diverges least from the distribution
-    (Kullback-Leibler; S. Migacz, 8-bit inference with TensorRT, 2017).
+    """The range whose 256-level version diverges least from the distribution (Kullback-Leibler; S.
+    Migacz, 8-bit inference with TensorRT, 2017).
     """
     start, exponent, counts = _without_zeros(histogram, mirrored)
     windows = list(_windows(counts, -start, mirrored))
@@ -96,8 +98,8 @@ def by_entropy(histogram: Histogram, percentile: float, mirrored: bool) -> Range
 
 
 def by_mse(histogram: Histogram, percentile: float, mirrored: bool) -> Range:
-    """The clipping with the least expected squared error: ``step**2 / 12`` for a value inside,
-    the squared distance for one outside.
+    """The range with the smallest expected squared error: ``step**2 / 12`` for a value inside, the
+    squared distance for one outside.
     """
     start, exponent, counts = _without_zeros(histogram, mirrored=False)
     x = np.ldexp(np.arange(start, start + len(counts)) + 0.5, exponent)
@@ -138,7 +140,7 @@ def _without_zeros(histogram: Histogram, mirrored: bool) -> tuple[int, int, Arra
 
 
 def _windows(counts: Array, zero: int, mirrored: bool) -> Iterator[tuple[int, int]]:
-    """Ever smaller windows that contain bin ``zero``; the lighter end is cut first."""
+    """Ever smaller windows that contain bin ``zero``; the end with fewer values is cut first."""
     step = max(1, len(counts) // 128)
     first, last = 0, len(counts)
     yield first, last

@@ -34,7 +34,7 @@ from quantglow.types import Array
 from quantglow.workers import later, side_by_side
 
 MOST_WAITING = 4
-"""Values that are kept to be counted, while a run goes on."""
+"""Maximum number of values that are held for counting while a run continues."""
 
 AVOID = (
     "look at the model in float, whose result is no number there; a mask of finite numbers such as "
@@ -46,7 +46,7 @@ REPLACE = (
 )
 
 Runner = Callable[[Graph, Mapping[str, Array], Sequence[Listener]], object]
-"""Runs a graph and shows every value to the listeners, as ``interpret`` does."""
+"""Function that runs a graph and shows every value to the listeners, as ``interpret`` does."""
 
 
 def profile(
@@ -59,13 +59,13 @@ def profile(
 ) -> Profile:
     """Histograms of every float value of ``graph`` over the first ``subset_size`` batches.
 
-    Of a family, each batch is run by the graph for its shapes; values of one name share one
-    histogram.
-    ``data`` is what ``data.feeds_of`` takes.  ``progress``: a bar on stderr; "auto" shows it on a
-    terminal only.  Ctrl-C inside ``interrupts.keeping_best`` ends it after a batch.
+    If ``graph`` is a family, the graph for its shapes runs each batch; values of one name share one
+    histogram.  ``data`` is as for ``data.feeds_of``.  ``progress`` is a bar on stderr; "auto" shows
+    it on a terminal only.  Ctrl-C inside ``interrupts.keeping_best`` ends it after a batch.
+
     Raises ``CalibrationError`` for data that does not fit the model, holds NaN or Inf, or leads to
-    NaN or Inf in any tensor (named in the message).  Infinities that the model brings itself, as
-    masks do, and NaN of its constants that is moved only, are counted.
+    NaN or Inf in a tensor, which the message names.  Infinities of the model itself, as in masks,
+    and NaN of its constants that is only moved, are counted.
     """
     subset_size = count("subset_size", subset_size)
     recorded: dict[str, Histogram] = {}
@@ -103,10 +103,10 @@ def _graph_for(feeds: Located, family: Family) -> Graph:
 
 @dataclass
 class _Recorder:
-    """A listener that merges each float value into ``recorded``, and refuses NaN and Inf that the
-    model does not bring itself (see ``specials``).
+    """A listener that merges each float value into ``recorded``.
 
-    Values are counted while the next ones are computed.
+    It refuses NaN and Inf that the model does not bring itself (see ``specials``).  Values are
+    counted while the next ones are computed.
     """
 
     recorded: dict[str, Histogram]
@@ -121,7 +121,7 @@ class _Recorder:
             self._merge_next()
 
     def finish(self) -> None:
-        """Merge what is still being counted."""
+        """Merge the values that are still being counted."""
         while self.waiting:
             self._merge_next()
 

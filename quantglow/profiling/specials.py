@@ -1,9 +1,10 @@
-"""Infinities and NaN that a model brings itself, and where they may go.
+"""Infinities and NaN of the model itself, and the values that may include them.
 
 A mask hides attention scores by -inf, and a maximum pads with it: a Constant or a Pad holds the
-number, sums and choices carry it on, and a Softmax or a maximum makes finite numbers of it.
-NaN marks results that do not exist: a choice between it and a number leads to an output.
-Infinities that no operand brings come from the data (an overflow, a logarithm of 0, a quotient),
+number, sums and selections pass it on, and a Softmax or a maximum turns it into finite numbers.
+NaN marks results that do not exist: a selection between it and a number leads to an output.
+
+Infinities that no operand contains come from the data (an overflow, a logarithm of 0, a quotient),
 and so does NaN that is more than moved.
 """
 
@@ -23,14 +24,14 @@ from quantglow.ops.unary import Unary
 from quantglow.types import Array
 
 Specials = frozenset[float]
-"""Those of -inf, inf and NaN that a value includes.  NaN is the object ``math.nan``."""
+"""The special numbers that a value includes: -inf, inf, and the object ``math.nan``."""
 
 NONE: Specials = frozenset()
 BOTH: Specials = frozenset((-math.inf, math.inf))
 ABSENT: Specials = frozenset((math.nan,))
 
 FINITE = (-1.0, 1.0)
-"""Stand for all finite values."""
+"""Representatives of all finite values."""
 
 
 def shows_specials(node: Node) -> bool:
@@ -39,12 +40,12 @@ def shows_specials(node: Node) -> bool:
 
 
 def text_of(specials: Specials) -> str:
-    """The special values for a message: ``-inf``, or ``-inf and inf``."""
+    """The special values as a text for messages: ``-inf``, or ``-inf and inf``."""
     return " and ".join(sorted("NaN" if math.isnan(s) else str(s) for s in specials))
 
 
 def brought(node: Node) -> Specials:
-    """The special values that a node has without its operands."""
+    """The special values that a node contains without its operands."""
     if isinstance(node, Constant):
         is_finite = not node.type.dtype.is_float or all(map(math.isfinite, node.extremes))
         return NONE if is_finite else specials_in(node.value)
@@ -64,8 +65,10 @@ def specials_in(values: Array | np.floating) -> Specials:
 
 
 def specials_of(node: Node, of: Callable[[Node], Specials]) -> Specials:
-    """The special values that the value of a node may include where its operands include those
-    ``of`` says, no finite number overflows, and no infinities make NaN.
+    """The special values that the value of a node may include.
+
+    ``of`` gives those of its operands; finite numbers are assumed not to overflow, and infinities
+    not to make NaN.
     """
     if not node.type.dtype.is_float:
         return NONE
@@ -93,7 +96,7 @@ def _images(node: Unary | Binary, operands: list[Specials]) -> Specials:
 
 
 def _finite(operand: Node) -> tuple[float, ...]:
-    """Finite numbers that stand for those of an operand."""
+    """Representatives of the finite numbers of an operand."""
     if not isinstance(operand, Constant):
         return FINITE
     if all(map(math.isfinite, operand.extremes)):

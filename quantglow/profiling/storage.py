@@ -26,11 +26,11 @@ from quantglow.types import Array
 FORMAT = "quantglow-profile"
 VERSION = 1
 MAX_NBYTES, MAX_TEXT_NBYTES = 1 << 30, 64 << 20
-"""Larger members are refused unread, the text and the counts: a model of 50,000 tensors stays
-below.  As Python objects the text takes 20 times as much."""
+"""Maximum size of the text and of the counts, in bytes; larger members are refused unread.  A
+model of 50,000 tensors stays below.  As Python objects the text takes 20 times as much."""
 
 Run = tuple[Case, int]
-"""Input shapes and deciding values, and how many runs had them."""
+"""Input shapes and deciding values -> number of runs with them."""
 
 
 def write(
@@ -63,7 +63,7 @@ def write(
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, list[Run]]:
-    """Source hash, histograms, number of samples and their shapes, where the file has them.
+    """Source hash, histograms, number of samples, and their shapes if the file has them.
 
     Raises ``FileFormatError``.
     """
@@ -157,7 +157,7 @@ def _histogram(fields: Mapping[str, Any], counts: Array) -> Histogram:
     extremes = {key: float.fromhex(fields[key]) for key in ("minimum", "maximum")}
     whole = ("exponent", "start", "zeros", "nans", "infinities")
     numbers = {key: int(fields[key]) for key in whole}
-    # Older files have none: calibration refused infinities.
+    # Older files have none, because calibration refused infinities.
     numbers["negative_infinities"] = int(fields.get("negative_infinities", 0))
     sane = FINEST <= numbers["exponent"] <= 128 and abs(numbers["start"]) < 1 << 26
     sane = sane and len(counts) == int(fields["counts"]) <= BINS

@@ -1,4 +1,4 @@
-"""What a compilation did and how exact its result is.
+"""The report: the steps of a compilation, and the accuracy of its result.
 
 ``metrics``, ``codes``, ``layers``, ``sensitivity``, ``outputs`` and ``verification`` measure
 accuracy, ``speed`` and ``call_report`` time; ``accuracy``, ``precision_overrides``, ``fallback``,

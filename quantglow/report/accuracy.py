@@ -1,4 +1,4 @@
-"""Figures of how exact outputs and layers are, and their tables."""
+"""Accuracy figures of outputs and layers, and their tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ WORST = 10
 
 @dataclass(frozen=True)
 class OutputAccuracy:
-    """One output against the float model; ``top1_agreement`` where it looks like classes."""
+    """One output against the float model; ``top1_agreement`` is set if it looks like class
+    scores.
+    """
 
     name: str
     sqnr_db: float
@@ -34,11 +36,11 @@ class OutputAccuracy:
 class LayerAccuracy(Concise):
     """One operator of the float graph.
 
-    ``sqnr_local_db``: of its integer form alone, on exact operands.  ``sqnr_accumulated_db``: with
-    the errors of all layers before it.  None where its value no longer exists by itself (it was
-    merged into the operator behind it), or where nothing was measured.  ``sensitivity_db``: of the
-    outputs if this layer alone had its error, where that was asked for.  ``codes``: how its result
-    uses its integers, None for a float result.
+    ``sqnr_local_db`` is the SQNR of its integer form alone, on exact operands;
+    ``sqnr_accumulated_db`` includes the errors of all layers before it.  Both are None if its value
+    no longer exists by itself (it was merged into the operator behind it), or if it was not
+    measured.  ``sensitivity_db`` is the SQNR of the outputs if this layer alone had its error, if
+    it was asked for.  ``codes`` are the codes of an integer result, None for a float result.
     """
 
     name: str
@@ -52,14 +54,16 @@ class LayerAccuracy(Concise):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> LayerAccuracy:
-        """What ``asdict`` and ``plain`` gave."""
+        """The object from the result of ``asdict`` and ``plain``."""
         codes = data.get("codes")
         rest = {key: value for key, value in data.items() if key != "codes"}
         return LayerAccuracy(**_figures(rest), codes=None if codes is None else _code_use(codes))
 
 
 def worst(layers: Sequence[LayerAccuracy], count: int = WORST) -> tuple[LayerAccuracy, ...]:
-    """The int8 layers that harm most, worst first: by sensitivity where known, else locally."""
+    """The int8 layers with the largest error, worst first: by sensitivity if known, else
+    locally.
+    """
 
     def harm(layer: LayerAccuracy) -> tuple[float, float]:
         local, alone = layer.sqnr_local_db, layer.sensitivity_db
@@ -85,7 +89,9 @@ def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> Table:
 
 
 def layers_table(layers: Sequence[LayerAccuracy]) -> Table:
-    """Every operator, and why it is float; what each alone does where that is known."""
+    """Table of all operators, with the reason of float ones, and sensitivities if they are
+    known.
+    """
     alone = any(layer.sensitivity_db is not None for layer in layers)
     rows = [
         (
@@ -107,7 +113,7 @@ def layers_table(layers: Sequence[LayerAccuracy]) -> Table:
 
 
 def worst_tables(layers: Sequence[LayerAccuracy]) -> tuple[Table, Table]:
-    """The given layers with everything known of them: their errors, and their codes."""
+    """Table of some layers with all that is known of them: their errors, and their codes."""
     alone = any(layer.sensitivity_db is not None for layer in layers)
     errors = [
         (
@@ -158,7 +164,7 @@ _TEXTS = ("name", "op", "precision", "reason")
 
 
 def _figures(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Texts as texts, everything else as a float or None."""
+    """Texts unchanged, everything else as a float or None."""
     return {
         key: str(value) if key in _TEXTS else None if value is None else float(value)
         for key, value in entry.items()

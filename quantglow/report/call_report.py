@@ -1,4 +1,4 @@
-"""Where the time of a compiled model goes: every kernel call beside what bounds it."""
+"""Time of every kernel call of a compiled model, beside its limit."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ class CallReport:
 
     @property
     def seconds(self) -> float:
-        """Of all calls."""
+        """Seconds of all calls."""
         return sum(call.seconds for call in self.calls)
 
     @property
     def limit_seconds(self) -> float:
-        """Of all calls."""
+        """Limit of all calls, in seconds."""
         return sum(map(self.limit, self.calls))
 
     def title(self) -> str:
-        """What the limits are made of."""
+        """The peaks that the limits are computed from."""
         peak = self.peak
         return (
             f"{peak.threads} thread(s); limit: {peak.integer_macs / 1e9:.0f} int8 and "
@@ -63,7 +63,7 @@ class CallReport:
         return Table(f"Kernel calls, {self.title()}", columns, rows, frozenset(FIGURES))
 
     def by_kernel(self) -> Table:
-        """A row for each kind of kernel, the one that loses most time first."""
+        """A row for each kind of kernel, the one with the largest loss first."""
         groups: dict[tuple[str, str], list[CallTime]] = {}
         for call in self.calls:
             groups.setdefault((call.op, call.label), []).append(call)
@@ -91,7 +91,7 @@ class CallReport:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data."""
+        """The report as plain data."""
         calls = [{**asdict(call), "limit_seconds": self.limit(call)} for call in self.calls]
         sums = {"seconds": self.seconds, "limit_seconds": self.limit_seconds}
         return {"peak": asdict(self.peak), **sums, "calls": calls}
@@ -100,7 +100,7 @@ class CallReport:
 def profile_calls(build: Build, feeds: Mapping[str, Array], repeats: int = 30) -> CallReport:
     """The median time of every kernel call of a build on ``feeds``, and the processor's peak.
 
-    Of a batch that runs in pieces, the first piece is timed.
+    If a batch runs in pieces, the first piece is timed.
     """
     executable, own = timed_part(build, feeds)
     calls = executable.profile_calls(own, repeats)
@@ -114,9 +114,9 @@ def timed_calls(build: Build, feeds: Mapping[str, Array]) -> list[CallTime]:
 
 
 def timed_part(build: Build, feeds: Mapping[str, Array]) -> tuple[LlvmExecutable, dict[str, Array]]:
-    """The compiled program of a build, and what it takes of ``feeds``.
+    """The compiled program of a build, and the part of ``feeds`` that it takes.
 
-    Raises ``BackendError`` where there is none.
+    Raises ``BackendError`` if there is no program.
     """
     executable: object = build.executable
     if isinstance(executable, BatchedExecutable):

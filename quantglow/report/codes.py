@@ -22,16 +22,16 @@ _BARS = " ▁▂▃▄▅▆▇█"
 
 @dataclass(frozen=True)
 class CodeUse:
-    """What the integers of one tensor are used for.
+    """Use of one tensor's integers.
 
     low, high   reals of the lowest and the highest code
-    levels      codes there are: 256 for int8
-    used        codes that occurred
+    levels      number of codes: 256 for int8
+    used        number of codes that occurred
     saturation  share of the values on the lowest or highest code.  A limit that stands for 0 does
-                not count: Relu cuts there, not the quantizer
+                not count, because Relu cuts there, not the quantizer
     seen        share of the range between the smallest and the largest profiled value, and 0
     core        share of the range that ``CORE_PERCENT`` of the profiled values and 0 take
-    shares      of the values in each of ``GROUPS`` equal groups of codes
+    shares      shares of the values in each of ``GROUPS`` equal groups of codes
     """
 
     low: float
@@ -46,7 +46,7 @@ class CodeUse:
 
 @dataclass
 class CodeCounter:
-    """A listener of the interpreter that counts how often each code of an activation occurs."""
+    """A listener of the interpreter that counts the codes of activations."""
 
     counts: dict[str, Array] = field(default_factory=dict)
     types: dict[str, TensorType] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class CodeCounter:
         self.types[node.name] = kind
 
     def uses(self, histograms: Mapping[str, Histogram]) -> dict[str, CodeUse]:
-        """What was counted, by name, against the histograms of a profile where it has them."""
+        """Use of the counted types by name, beside the histograms of a profile if it has them."""
         return {
             name: code_use(self.types[name], counts, histograms.get(name))
             for name, counts in self.counts.items()
@@ -70,7 +70,7 @@ class CodeCounter:
 
 
 def code_use(kind: TensorType, counts: Array, histogram: Histogram | None = None) -> CodeUse:
-    """The use of a quantized type whose codes occurred ``counts`` times, lowest code first."""
+    """Use of a quantized type whose codes occurred ``counts`` times, lowest code first."""
     limits, params = kind.dtype.limits, kind.params
     total = int(counts.sum())
     ends = zip(limits, (counts[0], counts[-1]), strict=True)
@@ -97,7 +97,7 @@ def _taken(low: float, high: float, histogram: Histogram | None, method: str) ->
 
 
 def bars(shares: Iterable[float]) -> str:
-    """A histogram in one line of text; the highest bar is full, every value is seen."""
+    """A histogram in one line of text; the highest bar is full, and no value is invisible."""
     heights = np.array(tuple(shares), np.float64)
     if not heights.size or not heights.max():
         return ""

@@ -1,4 +1,4 @@
-"""Signs that calibration data is not what the model was trained on."""
+"""Signs that calibration data differs from the training data of the model."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from quantglow.ops import BatchNormalization
 from quantglow.types import Array
 
 FEWEST_SAMPLES = 10
-"""With fewer different samples ranges and rounded weights depend on chance, and none is left for a
-check.
-"""
+"""Minimum number of different samples; with fewer, ranges and rounded weights depend on chance,
+and no sample is left for a check."""
 
 MAX_SHARE = 0.1
 """Share of constant samples, or of repeated ones, above which there is a warning."""
@@ -29,12 +28,12 @@ were divided by 255 twice.
 """
 
 NORMALIZED_SAMPLES = 4
-"""Samples that run up to the first BatchNormalization."""
+"""Maximum number of samples that run up to the first BatchNormalization."""
 
 
 @dataclass
 class Seen:
-    """Counts of samples: all, constant ones, and the digests of different ones."""
+    """Numbers of all samples and of constant ones, and the digests of different ones."""
 
     count: int = 0
     constant: int = 0
@@ -47,7 +46,7 @@ class Seen:
         self.digests.add(digest)
 
     def warnings(self) -> list[str]:
-        """In words what is odd about the samples."""
+        """Warnings about the samples."""
         found, distinct = [], len(self.digests)
         if self.constant > MAX_SHARE * self.count:
             found.append(
@@ -67,14 +66,14 @@ class Seen:
 
 
 def is_constant(feeds: Mapping[str, Array]) -> bool:
-    """Whether all inputs of more than one element hold one value each, and there are such."""
+    """Whether all inputs with more than one element are constant, and there is such an input."""
     large = [array for array in feeds.values() if array.size > 1]
     return bool(large) and all(bool((array == array.flat[0]).all()) for array in large)
 
 
 def unlike_training(graph: Graph, samples: Sequence[Mapping[str, Array]]) -> list[str]:
-    """A warning where the first BatchNormalization of an imported graph sees other values than in
-    training, whose mean and variance it holds.
+    """A warning if the first BatchNormalization of an imported graph sees other values than its
+    statistics of training describe.
     """
     first = next(filter(_is_normalization, graph.nodes), None)
     if first is None or not samples:

@@ -1,4 +1,4 @@
-"""Diagnosis: where the error of an int8 graph comes from, layer by layer."""
+"""Diagnosis: the error of an int8 graph, layer by layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ from quantglow.types import Array
 
 @dataclass(frozen=True, repr=False)
 class Diagnosis(Concise, Tabular):
-    """``print`` it, show it in a notebook, or take ``to_json()``; ``shown`` layers are detailed."""
+    """``print`` it, show it in a notebook, or take ``to_json()``; the worst ``shown`` layers are
+    detailed.
+    """
 
     outputs: tuple[OutputAccuracy, ...]
     layers: tuple[LayerAccuracy, ...]
@@ -39,11 +41,13 @@ class Diagnosis(Concise, Tabular):
     notes: tuple[str, ...] = ()
 
     def worst(self, count: int = WORST) -> tuple[LayerAccuracy, ...]:
-        """The int8 layers that harm the outputs most, worst first."""
+        """The int8 layers with the largest effect on the outputs, worst first."""
         return worst(self.layers, count)
 
     def tables(self) -> Iterator[Table]:
-        """Outputs, the worst layers in detail, all layers, the codes of each, words explained."""
+        """Tables: outputs, the worst layers in detail, all layers, the codes of each, a
+        glossary.
+        """
         title = f"Outputs of the int8 graph against the float graph, {self.samples} sample(s)"
         yield outputs_table(title, self.outputs)
         if found := self.worst(self.shown):
@@ -72,7 +76,7 @@ def diagnose(
 ) -> Diagnosis:
     """Every figure of every layer, by the interpreter, on ``samples``.
 
-    ``sensitivity`` runs what follows each layer once more for each sample.
+    ``sensitivity`` also runs the operators behind each layer once for each sample.
     """
     layers = layer_accuracy(float_graph, int8_graph, decisions, samples, profile.histograms)
     if sensitivity:

@@ -1,4 +1,4 @@
-"""What other backends than quantglow's own compiled, and why."""
+"""Operators that other backends than quantglow's own compiled, and the reasons."""
 
 from __future__ import annotations
 

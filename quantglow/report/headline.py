@@ -1,4 +1,4 @@
-"""The report's first sentence: how close int8 is to float, in words."""
+"""The report's first sentence: the accuracy of int8 against float, in words."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from quantglow.report.accuracy import OutputAccuracy
 UNSEEN = "that calibration did not see"
 SAME = "that calibration used, too"
 VALIDATION = "of the validation data"
-"""Where the samples of the check come from."""
+"""Origin of the samples of the check."""
 
 CLOSENESS = (
     (40.0, 0.99, "very close to float"),
     (30.0, 0.97, "close to float"),
     (20.0, 0.9, "visibly off float"),
 )
-"""Least SQNR in dB of the worst output, least share of equal answers, and the words for both."""
+"""Minimum SQNR in dB of the worst output, minimum share of equal answers, and the words for
+both."""
 
 FAR = "far from float"
 
 
 @dataclass(frozen=True)
 class RightAnswers:
-    """Shares of labels that the float and the int8 model find, over ``labels``."""
+    """Shares of right answers of the float and of the int8 model, among ``labels``."""
 
     labels: int
     float_share: float
@@ -33,7 +34,7 @@ class RightAnswers:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> RightAnswers:
-        """What ``asdict`` gave."""
+        """The object from the result of ``asdict``."""
         shares = float(data["float_share"]), float(data["int8_share"])
         return RightAnswers(int(data["labels"]), *shares)
 
@@ -51,7 +52,7 @@ def headline(
     right: RightAnswers | None,
     has_warnings: bool,
 ) -> str:
-    """One or two sentences; ``has_warnings``: the calibration data is odd."""
+    """One or two sentences; ``has_warnings`` if the calibration data is unusual."""
     if not outputs:
         return ""
     worst = min(output.sqnr_db for output in outputs)
@@ -63,6 +64,6 @@ def headline(
 
 
 def closeness(sqnr_db: float, agreement: float) -> str:
-    """How close two models are, in words."""
+    """Closeness of two models in words."""
     known = (words for db, same, words in CLOSENESS if sqnr_db >= db and agreement >= same)
     return next(known, FAR)

@@ -1,4 +1,4 @@
-"""Signal to noise of every layer: of the whole int8 graph, and of each layer by itself."""
+"""Signal to noise of every layer: in the whole int8 graph, and of each layer by itself."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def layer_accuracy(
     samples: Iterable[Feeds],
     histograms: Mapping[str, Histogram],
 ) -> tuple[LayerAccuracy, ...]:
-    """An entry for each operator of the float graph, measured on ``samples`` where it can be.
+    """An entry for each operator of the float graph, measured on ``samples`` if it can be.
 
-    ``histograms`` of the profile say how much of each range was needed.
+    ``histograms`` of the profile give the share of each range that is used.
     """
     local: dict[str, Sums] = {}
     accumulated: dict[str, Sums] = {}
@@ -65,7 +65,7 @@ def values_by_name(graph: Graph, feeds: Feeds) -> dict[str, Array]:
 def accumulated_sums(
     graph: Graph, feeds: Feeds, exact: Mapping[str, Array], *listeners: Listener
 ) -> dict[str, Sums]:
-    """Each value of the int8 graph's own run against the exact one of its name.
+    """Each value of the int8 graph's own run against the exact value of its name.
 
     ``listeners`` see the run, too.
     """
@@ -85,10 +85,10 @@ def local_sums(graph: Graph, exact: Mapping[str, Array]) -> dict[str, Sums]:
 
 
 def local_values(graph: Graph, exact: Mapping[str, Array]) -> Iterator[tuple[Node, Array]]:
-    """Each node of the int8 graph run on the exact values of its operands, rounded to their types;
-    the real numbers that this gives.
+    """Each node of the int8 graph run on the exact values of its operands, rounded to their types.
 
-    A helper node that no float value belongs to (a Quantize, say) is run on its own operands.
+    Yields the real numbers of the results.  A helper node that belongs to no float value (a
+    Quantize, say) is run on its own operands.
     """
     execution = Execution(graph.nodes, (), partial(_local, exact))
     for node, value in execution:

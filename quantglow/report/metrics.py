@@ -15,15 +15,15 @@ import numpy as np
 from quantglow.types import Array, TensorType
 
 BLOCK = 8_192
-"""Elements converted to float64 at a time: they stay in the cache, and BLAS on one thread."""
+"""Number of elements converted to float64 at a time: they stay in the cache, and BLAS uses one
+thread."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Energies of a signal, of another one, of their difference and product: they add up.
+    """Energies of two signals, of their difference and of their product; they add up.
 
-    An infinity or NaN that both have in one place counts for nothing, any other is an infinite
-    error.
+    An infinity or NaN that both have in one place does not count; any other is an infinite error.
     """
 
     signal: float = 0.0
@@ -68,7 +68,7 @@ class Sums:
 
     @property
     def sqnr_db(self) -> float:
-        """``10 log10(signal / noise)``; infinite where both are equal."""
+        """``10 log10(signal / noise)``; infinite if both signals are equal."""
         if not self.noise or self.noise == math.inf:
             return -math.inf if self.noise else math.inf
         return round(10 * math.log10(self.signal / self.noise), 3) if self.signal else -math.inf
@@ -97,7 +97,9 @@ def class_like(kind: TensorType) -> bool:
 
 
 def top1_agreement(reference: Array, value: Array) -> float:
-    """Share of rows with the same largest number along the last axis, and the same NaN."""
+    """Share of rows whose largest number along the last axis is in the same place, with the same
+    NaN.
+    """
     absent, missing = np.isnan(reference), np.isnan(value)
     best = np.where(absent, -np.inf, reference).argmax(-1)
     found = np.where(missing, -np.inf, value).argmax(-1)

@@ -17,23 +17,23 @@ from quantglow.isolation import ChildDied, called, started
 from quantglow.types import Array
 
 PLACE = "quantglow.backends.onnxruntime.apart:outputs"
-"""The function that the child calls."""
+"""Name of the function that the child calls."""
 
 MAX_SECONDS = 300.0
-"""Time limit of a child."""
+"""Time limit of a child, in seconds."""
 
 Outputs = list[list[Array]]
-"""For each sample all outputs, in order."""
+"""All outputs of each sample, in order."""
 
 Answer = Callable[[], tuple[Outputs, tuple[str, ...]]]
-"""Waits for the outputs; the notes say how they were computed where that is unusual."""
+"""Function that waits for the outputs; its notes tell of an unusual way to compute them."""
 
 
 @contextmanager
 def running(model: Any, samples: Sequence[Mapping[str, Array]]) -> Iterator[Answer]:
-    """Let onnxruntime compute the samples while the block runs, and later if the answer is wanted.
+    """Let onnxruntime compute the samples while the block runs, and later if the result is wanted.
 
-    The model is a path, bytes or ModelProto.  The answer raises ``IsolationError``.
+    The model is a path, bytes or ModelProto.  Asking for the result raises ``IsolationError``.
     """
     path, first = located(model)
     names = list(samples[0])

@@ -1,4 +1,4 @@
-"""The int8 model that onnxruntime makes of a float model, run by onnxruntime."""
+"""The int8 model that onnxruntime's quantizer makes of a float model, run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def int8_runner(model: Any, samples: Iterable[Feeds], num_threads: int = 1) -> R
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """onnxruntime's quantizer warns through the root logger about what it was just told to do."""
+    """Silence the root logger: onnxruntime's quantizer warns about the settings that it was
+    given.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -19,7 +19,7 @@ from quantglow.types import Array
 Feeds = Mapping[str, Array]
 """Input name -> array."""
 Runner = Callable[[Feeds], list[Array]]
-"""Computes all outputs, in order."""
+"""Function that computes all outputs, in order."""
 
 INTERPRETER = "the float interpreter"
 ONNXRUNTIME = "onnxruntime (float)"
@@ -27,7 +27,7 @@ ONNXRUNTIME = "onnxruntime (float)"
 
 @dataclass(frozen=True)
 class Expected:
-    """Float outputs of each sample, the name of what computed them, and notes on it."""
+    """Float outputs of each sample, the name of the runtime that computed them, and notes on it."""
 
     outputs: Outputs
     name: str
@@ -35,13 +35,15 @@ class Expected:
 
 
 Reference = Callable[[], Expected]
-"""Waits for the float outputs."""
+"""Function that waits for the float outputs."""
 
 
 @contextmanager
 def reference(model: object, float_graph: Graph, samples: Sequence[Feeds]) -> Iterator[Reference]:
-    """Compute the float outputs while the block runs: by onnxruntime, in a process of its own, or
-    by our interpreter where there is no ONNX model or onnxruntime fails.
+    """Compute the float outputs while the block runs.
+
+    onnxruntime computes them in a process of its own; the interpreter does if there is no ONNX
+    model or onnxruntime fails.
     """
 
     def interpreted(*notes: str) -> Expected:
@@ -77,7 +79,7 @@ def failed(cause: str) -> str:
 
 
 def output_accuracy(graph: Graph, found: Outputs, expected: Outputs) -> tuple[OutputAccuracy, ...]:
-    """Each output of ``graph`` as it was ``found`` against ``expected``, over all samples."""
+    """Each output ``found`` of ``graph`` against ``expected``, over all samples."""
     pairs = list(zip(expected, found, strict=True))
     entries = []
     for position, (name, node) in enumerate(graph.outputs):

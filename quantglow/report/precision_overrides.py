@@ -1,4 +1,4 @@
-"""What accuracy control took out of int8, and what that costs."""
+"""Values and operators that accuracy control took out of int8, and their cost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from quantglow.report.tables import Table
 
 @dataclass(frozen=True)
 class RaisedLayer:
-    """``name`` of a value that became int16 or of an operator that became float.
+    """A value that became int16, or an operator that became float.
 
-    ``error``: noise over signal of the outputs that its rounding made by itself, as measured;
-    ``seconds`` that it adds, as estimated for one core (see ``quantization.costs``).
+    ``error`` is the noise over signal of the outputs caused by its rounding alone, as measured;
+    ``seconds`` are its additional time, as estimated for one core (see ``quantization.costs``).
     """
 
     name: str
@@ -25,13 +25,13 @@ class RaisedLayer:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> RaisedLayer:
-        """What ``asdict`` gave."""
+        """The object from the result of ``asdict``."""
         name, precision = str(data["name"]), str(data["precision"])
         return RaisedLayer(name, precision, float(data["error"]), float(data["seconds"]))
 
 
 def raised_table(layers: Sequence[RaisedLayer]) -> Table:
-    """A row for each, in the order in which they were worth it."""
+    """A row for each override, in the order of their benefit for the cost."""
     rows = [(n.name, n.precision, f"{n.error:.2g}", f"{1e6 * n.seconds:.3g}") for n in layers]
     counts = Counter(n.precision for n in layers)
     kinds = ", ".join(f"{count} to {precision}" for precision, count in sorted(counts.items()))

@@ -1,4 +1,4 @@
-"""Report: what a compilation did, how exact its result is, what it costs."""
+"""Report: the steps of a compilation, the accuracy of its result, and its cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from quantglow.runtime.fallback import DelegatedNode
 
 @dataclass(frozen=True)
 class MemoryFigures:
-    """The static plan: arena size, and the least any plan of this schedule could take."""
+    """The static plan: arena size, and the lower bound of any plan of this schedule."""
 
     peak_nbytes: int = 0
     lower_bound_nbytes: int = 0
@@ -45,10 +45,10 @@ class MemoryFigures:
 class Report(Concise, Tabular):
     """``print`` it in a terminal, show it in a notebook, or take ``to_json()``.
 
-    ``compared_with`` names what gave the float results, ``samples`` how many were compared,
-    ``origin`` where these come from, ``right`` the shares of their labels that both models find;
-    ``warnings`` are signs that the calibration data is not what the model was trained on;
-    ``seconds`` the time of each stage; ``profile`` what the ranges came from.
+    ``compared_with`` names the source of the float results, ``samples`` is the number of compared
+    samples and ``origin`` their source, ``right`` has the shares of labels that both models find;
+    ``warnings`` are signs that the calibration data differs from the training data; ``seconds`` is
+    the time of each stage; ``profile`` names the source of the ranges.
     """
 
     target: str
@@ -70,7 +70,7 @@ class Report(Concise, Tabular):
 
     @property
     def headline(self) -> str:
-        """How close int8 is to float, in words; empty where nothing was compared."""
+        """The accuracy of int8 in words; empty if no outputs were compared."""
         arguments = (self.samples, self.origin, self.right, bool(self.warnings))
         return headline(self.outputs, *arguments) if self.layers else ""
 
@@ -103,7 +103,7 @@ class Report(Concise, Tabular):
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Report:
-        """What ``to_json`` gave.  Raises ``FileFormatError``."""
+        """The report from the result of ``to_json``.  Raises ``FileFormatError``."""
         try:
             return _from_json(data)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""How much the error of one layer alone harms the outputs."""
+"""Sensitivity: the error that a single layer causes in the outputs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from quantglow.types import Array
 def sensitivities(
     float_graph: Graph, int8_graph: Graph, names: Iterable[str], samples: Sequence[Feeds]
 ) -> dict[str, float]:
-    """For each named layer the SQNR in dB of the worst output (of a probability, its logit), all
-    other layers being exact.
+    """SQNR in dB of the worst output for each named layer, all other layers being exact.
 
-    The layer has the error of its integer form on exact operands.  Layers whose value no longer
-    exists by itself are left out.
+    For probabilities it is the SQNR of their logits.  The layer has the error of its integer form
+    on exact operands.  Layers whose value no longer exists by itself are left out.
     """
     totals = _totals(float_graph, int8_graph, names, samples)
     return {name: min(s.sqnr_db for s in sums) for name, sums in totals.items()}
@@ -36,8 +35,9 @@ def noise_of_each(
     samples: Sequence[Feeds],
     deadline: Deadline = NEVER,
 ) -> dict[str, float]:
-    """As ``sensitivities``: noise over signal, summed over the outputs, as far as it is measured
-    until the deadline.
+    """Noise over signal, summed over the outputs, for each named layer.
+
+    It is as ``sensitivities``, for the layers that are measured before the deadline.
     """
     totals = _totals(float_graph, int8_graph, names, samples, deadline)
     return {
@@ -84,8 +84,8 @@ def consequences(
     value: Array,
     ends: Sequence[Node],
 ) -> list[Array]:
-    """The values of ``ends`` in a run where ``changed`` had ``value``; ``exact`` are those of the
-    run as it was.
+    """The values of ``ends`` in a run where ``changed`` has ``value``; ``exact`` are the values of
+    the unchanged run.
     """
 
     def evaluate(node: Node, operands: Sequence[Array | None]) -> Array | None:

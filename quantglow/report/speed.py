@@ -1,8 +1,8 @@
-"""Which layers int8 makes slower, measured on this machine.
+"""Layers that int8 makes slower, measured on this machine.
 
-A layer in int8 can lose where it is small or its neighbours are float: converting costs more than
-the integers save.  Layers that take longer in int8 are tried in float; what counts in the end is
-the time of the whole program, conversions included.
+A layer in int8 can be slower if it is small or its neighbours are float: conversions cost more than
+the integers save.  Layers that take longer in int8 are tried in float; the time of the whole
+program decides, conversions included.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from quantglow.runtime.protocol import Executable
 from quantglow.types import Array
 
 LEAST_GAIN = 0.02
-"""Of the time of the whole program: what a layer in float must save, to be more than noise."""
+"""Minimum share of the program's time that a layer in float must save, to be more than noise."""
 LEAST_LOSS = 0.005
-"""Of the time of all layers: what a layer must lose in int8 to be tried in float."""
+"""Minimum share of the time of all layers that a layer must lose in int8 to be tried in float."""
 MOST_TRIALS = 16
-"""Layers that are tried alone, those first that seem to lose most."""
+"""Maximum number of layers that are tried alone, the ones with the largest loss first."""
 ROUNDS = 15
 TURN_SECONDS = 0.005
-"""A turn lasts about so long, at least one run."""
+"""Duration of a turn in seconds; at least one run."""
 
 
 @dataclass(frozen=True)
 class LayerSpeed:
     """The kernels of one layer in the float and in the int8 program; ``precision`` is the choice.
 
-    Conversions at the border of a layer count for the layer they are named after.
+    Conversions at the border of a layer count for the layer in their name.
     """
 
     name: str
@@ -51,13 +51,13 @@ class LayerSpeed:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> LayerSpeed:
-        """What ``asdict`` gave."""
+        """The object from the result of ``asdict``."""
         name, op, precision = (str(data[key]) for key in ("name", "op", "precision"))
         return LayerSpeed(name, op, precision, float(data["float_ms"]), float(data["int8_ms"]))
 
 
 def layer_milliseconds(calls: Iterable[CallTime], layers: Iterable[str]) -> dict[str, float]:
-    """The time of each layer's kernels; helpers are called ``layer:what``."""
+    """The time of each layer's kernels; helpers are named ``layer:what``."""
     found = dict.fromkeys(layers, 0.0)
     for call in calls:
         name = call.name
@@ -71,26 +71,26 @@ def layer_milliseconds(calls: Iterable[CallTime], layers: Iterable[str]) -> dict
 def layer_speeds(
     layers: Sequence[NodeReport], floats: Iterable[CallTime], integers: Iterable[CallTime]
 ) -> tuple[LayerSpeed, ...]:
-    """What the kernels of each layer take in the two programs."""
+    """Times of each layer's kernels in the two programs."""
     names = [layer.name for layer in layers]
     exact, fast = (layer_milliseconds(calls, names) for calls in (floats, integers))
     return tuple(LayerSpeed(n.name, n.op, n.precision, exact[n.name], fast[n.name]) for n in layers)
 
 
 def slower(speeds: Sequence[LayerSpeed]) -> list[str]:
-    """Layers whose int8 kernels take so much longer that it matters, those first that lose most."""
+    """Layers whose int8 kernels take significantly longer, the largest loss first."""
     least = LEAST_LOSS * sum(s.int8_ms for s in speeds)
     losing = [s for s in speeds if s.int8_ms - s.float_ms > least]
     return [s.name for s in sorted(losing, key=lambda s: s.float_ms - s.int8_ms)]
 
 
 def with_float(speeds: Iterable[LayerSpeed], kept: Sequence[str]) -> tuple[LayerSpeed, ...]:
-    """The same figures, with these layers in float."""
+    """The same figures, with some layers in float."""
     return tuple(replace(s, precision="float") if s.name in kept else s for s in speeds)
 
 
 def speed_table(speeds: Sequence[LayerSpeed]) -> Table:
-    """A row for each layer, those first where int8 gains least."""
+    """A row for each layer, the smallest gain of int8 first."""
     rows = [
         (s.name, s.op, s.precision, f"{s.float_ms:.4f}", f"{s.int8_ms:.4f}", number(s.ratio))
         for s in sorted(speeds, key=lambda s: s.ratio)
@@ -119,9 +119,9 @@ def _turn(executable: Executable, feeds: Mapping[str, Array], runs: int) -> floa
 
 @dataclass
 class SpeedSearch:
-    """Finds layers that are better kept in float.
+    """Search for layers that are better kept in float.
 
-    ``build`` makes the program with these layers in float; ``ratio`` is the time of its first
+    ``build`` makes the program with some layers in float; ``ratio`` is the time of its first
     program over that of the second.
     """
 
@@ -144,7 +144,7 @@ class SpeedSearch:
         if not group or group == self.kept or self.deadline.ends("measuring speed"):
             return best
         found = self.build(group)
-        # Twice, so that a disturbance of the machine decides less.
+        # Twice, so that a disturbance of the machine counts less.
         if any(self.ratio(found, best) > 1 - LEAST_GAIN for _ in range(2)):
             return best
         self.kept = group

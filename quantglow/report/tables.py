@@ -1,6 +1,6 @@
 """Tables as plain data, drawn by rich in a terminal and as HTML in a notebook.
 
-rich is imported when something is drawn: who only carries a report does not need it.
+rich is imported when a table is drawn, so that a report alone does not need it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 TERMINAL_WIDTH = 110
-"""Columns of ``str`` of anything tabular."""
+"""Columns in the text of a table."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are texts; columns named in ``numbers`` are aligned to the right."""
+    """A table of texts; columns named in ``numbers`` are aligned to the right."""
 
     title: str
     columns: tuple[str, ...]
@@ -29,7 +29,7 @@ class Table:
     numbers: frozenset[str] = frozenset()
 
     def rich(self) -> rich.table.Table:
-        """For a rich console."""
+        """The table for a rich console."""
         import rich.box
         import rich.table
         from rich.markup import escape
@@ -61,7 +61,7 @@ class Table:
     def _html_cells(self, row: Sequence[str]) -> str:
         cells = []
         for column, text in zip(self.columns, row, strict=True):
-            # Spaces count: histograms are drawn with them.
+            # Spaces count, because histograms are drawn with them.
             style = f"text-align:{self._side(column)};white-space:pre-wrap"
             cells.append(f'<td style="{style}">{html.escape(text)}</td>')
         return "".join(cells)

@@ -20,34 +20,35 @@ from quantglow.types import Array
 Sample = TypeVar("Sample", bound=Mapping[str, Array])
 
 MAX_SAMPLES = 8
-"""Calibration samples that are kept for the check where none are held out; samples of the check of
-each layer, whatever they are.
-"""
+"""Number of calibration samples that are kept for the check if none are held out, and of samples
+for the check of each layer in any case."""
 
 WORK = 10**11
-"""Multiply-accumulates of the float model within which more than ``MAX_SAMPLES`` are checked."""
+"""Maximum number of multiply-accumulates of a check with more than ``MAX_SAMPLES`` samples."""
 
 LAYER_ELEMENTS = 2_000_000
-"""Values of the float graph that the per-layer check may compute: large models get one sample."""
+"""Maximum number of values of the float graph in the per-layer check: large models get one
+sample."""
 
 
 Counter = Callable[[Sequence[Sequence[Array]], Sequence[Sequence[Array]]], RightAnswers | None]
-"""Right answers in the outputs of the float and of the int8 model, [samples][outputs]."""
+"""Right answers of the float and of the int8 model for the outputs of all samples,
+[samples][outputs]."""
 
 
 def no_labels(wanted: object, found: object) -> None:
-    """Nothing is known to be right."""
+    """None: the right answers are not known."""
 
 
 def affordable(samples: Sequence[Sample], graph: Graph) -> Sequence[Sample]:
-    """As many of the samples as the check has time for."""
+    """The samples that the check has time for."""
     work = sum(map(macs_of, graph.compute_nodes()))
     return samples[: max(MAX_SAMPLES, WORK // max(int(work), 1))]
 
 
 @dataclass(frozen=True)
 class Verification:
-    """Figures of the check.  Empty where there was nothing to compare."""
+    """Figures of the check, empty if there was nothing to compare."""
 
     outputs: tuple[OutputAccuracy, ...] = ()
     layers: tuple[LayerAccuracy, ...] = ()
@@ -67,8 +68,8 @@ def verify(
     profile: Profile,
     right: Counter = no_labels,
 ) -> Verification:
-    """Outputs of ``run`` against the ``reference``; layers of ``graph`` against ``float_graph``, by
-    the interpreter; ranges against the ``profile`` they come from.
+    """Check of the outputs of ``run`` against the ``reference``, of the layers of ``graph`` against
+    ``float_graph`` by the interpreter, and of ranges against their ``profile``.
 
     A check that fails becomes a note: the model does not depend on it.
     """
