@@ -1,13 +1,15 @@
 """Run one saved model in a process that imports nothing but its runtime.
 
-Arguments: RUNTIME MODEL FEEDS.npz THREADS RUNS.  Prints resident bytes as JSON: ``before`` the
-runtime is imported, ``ready`` to run, and the ``peak`` of the whole process.
+Arguments: RUNTIME MODEL FEEDS.npz THREADS RUNS.  Prints as JSON the resident bytes ``before`` the
+runtime is imported, when ``ready`` to run, and at the ``peak`` of the whole process, and the
+``seconds`` from before to ready.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +28,18 @@ def quantglow(model: str, threads: int) -> Run:
     return lambda feeds: compiled.run(None, feeds)
 
 
+def quantglow_llvm_linker(model: str, threads: int) -> Run:
+    """quantglow without a linker of its own."""
+    from quantglow.backends.llvm.jit import library
+    from quantglow.backends.llvm.jit.linker import UnlinkableError
+
+    def refuse(*arguments: object) -> dict[str, int]:
+        raise UnlinkableError("switched off")
+
+    library.linked = refuse
+    return quantglow(model, threads)
+
+
 def onnxruntime(model: str, threads: int) -> Run:
     import onnxruntime as ort
 
@@ -37,15 +51,24 @@ def onnxruntime(model: str, threads: int) -> Run:
     return lambda feeds: session.run(None, feeds)
 
 
+RUNTIMES: dict[str, Callable[[str, int], Run]] = {
+    "quantglow": quantglow,
+    "quantglow, LLVM's linker": quantglow_llvm_linker,
+    "onnxruntime": onnxruntime,
+}
+
+
 def main(runtime: str, model: str, feeds_file: str, threads: int, runs: int) -> None:
     with np.load(feeds_file, allow_pickle=False) as archive:
         feeds = dict(archive)
-    before = status_nbytes("VmRSS")
-    run = {"quantglow": quantglow, "onnxruntime": onnxruntime}[runtime](model, threads)
+    before, start = status_nbytes("VmRSS"), time.perf_counter()
+    run = RUNTIMES[runtime](model, threads)
+    seconds = time.perf_counter() - start
     ready = status_nbytes("VmRSS")
     for _ in range(runs):
         run(feeds)
-    print(json.dumps({"before": before, "ready": ready, "peak": status_nbytes("VmHWM")}))
+    peak = status_nbytes("VmHWM")
+    print(json.dumps({"before": before, "ready": ready, "peak": peak, "seconds": seconds}))
 
 
 if __name__ == "__main__":
