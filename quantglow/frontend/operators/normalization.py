@@ -9,8 +9,9 @@ import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.layout import channels_first, channels_last
+from quantglow.frontend.operators.shape import normal
 from quantglow.graph.node import Node
-from quantglow.ops.binary import Add, Mul, Sub
+from quantglow.ops.binary import Add, Div, Mul, Sub
 from quantglow.ops.expression import arg, const
 from quantglow.ops.expression import call as fn
 from quantglow.ops.normalization import (
@@ -25,6 +26,9 @@ from quantglow.ops.primitives import Elementwise
 from quantglow.ops.shape import Reshape, Transpose
 from quantglow.ops.unary import Abs, Reciprocal, Sqrt
 from quantglow.types import Array, DType, ElementType
+
+LEAST_DEVIATION = 1e-9
+"""What the definition of MeanVarianceNormalization adds to the deviation."""
 
 
 @importer("BatchNormalization")
@@ -96,6 +100,23 @@ def in_rows(call: Call, x: Node, columns: int, operator: Callable[[str, Node], N
     shape = (x.type.size // columns, columns)
     rows = Reshape(name=call.derived("rows"), x=x, shape=shape)
     return Reshape(name=call.derived("shape"), x=operator(call.result, rows), shape=x.type.shape)
+
+
+@importer("MeanVarianceNormalization")
+def mean_variance_normalization(call: Call) -> Node:
+    """``(x - mean) / (deviation + 1e-9)``, the variance being the mean of ``(x - mean)^2``: in the
+    definition it is a difference of two means, of which float32 leaves little if they are large.
+    """
+    x = call.node(0)
+    axes = tuple(sorted(normal(call.integers("axes", (0, 2, 3)), x.type.rank)))
+    mean = ReduceMean(name=call.derived("mean"), x=x, axes=axes)
+    centred = Sub(name=call.derived("centred"), x=x, y=mean)
+    squares = Mul(name=call.derived("squares"), x=centred, y=centred)
+    variance = ReduceMean(name=call.derived("variance"), x=squares, axes=axes)
+    root = Sqrt(name=call.derived("root"), x=variance)
+    least = call.constant("epsilon", np.array(LEAST_DEVIATION, np.float32))
+    deviation = Add(name=call.derived("deviation"), x=root, y=least)
+    return Div(name=call.result, x=centred, y=deviation)
 
 
 @importer("InstanceNormalization")

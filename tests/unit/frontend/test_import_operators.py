@@ -235,6 +235,22 @@ def test_layer_normalization_agrees_with_onnxruntime(axis: int, operands: int) -
     assert_agrees(*single("LayerNormalization", IMAGE, *parameters, axis=axis, epsilon=1e-3))
 
 
+@pytest.mark.parametrize("axes", [None, [0, 2, 3], [-1], [1, 2]])
+def test_mean_variance_normalization(axes: list[int] | None) -> None:
+    given = {} if axes is None else {"axes": axes}
+    assert_agrees(*single("MeanVarianceNormalization", IMAGE, opset=13, **given))
+
+
+def test_a_small_deviation_beside_a_large_mean_is_exact() -> None:
+    """Where a difference of the squares' means would leave nothing."""
+    model, feeds = single("MeanVarianceNormalization", 1000 + IMAGE / 10, opset=13)
+    (found,) = interpret(import_model(model), feeds)
+    x = feeds["x0"].astype(np.float64)
+    centred = x - x.mean((0, 2, 3), keepdims=True)
+    deviation = np.sqrt((centred**2).mean((0, 2, 3), keepdims=True))
+    np.testing.assert_allclose(found, centred / deviation, atol=2e-3)
+
+
 @pytest.mark.parametrize("shape", [(2, 4, 5, 6), (1, 4, 3), (3, 4, 2, 2, 2)])
 def test_instance_normalization_agrees_with_onnxruntime(shape: tuple[int, ...]) -> None:
     parameters = weights(4), Const(floats(4, seed=2))
