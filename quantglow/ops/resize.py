@@ -80,8 +80,10 @@ class Resize(Node):
             return Taps(nearest, nearest, np.zeros(resized, np.float32))
         source = np.clip(source, 0, length - 1)
         first = np.floor(source).astype(np.int32)
-        weight = (source - first).astype(np.float32)
-        return Taps(first, np.minimum(first + 1, length - 1).astype(np.int32), weight)
+        second = np.minimum(first + 1, length - 1).astype(np.int32)
+        # Halves of the same row, as in onnxruntime: a weight of 0 makes NaN of infinities.
+        weight = np.where(first == second, np.float32(0.5), (source - first).astype(np.float32))
+        return Taps(first, second, weight)
 
     def reference(self, x: Array) -> Array:
         rows, columns = self.taps(0), self.taps(1)

@@ -229,3 +229,14 @@ def test_pad_agrees_with_onnxruntime(data: st.DataObject, mode: str) -> None:
 def test_pad_wraps_as_onnxruntime() -> None:
     pads = ints(0, 2, 1, 0, 1, 3)
     assert_agrees(*single("Pad", floats(2, 3, 4), pads, opset=19, mode="wrap"))
+
+
+@pytest.mark.parametrize("coordinates", ["asymmetric", "align_corners", "half_pixel"])
+def test_infinities_are_interpolated_as_by_onnxruntime(coordinates: str) -> None:
+    """Not with a weight of 0 at the edges, nor along an axis of one pixel."""
+    image = floats(2, 3, 1, 8)
+    image[image < 0] = -np.inf
+    given = {"mode": "linear", "coordinate_transformation_mode": coordinates}
+    scales = Const(np.array([1, 1, 3, 2], np.float32))
+    model, feeds = single("Resize", image, None, scales, opset=13, **given)
+    assert_agrees(model, feeds)
