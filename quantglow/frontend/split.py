@@ -25,6 +25,7 @@ from quantglow.frontend.values import (
     Foreign,
     Known,
     Value,
+    held_dtype,
     is_float_type,
     onnx_type_of,
     shape_of,
@@ -61,7 +62,7 @@ def split(
     """
     source = Source(with_label_codes(source.proto))
     cut = _Cut(source, source.scope(input_shapes, input_values, delegate=True))
-    if not cut.border or not cut.is_worth_it:
+    if not cut.late or not cut.is_worth_it:
         return None
     early = [o.name for o in source.proto.graph.output if o.name in cut.computed]
     late = [o for o in source.proto.graph.output if o.name not in cut.computed]
@@ -103,12 +104,18 @@ class _Cut:
         found: set[int] = set()
         names: set[str] = set()
         for number, node in enumerate(self.nodes):
-            values = [self.scope.values.get(name) for name in node.output if name]
-            unmade = any(isinstance(v, Foreign) or v in self.scope.placeholders for v in values)
+            unmade = any(self.is_unmade(name) for name in node.output if name)
             if unmade or not names.isdisjoint(read_names(node)):
                 found.add(number)
                 names.update(node.output)
         return frozenset(found)
+
+    def is_unmade(self, name: str) -> bool:
+        """Whether the graph cannot hold a value; of known ones, an output."""
+        value = self.scope.values.get(name)
+        if isinstance(value, Known):
+            return name in self.outputs and held_dtype(value.onnx_type) is None
+        return isinstance(value, Foreign) or value in self.scope.placeholders
 
     @property
     def head(self) -> list[onnx.NodeProto]:
@@ -132,10 +139,22 @@ class _Cut:
         return [self.nodes[number] for number in sorted(taken)]
 
     def known_operands(self, node: onnx.NodeProto) -> Iterator[int]:
-        """Numbers of the nodes that compute known operands."""
+        """Numbers of the nodes that compute known operands which the head does not give."""
         for name in read_names(node):
-            if name in self.makers and isinstance(self.scope.values.get(name), Known):
+            value = self.scope.values.get(name)
+            if isinstance(value, Known) and name in self.makers and not self.is_given(name, value):
                 yield self.makers[name]
+
+    def is_given(self, name: str, value: Known) -> bool:
+        """Whether the tail takes a known value from the head: a float output, which onnxruntime may
+        round otherwise, while all that reads it should read one value.
+        """
+        return name in self.outputs and is_float_type(onnx_type_of(value))
+
+    @cached_property
+    def outputs(self) -> frozenset[str]:
+        """Names of the model's outputs."""
+        return frozenset(output.name for output in self.source.proto.graph.output)
 
     @cached_property
     def makers(self) -> dict[str, int]:

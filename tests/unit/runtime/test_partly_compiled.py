@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.frontend import open_model, split
+from tests.fuzz.parts import maps
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
 
 node = helper.make_node
@@ -67,6 +68,40 @@ def detector() -> onnx.ModelProto:
     selected = helper.make_tensor_value_info("sel", TensorProto.INT64, None)
     model.graph.output.insert(1, selected)
     return model
+
+
+def test_the_tail_reads_known_outputs_of_the_head() -> None:
+    """It would compute them again, and perhaps round them otherwise."""
+    labels = {"classlabels_strings": ["a", "b", "c"], "domain": "ai.onnx.ml"}
+    nodes = [
+        node("Softmax", ["w"], ["known"]),
+        node("Identity", ["known"], ["y"]),
+        node("ZipMap", ["y"], ["maps"], **labels),
+        node("Relu", ["x"], ["r"]),
+    ]
+    initializers = [numpy_helper.from_array(floats(5, 3), "w")]
+    model = model_of(nodes, {"x": floats(2, 3)}, ["y", "r"], initializers)
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    model.graph.output.append(maps("maps"))
+    parts = split(open_model(model))
+    assert parts is not None
+    assert [info.name for info in parts.tail.graph.input] == ["y"]
+    assert [made.op_type for made in parts.tail.graph.node] == ["ZipMap"]
+
+
+def test_a_known_output_of_strings_is_beside_a_compiled_head() -> None:
+    table = {"keys_int64s": [0, 2], "values_strings": ["no", "yes"], "domain": "ai.onnx.ml"}
+    nodes = [node("LabelEncoder", ["codes"], ["words"], **table), node("Swish", ["x"], ["y"])]
+    x, codes = floats(2, 3), numpy_helper.from_array(integers(2, 0), "codes")
+    model = model_of(nodes, {"x": x}, ["y"], [codes], opset=24)
+    model.ir_version = 10
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    words = helper.make_tensor_value_info("words", TensorProto.STRING, [2])
+    model.graph.output.append(words)
+    for compiled in (qg.compile(model), qg.quantize_and_compile(model, [x] * 2, verify=False)):
+        y, found = compiled.run(None, {"x": x})
+        np.testing.assert_allclose(y, x / (1 + np.exp(-x)), rtol=1e-5)
+        assert list(found) == ["yes", "no"]
 
 
 def test_the_parts_give_what_onnxruntime_gives() -> None:
