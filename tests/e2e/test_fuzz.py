@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import pytest
+from onnx import parser
 
 from tests.fuzz import files, graphs
-from tests.fuzz.compare import REFUSED, Setting, check
+from tests.fuzz.compare import REFUSED, Setting, check, session
 from tests.fuzz.isolated import findings
 from tests.fuzz.shrink import shrunk
+from tests.fuzz.unspecified import unspecified_outputs
 
 
 @pytest.mark.parametrize("what", ["graphs", "files"])
@@ -47,3 +50,51 @@ def test_drawn_models_are_valid_onnx() -> None:
     model = graphs.drawn(17).model
     onnx.checker.check_model(model, full_check=True)
     assert model.graph.node
+
+
+def extreme(number: float) -> graphs.Case:
+    """The maximum, and what is computed beside and of it."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]>
+        g (float[3, 4] x) => (float[1, 1] largest, float[1, 1] moved, float[3, 4] beside) {
+            largest = ReduceMax(x)
+            moved = Neg(largest)
+            beside = Relu(x)
+        }"""
+    )
+    x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+    x[1, 2] = number
+    return graphs.Case(model, ({"x": x},) * graphs.SAMPLES)
+
+
+def test_extremes_of_nan_are_not_compared_with_onnxruntime() -> None:
+    case = extreme(np.nan)
+    found = unspecified_outputs(case.model, case.samples[0], lambda m, x: session(m).run(None, x))
+    assert found == {"largest", "moved"}
+    assert check(case, Setting()) is None
+
+
+def test_other_results_beside_open_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quantglow.ops.unary.Relu.reference", lambda self, x: x)
+    found = check(extreme(np.nan), Setting())
+    assert found is not None
+    assert "output 2" in found.detail
+
+
+def test_an_open_result_is_the_same_compiled_and_interpreted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("quantglow.ops.unary.Neg.reference", lambda self, x: np.ones_like(x))
+    found = check(extreme(np.nan), Setting())
+    assert found is not None
+    assert found.kind == "compiled float"
+
+
+def test_extremes_of_numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "quantglow.ops.pooling.ReduceMax.reference",
+        lambda self, x: x.min(self.axes, keepdims=self.keepdims),
+    )
+    found = check(extreme(0.5), Setting())
+    assert found is not None
+    assert found.kind == "interpreter float"

@@ -138,7 +138,7 @@ def array_of(value: Value, rng: np.random.Generator) -> NDArray[np.generic]:
     if value.element == FLOAT:
         return rng.normal(0, 1, value.shape).astype(np.float32)
     if value.element == CONDITION:
-        return rng.random(value.shape) < 0.5
+        return np.asarray(rng.random(value.shape) < 0.5)
     dtype = helper.tensor_dtype_to_np_dtype(value.element)
     low = 0 if dtype.kind == "u" else -4
     return rng.integers(low, 5, value.shape).astype(dtype)

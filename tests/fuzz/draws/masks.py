@@ -56,7 +56,7 @@ def hiding(d: Drawing, x: Value) -> tuple[Value, Value, Value]:
 def absent(d: Drawing) -> object:
     """NaN for results that do not exist, which is moved to an output, or replaced by a number.
 
-    No other operator reads it: onnxruntime's maxima of NaN are not those of NumPy.
+    Few other operators read it, which would make NaN of all.
     """
     x = d.floats(2, 3, 4)
     if d.chance(0.3):
