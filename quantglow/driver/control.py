@@ -19,7 +19,7 @@ from quantglow.quantization.accuracy_control.control import Search, Trial
 from quantglow.quantization.accuracy_control.precision_steps import (
     FLOAT,
     INT16,
-    Raised,
+    PrecisionOverrides,
     Step,
     float_steps,
     int16_steps,
@@ -27,7 +27,7 @@ from quantglow.quantization.accuracy_control.precision_steps import (
 )
 from quantglow.quantization.deadline import Deadline
 from quantglow.report.metrics import Sums
-from quantglow.report.precision_overrides import RaisedLayer
+from quantglow.report.precision_overrides import PrecisionOverride
 from quantglow.report.report import report_of
 from quantglow.report.sensitivity import noise_of_each
 from quantglow.report.verification import MAX_SAMPLES
@@ -86,7 +86,7 @@ class AccuracyControl:
 
     def quantized(self, steps: Sequence[Step]) -> Quantized:
         """The model after these steps."""
-        return quantized(self.prepared, Raised.by(steps), progress=False)
+        return quantized(self.prepared, PrecisionOverrides.by(steps), progress=False)
 
     def trial(self, steps: Sequence[Step]) -> Any:
         """A model after these steps, not checked."""
@@ -152,5 +152,5 @@ def shown_steps(steps: Sequence[Step]) -> str:
 
 def with_steps(report: Any, steps: Sequence[Step], note: str) -> Any:
     """The report with the steps and one more note."""
-    raised = tuple(RaisedLayer(s.name, s.precision, s.harm, s.seconds) for s in steps)
-    return replace(report, notes=(*report.notes, note), raised=raised)
+    overrides = tuple(PrecisionOverride(s.name, s.precision, s.error, s.seconds) for s in steps)
+    return replace(report, notes=(*report.notes, note), precision_overrides=overrides)

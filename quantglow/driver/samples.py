@@ -21,7 +21,7 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, Located, feeds_of
 from quantglow.profiling.storage import is_profile
 from quantglow.quantization.recovery import MAX_NBYTES, Reservoir, capacity, sample_nbytes
-from quantglow.quantization.shape_variants import Elsewhere, are_alike, sharing
+from quantglow.quantization.shape_variants import ShapeVariant, are_alike, sharing
 from quantglow.report.data_warnings import Seen
 from quantglow.report.verification import MAX_SAMPLES
 from quantglow.types import Array
@@ -145,7 +145,7 @@ class Samples:
             own, nbytes = sharing(own, graph), sample_nbytes(own)
             for feeds, its in zip(self._drawn, cases, strict=True):
                 if its == other and left > nbytes:
-                    found.append(Elsewhere(feeds, own))
+                    found.append(ShapeVariant(feeds, own))
                     left -= nbytes
         return found
 

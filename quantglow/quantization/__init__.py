@@ -11,7 +11,8 @@ from quantglow.quantization.quantizer import (
     quantize_with_report,
 )
 from quantglow.quantization.report import NodeReport, QuantizationReport, float_islands
-from quantglow.quantization.search.preparation import Prepared, prepare
+from quantglow.quantization.search.preparation import prepare
+from quantglow.quantization.search.prepared import Prepared
 
 __all__ = [
     "Converted",

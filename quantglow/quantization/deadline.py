@@ -1,4 +1,4 @@
-"""How long a search may go on: until ``max_minutes`` are over, or until Ctrl-C."""
+"""The deadline of a search: when ``max_minutes`` are over, or at Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ INTERRUPTED, LATE = "Ctrl-C", "max_minutes"
 
 
 class TimeUp(Exception):
-    """There is no time left: what was found so far counts.  It never reaches the user."""
+    """No time is left: the best result so far counts.  This never reaches the user."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Deadline:
 
     @staticmethod
     def after(minutes: float | None) -> Deadline:
-        """So many minutes from now; None: as long as it takes."""
+        """The deadline that many minutes from now; None: there is none."""
         return NEVER if minutes is None else Deadline(time.monotonic() + 60 * minutes)
 
     @property
@@ -33,14 +33,14 @@ class Deadline:
 
     @property
     def reason(self) -> str:
-        """What ended the time; empty as long as there is some."""
+        """The cause that ended the time; empty as long as some is left."""
         if is_interrupted():
             return INTERRUPTED
         return LATE if self.is_over else ""
 
     @property
     def halfway(self) -> Deadline:
-        """When half of the time that is left will have passed."""
+        """The deadline after half of the time that is left."""
         now = time.monotonic()
         return Deadline(now + (self.at - now) / 2)
 
@@ -50,7 +50,7 @@ class Deadline:
             raise TimeUp
 
     def ends(self, stage: str, kept: str = "the best found until then is kept") -> bool:
-        """Whether there is no time left; if so, the report will say that ``stage`` was cut."""
+        """Whether no time is left; if so, the report will say that ``stage`` was cut short."""
         if not (reason := self.reason):
             return False
         is_new = ended(stage, f"{reason} ended {stage} early: {kept}")

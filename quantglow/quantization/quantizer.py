@@ -12,7 +12,7 @@ from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
-from quantglow.quantization.accuracy_control.precision_steps import UNRAISED, Raised
+from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.convert.converter import Converter
 from quantglow.quantization.deadline import NEVER
 from quantglow.quantization.decisions.decisions import Decisions
@@ -22,13 +22,15 @@ from quantglow.quantization.recovery import Cache, Reservoir, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.search.choose_int16 import with_chosen_int16
 from quantglow.quantization.search.output_noise import compared_nodes, noise_to_signal
-from quantglow.quantization.search.preparation import WORTH, Prepared, prepare
+from quantglow.quantization.search.preparation import prepare
+from quantglow.quantization.search.prepared import Prepared
+from quantglow.quantization.search.trials import WORTH
 from quantglow.quantization.shape_variants import at_own_shapes, fit
 from quantglow.types import Array
 
 Converted = Callable[[Graph], object]
-"""Is shown the int8 graph before its weights are rounded against samples, which takes long; nothing
-but the values of Constants changes then, and a layer without a bias may get one."""
+"""Called with the int8 graph before its weights are rounded against samples, which takes long.
+After that only the values of Constants differ, and a layer without a bias may have one."""
 
 
 def quantize(
@@ -66,7 +68,7 @@ def quantize_with_report(
 
 
 def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
-    """As many of the samples, drawn by ``seed``, as memory has room for; none of None."""
+    """The samples that memory has room for, drawn by ``seed``; none if ``data`` is None."""
     if data is None:
         return []
     return Reservoir(capacity(graph), seed).extend(feeds_of(data, graph.signature)).kept
@@ -79,21 +81,22 @@ def quantize_prepared(
     samples: Sequence[Feeds] = (),
     progress: bool | str = "auto",
     cache: Cache | None = None,
-    raised: Raised = UNRAISED,
+    overrides: PrecisionOverrides = NO_OVERRIDES,
     converted: Converted | None = None,
 ) -> tuple[Graph, Plan]:
-    """``quantize`` of what ``prepare`` made of a graph, and the plan that it followed.
+    """``quantize`` of a prepared graph; returns the int8 graph and its plan.
 
     ``cache``: of earlier calls with the same samples, so that no layer is recovered twice;
-    ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
+    ``overrides``: values and operators that accuracy control takes out of int8; ``converted``: see
+    ``Converted``.
     """
     graph, profile = prepared.graph, prepared.profile
-    plan = make_plan(graph, profile, config, imported, prepared.ranges, raised.to_float)
-    plan = with_named_int16(plan, profile, config, imported, strict=not raised.to_float)
+    plan = make_plan(graph, profile, config, imported, prepared.ranges, overrides.to_float)
+    plan = with_named_int16(plan, profile, config, imported, strict=not overrides.to_float)
     samples, floats = prepared.fitting(samples)
     arguments = (samples, floats, progress, cache or Cache(), converted)
     quantizer = _Quantizer(prepared, config, *arguments)
-    made = quantizer.run(raised.widened(plan, profile, config))
+    made = quantizer.run(overrides.applied_to(plan, profile, config))
     if samples and config.int16_activations == AUTO and not NEVER.ends("choosing int16"):
         wider = with_chosen_int16(plan, profile, config, floats, progress)
         if wider is not plan:
@@ -107,7 +110,7 @@ def quantize_prepared(
 
 @dataclass(frozen=True)
 class _Quantizer:
-    """From plans of one prepared graph to int8 graphs; ``floats`` are the samples with the float
+    """Makes int8 graphs of plans of one prepared graph.  ``floats`` are the samples with the float
     graphs for their shapes.
     """
 
@@ -122,15 +125,15 @@ class _Quantizer:
     def run(self, plan: Plan) -> _Made:
         """The int8 graph of a plan, its weights rounded against the samples."""
         config, result = self.config, Converter(plan, self.config.per_channel).run()
-        graph, is_judged = self.prepared.graph, config.int16_activations == AUTO
-        if not self.samples or not (config.recovery or is_judged):
+        graph, is_compared = self.prepared.graph, config.int16_activations == AUTO
+        if not self.samples or not (config.recovery or is_compared):
             return _Made(result, plan)
         if config.recovery and self.converted is not None:
             self.converted(result)
         own = enumerate(self._integers(result, plan))
         fitting = {place: feeds for place, feeds in own if feeds is not None}
         floats, integers = [self.floats[place] for place in fitting], list(fitting.values())
-        ends = [node.name for node in compared_nodes(graph)] if is_judged else []
+        ends = [node.name for node in compared_nodes(graph)] if is_compared else []
         arguments = (config.recovery, config.per_channel, self.progress, self.cache, integers)
         recovered = recover(graph, result, floats, *arguments, ends)
         pairs = zip(recovered.found, recovered.wanted, strict=True)
@@ -146,8 +149,8 @@ class _Quantizer:
 
 @dataclass(frozen=True)
 class _Made:
-    """An int8 graph and its plan; of samples, by their places, what the outputs are judged by
-    (``output_noise.compared_nodes``), in this graph and in the float one.
+    """An int8 graph and its plan.  ``ends``: place of a sample -> the values by which outputs are
+    compared (``output_noise.compared_nodes``), in this graph and in the float one.
     """
 
     graph: Graph
@@ -155,7 +158,7 @@ class _Made:
     ends: Mapping[int, tuple[Sequence[Array], Sequence[Array]]] = field(default_factory=dict)
 
     def noise(self, graph: Graph, places: Iterable[int]) -> float:
-        """Of the outputs over their signal; ``graph``: the float one."""
+        """Noise of the outputs over their signal; ``graph``: the float one."""
         pairs = [self.ends[place] for place in places]
         return noise_to_signal(graph, [found for found, _ in pairs], [right for _, right in pairs])
 
@@ -178,8 +181,9 @@ def report_of(plan: Plan) -> QuantizationReport:
 
 @dataclass(frozen=True, repr=False)
 class Quantized(Concise):
-    """An int8 graph, the precision of each operator, the decisions for other shapes, and the float
-    graph and profile that it was made of, by ``plan``.
+    """An int8 graph, the precision of each operator, and the decisions for other shapes.
+
+    ``prepared`` and ``plan``: the float graph it was made from, and how.
     """
 
     graph: Graph
@@ -197,19 +201,20 @@ def quantize_for_all_shapes(
     progress: bool | str = "auto",
     prepared: Prepared | None = None,
     cache: Cache | None = None,
-    raised: Raised = UNRAISED,
+    overrides: PrecisionOverrides = NO_OVERRIDES,
     converted: Converted | None = None,
 ) -> Quantized:
-    """``quantize`` at the shapes of ``graph``, with what other shapes take over.
+    """``quantize`` at the shapes of ``graph``, with the decisions that other shapes take over.
 
-    ``data``: samples, all of which are used; of other shapes as ``other_shapes.Elsewhere``;
+    ``data``: samples, all of which are used; of other shapes as ``shape_variants.ShapeVariant``;
     ``prepared``: what ``prepare`` made of ``graph`` before; ``cache``: layers recovered then;
-    ``raised``: what accuracy control takes out of int8; ``converted``: see ``Converted``.
+    ``overrides``: values and operators that accuracy control takes out of int8; ``converted``: see
+    ``Converted``.
     """
     config = config or QuantizationConfig()
     samples = data or ()
     ready = prepared or prepare(graph, profile, config, samples, progress=progress)
-    arguments = (samples, progress, cache, raised, converted)
+    arguments = (samples, progress, cache, overrides, converted)
     result, plan = quantize_prepared(ready, config, None, *arguments)
     decisions = Decisions.of(plan, result, ready, config)
     return Quantized(result, report_of(plan), decisions, ready, plan)

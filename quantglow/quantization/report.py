@@ -1,4 +1,4 @@
-"""What the quantizer did with each node, and why."""
+"""The report of the quantizer: the precision of each operator, and why it stayed float."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class QuantizationReport:
     nodes: tuple[NodeReport, ...]
 
     def count(self, precision: str) -> int:
-        """Operators of a precision: ``int8``, ``int16`` or ``float``."""
+        """Number of operators of a precision: ``int8``, ``int16`` or ``float``."""
         return sum(node.precision == precision for node in self.nodes)
 
     def named(self, precision: str) -> list[str]:

@@ -1,8 +1,8 @@
-"""Samples at other shapes than those at which a model is decided.
+"""Samples at other shapes than those at which a model is quantized.
 
-Of a model that leaves dimensions free one graph is quantized: the one for the shapes that most data
-came in.  Data of all shapes tell what its values are.  So a sample may bring the graph for its own
-shapes; where that is node by node like the one that is decided, the values of a node are computed
+If a model leaves dimensions free, one graph of it is quantized: the one for the most frequent
+shapes of the data.  Samples of all shapes show the ranges of its values.  So a sample may bring the
+graph for its own shapes; if that has the same nodes as the quantized one, each value is computed
 there by the node of the same name.
 """
 
@@ -21,10 +21,11 @@ from quantglow.profiling.data import Feeds
 from quantglow.types import Array
 
 TOLERANCE = 1e-6
-"""Of the largest weight: products with factors are summed in another order by other threads."""
+"""Maximum difference of equal weights, relative to the largest: other threads sum products with
+factors in another order."""
 
 
-class Elsewhere(Feeds):
+class ShapeVariant(Feeds):
     """Feeds at other shapes, and the ``graph`` for these."""
 
     def __init__(self, feeds: Mapping[str, Array], graph: Graph) -> None:
@@ -33,13 +34,15 @@ class Elsewhere(Feeds):
 
 
 def graph_for(feeds: Feeds, graph: Graph) -> Graph:
-    """The graph that takes the feeds: ``graph``, or their own."""
-    return feeds.graph if isinstance(feeds, Elsewhere) else graph
+    """The graph that takes the feeds: their own if they are a ``ShapeVariant``, else ``graph``."""
+    return feeds.graph if isinstance(feeds, ShapeVariant) else graph
 
 
 def counterpart(node: Node, feeds: Feeds) -> Node:
-    """The node that computes the same value of the feeds; a layer with the weights of ``node``."""
-    if not isinstance(feeds, Elsewhere):
+    """The node that computes the same value at the shapes of the feeds; a layer gets the weights of
+    ``node``.
+    """
+    if not isinstance(feeds, ShapeVariant):
         return node
     found: Any = feeds.graph.by_name(node.name)
     if not isinstance(node, Contraction):
@@ -54,16 +57,16 @@ def _is_decided(node: Node, name: str) -> bool:
 
 def at_own_shapes(samples: Sequence[Feeds], change: Callable[[Graph], Graph]) -> list[Feeds]:
     """The samples with each graph of theirs changed, once."""
-    graphs = {sample.graph for sample in samples if isinstance(sample, Elsewhere)}
+    graphs = {sample.graph for sample in samples if isinstance(sample, ShapeVariant)}
     changed = {graph: change(graph) for graph in graphs}
     return [
-        Elsewhere(sample, changed[sample.graph]) if isinstance(sample, Elsewhere) else sample
+        ShapeVariant(sample, changed[sample.graph]) if isinstance(sample, ShapeVariant) else sample
         for sample in samples
     ]
 
 
 def sharing(graph: Graph, other: Graph) -> Graph:
-    """The graph with the equal Constants of the other one, so that memory has weights once."""
+    """The graph with the equal Constants of the other one, so that memory holds weights once."""
     known = {node.name: node for node in other.nodes if isinstance(node, Constant)}
 
     def shared(node: Node) -> Node:
@@ -76,7 +79,7 @@ def sharing(graph: Graph, other: Graph) -> Graph:
 
 
 def fit(samples: Sequence[Feeds], graph: Graph) -> list[bool]:
-    """Whether the graph of each sample is ``graph``, or like it."""
+    """For each sample whether its graph is ``graph``, or alike."""
     graphs = {graph_for(sample, graph) for sample in samples}
     alike = {other for other in graphs if other is graph or are_alike(graph, other)}
     return [graph_for(sample, graph) in alike for sample in samples]
@@ -102,7 +105,7 @@ def _alike(one: Node, other: Node) -> bool:
 
 
 def _same(one: Node, other: Node) -> bool:
-    """Whether both are the same Constant but for the order of its sums, or none is one."""
+    """Whether both are equal Constants up to the order of sums, or neither is a Constant."""
     if not (isinstance(one, Constant) and isinstance(other, Constant)):
         return type(one) is type(other)
     if one is other or one.type != other.type or np.array_equal(one.value, other.value):

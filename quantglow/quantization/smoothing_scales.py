@@ -1,9 +1,10 @@
-"""Values scaled channel by channel for the products that read them, and for no other reader.
+"""Smoothing scales: values scaled channel by channel for the products that read them, and for no
+other reader.
 
-SmoothQuant divides what a LayerNormalization gives by factors that the products behind it take
-back.  In networks that add that value to another one too (BERT and its kin normalize after the
-addition) it cannot itself be divided.  A tap can: a product with a constant, in float, between the
-value and the rounding of what the products read.
+SmoothQuant divides the result of a LayerNormalization by factors, and the products behind it take
+them back.  Networks that normalize after an addition (BERT, for example) also add that value to
+another one, so that it cannot itself be divided.  There a smoothing scale is inserted: a ``Mul`` by
+a Constant, in float, between the value and the rounding of the products' input.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from quantglow.ops import Conv, Gemm, LayerNormalization, Mul, Reshape, Transpos
 from quantglow.types import Array
 
 SUFFIX = ":smooth"
-"""Of the name of a tap, behind that of the value."""
+"""Suffix of the name of a smoothing scale, after the name of the value it scales."""
 
 
-def tapped_name(tap: str) -> str:
-    """The name of the value behind which a tap is."""
-    return tap.removesuffix(SUFFIX)
+def unscaled_name(name: str) -> str:
+    """The name of the value that a smoothing scale reads."""
+    return name.removesuffix(SUFFIX)
 
 
-def with_taps(figures: Mapping[str, Array]) -> dict[str, Array]:
-    """What is known of values, and of taps behind them, which are equal before they get factors."""
+def with_scaled_names(figures: Mapping[str, Array]) -> dict[str, Array]:
+    """The figures of values, and the same ones for their smoothing scales, which are 1 at first."""
     return {f"{name}{SUFFIX}": figure for name, figure in figures.items()} | dict(figures)
 
 
-def is_tap(node: Node) -> bool:
-    """Whether a node scales each channel of what a LayerNormalization gives."""
+def is_smoothing_scale(node: Node) -> bool:
+    """Whether a node scales each channel of the result of a LayerNormalization."""
     return (
         isinstance(node, Mul)
         and isinstance(node.x, LayerNormalization)
@@ -43,32 +44,32 @@ def is_tap(node: Node) -> bool:
     )
 
 
-def tapped(graph: Graph, names: Collection[str] | None = None) -> Graph:
-    """The same function with taps of these names, where they are possible; None: with all."""
+def with_smoothing_scales(graph: Graph, names: Collection[str] | None = None) -> Graph:
+    """The same function with smoothing scales of these names, if they are possible; None: all."""
     made: dict[Node, Node] = {}
-    taps: dict[Node, Node] = {}
+    scales: dict[Node, Node] = {}
     behind: dict[Node, frozenset[Node]] = {}
     new_names = Names.of(graph)
     for node in graph.nodes:
-        operands = (taps[o] if node in behind.get(o, ()) else made[o] for o in node.operands)
+        operands = (scales[o] if node in behind.get(o, ()) else made[o] for o in node.operands)
         made[node] = node.with_operands(tuple(operands))
         readers = _products(graph, node) if isinstance(node, LayerNormalization) else frozenset()
-        tap = node.name + SUFFIX
-        wanted = (names is None or tap in names) and tap not in new_names.taken
+        name = node.name + SUFFIX
+        wanted = (names is None or name in names) and name not in new_names.taken
         if wanted and readers and len(readers) < len(set(graph.users[node])):
-            taps[node], behind[node] = _tap(made[node], new_names), readers
-    return graph.with_outputs(made[node] for _, node in graph.outputs) if taps else graph
+            scales[node], behind[node] = _smoothing_scale(made[node], new_names), readers
+    return graph.with_outputs(made[node] for _, node in graph.outputs) if scales else graph
 
 
-def _tap(value: Node, names: Names) -> Mul:
-    """The tap of a value; its name is free, and tells the value (see ``tapped_name``)."""
+def _smoothing_scale(value: Node, names: Names) -> Mul:
+    """A smoothing scale of 1 on a value.  ``unscaled_name`` gives the value's name back."""
     ones = np.ones(value.type.shape[-1], np.float32)
     name = names.fresh(value.name + SUFFIX)
     return Mul(name=name, x=value, y=Constant(name=names.fresh(f"{name}:y"), value=ones))
 
 
 def _products(graph: Graph, value: Node) -> frozenset[Node]:
-    """The readers of a value behind which there are only products that can take its factors."""
+    """The readers of a value that lead only to products that can take its factors."""
     outputs = {node for _, node in graph.outputs}
     return frozenset(u for u in graph.users[value] if _leads_to_products(graph, value, u, outputs))
 

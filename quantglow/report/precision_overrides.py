@@ -11,7 +11,7 @@ from quantglow.report.tables import Table
 
 
 @dataclass(frozen=True)
-class RaisedLayer:
+class PrecisionOverride:
     """A value that became int16, or an operator that became float.
 
     ``error`` is the noise over signal of the outputs caused by its rounding alone, as measured;
@@ -24,18 +24,18 @@ class RaisedLayer:
     seconds: float
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> RaisedLayer:
+    def from_json(data: Mapping[str, Any]) -> PrecisionOverride:
         """The object from the result of ``asdict``."""
         name, precision = str(data["name"]), str(data["precision"])
-        return RaisedLayer(name, precision, float(data["error"]), float(data["seconds"]))
+        return PrecisionOverride(name, precision, float(data["error"]), float(data["seconds"]))
 
 
-def raised_table(layers: Sequence[RaisedLayer]) -> Table:
+def overrides_table(layers: Sequence[PrecisionOverride]) -> Table:
     """A row for each override, in the order of their benefit for the cost."""
     rows = [(n.name, n.precision, f"{n.error:.2g}", f"{1e6 * n.seconds:.3g}") for n in layers]
     counts = Counter(n.precision for n in layers)
     kinds = ", ".join(f"{count} to {precision}" for precision, count in sorted(counts.items()))
     total = 1e6 * sum(n.seconds for n in layers)
     numbers = ("error taken away", "adds µs")
-    title = f"Raised by accuracy control: {kinds}; about {total:.3g} µs on one core"
+    title = f"Precision overrides by accuracy control: {kinds}; about {total:.3g} µs on one core"
     return Table(title, ("layer", "to", *numbers), rows, frozenset(numbers))

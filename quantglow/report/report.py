@@ -20,11 +20,14 @@ from quantglow.report.accuracy import (
 )
 from quantglow.report.fallback import delegated_table
 from quantglow.report.headline import RightAnswers, headline
-from quantglow.report.precision_overrides import RaisedLayer, raised_table
+from quantglow.report.precision_overrides import PrecisionOverride, overrides_table
 from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
 from quantglow.runtime.fallback import DelegatedNode
+
+FORMER_KEYS = {"raised": "precision_overrides"}
+"""Keys of saved reports that have another name today."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,7 @@ class Report(Concise, Tabular):
     notes: tuple[str, ...] = ()
     delegated: tuple[DelegatedNode, ...] = ()
     speeds: tuple[LayerSpeed, ...] = ()
-    raised: tuple[RaisedLayer, ...] = ()
+    precision_overrides: tuple[PrecisionOverride, ...] = ()
     warnings: tuple[str, ...] = ()
     origin: str = ""
     right: RightAnswers | None = None
@@ -89,8 +92,8 @@ class Report(Concise, Tabular):
             yield from worst_tables(found)
         if self.layers:
             yield layers_table(self.layers)
-        if self.raised:
-            yield raised_table(self.raised)
+        if self.precision_overrides:
+            yield overrides_table(self.precision_overrides)
         if self.speeds:
             yield speed_table(self.speeds)
         if self.delegated:
@@ -148,8 +151,10 @@ def _summary_table(report: Report) -> Table:
 
 
 def _from_json(data: Mapping[str, Any]) -> Report:
+    data = {FORMER_KEYS.get(key, key): value for key, value in data.items()}
     if unknown := set(data) - {f.name for f in fields(Report)}:
         raise ValueError(f"unknown entries {sorted(unknown)}")
+    overrides = data.get("precision_overrides", ())
     return Report(
         target=str(data["target"]),
         num_threads=int(data["num_threads"]),
@@ -163,7 +168,7 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         notes=tuple(map(str, data["notes"])),
         speeds=tuple(LayerSpeed.from_json(speed) for speed in data.get("speeds", ())),
         delegated=tuple(DelegatedNode.from_json(d) for d in data.get("delegated", ())),
-        raised=tuple(RaisedLayer.from_json(r) for r in data.get("raised", ())),
+        precision_overrides=tuple(map(PrecisionOverride.from_json, overrides)),
         warnings=tuple(map(str, data.get("warnings", ()))),
         origin=str(data.get("origin", "")),
         right=RightAnswers.from_json(data["right"]) if data.get("right") else None,

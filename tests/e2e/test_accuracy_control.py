@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.quantization.plan.plan import RAISED
+from quantglow.quantization.plan.plan import OVERRIDDEN
 
 DATA = Path(__file__).resolve().parents[2] / "datasets"
 
@@ -47,7 +47,7 @@ def test_a_strict_contract_takes_int16_and_float(samples: np.ndarray) -> None:
 def test_the_report_says_what_was_done(samples: np.ndarray) -> None:
     strict = quantized(samples, max_drop=0.002)
     (note,) = (n for n in strict.report.notes if n.startswith("accuracy control"))
-    raised = [f"{n.name} to float" for n in strict.report.layers if n.reason == RAISED]
+    raised = [f"{n.name} to float" for n in strict.report.layers if n.reason == OVERRIDDEN]
     assert raised
     assert all(step in note for step in raised)
     assert note.count(" to int16") >= 1

@@ -30,7 +30,12 @@ from quantglow.options import EQUALIZATIONS
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of, rescaled
-from quantglow.quantization.smoothing_scales import SUFFIX, is_tap, tapped, with_taps
+from quantglow.quantization.smoothing_scales import (
+    SUFFIX,
+    is_smoothing_scale,
+    with_scaled_names,
+    with_smoothing_scales,
+)
 from tests.unit.quantization.quantization_networks import (
     constant,
     graph_of,
@@ -91,8 +96,8 @@ def normalized_after_addition(x: Node, rng: Weights, number: int) -> Node:
 
 
 def equalized(graph: Graph, data: list[Feeds]) -> Graph:
-    whole = tapped(graph)
-    reach = with_taps(reach_of(graph, data))
+    whole = with_smoothing_scales(graph)
+    reach = with_scaled_names(reach_of(graph, data))
     return rescaled(graph, factors_of(whole, reach, EQUALIZATIONS))
 
 
@@ -164,25 +169,25 @@ def test_equalization_keeps_names_and_types(graph: Graph) -> None:
     found = equalized(graph, data)
     found.verify()
     values = {n.name: n.type for n in graph.nodes if not isinstance(n, Constant)}
-    kept = [n for n in found.nodes if not isinstance(n, Constant) and not is_tap(n)]
+    kept = [n for n in found.nodes if not isinstance(n, Constant) and not is_smoothing_scale(n)]
     assert {n.name: n.type for n in kept} == values
 
 
 @given(networks())
 def test_a_normalized_value_that_is_added_gets_a_tap(graph: Graph) -> None:
     data = samples_for(graph, 2)
-    taps = {node.name for node in equalized(graph, data).nodes if is_tap(node)}
+    taps = {node.name for node in equalized(graph, data).nodes if is_smoothing_scale(node)}
     added = [node for node in graph.nodes if node.name.startswith("added")]
     assert taps == {f"{node.y.name}{SUFFIX}" for node in added}
 
 
 @given(networks())
 def test_taps_are_made_once_and_only_where_they_are_named(graph: Graph) -> None:
-    whole = tapped(graph)
-    assert str(tapped(whole)) == str(whole)
-    assert tapped(graph, ()) is graph
-    names = [node.name for node in whole.nodes if is_tap(node)]
-    assert str(tapped(graph, names)) == str(whole)
+    whole = with_smoothing_scales(graph)
+    assert str(with_smoothing_scales(whole)) == str(whole)
+    assert with_smoothing_scales(graph, ()) is graph
+    names = [node.name for node in whole.nodes if is_smoothing_scale(node)]
+    assert str(with_smoothing_scales(graph, names)) == str(whole)
 
 
 @given(networks())

@@ -11,7 +11,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes
-from quantglow.quantization.plan.int16 import int16_refusal, value_names
+from quantglow.quantization.plan.int16 import int16_ineligibility, value_names
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.types import DType
 from tests.effort import expensive, moderate
@@ -26,7 +26,9 @@ def quantized(graph: Graph, draw: st.DataObject) -> Quantized:
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)
     plan = make_plan(graph, seen, QuantizationConfig(quantize_output=True))
-    able = [name for name, n in value_names(graph, None).items() if not int16_refusal(plan, n)]
+    able = [
+        name for name, n in value_names(graph, None).items() if not int16_ineligibility(plan, n)
+    ]
     assume(able)
     names = draw.draw(st.lists(st.sampled_from(able), min_size=1, max_size=4))
     config = QuantizationConfig(int16_activations=names, quantize_output=True)

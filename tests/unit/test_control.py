@@ -77,26 +77,33 @@ def test_a_graph_is_compared_with_the_interpreter() -> None:
     assert " to int16 and " in note
 
 
-def test_the_report_has_each_raised_layer_and_what_it_costs() -> None:
+def test_the_report_has_each_precision_override_and_its_cost() -> None:
     compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN)
     report = compiled.report
     assert isinstance(report, Report)
     by_name = {layer.name: layer.precision for layer in report.layers}
-    assert report.raised
-    assert all(by_name[raised.name] in (raised.precision, "float") for raised in report.raised)
-    assert all(raised.error >= 0 and raised.seconds > 0 for raised in report.raised)
-    assert "Raised by accuracy control" in str(report)
-    assert Report.from_json(report.to_json()).raised == report.raised
+    assert report.precision_overrides
+    assert all(by_name[o.name] in (o.precision, "float") for o in report.precision_overrides)
+    assert all(o.error >= 0 and o.seconds > 0 for o in report.precision_overrides)
+    assert "Precision overrides by accuracy control" in str(report)
+    assert Report.from_json(report.to_json()).precision_overrides == report.precision_overrides
 
 
-def test_no_layer_is_raised_in_vain() -> None:
+def test_a_report_saved_under_the_former_key_still_loads() -> None:
+    report = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
+    data = report.to_json()
+    data["raised"] = data.pop("precision_overrides")
+    assert Report.from_json(data) == Report.from_json(report.to_json())
+
+
+def test_every_precision_override_is_needed() -> None:
     plain = qg.quantize_and_compile(GRAPH, SAMPLES, **PLAIN)
     wanted = 10 ** (-(figure(plain) + 3) / 20)
     strict = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=wanted, **PLAIN)
     assert isinstance(strict.report, Report)
-    raised = [(n.name, n.precision) for n in strict.report.raised]
-    assert ("thin", "int16") in raised
-    assert len(raised) <= 2
+    overrides = [(n.name, n.precision) for n in strict.report.precision_overrides]
+    assert ("thin", "int16") in overrides
+    assert len(overrides) <= 2
 
 
 def test_a_note_names_the_first_steps_only() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import graphlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,26 @@ def test_backends_do_not_see_the_high_level_graph(path: Path) -> None:
 
 def test_every_room_has_a_layer() -> None:
     assert {room(path) for path in FILES} == RANK.keys()
+
+
+def modules_in(room: str) -> dict[str, Path]:
+    """Dotted name of each module of a room -> its file."""
+    paths = [path for path in FILES if path.relative_to(ROOT).parts[0] == room]
+    names = (".".join(("quantglow", *p.relative_to(ROOT).with_suffix("").parts)) for p in paths)
+    return {name.removesuffix(".__init__"): path for name, path in zip(names, paths, strict=True)}
+
+
+def folder_of(name: str) -> str:
+    """The folder of a module of quantization; a module beside the folders is one by itself."""
+    return ".".join(name.split(".")[:3])
+
+
+@pytest.mark.parametrize("part_of", [str, folder_of], ids=["modules", "folders"])
+def test_quantization_has_no_circle(part_of: Callable[[str], str]) -> None:
+    modules = modules_in("quantization")
+    edges: dict[str, set[str]] = {}
+    for name, path in modules.items():
+        targets = {t if t in modules else t.rpartition(".")[0] for t in imports(path)}
+        found = {part_of(target) for target in targets & modules.keys()}
+        edges.setdefault(part_of(name), set()).update(found - {part_of(name)})
+    list(graphlib.TopologicalSorter(edges).static_order())

@@ -47,7 +47,7 @@ class Calibrated:
     float_graph  the graph for that case
     samples      the reader of the calibration data; None if there is a profile only
     deciding     samples for all that is decided, where these are few also of other shapes
-                 (``shape_variants.Elsewhere``); None if there is a profile only
+                 (``shape_variants.ShapeVariant``); None if there is a profile only
     warnings     signs that the data is not what the model was trained on
     """
 

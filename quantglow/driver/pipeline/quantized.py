@@ -11,16 +11,16 @@ from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.prepared import Prepared, for_another_case
 from quantglow.options import QuantizationConfig
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.accuracy_control.precision_steps import UNRAISED, Raised
+from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.quantizer import Converted
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A quantized model; ``overrides`` are the precisions that accuracy control raised."""
+    """A quantized model; ``overrides`` are the precisions that accuracy control chose."""
 
     prepared: Prepared
-    overrides: Raised
+    overrides: PrecisionOverrides
     found: quantization.Quantized
 
     @property
@@ -44,7 +44,7 @@ class Quantized:
                     for_another_case(self.prepared.config, graph),
                     samples.deciding(case, graph)[1] if samples else None,
                     progress=False,
-                    raised=self.overrides,
+                    overrides=self.overrides,
                 )
             found[case.values] = Decided(result.decisions, result.graph)
         return found
@@ -52,7 +52,7 @@ class Quantized:
 
 def quantized(
     prepared: Prepared,
-    overrides: Raised = UNRAISED,
+    overrides: PrecisionOverrides = NO_OVERRIDES,
     *,
     progress: bool | str | None = None,
     converted: Converted | None = None,
@@ -74,7 +74,7 @@ def converted_graph(
     config: QuantizationConfig,
     samples: Sequence[Feeds] | None = None,
     progress: bool | str = False,
-    overrides: Raised = UNRAISED,
+    overrides: PrecisionOverrides = NO_OVERRIDES,
     converted: Converted | None = None,
 ) -> quantization.Quantized:
     """The int8 graph under other options; without samples, weights are rounded to nearest."""

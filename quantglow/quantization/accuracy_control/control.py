@@ -24,13 +24,13 @@ from quantglow.quantization.deadline import NEVER, Deadline, TimeUp
 
 DROP_TYPES = ("absolute", "relative")
 
-MOST_OMISSIONS = 100
+MAX_OMISSIONS = 100
 """Models made to find out what can be left out: a bound on time that is the same on any machine."""
 
 INTERRUPTED, LATE = "interrupted", "the time is up"
 
 Model = TypeVar("Model")
-Rise = TypeVar("Rise")
+Override = TypeVar("Override")
 """A step to higher precision."""
 
 
@@ -80,10 +80,10 @@ class Contract(Generic[Model]):
 
 
 @dataclass(frozen=True)
-class Trial(Generic[Rise]):
+class Trial(Generic[Override]):
     """What the model loses after these steps."""
 
-    steps: tuple[Rise, ...]
+    steps: tuple[Override, ...]
     drop: float
 
     @property
@@ -93,7 +93,7 @@ class Trial(Generic[Rise]):
 
 
 @dataclass
-class Search(Generic[Model, Rise]):
+class Search(Generic[Model, Override]):
     """The search for the fewest steps.  ``build(steps)`` makes a model; ``rank`` gives all steps,
     best first, as far as it is known at the deadline, and is asked only if plain int8 does not do.
     ``closest`` is the model with the least drop as long as none holds; ``cut_short``: what ended
@@ -102,14 +102,14 @@ class Search(Generic[Model, Rise]):
 
     contract: Contract[Model]
     baseline: float
-    rank: Callable[[Deadline], Sequence[Rise]]
-    build: Callable[[Sequence[Rise]], Model]
+    rank: Callable[[Deadline], Sequence[Override]]
+    build: Callable[[Sequence[Override]], Model]
     deadline: Deadline = NEVER
     cut_short: str = ""
-    trials: list[Trial[Rise]] = field(default_factory=list)
+    trials: list[Trial[Override]] = field(default_factory=list)
     closest: Model | None = None
 
-    def run(self, progress: bool | str = False) -> Trial[Rise]:
+    def run(self, progress: bool | str = False) -> Trial[Override]:
         """The trial that satisfies the contract with the fewest steps, of those tried in time.
 
         Raises ``AccuracyDropError`` with the best model attached when none does.
@@ -126,13 +126,13 @@ class Search(Generic[Model, Rise]):
         return self.found
 
     @property
-    def found(self) -> Trial[Rise] | None:
+    def found(self) -> Trial[Override] | None:
         """The trial with the fewest steps of those that satisfy the contract."""
         holding = (trial for trial in self.trials if self.holds(trial))
         return min(holding, key=lambda trial: trial.count, default=None)
 
     @cached_property
-    def ranking(self) -> Sequence[Rise]:
+    def ranking(self) -> Sequence[Override]:
         """All steps, best first; it takes half of the time at most, and leaves the rest to trials.
 
         Raises ``TimeUp``.
@@ -141,12 +141,12 @@ class Search(Generic[Model, Rise]):
         self.deadline.check()
         return found
 
-    def _trials(self) -> Iterator[Trial[Rise]]:
+    def _trials(self) -> Iterator[Trial[Override]]:
         yield from self._shortest_run()
         if (found := self.found) is not None:
             yield from self._omissions(found)
 
-    def _shortest_run(self) -> Iterator[Trial[Rise]]:
+    def _shortest_run(self) -> Iterator[Trial[Override]]:
         """Doubling, then bisection."""
         below, count = -1, 0
         while True:
@@ -163,12 +163,12 @@ class Search(Generic[Model, Rise]):
             yield (trial := self.first(middle))
             below, count = (below, middle) if self.holds(trial) else (middle, count)
 
-    def _omissions(self, found: Trial[Rise]) -> Iterator[Trial[Rise]]:
+    def _omissions(self, found: Trial[Override]) -> Iterator[Trial[Override]]:
         """What holds stays left out; of what does not, each half is tried, unless it is one step:
         that one is needed.
         """
         known = {trial.steps: trial for trial in self.trials}
-        most = len(self.trials) + MOST_OMISSIONS
+        most = len(self.trials) + MAX_OMISSIONS
         waiting = [found.steps[::-1]]
         while waiting and len(self.trials) < most:
             self.deadline.check()
@@ -182,11 +182,11 @@ class Search(Generic[Model, Rise]):
                 half = len(left_out) // 2
                 waiting += [left_out[half:], left_out[:half]]
 
-    def first(self, count: int) -> Trial[Rise]:
+    def first(self, count: int) -> Trial[Override]:
         """The model after the first ``count`` steps, measured."""
         return self.trial(tuple(self.ranking[:count]) if count else ())
 
-    def trial(self, steps: tuple[Rise, ...]) -> Trial[Rise]:
+    def trial(self, steps: tuple[Override, ...]) -> Trial[Override]:
         """The model after these steps, measured."""
         model = self.build(steps)
         trial = Trial(steps, self.contract.drop(self.baseline, self.contract.figure(model)))
@@ -197,7 +197,7 @@ class Search(Generic[Model, Rise]):
         self.trials.append(trial)
         return trial
 
-    def holds(self, trial: Trial[Rise]) -> bool:
+    def holds(self, trial: Trial[Override]) -> bool:
         """Whether a trial satisfies the contract."""
         return trial.drop <= self.contract.max_drop
 

@@ -17,7 +17,12 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import float_seconds, int16_seconds
 from quantglow.quantization.deadline import NEVER, Deadline
-from quantglow.quantization.plan.int16 import int16_refusal, is_int16, ranges_for_int16, with_int16
+from quantglow.quantization.plan.int16 import (
+    int16_ineligibility,
+    is_int16,
+    ranges_for_int16,
+    with_int16,
+)
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.choose_int16 import candidates
 from quantglow.quantization.search.rounding_sensitivity import (
@@ -26,59 +31,59 @@ from quantglow.quantization.search.rounding_sensitivity import (
 )
 
 INT16, FLOAT = "int16", "float"
-LEAST_SECONDS = 1e-9
-LEAST_PART = 0.01
+MIN_SECONDS = 1e-9
+MIN_ERROR_RATIO = 0.01
 """Of an operator's error, that makes a value next to it int16 before the operator becomes float."""
 
 
 @dataclass(frozen=True)
 class Step:
     """``name`` of a value (of a group, the first stored one) or of an operator, and the precision
-    that it goes to; ``harm``: error of the outputs over their power that this takes away;
+    that it goes to; ``error``: error of the outputs over their power that this takes away;
     ``seconds`` that it adds.
     """
 
     name: str
     precision: str
-    harm: float
+    error: float
     seconds: float
 
     @property
     def worth(self) -> float:
         """Error taken away for each second."""
-        return self.harm / max(self.seconds, LEAST_SECONDS)
+        return self.error / max(self.seconds, MIN_SECONDS)
 
     def __str__(self) -> str:
         return f"{self.name} to {self.precision}"
 
 
 @dataclass(frozen=True)
-class Raised:
+class PrecisionOverrides:
     """Names of values that become int16 where they can, and of operators that become float."""
 
     to_int16: tuple[str, ...] = ()
     to_float: tuple[str, ...] = ()
 
     @staticmethod
-    def by(steps: Iterable[Step]) -> Raised:
+    def by(steps: Iterable[Step]) -> PrecisionOverrides:
         """What the steps do together."""
         steps = list(steps)
-        return Raised(
+        return PrecisionOverrides(
             tuple(s.name for s in steps if s.precision == INT16),
             tuple(s.name for s in steps if s.precision == FLOAT),
         )
 
-    def widened(self, plan: Plan, profile: Profile, config: QuantizationConfig) -> Plan:
+    def applied_to(self, plan: Plan, profile: Profile, config: QuantizationConfig) -> Plan:
         """The plan with those values in int16 that are still integers."""
         ranges = ranges_for_int16(plan.graph, profile, config) if self.to_int16 else {}
         for name in self.to_int16:
             node = plan.graph.by_name(name)
-            if not int16_refusal(plan, node):
+            if not int16_ineligibility(plan, node):
                 plan = with_int16(plan, ranges, [node])
         return plan
 
 
-UNRAISED = Raised()
+NO_OVERRIDES = PrecisionOverrides()
 
 
 def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER) -> list[Step]:
@@ -112,7 +117,7 @@ def ranked(plan: Plan, wide: Sequence[Step], real: Sequence[Step]) -> list[Step]
         node = plan.graph.by_name(step.name)
         if step.precision == FLOAT:
             for root in _groups_at(plan, node):
-                if root in waiting and waiting[root].harm >= LEAST_PART * step.harm:
+                if root in waiting and waiting[root].error >= MIN_ERROR_RATIO * step.error:
                     order.append(waiting.pop(root))
             order.append(step)
         elif waiting.pop(plan.groups[node], None):

@@ -32,12 +32,12 @@ from quantglow.quantization.convert.converter import Converter
 from quantglow.quantization.convert.rules import Operands
 from quantglow.quantization.equalize.equalization import Factors, rescaled, unscalable
 from quantglow.quantization.equalize.input_grid import Grids, aligned
-from quantglow.quantization.plan.eligibility import refusal
-from quantglow.quantization.plan.int16 import reader_refusal
+from quantglow.quantization.plan.eligibility import ineligibility
+from quantglow.quantization.plan.int16 import reader_ineligibility
 from quantglow.quantization.plan.masks import masked_values
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan
-from quantglow.quantization.search.preparation import Prepared
+from quantglow.quantization.search.prepared import Prepared
 from quantglow.types import DType, ElementType
 
 UNDECIDED = "it is not part of the model at the shapes it was calibrated at"
@@ -158,13 +158,13 @@ class Decisions:
     def _reason(
         self, node: Node, elements: Mapping[Node, ElementType], reasons: Mapping[Node, str]
     ) -> str:
-        reason = self.reasons.get(node.name) or refusal(node)
+        reason = self.reasons.get(node.name) or ineligibility(node)
         if reason:
             return reason
         if any(v not in elements for v in (node, *node.operands) if v.type.dtype.is_float):
             return NO_RANGE
         wide = sum(o in elements and elements[o].dtype is DType.I16 for o in node.operands)
-        if wide and (reason := reader_refusal(node, wide)):
+        if wide and (reason := reader_ineligibility(node, wide)):
             return f"it {reason} at these shapes"
         follows = node.has(Trait.KEEPS_QUANTIZATION) and node.operands[0] not in reasons
         return "" if node.name in self.int8 or follows else UNDECIDED

@@ -1,8 +1,8 @@
 """New values for the Constants of single nodes.
 
-Layers share Constants: equal ones are one node since ``eliminate-common-subexpressions``, and an
-ONNX model may give one initializer to many layers.  A new value for one layer is a new Constant,
-whose name no other node has.
+Layers share Constants: ``eliminate-common-subexpressions`` merges equal ones, and an ONNX model may
+give one initializer to many layers.  A new value for one layer is a new Constant, whose name no
+other node has.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class Owner:
         return Owner(graph, Names.of(graph))
 
     def constant(self, node: Node, operand: str, value: Array) -> Constant:
-        """The Constant of one node; it keeps the name of the old one that only this node read."""
+        """The new Constant of one node.  It keeps the name of the old one if only this node read
+        that.
+        """
         old: Node | None = getattr(node, operand)
         alone = old is not None and self.graph.use_counts[old] == 1
         name = old.name if old and alone else self.names.fresh(f"{node.name}:{operand}")

@@ -1,9 +1,10 @@
-"""Which values of a float graph may be rescaled channel by channel without changing its function.
+"""Groups of values of a float graph that may be rescaled channel by channel without changing its
+function.
 
-A channel of a convolution's result may be divided by any factor if what reads it multiplies by the
-same.  Values between which the factor must be equal (through an addition, Relu, pooling) form a
-group; a group is of no use where some operator in between is not homogeneous (HardSwish), or where
-it holds an input or output of the graph.  The last axis is the channel axis throughout.
+A channel of a convolution's result may be divided by any factor if its readers multiply by the
+same one.  Values that need equal factors (through an addition, Relu, pooling) form a group.  A
+group cannot be rescaled if an operator in it is not homogeneous (HardSwish), or if it holds an
+input or output of the graph.  The last axis is the channel axis throughout.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from quantglow.ops import (
 from quantglow.profiling.specials import brought
 from quantglow.quantization.plan.plan import UnionFind
 from quantglow.quantization.plan.spectra import is_fourier, transforms
-from quantglow.quantization.smoothing_scales import is_tap
+from quantglow.quantization.smoothing_scales import is_smoothing_scale
 
 PRODUCERS = (Conv, Gemm, LayerNormalization)
 """Operators whose constants can take the factors of their result."""
@@ -60,7 +61,7 @@ def channel_groups(graph: Graph) -> list[list[Node]]:
 
 def takes_factors(node: Node) -> bool:
     """Whether the node is a producer with constant, finite weights, and no Fourier transform."""
-    return is_tap(node) or (
+    return is_smoothing_scale(node) or (
         isinstance(node, PRODUCERS)
         and all(isinstance(o, Constant) and not brought(o) for o in constants_of(node))
         and not is_fourier(node)
@@ -77,7 +78,7 @@ def constants_of(node: Node) -> Iterator[Node]:
 
 def _joined(node: Node) -> tuple[Node, ...]:
     """Operands that must have the factors of the node's result."""
-    if is_tap(node):
+    if is_smoothing_scale(node):
         return ()
     if isinstance(node, Conv) and node.residual is not None:
         return (node.residual,)
@@ -142,7 +143,7 @@ def _fixed(node: Node, joined: tuple[Node, ...]) -> Iterator[Node]:
     if takes_factors(node):
         if isinstance(node, Conv | Gemm) and not (_homogeneous(node) or bounded(node)):
             yield node
-        # A LayerNormalization divides by what it gets.
+        # A LayerNormalization divides by the deviation of its input.
         reads = [node.x] if isinstance(node, LayerNormalization) else []
         yield from reads
         return

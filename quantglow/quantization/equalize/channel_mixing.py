@@ -1,12 +1,12 @@
 """mix-channels: other coordinates for values between which the network is linear.
 
-The results of convolutions without activation, and sums of them (the residual stream of an
-inverted bottleneck), are read by convolutions only.  With any invertible F they may hold y instead
-of x = F y:
+Convolutions alone read the results of convolutions without activation, and sums of them (the
+residual stream of an inverted bottleneck).  With any invertible F they may hold y instead of
+x = F y:
 
     producers: F^-1 W1, F^-1 b1      readers: W2 F      sums: F^-1 x + F^-1 z = F^-1 (x + z)
 
-The float function stays; what changes is the noise of rounding y to 256 steps.  Rotations of such
+The float function stays the same; the noise of rounding y to 256 steps changes.  Rotations of such
 streams are known from language models (QuaRot, Ashkboos et al., 2024, arXiv:2404.00456; SpinQuant,
 Liu et al., 2024, arXiv:2405.16406).  Here F may be any matrix, as in transform coding (Goyal,
 2001): channel i needs a step proportional to its reach, so that the readers see the noise
@@ -36,24 +36,27 @@ from quantglow.types import Array
 
 NORM = 12
 ROWS = 2**14
-"""Rows of a value to learn from, at most."""
+"""Maximum number of rows of a value to learn from."""
 
 ROWS_WORK = 2**24
-"""Rows times channels squared, at most: what one product of a descent's step may cost."""
+"""Maximum number of multiply-accumulates of one product of a descent's step: rows times channels
+squared."""
 
 ROWS_PER_CHANNEL = 8
-STEPS_WORK = 2**30
-"""``ROWS_WORK`` of all steps together."""
+"""Minimum number of rows of a value to learn from, for each channel."""
 
-MOST_STEPS = 100
-MOST_CHANNELS = 256
-FIRST_STEP, LARGEST_STEP, LEAST_STEP = 0.05, 0.3, 1e-3
-LARGEST_CONDITION = 32.0
-"""Of F: weights lose as many of their float32 digits."""
+STEPS_WORK = 2**30
+"""Maximum of the same for all steps together."""
+
+MAX_STEPS = 100
+MAX_CHANNELS = 256
+FIRST_STEP, MAX_STEP, MIN_STEP = 0.05, 0.3, 1e-3
+MAX_CONDITION = 32.0
+"""Maximum condition number of F: weights lose as many of their float32 digits."""
 
 GRID = 64
-"""F is rounded to this part of its largest element: what is left of the order in which float32 sums
-were added is gone, and the minimum is flat."""
+"""F is rounded to multiples of its largest element over this.  That removes the effects of the
+order in which float32 sums were added, and costs little, since the minimum is flat."""
 
 TINY = 1e-12
 
@@ -65,7 +68,7 @@ def linear_streams(graph: Graph) -> list[list[Node]]:
 
 @dataclass
 class Streams:
-    """Linear streams of ``graph``, and some of their rows from so many ``samples``."""
+    """Linear streams of ``graph``, and a part of their rows.  ``samples``: their number."""
 
     graph: Graph
     groups: Sequence[Sequence[Node]]
@@ -77,10 +80,10 @@ class Streams:
         self.kept: dict[str, list[Array]] = {name: [] for name in self.strides}
         self.seen = dict.fromkeys(self.strides, 0)
 
-    def see(self, values: Values) -> None:
+    def add(self, values: Values) -> None:
         """Keep the same share of all rows of each value, however samples are batched."""
         for name, stride in self.strides.items():
-            if name not in values:  # of a branch that was not taken
+            if name not in values:  # The branch was not taken.
                 continue
             rows = values[name].reshape(-1, values[name].shape[-1])
             self.kept[name].append(rows[-self.seen[name] % stride :: stride].copy())
@@ -102,11 +105,11 @@ class Streams:
 
 
 def _is_linear(graph: Graph, group: Sequence[Node]) -> bool:
-    """Whether all that makes and reads the values of the group takes any matrix."""
+    """Whether all producers and readers of the values of the group take any matrix."""
     members = set(group)
     readers = {user for node in group for user in graph.users[node]}
     return (
-        2 <= group[0].type.shape[-1] <= MOST_CHANNELS
+        2 <= group[0].type.shape[-1] <= MAX_CHANNELS
         and all(_makes(node) for node in group)
         and all(user in members or _reads(user) for user in readers)
         and all(_reads(user) for user in readers if isinstance(user, Conv | Gemm))
@@ -146,24 +149,24 @@ def _metrics(graph: Graph, node: Node, rows: Mapping[str, Array]) -> Iterator[Ar
 
 
 def descended(x: Array, noise: Array) -> Array | None:
-    """F [C, C] with a small J for the rows ``x`` [rows, C] and M = ``noise``; None where the search
-    leads nowhere.
+    """F [C, C] with a small J for the rows ``x`` [rows, C] and M = ``noise``; None if the search
+    finds none.
     """
     descent = _Descent.start(x.astype(np.float32), noise)
     if descent is None:
         return None
-    steps = min(MOST_STEPS, STEPS_WORK // max(len(x) * x.shape[1] ** 2, 1))
+    steps = min(MAX_STEPS, STEPS_WORK // max(len(x) * x.shape[1] ** 2, 1))
     size = FIRST_STEP
     for _ in range(steps):
         direction = descent.direction()
-        while size >= LEAST_STEP:
+        while size >= MIN_STEP:
             further = descent.moved(size * direction)
             if further.cost < descent.cost:
-                descent, size = further, min(1.3 * size, LARGEST_STEP)
+                descent, size = further, min(1.3 * size, MAX_STEP)
                 break
             size /= 2
     rounded = np.rint(descent.f / np.abs(descent.f).max() * GRID) / GRID
-    if np.linalg.cond(rounded) > LARGEST_CONDITION:
+    if np.linalg.cond(rounded) > MAX_CONDITION:
         return None
     return np.asarray(rounded, np.float32)
 

@@ -1,4 +1,5 @@
-"""Float graphs rescaled channel by channel, so that the channels of a tensor share its 256 steps.
+"""Equalization: float graphs rescaled channel by channel, so that the channels of a tensor have
+similar ranges.
 
 =================== ======================================================== ======================
 technique           where                                                    source
@@ -6,9 +7,9 @@ technique           where                                                    sou
 equalize-channels   between convolutions: through Relu, Clip, depthwise      DFQ, 2019
                     convolutions, additions, pooling
 smooth-activations  between a LayerNormalization and the products behind it,  SmoothQuant, 2022
-                    by a tap where others read it too (see ``taps``)
+                    by a ``smoothing_scales`` node if others read it
 mix-channels        between convolutions without activation: ``channel_mixing``  QuaRot, 2024
-align-inputs        between an input and convolutions: ``input_levels``
+align-inputs        between an input and convolutions: ``input_grid``
 fuse-functions      between a layer and a cheap function: ``fused_functions``
 =================== ======================================================== ======================
 
@@ -44,7 +45,7 @@ from quantglow.quantization.equalize.channel_groups import (
     high_of,
     takes_factors,
 )
-from quantglow.quantization.smoothing_scales import is_tap, tapped
+from quantglow.quantization.smoothing_scales import is_smoothing_scale, with_smoothing_scales
 from quantglow.types import Array
 
 Factors = Mapping[str, Array]
@@ -52,14 +53,17 @@ Factors = Mapping[str, Array]
 value is that times the new one."""
 
 MARGIN = 1.25
-"""How far beyond its calibrated reach a channel under a Clip may go before it is cut."""
+"""Largest value that a channel under a Clip may have without being cut, over its calibrated
+reach."""
 
-LARGEST_RATIO = 16.0
-"""Between the factors of a tensor: a channel that calibration hardly saw stays coarse."""
+MAX_RATIO = 16.0
+"""Maximum ratio between the factors of a tensor: a channel with few calibrated values stays
+coarse."""
 
 ALPHA = 0.75
 SMOOTH_ALPHA = 0.5
-"""How much of the difference moves from the activations to the weights."""
+"""Share of the difference that moves from the activations to the weights, for convolutions and
+behind a LayerNormalization."""
 
 
 def factors_of(
@@ -70,9 +74,9 @@ def factors_of(
 ) -> Factors:
     """The factors that ``techniques`` choose; ``reach``: value name -> max |x| by channel.
 
-    ``scarce``: values seen too rarely to know the reach of their channels; a group of those only
-    stays as it is.  So does a group with a value that is infinite somewhere, or that no sample
-    computed: it belongs to a branch that was not taken.
+    ``scarce``: values seen too rarely to know the reach of their channels.  A group of only such
+    values stays as it is.  So does a group with a value that is infinite somewhere, or that no
+    sample computed, because its branch was not taken.
     """
     found: dict[str, Array] = {}
     for group in groups_to_scale(graph, techniques):
@@ -95,13 +99,13 @@ def groups_to_scale(graph: Graph, techniques: Collection[str]) -> list[list[Node
 
 
 def _is_smooth(group: Sequence[Node]) -> bool:
-    return any(isinstance(node, LayerNormalization) or is_tap(node) for node in group)
+    return any(isinstance(node, LayerNormalization) or is_smoothing_scale(node) for node in group)
 
 
 def _factors(
     graph: Graph, group: Sequence[Node], reach: Mapping[str, Array], alpha: float
 ) -> Array:
-    """float32 [C]; at most 1, the largest 1 where no bound asks for less."""
+    """float32 [C], at most 1; the largest is 1 unless a bound requires less."""
     needs = [_relative(reach[n.name]) for n in group]
     rows = [r for n in group for u in graph.users[n] if (r := _read_rows(n, u)) is not None]
     logs = np.mean([np.log(need) for need in needs], axis=0)
@@ -116,10 +120,10 @@ def _factors(
 
 
 def _relative(reach: Array) -> Array:
-    """Of the largest, at least ``1 / LARGEST_RATIO``."""
+    """The reach of each channel over the largest, at least ``1 / MAX_RATIO``."""
     top = float(reach.max(initial=0.0))
     shares = reach.astype(np.float64) / top if top > 0 else np.ones(reach.shape)
-    return np.asarray(np.maximum(shares, 1 / LARGEST_RATIO))
+    return np.asarray(np.maximum(shares, 1 / MAX_RATIO))
 
 
 def _read_rows(value: Node, user: Node) -> Array | None:
@@ -143,12 +147,12 @@ def _rows(w: Any, group: int) -> Array:
 
 def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | None = None) -> Graph:
     """The same function with every value of ``factors`` divided by its factors, and all values of
-    its group (at another shape there may be others); taps are made where factors name them.
+    its group (at another shape there may be others).  Smoothing scales that factors name are added.
 
-    ``before``: what came of ``graph`` with other factors; the constants of nodes between the same
-    factors, found by identity, are taken from there, and nodes that all in all are the same.
+    ``before``: the result for ``graph`` with other factors, and these.  Constants of nodes whose
+    factors are the same objects are taken from it, and whole nodes that are equal.
     """
-    graph = tapped(graph, factors)
+    graph = with_smoothing_scales(graph, factors)
     factors = _by_group(graph, factors)
     if not factors:
         return graph
@@ -165,10 +169,10 @@ def rescaled(graph: Graph, factors: Factors, before: tuple[Graph, Factors] | Non
 
 
 def unscalable(graph: Graph, factors: Factors) -> set[str]:
-    """Those values of ``factors`` that the graph has, but that cannot be rescaled in it: a Reshape
+    """The values of ``factors`` that the graph has but that cannot be rescaled in it: a Reshape
     keeps channels apart at one shape and not at another.
     """
-    graph = tapped(graph, factors)
+    graph = with_smoothing_scales(graph, factors)
     return {node.name for node in graph.nodes} & factors.keys() - _by_group(graph, factors).keys()
 
 
@@ -212,7 +216,7 @@ def _rescaled(node: Any, moved: Any, factors: Factors, owner: Owner) -> Node:
     if out is None and read is None:
         return node if moved is node else moved  # type: ignore[no-any-return]
     if isinstance(node, Mul):
-        return _tap(node, moved, out, read, owner)
+        return _smoothing_scale(node, moved, out, read, owner)
     w = node.w.value if read is None else _read_through(node, read)
     changes = {"w": owner.constant(node, "w", w if out is None else divided(w, out))}
     if node.b is not None and out is not None:
@@ -221,7 +225,7 @@ def _rescaled(node: Any, moved: Any, factors: Factors, owner: Owner) -> Node:
 
 
 def _read_through(node: Any, factors: Array) -> Array:
-    """Weights for the new values, of which the old are ``factors`` times."""
+    """Weights that read ``values / factors`` instead of the values."""
     if factors.ndim == 1:
         return np.asarray(node.w.value * by_row(factors, node))
     return np.asarray(factors.astype(np.float64).T @ node.w.value)
@@ -234,7 +238,9 @@ def divided(values: Array, factors: Array) -> Array:
     return np.asarray(values @ np.linalg.inv(factors.astype(np.float64)).T)
 
 
-def _tap(node: Any, moved: Any, out: Array | None, read: Array | None, owner: Owner) -> Node:
+def _smoothing_scale(
+    node: Any, moved: Any, out: Array | None, read: Array | None, owner: Owner
+) -> Node:
     y = node.y.value * (1 if read is None else read) / (1 if out is None else out)
     return replace(moved, y=owner.constant(node, "y", y))  # type: ignore[no-any-return]
 

@@ -1,4 +1,4 @@
-"""A float graph's values on samples, for all that asks for them before anything is rounded."""
+"""The values of a float graph on samples, for all statistics that are collected before rounding."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from quantglow.types import Array
 from quantglow.workers import at_once, each
 
 KEPT_NBYTES, KEPT_SAMPLES = 2**28, 4
-"""Of values that are kept, so that a few samples are run once.  Others are run again: where there
-are many, that hardly counts, and less memory does.
+"""Maximum size, in bytes, and number of samples whose values are kept, so that a few samples are
+run once.  Others are run again: among many, that hardly counts, and less memory does.
 """
 
 TOGETHER_NBYTES = 2**27
-"""Of values of samples that run side by side."""
+"""Maximum size of the values of samples that run side by side, in bytes."""
 
 Values = Mapping[str, Array]
-"""By name, of all nodes but Constants and those of branches that were not taken."""
+"""Name -> value, of all nodes but Constants and those of branches that were not taken."""
 
 
-class Viewer(Protocol):
-    """Learns from the values of one sample after the other."""
+class SampleStatistic(Protocol):
+    """Collected from the values of one sample after the other."""
 
-    def see(self, values: Values) -> None: ...
+    def add(self, values: Values) -> None: ...
 
 
 @dataclass
 class FloatRuns:
     """The values of ``graph`` on samples, found by identity; ``kept`` has those of the first.
 
-    Of a sample elsewhere (see ``other_shapes``) those of its own graph, which has the same names.
+    A sample of another shape runs its own graph, which has the same names (``shape_variants``).
     """
 
     graph: Graph
@@ -58,11 +58,11 @@ class FloatRuns:
         return [n.value if isinstance(n, Constant) else values[n.name] for n in nodes]
 
     def run(self, feeds: Feeds, listeners: Sequence[Listener]) -> None:
-        """``interpret``; the values are kept for who asks for those of this sample next."""
+        """``interpret``; the values are kept for the next request for this sample."""
         self._keep(feeds, self._run(feeds, listeners))
 
-    def show(self, samples: Iterable[Feeds], *viewers: Viewer) -> None:
-        """Every viewer sees all values of each sample, which runs once for them all.
+    def collect(self, samples: Iterable[Feeds], *statistics: SampleStatistic) -> None:
+        """Add all values of each sample to every statistic.  Each sample runs once.
 
         Raises ``Interrupted`` after Ctrl-C.
         """
@@ -74,11 +74,11 @@ class FloatRuns:
             found = each(lambda feeds: self._known(feeds) or self._run(feeds), some)
             for feeds, values in zip(some, found, strict=True):
                 self._keep(feeds, values)
-                for viewer in viewers:
-                    viewer.see(values)
+                for statistic in statistics:
+                    statistic.add(values)
 
     def forget(self) -> None:
-        """Free the memory: nobody will ask for the values kept."""
+        """Free the memory of the values kept."""
         self.kept, self.nbytes = [], 0
 
     def _known(self, feeds: Feeds) -> Values | None:

@@ -1,18 +1,18 @@
-"""align-inputs: the steps of an input are those of the 8-bit numbers it was made of.
+"""align-inputs: quantize an input with the steps of the 8-bit numbers it was made of.
 
 Images come as bytes p and are normalized, often channel by channel: x = (p - mean) / deviation.
-One scale and zero point for all channels round such values a second time, although 256 of them are
-all there are.  Where calibration samples show the grid
+One scale and zero point for all channels round such values a second time, although each channel has
+only 256 of them.  If calibration samples show the grid
 
     x = step * level + offset,      level = -128 … 127, for each channel
 
 the levels are computed first, in float (``Mul``, ``Add``), and rounding them to int8 is exact.  The
 convolutions that read x take ``w * step`` and ``b + sum of w * offset``.  Padding is x = 0, whose
-level differs by channel: the levels are framed by Constants (``Concat``) instead.
+level differs by channel: Constants frame the levels (``Concat``) instead.
 
-Where all channels share a grid that 0 lies on, nothing changes but the range.  The observation that
-steps should match those of the data is as old as audio dithering (Vanderkooy and Lipshitz, 1987); a
-second rounding on another grid adds step**2 / 12 for nothing.
+If all channels share a grid with a level at 0, only the range changes.  A second rounding on
+another grid would add noise of power step**2 / 12 (Vanderkooy and Lipshitz, 1987, on dithering of
+audio).
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ Grids = Mapping[str, Array]
 """Name of an input, or of its only Transpose -> [2, C]: step and offset of each channel."""
 
 LOWEST, HIGHEST = -128, 127
-FEWEST_LEVELS = 200
-"""Between the smallest and the largest value seen: fewer might be every other step of the grid."""
+MIN_LEVELS = 200
+"""Minimum number of levels from the smallest to the largest value seen.  Fewer might be every other
+level of the grid."""
 
 TOLERANCE = 0.01
-"""Of a step, by which values may miss their level."""
+"""Maximum distance of a value from its level, in steps."""
 
 LEVELS = Range(float(LOWEST), float(HIGHEST))
 
@@ -97,13 +98,13 @@ def _grid(images: Iterator[Array]) -> Array | None:
 
 
 def _step_and_offset(values: Array) -> tuple[float, float] | None:
-    """Of ascending distinct values; the levels seen lie in the middle of all."""
+    """The grid of ascending distinct values; the levels seen lie in the middle of all levels."""
     if len(values) < 2:
         return None
     distances = values - values[0]
     levels = np.rint(distances / np.diff(values).min())
     count = int(levels[-1]) + 1
-    if not FEWEST_LEVELS <= count <= HIGHEST - LOWEST + 1:
+    if not MIN_LEVELS <= count <= HIGHEST - LOWEST + 1:
         return None
     step = float(levels @ distances / (levels @ levels))
     if np.abs(distances - levels * step).max() > TOLERANCE * step:
@@ -123,7 +124,7 @@ def _zeros(grid: Array) -> Array:
 
 
 def aligned(graph: Graph, grids: Grids) -> tuple[Graph, dict[str, Range]]:
-    """The same function with levels where the grids tell, and the ranges of what is on them."""
+    """The same function with levels of the inputs that have a grid, and the levels' ranges."""
     made: dict[Node, Node] = {}
     levels: dict[Node, list[Node]] = {}
     ranges: dict[str, Range] = {}
@@ -145,7 +146,7 @@ def aligned(graph: Graph, grids: Grids) -> tuple[Graph, dict[str, Range]]:
 
 
 def _is_shared(grid: Array) -> bool:
-    """Whether one scale and zero point do for all channels."""
+    """Whether one scale and zero point suffice for all channels."""
     zeros = _zeros(grid)
     alike = np.abs(grid[0] / grid[0, 0] - 1) * (HIGHEST - LOWEST) + np.abs(zeros - zeros[0])
     return bool(np.all(alike <= TOLERANCE) and np.abs(zeros - np.rint(zeros)).max() <= TOLERANCE)

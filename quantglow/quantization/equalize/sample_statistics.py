@@ -1,4 +1,4 @@
-"""What equalization asks of a float graph's values: see ``FloatRuns.show``."""
+"""Statistics of a float graph's values that equalization needs, see ``FloatRuns.collect``."""
 
 from __future__ import annotations
 
@@ -12,22 +12,24 @@ from quantglow.profiling import Histogram
 from quantglow.quantization.equalize.channel_groups import bounded, high_of
 from quantglow.quantization.equalize.equalization import Factors, divided
 from quantglow.quantization.equalize.float_runs import Values
-from quantglow.quantization.smoothing_scales import tapped_name
+from quantglow.quantization.smoothing_scales import unscaled_name
 from quantglow.types import Array
 from quantglow.workers import each
 
 
 @dataclass
 class ChannelReach:
-    """``found``: the largest magnitude in each channel (last axis) of those float values of
-    ``graph`` with these names whose last axis is as long in all samples.
+    """The reach of values: the largest magnitude in each channel (last axis).
+
+    ``names``: values of ``graph``.  ``found`` leaves out integers, and values whose last axis does
+    not have the same length in all samples.
     """
 
     graph: Graph
     names: Collection[str]
     found: dict[str, Array] = field(default_factory=dict)
 
-    def see(self, values: Values) -> None:
+    def add(self, values: Values) -> None:
         """Count the values of one more sample."""
         some = ((name, values[name]) for name in self.names if name in values)
         reals = {name: v for name, v in some if v.ndim and v.dtype.kind == "f"}
@@ -45,7 +47,7 @@ def _reach(value: Array) -> Array:
 
 @dataclass
 class RescaledValues:
-    """``histograms`` of the values of ``graph`` that have factors, divided by these."""
+    """``histograms`` of the values of ``graph`` that have factors, divided by their factors."""
 
     graph: Graph
     factors: Factors
@@ -56,14 +58,14 @@ class RescaledValues:
         self.highs: Mapping[str, float] = {n.name: high_of(n) for n in some if bounded(n)}
 
     def only(self, names: Collection[str]) -> RescaledValues:
-        """Those with these names."""
+        """The same for these names only."""
         factors = {name: factor for name, factor in self.factors.items() if name in names}
         known = {name: counts for name, counts in self.histograms.items() if name in names}
         return RescaledValues(self.graph, factors, known)
 
-    def see(self, values: Values) -> None:
-        """Count the values of one more sample; a tap's are those behind which it is."""
-        sources = {n: n if n in values else tapped_name(n) for n in self.factors}
+    def add(self, values: Values) -> None:
+        """Count the values of one more sample; a smoothing scale has those of its operand."""
+        sources = {n: n if n in values else unscaled_name(n) for n in self.factors}
         entries = [(n, values[source]) for n, source in sources.items() if source in values]
         for (name, _), seen in zip(entries, each(self._counted, entries), strict=True):
             known = self.histograms.get(name)

@@ -26,8 +26,8 @@ MIN_BINS = 4
 
 
 def box_decoders(graph: Graph) -> list[Node]:
-    """Integral layers, the moves of logits before them, and what is computed of these moves up to
-    the results, in boxes and in scores, in the order of the graph.
+    """Integral layers, the moves of logits before them, and the operators from these moves to the
+    results, in boxes and in scores, in the order of the graph.
     """
     integrals = {node for node in graph.compute_nodes() if is_integral(node)}
     found = set(integrals)
@@ -51,7 +51,7 @@ def decodes(node: Node) -> bool:
 
 
 def is_integral(node: Node) -> bool:
-    """Whether a node multiplies a Softmax with its distances."""
+    """Whether a node multiplies a Softmax by distances."""
     match node:
         case Contraction(x=x, w=Constant(value=distances)):
             return is_softmax(x) and distances.shape[-1] == 1 and is_arange(distances)

@@ -1,4 +1,6 @@
-"""Why an operator stays float.  Every operator is either here or in ``rules``."""
+"""Eligibility of operators for int8.  Every operator is either in ``NO_INT8_FORM`` or in
+``convert.rules``.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from quantglow.ops import (
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling import Range
-from quantglow.quantization.smoothing_scales import is_tap
+from quantglow.quantization.smoothing_scales import is_smoothing_scale
 
 NO_INT8_FORM: dict[type[Node], str] = {
     Div: "a quotient of two tensors has no int8 form",
@@ -58,12 +60,12 @@ NO_INT8_FORM: dict[type[Node], str] = {
     Scatter: "its two tensors have no common int8 range",
     TopK: "its results are indices",
 }
-"""Operators without a rule, and the reason."""
+"""Operator without a rule -> the reason."""
 
 DIVISOR = "it is divided by or its logarithm is taken, and in int8 a small value is 0"
 
 
-def refusal(node: Node) -> str:
+def ineligibility(node: Node) -> str:
     """Why this node cannot be int8, or an empty string."""
     if isinstance(node, External):
         return f"onnxruntime computes {node.op_type}: {node.reason}"
@@ -76,15 +78,15 @@ def refusal(node: Node) -> str:
     if all(isinstance(o, Constant) for o in node.operands):
         return "it depends on constants only"
     if isinstance(node, Contraction):
-        return _contraction_refusal(node)
-    if is_tap(node):
+        return _contraction_ineligibility(node)
+    if is_smoothing_scale(node):
         return "it scales channels before they are rounded"
     if isinstance(node, PRelu) and not isinstance(node.slope, Constant):
         return "its slope is not constant"
     return ""
 
 
-def _contraction_refusal(node: Contraction) -> str:
+def _contraction_ineligibility(node: Contraction) -> str:
     if not isinstance(node.w, Constant):
         return "its weights are not constant"
     if node.b is not None and not isinstance(node.b, Constant):
@@ -93,9 +95,11 @@ def _contraction_refusal(node: Contraction) -> str:
 
 
 def normalizations(graph: Graph, floats: Set[Node]) -> list[Node]:
-    """Those whose operand is there in float for nothing, or whose result only leaves the graph.
+    """Normalizations that stay float: their operand exists in float at no cost, or their result is
+    an output only.
 
-    They divide by the deviation of a row, and few very large values make the steps of all coarse.
+    A normalization divides by the deviation of a row, and a few very large values of its operand
+    make the steps of all values coarse.
     """
     found: set[Node] = set()
     for node in graph.compute_nodes():
@@ -129,7 +133,9 @@ def divisors(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> l
 
 
 def _is_safe_product(node: Node, gives_float: bool, ranges: Mapping[Node, Range]) -> bool:
-    """A matrix product that stores no integers, or whose float result has zeros too."""
+    """Whether a node is a matrix product that stores no integers, or whose float result may be 0,
+    too.
+    """
     if not isinstance(node, (Contraction, MatMul)):
         return False
     return gives_float or (node in ranges and ranges[node].low <= 0 <= ranges[node].high)

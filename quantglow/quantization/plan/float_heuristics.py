@@ -1,22 +1,22 @@
-"""Operators whose rounding int8 networks suffer from most, for what float costs there.
+"""These operators stay in float by default, because quantization hurts them most for the time that
+float costs there:
 
-1. What stands between the matrix products of a recurrent cell (LSTM, GRU, RNN).  Its state comes
-   back in the next step with all that was rounded; it is a few hundred elements beside products of
-   as many squared.
-2. What a square root is taken of: near 0 its 256 steps give 16 roots.  So is the reciprocal of one.
-   What a logarithm is taken of, with the linear steps before it: a spectrum spans more decades.
-3. A part of a float value that is much narrower than the whole: the hidden state beside the cell
-   state in one tensor.  It is cut out first, then rounded in steps of its own.
+1. The operators between the matrix products of a recurrent cell (LSTM, GRU, RNN).  Errors of the
+   state come back in every later step, and the state has few elements beside the products.
+2. The operand of a square root, and of its reciprocal: near 0, 256 steps give 16 roots.  The
+   operand of a logarithm, with the linear steps before it: a spectrum spans more decades.
+3. A part of a float value that is much narrower than the whole, such as the hidden state beside the
+   cell state in one tensor.  It is cut out first, then rounded in steps of its own.
 4. A Concat of results, whose parts would share the steps of the widest.
-5. A Fourier or constant-Q transform, with the filters and moves that prepare its samples, what
-   makes powers of its bins, and the first products that read these: the bins of a signal span more
+5. A Fourier or constant-Q transform, with the filters and moves that prepare its samples, the
+   powers of its bins, and the first products that read these: the bins of a signal span more
    decades than 256 steps.
-6. The condition of a branch, with what leads to it alone: int8 saturates where calibration ended,
-   and a branch whose threshold lies beyond would never be taken.
-7. The box decoder of a detector, where it takes the mean of distributions of distances: from the
-   logits on, boxes and scores have steps of their own.
-8. A value that is rounded to decide a length (durations of speech, counts), with what leads to it
-   alone: an error of a step is a frame more or less.
+6. The condition of a branch, with the operators that lead to it alone: int8 saturates at the end of
+   the calibrated range, and a branch whose threshold lies beyond would never be taken.
+7. The box decoder of a detector that takes the mean of distributions of distances: from the logits
+   on, boxes and scores need steps of their own.
+8. A value that is rounded to decide a length (durations of speech, counts), with the operators that
+   lead to it alone: an error of a step adds or removes a frame.
 """
 
 from __future__ import annotations
@@ -88,13 +88,14 @@ BEFORE_ROUNDINGS = (*CELL_PARTS, Contraction, LayerNormalization, MatMul, Reduce
 BEHIND_SPECTRA = (Abs, Binary, Concat, Pow, ReduceMean, ReduceSum, Sqrt)
 
 NARROWER = 2.0
-"""Range of a whole over that of its part, from which the part is cut out first."""
+"""Minimum ratio of the range of a whole to that of its part from which the part is cut out
+first."""
 
 
-def sensitive(
+def float_by_heuristics(
     graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]
 ) -> Iterator[tuple[Node, str]]:
-    """Nodes that should be float, each with the reason; ``floats`` are so already."""
+    """Nodes that should be float, each with the reason; ``floats`` are float already."""
     for node in with_feeders(graph, cells(graph), CELL_PARTS):
         yield node, RECURRENT
     for node in with_feeders(graph, roots(graph), UNDER_ROOTS):
@@ -122,8 +123,9 @@ def with_feeders(
     kinds: tuple[type[Node], ...],
     others: Set[Node] = frozenset(),
 ) -> list[Node]:
-    """The nodes, and those of ``kinds``, among ``others`` or that only rearrange elements, as far
-    as only such nodes read them."""
+    """The nodes, and all nodes of ``kinds``, among ``others`` or that only rearrange elements that
+    only such nodes read.
+    """
     found = set(nodes)
     outputs = {node for _, node in graph.outputs}
     for node in reversed(graph.compute_nodes()):
@@ -135,13 +137,13 @@ def with_feeders(
 
 
 def cells(graph: Graph) -> set[Node]:
-    """States of recurrent cells, and what leads from one state of a cell to another.
+    """States of recurrent cells, and the operators from one state of a cell to another.
 
     LSTM   c' = sigmoid(f) c + sigmoid(i) tanh(g),   h' = sigmoid(o) tanh(c')
     GRU    h' = n + sigmoid(z) (h - n)  or  (1 - sigmoid(z)) n + sigmoid(z) h,  n = tanh(…)
     RNN    h' = tanh(x W + h R + b)
 
-    A first step is shorter where its state is known to be 0; it is found from the second one.
+    A first step is shorter if its state is known to be 0; it is found from the second one.
     """
     nodes = graph.compute_nodes()
     found = {node for node in nodes if is_gated_sum(node)} | set(simple_states(nodes))
@@ -154,7 +156,7 @@ def cells(graph: Graph) -> set[Node]:
 
 
 def is_gated_sum(node: Node) -> bool:
-    """Whether a node sums what gates let through, and some Tanh is among it."""
+    """Whether a node sums gated values, one of which is a Tanh."""
     if not isinstance(node, Add):
         return False
     factors = [*factors_of(node.x), *factors_of(node.y)]
@@ -162,7 +164,7 @@ def is_gated_sum(node: Node) -> bool:
 
 
 def is_state(node: Node, cell: Set[Node]) -> bool:
-    """Whether it is tanh(c') of a cell, or that behind a gate."""
+    """Whether a node is tanh(c') of a cell, or that times a gate."""
     if isinstance(node, Tanh):
         return node.x in cell
     operands = node.operands if isinstance(node, Mul) else ()
@@ -171,14 +173,14 @@ def is_state(node: Node, cell: Set[Node]) -> bool:
 
 
 def simple_states(nodes: Sequence[Node]) -> Iterator[Node]:
-    """Those of an RNN: tanh of sums of two products, one of which is shared by all steps."""
+    """States of an RNN: tanh of sums of two products, one of which is shared by all steps."""
     sums = {node: summed_products(node.x) for node in nodes if isinstance(node, Tanh)}
     recurrent = set().union(*(terms for terms in sums.values() if len(terms) > 1))
     return (node for node, terms in sums.items() if terms & recurrent)
 
 
 def factors_of(node: Node) -> Iterator[Node]:
-    """What products and differences come from; the node itself where it is neither."""
+    """The values that a product or difference is computed from; any other node itself."""
     if isinstance(node, Mul | Sub):
         for operand in node.operands:
             yield from factors_of(operand)
@@ -187,7 +189,7 @@ def factors_of(node: Node) -> Iterator[Node]:
 
 
 def summed_products(node: Node) -> set[Node]:
-    """The matrix products that a sum is made of."""
+    """The matrix products that a sum adds."""
     if isinstance(node, Contraction | MatMul):
         return {node}
     if node.has(Trait.REARRANGES):
@@ -198,14 +200,16 @@ def summed_products(node: Node) -> set[Node]:
 
 
 def roots(graph: Graph) -> Iterator[Node]:
-    """Square roots, and reciprocals of such."""
+    """Square roots, and reciprocals of square roots."""
     for node in graph.compute_nodes():
         if isinstance(node, Sqrt) or (isinstance(node, Reciprocal) and isinstance(node.x, Sqrt)):
             yield node
 
 
 def narrow_parts(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) -> Iterator[Node]:
-    """Slices of values that are not rounded yet, narrower than these."""
+    """Slices that are much narrower than the values they are cut out of, which are not rounded
+    yet.
+    """
     found: set[Node] = set()
     for node in graph.compute_nodes():
         if not isinstance(node, Slice) or node not in ranges or node.x not in ranges:
@@ -217,13 +221,14 @@ def narrow_parts(graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]) 
 
 
 def width(seen: Range) -> float:
-    """Of what int8 stands for: 0 is always in it."""
+    """Width of the range that int8 represents, which includes 0."""
     return seen.union(Range(0.0, 0.0)).width
 
 
 def spectra(graph: Graph) -> list[Node]:
-    """Fourier transforms, the filters and moves that only they read, and what is computed of them
-    alone, up to the first products."""
+    """Fourier transforms, the filters and moves that only they read, and the operators computed
+    from them alone, up to the first products.
+    """
     found = transforms(graph)
     products: set[Node] = set()
     for node in graph.compute_nodes():
@@ -238,13 +243,14 @@ def spectra(graph: Graph) -> list[Node]:
 
 
 def is_filter(node: Node) -> bool:
-    """Whether a Conv filters one signal, as those that halve a sampling rate do."""
+    """Whether a node is a Conv that filters one signal, as to halve its sampling rate."""
     return isinstance(node, Conv) and node.x.type.shape[-1] == node.type.shape[-1] == 1
 
 
 def conditions(graph: Graph, floats: Set[Node]) -> list[Node]:
-    """Conditions of branches, with the operators before them, up to products, that nothing in int8
-    reads."""
+    """Conditions of branches, with the operators before them, up to products, that no int8 operator
+    reads.
+    """
     found = {branch.condition for branch in branches_of(graph)}
     for node in reversed(graph.compute_nodes() if found else []):
         readers = set(graph.users[node])
@@ -255,8 +261,8 @@ def conditions(graph: Graph, floats: Set[Node]) -> list[Node]:
 
 
 def lengths(graph: Graph) -> set[Node]:
-    """Roundings to whole numbers that are summed, or that another runtime reads, as those of
-    durations are.
+    """Roundings to whole numbers that are summed, as durations are, or that another runtime
+    reads.
     """
     deciding: set[Node] = set()
     for node in reversed(graph.compute_nodes()):
@@ -290,7 +296,7 @@ def joined_results(graph: Graph) -> list[Node]:
 
 
 def leads(node: Node, leaving: Set[Node]) -> bool:
-    """Whether the node is such a Concat, or moves the result of one."""
+    """Whether the node is a Concat of computed parts, or moves the result of one."""
     if isinstance(node, Concat):
         return any(not isinstance(part, Constant) for part in node.parts)
     return node.operands[0] in leaving and leads(node.operands[0], leaving)

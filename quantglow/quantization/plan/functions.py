@@ -1,4 +1,4 @@
-"""Functions of one value: in int8, a table; a chain of them too, so that it rounds once."""
+"""Functions of one value: each is a table in int8, and so is a chain of them, which rounds once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Function = Callable[[Any], Any]
 
 
 def function_of(node: Node) -> tuple[Node, Function] | None:
-    """``(x, f)`` of a node that computes ``f(x)``: unary, or binary with a scalar Constant."""
+    """``(x, f)`` of a node that computes ``f(x)``: unary, or binary with a scalar Constant; else
+    None.
+    """
     if isinstance(node, Unary):
         return node.x, node.function
     if not isinstance(node, Binary) or node.out is not None:

@@ -1,9 +1,9 @@
-"""Which activations are int16 instead of int8.
+"""Activations that are int16 instead of int8.
 
-int16 is symmetric (zero point 0), with weights of int8 and sums of int32 as for int8.  No sum may
-overflow for any int16 input, calibrated or not: where the weights of a channel are too many or
-too large for that, their scale is enlarged (see ``params.quantize_weights``).  Operators that have
-no exact int16 form, or whose sums cannot be proved, keep what they read in int8.
+int16 is symmetric (zero point 0); weights stay int8 and sums int32.  No sum may overflow for any
+int16 input, calibrated or not: if the weights of a channel are too many or too large for that,
+their scale is enlarged (see ``params.quantize_weights``).  The operands of an operator stay int8 if
+it has no exact int16 form, or if its sums are not proved to fit.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from quantglow.quantization.plan.tensor_ranges import tensor_ranges
 from quantglow.types import DType
 
 AUTO = ("auto",)
-"""Instead of names: see ``choose_int16``."""
+"""Value of ``int16_activations`` that lets ``choose_int16`` choose."""
 
-LARGEST_SUM = DType.I32.limits[1]
-LARGEST_INT16 = -DType.I16.limits[0]
-LARGEST_INT8 = 255
-"""Distances from the zero point."""
+MAX_SUM = DType.I32.limits[1]
+MAX_INT16 = -DType.I16.limits[0]
+MAX_INT8 = 255
+"""Maximum magnitudes of an int32 sum, and of the distance of a code from its zero point."""
 
 
 def with_named_int16(
@@ -65,7 +65,7 @@ def with_named_int16(
 def named_values(
     graph: Graph, config: QuantizationConfig, imported: Graph | None = None
 ) -> set[Node]:
-    """The values that ``config.int16_activations`` names, whether they can be int16 or not."""
+    """The values that ``config.int16_activations`` names, also those that cannot be int16."""
     if config.int16_activations == AUTO:
         return set()
     names = value_names(graph, imported)
@@ -74,19 +74,19 @@ def named_values(
 
 
 def value_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
-    """Every name a user may know of a value: of inputs and of what operators compute."""
+    """Every name that a user may know -> the input or operator that gives the value."""
     return {node.name: node for node in graph.inputs} | known_names(graph, imported)
 
 
 def _with_entry(
     plan: Plan, ranges: Mapping[Node, Range], entry: str, found: Sequence[Node], strict: bool
 ) -> Plan:
-    """The plan with all values in int16 that an entry matched and that can be; one at least if
-    ``strict``.
+    """The plan with the values that an entry matched in int16, as far as they can be; at least one
+    must be if ``strict``.
     """
     problems: dict[Node, str] = {}
     for node in found:
-        problems[node] = int16_refusal(plan, node)
+        problems[node] = int16_ineligibility(plan, node)
         plan = plan if problems[node] else with_int16(plan, ranges, [node])
     if strict and all(problems.values()):
         raise OptionError(
@@ -111,19 +111,19 @@ def with_int16(plan: Plan, ranges: Mapping[Node, Range], chosen: Iterable[Node])
 def ranges_for_int16(
     graph: Graph, profile: Profile, config: QuantizationConfig
 ) -> dict[Node, Range]:
-    """All that the profile saw: int16 has steps to spare, and nothing to gain by clipping."""
+    """The whole ranges of the profile: int16 has steps to spare, and clipping gains nothing."""
     return tensor_ranges(graph, profile, replace(config, calibrate_method="minmax"))
 
 
-def int16_refusal(plan: Plan, value: Node) -> str:
-    """Why a value cannot be int16 beside those that are, or an empty string."""
+def int16_ineligibility(plan: Plan, value: Node) -> str:
+    """Why a value cannot be int16 beside the values that are already, or an empty string."""
     members = group_of(plan, value)
     if not any(is_stored(plan, member) for member in members):
         return "it is not stored as integers"
     readers = dict.fromkeys(r for m in members for r in plan.graph.users[m] if plan.is_int8(r))
     for reader in readers:
         wide = [o in members or is_int16(plan, o) for o in reader.operands]
-        if problem := reader_refusal(reader, sum(wide)):
+        if problem := reader_ineligibility(reader, sum(wide)):
             return f"{reader.op} {reader.name!r} {problem}"
     return ""
 
@@ -139,7 +139,7 @@ def group_of(plan: Plan, value: Node) -> list[Node]:
 
 
 def is_stored(plan: Plan, value: Node) -> bool:
-    """Whether a value exists as integers: an operator gives them, or they are made for a reader."""
+    """Whether a value exists as integers: an operator gives them, or a reader needs them."""
     if isinstance(value, Constant):
         return False
     if isinstance(value, Input) or not plan.is_int8(value):
@@ -161,7 +161,7 @@ def is_skipped(plan: Plan, value: Node) -> bool:
     return sum(function_of(r) is not None for r in tables) == len(readers)
 
 
-def reader_refusal(reader: Node, wide: int) -> str:
+def reader_ineligibility(reader: Node, wide: int) -> str:
     """Why an integer operator cannot read ``wide`` operands of int16, or an empty string."""
     terms = 0
     match reader:
@@ -170,10 +170,10 @@ def reader_refusal(reader: Node, wide: int) -> str:
         case MatMul() if wide > 1:
             return "would multiply int16 by int16, and its sums overflow"
         case MatMul():
-            # Of two activations nothing is known but their types.
-            terms = reader.x.type.shape[-1] * LARGEST_INT8
+            # Only the types of two activations are known.
+            terms = reader.x.type.shape[-1] * MAX_INT8
         case ReduceMean():
             terms = reader.count
         case AveragePool():
             terms = math.prod(reader.kernel)
-    return "has sums too long for int32" if terms * LARGEST_INT16 > LARGEST_SUM else ""
+    return "has sums too long for int32" if terms * MAX_INT16 > MAX_SUM else ""

@@ -14,13 +14,13 @@ from quantglow.types import Array, DType, ElementType, QuantParams
 
 LOWEST, HIGHEST = DType.I8.limits
 WEIGHT_LIMIT = 127
-"""Weights use [-127, 127], so that negating one cannot overflow."""
+"""Maximum magnitude of a weight: [-127, 127], so that negating one cannot overflow."""
 
-SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
-"""Subnormal scales would lose precision, and their reciprocal overflows."""
+MIN_SCALE = float(np.finfo(np.float32).tiny)
+"""Minimum scale: subnormal ones would lose precision, and their reciprocal overflows."""
 
 ZERO_RANGE_SCALE = 2.0**-8
-"""For a tensor that was always 0: bias scales built on it stay fine-grained."""
+"""Scale of a tensor that was always 0: bias scales built on it stay fine-grained."""
 
 
 def activation_element(seen: Range, symmetric: bool = False) -> ElementType:
@@ -28,8 +28,8 @@ def activation_element(seen: Range, symmetric: bool = False) -> ElementType:
 
     Asymmetric: 0 lies exactly on the zero point, and the scale is the smallest that still
     reaches both ends, so ``|x - dequantize(quantize(x))| <= scale / 2`` in the whole range.
-    Symmetric: zero point 0; or -128 where nothing is negative, which a backend stores as
-    unsigned numbers with zero point 0.
+    Symmetric: zero point 0; or -128 if no value is negative, which a backend stores as unsigned
+    numbers with zero point 0.
     """
     low, high = min(seen.low, 0.0), max(seen.high, 0.0)
     if low == high:
@@ -51,12 +51,12 @@ def activation_element(seen: Range, symmetric: bool = False) -> ElementType:
 def int16_element(reach: float) -> ElementType:
     """Symmetric int16 parameters under which ``[-reach, reach]`` is representable."""
     highest = DType.I16.limits[1]
-    scale = max(reach / highest, SMALLEST_SCALE) if reach else ZERO_RANGE_SCALE
+    scale = max(reach / highest, MIN_SCALE) if reach else ZERO_RANGE_SCALE
     return ElementType(DType.I16, QuantParams.per_tensor(scale, 0))
 
 
 def _element(scale: float, zero_point: int) -> ElementType:
-    params = QuantParams.per_tensor(max(scale, SMALLEST_SCALE), zero_point)
+    params = QuantParams.per_tensor(max(scale, MIN_SCALE), zero_point)
     return ElementType(DType.I8, params)
 
 
@@ -100,7 +100,7 @@ def _channel_scales(largest: Array) -> Array:
     """float32 scales; a channel of zeros gets the scale of the largest channel."""
     spare = largest.max(initial=0.0) or 1.0
     reach = np.where(largest > 0, largest, spare)
-    return np.maximum(reach / WEIGHT_LIMIT, SMALLEST_SCALE).astype(np.float32)
+    return np.maximum(reach / WEIGHT_LIMIT, MIN_SCALE).astype(np.float32)
 
 
 def _rounded(weights: Array, scales: Array) -> Array:
@@ -117,8 +117,9 @@ def _rounded_bias(bias: Array | None, scales: Array, x: QuantParams) -> Array | 
 def accumulator_excess(
     integers: Array, bias: Array | None, scales: Array, x: QuantParams, dtype: DType = DType.I8
 ) -> Array:
-    """For each channel the largest ``|accumulator|`` that any x of ``dtype`` gives, over what int32
-    holds.  ``integers``: weights, of any dtype."""
+    """For each channel the largest ``|accumulator|`` that any x of ``dtype`` gives, over the
+    maximum of int32.  ``integers``: weights, of any dtype.
+    """
     lowest, highest = dtype.limits
     magnitudes = np.abs(integers.astype(np.float32, copy=False))
     sums = magnitudes.sum(axis=tuple(range(integers.ndim - 1)), dtype=np.float64)

@@ -1,8 +1,10 @@
-"""What runs in int8, and with which parameters.  Decided on the float graph, before any rewriting.
+"""The plan: the precision of every operator, and the parameters of every value.  It is decided on
+the float graph, before any rewriting.
 
 1. A node is int8 if its op has a rule, its tensors have ranges, and the user did not exclude it.
-2. The tail stays float: what only moves or finishes the results of the last matrix products.
-3. So do the head, what scales and shifts an input, and a divisor: its small values would become 0.
+2. The tail stays float: operators that only move or finish the results of the last matrix products.
+3. So does the head, which scales and shifts an input, and a divisor: its small values would become
+   0.
 4. A connected group of int8 nodes that only move or combine elements is not worth its conversions.
 5. Values that must share parameters (through pooling, Concat, Reshape, …) form groups.
 """
@@ -39,10 +41,10 @@ from quantglow.profiling.specials import Specials, text_of
 from quantglow.quantization.plan.eligibility import (
     DIVISOR,
     divisors,
+    ineligibility,
     normalizations,
-    refusal,
 )
-from quantglow.quantization.plan.float_heuristics import sensitive
+from quantglow.quantization.plan.float_heuristics import float_by_heuristics
 from quantglow.quantization.plan.masks import LARGE, masked_values, special_values
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.scope import excluded_nodes
@@ -50,22 +52,22 @@ from quantglow.quantization.plan.tensor_ranges import tensor_ranges
 from quantglow.types import DType, ElementType
 
 PRODUCTS = (Contraction, MatMul)
-"""Operators whose int32 sums give float32 directly where nobody reads integers."""
+"""Operators whose int32 sums give float32 directly if no operator reads integers."""
 
 
 MASKED = "a mask is among its values: 256 steps would tell nothing else apart"
 UNTAKEN = "no calibration sample took this branch"
-RAISED = "int8 would lose more accuracy than max_drop allows"
+OVERRIDDEN = "int8 would lose more accuracy than max_drop allows"
 
 EXTREME_RATIO = 16.0
-"""A Concat part whose range is narrower by more keeps its own scale for its other readers."""
+"""Minimum ratio of the range of a Concat to that of a part from which the part keeps its own scale
+for its other readers."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """``reasons`` says for each float node why; ``elements`` gives the type of each integer value.
-
-    ``groups``: a representative of the values that have the same type as this one.
+    """The precision of a graph.  ``reasons``: float node -> why it is float; ``elements``: value ->
+    its integer type; ``groups``: value -> a representative of those that share its type.
     """
 
     graph: Graph
@@ -79,8 +81,9 @@ class Plan:
         return not isinstance(node, Constant) and node.operands != () and node not in self.reasons
 
     def precision(self, node: Node) -> str:
-        """``float``, or the width of the integers the node gives: ``int8`` or ``int16``; ``int8``
-        too where it gives float32 from integers."""
+        """``float``, or the width of the integers the node gives: ``int8`` or ``int16``.  A node
+        that gives float32 from integers is ``int8``, too.
+        """
         if not self.is_int8(node):
             return "float"
         wide = node in self.integer_results and self.elements[node].dtype is DType.I16
@@ -117,25 +120,25 @@ def make_plan(
     config: QuantizationConfig,
     imported: Graph | None = None,
     chosen: Mapping[str, Range] | None = None,
-    raised: Collection[str] = (),
+    to_float: Collection[str] = (),
 ) -> Plan:
-    """The plan for ``graph``; ``chosen``: ranges that count instead of the configured method's.
+    """The plan for ``graph``; ``chosen``: ranges that replace those of the configured method.
 
-    ``raised``: operators that accuracy control keeps in float.
+    ``to_float``: names of operators that accuracy control keeps in float.
 
     Raises ``IgnoredScopeError``.
     """
     ranges = tensor_ranges(graph, profile, config)
     ranges |= {n: chosen[n.name] for n in ranges if n.name in chosen} if chosen else {}
     reasons = excluded_nodes(graph, config, imported)
-    reasons |= {n: RAISED for n in graph.compute_nodes() if n.name in raised}
+    reasons |= {n: OVERRIDDEN for n in graph.compute_nodes() if n.name in to_float}
     reasons |= {n: UNTAKEN for n in _untaken(graph, profile) if n not in reasons}
     special, masked = special_values(graph, profile), masked_values(graph, profile)
     for node in graph.compute_nodes():
         own = f"its values include {text_of(special[node])}" if node in special else ""
         own = own or (MASKED if node in masked else "")
-        reason = reasons.get(node) or own or refusal(node)
-        reason = reason or _range_refusal(node, ranges, special, masked)
+        reason = reasons.get(node) or own or ineligibility(node)
+        reason = reason or _range_ineligibility(node, ranges, special, masked)
         if reason:
             reasons[node] = reason
     if not config.quantize_output:
@@ -143,7 +146,7 @@ def make_plan(
             reasons.setdefault(node, "finishes the output in float")
     for node in _head(graph):
         reasons.setdefault(node, "prepares an input: in float, it is rounded once")
-    for node, reason in sensitive(graph, reasons.keys(), ranges):
+    for node, reason in float_by_heuristics(graph, reasons.keys(), ranges):
         reasons.setdefault(node, reason)
     for node in divisors(graph, reasons.keys(), ranges):
         reasons.setdefault(node, DIVISOR)
@@ -166,7 +169,7 @@ def _untaken(graph: Graph, profile: Profile) -> list[Node]:
     return [node for node in unknown if node in inside]
 
 
-def _range_refusal(
+def _range_ineligibility(
     node: Node,
     ranges: Mapping[Node, Range],
     special: Mapping[Node, Specials],
@@ -176,8 +179,8 @@ def _range_refusal(
     values = [v for v in (node, *node.operands) if v.type.dtype.is_float]
     for value in values:
         if value in special:
-            what = "constant" if isinstance(value, Constant) else "operand"
-            return f"its {what} {value.name!r} includes {text_of(special[value])}"
+            kind = "constant" if isinstance(value, Constant) else "operand"
+            return f"its {kind} {value.name!r} includes {text_of(special[value])}"
         if value in masked:
             return MASKED
         if value not in ranges and isinstance(value, Constant):
@@ -189,7 +192,7 @@ def _range_refusal(
 
 
 def _tail(graph: Graph) -> list[Node]:
-    """Cheap nodes behind the last matrix products, that lead to graph outputs only."""
+    """Cheap nodes behind the last matrix products that lead to graph outputs only."""
     leading: set[Node] = set()
     for node in reversed(graph.compute_nodes()):
         is_last = all(user in leading for user in graph.users[node])
@@ -204,7 +207,7 @@ def _tail(graph: Graph) -> list[Node]:
 
 
 def _head(graph: Graph) -> list[Node]:
-    """What scales and shifts an input by Constants, before it is rounded."""
+    """Operators that scale and shift an input by Constants, before it is rounded."""
     inputs, found = set[Node](graph.inputs), list[Node]()
     for node in graph.compute_nodes():
         computed = [operand for operand in node.operands if not isinstance(operand, Constant)]
@@ -217,10 +220,10 @@ def _head(graph: Graph) -> list[Node]:
 
 
 def _read_as_float(graph: Graph, reasons: Mapping[Node, str]) -> list[Node]:
-    """Sums, products and other layouts of what only float operators read: int8 would add a
-    rounding, and save none.
+    """Sums, products and changes of layout whose readers are all float: int8 would add a rounding,
+    and save none.
 
-    The residual sum before a normalization is one, with its few very large values.
+    One is the residual sum before a normalization, with its few very large values.
     """
     floats, found = set(reasons), []
     for node in reversed(graph.compute_nodes()):
@@ -247,7 +250,7 @@ def _not_worth_it(graph: Graph, reasons: Mapping[Node, str]) -> Iterator[Node]:
 def _groups(
     graph: Graph, ranges: Mapping[Node, Range], reasons: Mapping[Node, str]
 ) -> dict[Node, Node]:
-    """For each value with a range the representative of those that share its parameters."""
+    """Value with a range -> the representative of those that share its parameters."""
     groups = UnionFind(ranges)
     for node in graph.compute_nodes():
         if node not in reasons:
@@ -294,7 +297,7 @@ def _keeps_own_scale(
     ranges: Mapping[Node, Range],
     reasons: Mapping[Node, str],
 ) -> bool:
-    """Whether a part is so narrow that its other int8 readers deserve a finer scale."""
+    """Whether a part is so narrow that its other int8 readers need a finer scale."""
     others = [u for u in graph.users[part] if u is not concat and u not in reasons]
     own, whole = _with_zero(ranges[part]).width, _with_zero(ranges[concat]).width
     return bool(others) and 0 < own * EXTREME_RATIO < whole

@@ -1,4 +1,4 @@
-"""Which nodes the user wants to keep in float."""
+"""The scope: nodes that the user wants to keep in float."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ONNX_OPS = {
     "Upsample": ("Resize",),
     "BatchNormalization": ("BatchNormalization", "Mul", "Add"),
 }
-"""ONNX operators that have another name in the optimized graph."""
+"""ONNX operator -> its names in the optimized graph."""
 
 
 def excluded_nodes(
     graph: Graph, config: QuantizationConfig, imported: Graph | None = None
 ) -> dict[Node, str]:
-    """The nodes that stay float because of ``config``, each with the reason.
+    """Node that stays float because of ``config`` -> the reason.
 
     A name in ``imported``, the graph before optimization, stands for the node it was fused into.
     Raises ``IgnoredScopeError`` for an entry that matches no node.
@@ -64,9 +64,9 @@ def known_ops(entry: str) -> tuple[str, ...]:
 
 
 def known_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
-    """Every name a user may know, and the node of ``graph`` that computes it now.
+    """Every name that a user may know -> the node of ``graph`` that computes it now.
 
-    Fusion leaves the last name, so a vanished value is now part of its first user that is left.
+    Fusion keeps the last name, so a vanished value is now part of its first user that is left.
     """
     own = {node.name: node for node in graph.compute_nodes()}
     found = dict(own)
@@ -102,7 +102,7 @@ def matching(
 
 
 def _aliases(name: str) -> tuple[str, ...]:
-    """A value name, and the node name that PyTorch's exporter made it from."""
+    """A value name, and the node name from which PyTorch's exporter made it."""
     node = re.sub(r"_output_\d+$", "", name)
     return (name,) if node == name else (name, node)
 
@@ -126,11 +126,11 @@ def _add(found: dict[Node, str], nodes: Iterable[Node], reason: str) -> None:
         found.setdefault(node, reason)
 
 
-def _unmatched(what: str, entry: str, known: Set[str]) -> IgnoredScopeError:
+def _unmatched(subject: str, entry: str, known: Set[str]) -> IgnoredScopeError:
     near = get_close_matches(entry, sorted(known), 3, cutoff=0.5)
     hint = f"did you mean {', '.join(map(repr, near))}?" if near else "nothing looks like it."
     return IgnoredScopeError(
-        f"{what} matches no node of the optimized graph; {hint} Remedy: give the name of the value "
-        "the node computes (of the last one, where several nodes were fused), a glob, or "
+        f"{subject} matches no node of the optimized graph; {hint} Remedy: give the name of the "
+        "value the node computes (of the last one, where several nodes were fused), a glob, or "
         "'re:' and a regular expression."
     )

@@ -24,9 +24,11 @@ from quantglow.ops.convolution import MatMul
 from quantglow.types import Array
 
 LEAST = 5
-"""Phases, and sizes, of the smallest transform: those of fewer samples are sums and differences."""
+"""Minimum number of phases, and of samples, of a transform: smaller ones are sums and
+differences."""
 
 TOLERANCE = 1e-3
+"""Maximum deviation of a power, relative to the largest."""
 
 STEADY = 0.02
 """Maximum deviation of a phase from its steady turn, in radians."""
@@ -35,10 +37,10 @@ SUPPORT = 0.01
 """Minimum magnitude of a sample whose phase counts, relative to the largest of its kernel."""
 
 GLANCE = 64
-"""Elements of two pairs that tell most matrices from those of a transform."""
+"""Number of samples of two pairs that suffice to reject most other matrices."""
 
 MAX_SIBLINGS = 8
-"""Maximum number of products of one value that are compared with each other: pairs are two."""
+"""Maximum number of products of one value that are compared in pairs."""
 
 
 def transforms(graph: Graph) -> set[Node]:
@@ -72,12 +74,12 @@ def matrix_of(node: Node) -> Array | None:
 
 
 def is_transform(weights: Array) -> bool:
-    """Whether columns, or rows, come in pairs that lie side by side, or one in either half."""
+    """Whether columns, or rows, come in pairs: neighbours, or one in each half."""
     return any(are_kernels(c, s) for matrix in (weights, weights.T) for c, s in pairs_in(matrix))
 
 
 def pairs_in(matrix: Array) -> Iterator[tuple[Array, Array]]:
-    """The columns as pairs: neighbours, and those in either half."""
+    """The columns as pairs: neighbours, then one in each half."""
     half = matrix.shape[1] // 2
     if matrix.shape[1] % 2 == 0:
         yield matrix[:, 0::2], matrix[:, 1::2]
@@ -103,7 +105,7 @@ def are_alike(c: Array, s: Array) -> bool:
 
 
 def are_many(c: Array, s: Array) -> bool:
-    """Whether c and s have some phases, unlike equal weights, or ones of -1 and 1."""
+    """Whether c and s have several phases, unlike equal weights, or weights of -1 and 1."""
     power = power_of(c, s)
     return differ(np.arctan2(s, c)[power > TOLERANCE * power.max()])
 
@@ -124,8 +126,8 @@ def turns(c: Array, s: Array) -> Array:
 
 
 def steps_of(c: Array, s: Array) -> tuple[Array, Array]:
-    """The turn from each row to the next, as complex numbers of magnitude 1, 0 where a kernel has
-    no support; and how many there are in each column.
+    """The turn from each row to the next, as complex numbers of magnitude 1, or 0 outside the
+    support of a kernel; and the number of turns in each column.
     """
     z = c.astype(np.float64) + 1j * s.astype(np.float64)
     size = np.abs(z)

@@ -1,12 +1,13 @@
-"""The range of every value before anything is decided by trial: what calibration saw, less what its
-readers cannot tell apart, and more where it saw little.
+"""The range of every value before any trial: the calibrated range, without parts on which all
+readers are flat, and wider if calibration saw few values.
 
 HardSwish gives 0 for everything below -3, HardSigmoid and Clip are flat on both sides, Swish and
-Sigmoid nearly so.  Where all that reads a value is flat, one integer does for it, and the other 255
-get a finer step: half of it where a convolution reaches from -15 to 11 before a HardSwish.
+Sigmoid nearly so.  If all readers of a value are flat on a part of its range, one integer suffices
+there, and the other 255 get a finer step: half of it if a convolution reaches from -15 to 11 before
+a HardSwish.
 
-A value that pooling left one of for each channel was seen once for each sample.  From so few the
-largest of other data cannot be told, and one that is cut off there is wrong for a whole channel.
+Pooling leaves one value of each channel, which is seen once for each sample.  So few values do not
+show the maximum of other data, and clipping there is wrong for a whole channel.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from quantglow.quantization.plan.masks import masked_values
 from quantglow.types import Array
 
 POINTS = 4096
-"""At which a function is looked at."""
+"""Number of points at which a function is evaluated."""
 
 TOLERANCE = 0.25
-"""In steps of the function's result: what counts as flat."""
+"""Maximum change of a function that counts as flat, in steps of its result."""
 
 SPARE = 10.0
-"""``auto`` adds ``SPARE / n`` of a range that n values of each channel told, at most
-``LARGEST_SPARE``."""
+"""``auto`` widens a range seen from n values of each channel by the share ``SPARE / n``, at most
+``MAX_SPARE``."""
 
-LARGEST_SPARE = 0.5
+MAX_SPARE = 0.5
 FEW = 100
-"""Values of each channel, from which neither exceptions can be told nor the channel's reach."""
+"""Maximum number of values of each channel that show neither exceptions nor the channel's reach."""
 
 
 def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) -> dict[Node, Range]:
     """The range of every float value that has one: from the profile, or from a Constant.
 
-    Values that may be infinite or masked have none: integers would saturate, and a mask hide
-    nothing.  Nor have those that may be NaN, for which there is no integer.
+    Values that may be infinite or masked have none: integers would saturate, and a mask would hide
+    nothing.  Values that may be NaN have none either, since no integer represents it.
     """
     found: dict[Node, Range] = {}
     special = masked_values(graph, profile)
@@ -66,7 +67,7 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
 
 
 def scarce_values(graph: Graph, profile: Profile) -> frozenset[str]:
-    """Names of results of which at most ``FEW`` values of each channel were seen."""
+    """Names of results with at most ``FEW`` values of each channel in the profile."""
     return frozenset(
         node.name
         for node in graph.compute_nodes()
@@ -75,8 +76,8 @@ def scarce_values(graph: Graph, profile: Profile) -> frozenset[str]:
 
 
 def _values_by_channel(node: Node, profile: Profile) -> float:
-    """How many values of each channel (last axis) were seen, where a sample has one of each;
-    elsewhere there are more than enough.
+    """Number of values of each channel (last axis) in the profile if a sample has one of each;
+    infinity if it has more, which are always enough.
     """
     shape = node.type.shape
     if isinstance(node, MatMul) or node.type.rank < 2 or node.type.size != shape[0] * shape[-1]:
@@ -86,13 +87,13 @@ def _values_by_channel(node: Node, profile: Profile) -> float:
 
 def _with_spare(seen: Range, node: Node, profile: Profile) -> Range:
     if node.has(Trait.KEEPS_QUANTIZATION) or not node.operands:
-        return seen  # What it keeps the parameters of has room already; inputs are what they are.
-    wider = 1 + min(SPARE / _values_by_channel(node, profile), LARGEST_SPARE)
+        return seen  # Its operands have room already; inputs are what they are.
+    wider = 1 + min(SPARE / _values_by_channel(node, profile), MAX_SPARE)
     return Range(seen.low * wider, seen.high * wider)
 
 
 def live_ranges(graph: Graph, ranges: Mapping[Node, Range]) -> dict[Node, Range]:
-    """The narrower ranges of values that are read by functions with flat ends only."""
+    """The narrower ranges of values whose readers are all functions with flat ends."""
     outputs = {node for _, node in graph.outputs}
     found = {}
     for node, whole in ranges.items():
@@ -119,6 +120,6 @@ def live(function: Function, whole: Range) -> Range:
 
 
 def _flat_until(y: Array, tolerance: float) -> Array:
-    """Whether all values up to each one are within ``tolerance`` of it; not where one is NaN."""
+    """Whether all values up to each one are within ``tolerance`` of it; false after a NaN."""
     distance = np.maximum(np.maximum.accumulate(y) - y, y - np.minimum.accumulate(y))
     return np.asarray(distance <= tolerance)

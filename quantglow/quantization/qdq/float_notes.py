@@ -8,7 +8,7 @@ from quantglow.ops import Dequantize, MatMul
 from quantglow.ops.contraction import Contraction
 from quantglow.quantization.qdq.movement import computes
 
-MOST_NAMES = 3
+MAX_NAMES = 3
 
 
 def float_notes(graph: Graph) -> tuple[str, ...]:
@@ -19,7 +19,7 @@ def float_notes(graph: Graph) -> tuple[str, ...]:
             found.setdefault(reason, []).append(node.name)
     return tuple(
         f"{len(names)} product(s) between roundings compute in float, {reason}: "
-        f"{', '.join(names[:MOST_NAMES])}{', …' if len(names) > MOST_NAMES else ''}"
+        f"{', '.join(names[:MAX_NAMES])}{', …' if len(names) > MAX_NAMES else ''}"
         for reason, names in found.items()
     )
 

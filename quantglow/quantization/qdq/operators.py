@@ -15,7 +15,7 @@ from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.passes.layout import per_axis
 from quantglow.quantization.convert.rules import rule_of
-from quantglow.quantization.plan.eligibility import refusal
+from quantglow.quantization.plan.eligibility import ineligibility
 from quantglow.quantization.plan.functions import composed, function_of
 from quantglow.quantization.qdq.movement import computes, integers_below, is_int8
 from quantglow.types import ElementType
@@ -90,7 +90,7 @@ def with_result(product: MatMul, out: ElementType) -> Node | None:
 def fused(f: Node, site: Site) -> Node | None:
     """The int8 form of ``f``, if it has one and its operands are int8."""
     rule = rule_of(type(f))
-    if rule is None or refusal(f):
+    if rule is None or ineligibility(f):
         return None
     if function_of(f) is not None:
         return tabulated(f, site)

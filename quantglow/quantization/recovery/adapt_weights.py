@@ -18,7 +18,7 @@ import numpy as np
 
 from quantglow.quantization.recovery.factors import solutions
 from quantglow.quantization.recovery.layer import Layer
-from quantglow.quantization.recovery.moments import LEAST_VARIANCE, Moments
+from quantglow.quantization.recovery.moments import MIN_VARIANCE, Moments
 from quantglow.types import Array
 from quantglow.workers import each
 
@@ -72,8 +72,8 @@ class _Problem:
     def __init__(self, covariance: Array, cross: Array) -> None:
         self.c = covariance
         variances = np.diagonal(self.c, axis1=1, axis2=2)[:, :, None]
-        self.cross = np.where(variances < LEAST_VARIANCE, np.float32(0), cross)
-        self.level = np.maximum(variances.mean(axis=1), LEAST_VARIANCE)
+        self.cross = np.where(variances < MIN_VARIANCE, np.float32(0), cross)
+        self.level = np.maximum(variances.mean(axis=1), MIN_VARIANCE)
 
     def solution(self, ridge: float) -> Array:
         """dw [G, K, O/G]"""

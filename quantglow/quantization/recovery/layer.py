@@ -15,7 +15,7 @@ from quantglow.workers import each
 MANY_OUTPUTS = 64
 """Channels that are worth two threads."""
 
-LARGEST_CROSS = 1e12
+MAX_CROSS = 1e12
 """In units, of which weights are 127 at most: beyond it float32 cannot hold squared errors."""
 
 
@@ -96,7 +96,7 @@ class Layer:
         0 in channels that are nothing beside what they miss: no weights of theirs make up for it.
         """
         found = moments.cross_covariance() / self.unit
-        hopeless = np.abs(found).max(axis=1, keepdims=True) > LARGEST_CROSS
+        hopeless = np.abs(found).max(axis=1, keepdims=True) > MAX_CROSS
         return np.where(hopeless, 0.0, found).astype(np.float32)
 
     def in_units(self, integers: Array, steps: Array) -> Array:

@@ -94,7 +94,7 @@ class Moments:
 EXACT = 2.0**24
 """Up to here float32 holds every integer."""
 
-LEAST_ROWS = 16
+MIN_ROWS = 16
 """Of a slice: in float64 they are multiplied faster than in shorter ones."""
 
 SPARE = 1.25
@@ -116,7 +116,7 @@ def exact_slices(x: Array) -> list[slice]:
             found.append(rows)
             continue
         count, parts = rows.stop - rows.start, int(SPARE * squares / EXACT) + 1
-        if count < parts * LEAST_ROWS:
+        if count < parts * MIN_ROWS:
             return []
         ends = [rows.start + count * i // parts for i in range(parts + 1)]
         pending += map(slice, ends[:-1], ends[1:])
@@ -126,7 +126,7 @@ def exact_slices(x: Array) -> list[slice]:
 DAMPING = 0.01
 """Of the mean variance, added to every variance: inputs that never vary stay harmless."""
 
-LEAST_VARIANCE = 1e-3
+MIN_VARIANCE = 1e-3
 """Of an input, in steps squared: one that varies less is as good as constant."""
 
 
@@ -169,7 +169,7 @@ class Statistics:
     def spare(self) -> Array:
         """float32 [G, K, 1]: variances beside those ``trust`` leaves, with ``DAMPING`` (GPTQ)."""
         variances = np.diagonal(self.covariance, axis1=1, axis2=2)
-        damping = DAMPING * np.maximum(variances.mean(axis=1, keepdims=True), LEAST_VARIANCE)
+        damping = DAMPING * np.maximum(variances.mean(axis=1, keepdims=True), MIN_VARIANCE)
         spare = (1 - self.trust) * variances + damping
         return np.asarray(spare[:, :, None], np.float32)
 

@@ -15,7 +15,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import int16_seconds, total_seconds
-from quantglow.quantization.plan.int16 import int16_refusal, ranges_for_int16, with_int16
+from quantglow.quantization.plan.int16 import int16_ineligibility, ranges_for_int16, with_int16
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.rounding_sensitivity import most_sensitive, stored_members
 
@@ -36,12 +36,14 @@ def with_chosen_int16(
     worst = most_sensitive(plan, costs, budget, samples, progress=progress)
     ranges = ranges_for_int16(plan.graph, profile, config)
     for root in worst:
-        # What was chosen before may forbid it: see ``int16_refusal``.
-        if not int16_refusal(plan, root):
+        # What was chosen before may forbid it: see ``int16_ineligibility``.
+        if not int16_ineligibility(plan, root):
             plan = with_int16(plan, ranges, [root])
     return plan
 
 
 def candidates(plan: Plan) -> list[Node]:
     """A value of each group that could be int16."""
-    return [root for root in dict.fromkeys(plan.groups.values()) if not int16_refusal(plan, root)]
+    return [
+        root for root in dict.fromkeys(plan.groups.values()) if not int16_ineligibility(plan, root)
+    ]

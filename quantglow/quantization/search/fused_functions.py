@@ -34,7 +34,7 @@ from quantglow.quantization.search.rounding_sensitivity import most_sensitive
 BUDGET = 0.02
 """Of the network's time, for all that is fused."""
 
-MOST_SAMPLES = 4
+MAX_SAMPLES = 4
 """On which harms are measured: most of them fit the budget, in whatever order."""
 
 
@@ -57,7 +57,7 @@ def worth_fusing(
         plan,
         {x: fused_function_seconds(x) for x in found},
         BUDGET * total_seconds(plan),
-        samples[:: -(-len(samples) // MOST_SAMPLES)],
+        samples[:: -(-len(samples) // MAX_SAMPLES)],
         corrected="correct-bias" in config.recovery,
         deadline=deadline,
     )

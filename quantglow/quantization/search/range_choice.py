@@ -43,11 +43,9 @@ from quantglow.quantization.plan.tensor_ranges import scarce_values, tensor_rang
 from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
 from quantglow.quantization.recovery.sampling import Spread
+from quantglow.quantization.search.prepared import Ranges
 from quantglow.types import Array, ElementType
 from quantglow.workers import each
-
-Ranges = Mapping[str, Range]
-"""Value name -> the range to quantize."""
 
 METHODS = ("auto", "percentile", "mse")
 SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))
@@ -73,7 +71,7 @@ COHERENCE = 4.0
 """What is cut off has one sign and lies together, where the strongest values are: it adds up behind
 the reader, while rounding averages out.  So it counts that many times."""
 
-LEAST_ROWS = 8
+MIN_ROWS = 8
 TINY = 1e-30
 
 
@@ -194,7 +192,7 @@ class _Trial:
         weights = product.matrix(reader.w.value.astype(np.float32))  # type: ignore[attr-defined]
         count = len(self.evaluator.samples)
         row = group * k * (outputs + ROUNDING_WORK) * len(types) * count
-        rows = max(LEAST_ROWS, WORK // row)
+        rows = max(MIN_ROWS, WORK // row)
 
         def measured(sample: int) -> tuple[_Energies, Array]:
             own: Any = self.evaluator.counterpart(reader, sample)

@@ -102,5 +102,5 @@ def small_cnn() -> Graph:
 def reach_of(graph: Graph, samples: list[dict[str, Array]]) -> dict[str, Array]:
     """The largest magnitude in each channel of every value."""
     names = {node.name for node in graph.nodes if not isinstance(node, Constant)}
-    FloatRuns(graph).show(samples, reach := ChannelReach(graph, names))
+    FloatRuns(graph).collect(samples, reach := ChannelReach(graph, names))
     return reach.found

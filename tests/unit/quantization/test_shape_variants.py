@@ -33,7 +33,7 @@ from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.search.preparation import prepare
 from quantglow.quantization.search.rounding_sensitivity import rounding_sensitivities
 from quantglow.quantization.shape_variants import (
-    Elsewhere,
+    ShapeVariant,
     are_alike,
     at_own_shapes,
     counterpart,
@@ -69,7 +69,7 @@ def seen() -> Profile:
 
 def sample(shape: tuple[int, ...], seed: int = 0) -> dict[str, Array]:
     feeds = {"x": image(shape, seed)}
-    return feeds if shape == MAIN else Elsewhere(feeds, family().at({"x": shape}))
+    return feeds if shape == MAIN else ShapeVariant(feeds, family().at({"x": shape}))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -273,8 +273,8 @@ def test_samples_whose_levels_are_framed_otherwise_take_no_part() -> None:
 
     main, same, even = strided(17), strided(21), strided(16)
     samples: list[Any] = [pixels(17, k) for k in range(4)]
-    samples += [Elsewhere(pixels(21, k), same) for k in (5, 6)]
-    samples += [Elsewhere(pixels(16, k), even) for k in range(7, 15)]
+    samples += [ShapeVariant(pixels(21, k), same) for k in (5, 6)]
+    samples += [ShapeVariant(pixels(16, k), even) for k in range(7, 15)]
     assert are_alike(main, same)
     assert are_alike(main, even)
     known = profile(main, samples[:4], progress=False)

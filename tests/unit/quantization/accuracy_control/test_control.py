@@ -18,7 +18,7 @@ from quantglow.interrupts import keeping_best
 from quantglow.quantization.accuracy_control.control import (
     INTERRUPTED,
     LATE,
-    MOST_OMISSIONS,
+    MAX_OMISSIONS,
     Contract,
     Search,
 )
@@ -133,7 +133,7 @@ def test_no_model_is_made_twice() -> None:
 def test_leaving_out_ends_after_some_models() -> None:
     job = weighted([1] * 500, 499)
     assert job.run().count == 499
-    assert len(job.trials) <= MOST_OMISSIONS + 20
+    assert len(job.trials) <= MAX_OMISSIONS + 20
 
 
 def test_a_step_of_which_the_metric_does_not_tell_is_left_out() -> None:

@@ -17,7 +17,7 @@ from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.accuracy_control.precision_steps import (
     FLOAT,
     INT16,
-    Raised,
+    PrecisionOverrides,
     Step,
     float_steps,
     int16_steps,
@@ -25,7 +25,7 @@ from quantglow.quantization.accuracy_control.precision_steps import (
 )
 from quantglow.quantization.costs import float_seconds, int16_seconds
 from quantglow.quantization.deadline import Deadline
-from quantglow.quantization.plan.plan import RAISED, Plan, make_plan
+from quantglow.quantization.plan.plan import OVERRIDDEN, Plan, make_plan
 from quantglow.report.sensitivity import noise_of_each
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
 
@@ -44,8 +44,10 @@ NAMES = ["one", "two", "three"]
 harms = st.floats(0, 1, allow_subnormal=False)
 
 
-def precisions(raised: Raised, config: QuantizationConfig | None = None) -> dict[str, str]:
-    made = quantize_for_all_shapes(GRAPH, SEEN, config, progress=False, raised=raised)
+def precisions(
+    overrides: PrecisionOverrides, config: QuantizationConfig | None = None
+) -> dict[str, str]:
+    made = quantize_for_all_shapes(GRAPH, SEEN, config, progress=False, overrides=overrides)
     return {node.name: node.precision for node in made.report.nodes}
 
 
@@ -81,7 +83,7 @@ def test_each_stored_value_and_each_operator_has_a_step() -> None:
     wide = int16_steps(PLAN, samples_for(GRAPH, 2))
     assert {s.name for s in wide} == {"x", "one", "two"}
     assert [s.name for s in float_steps(PLAN, {"two": 0.5})] == NAMES
-    assert [s.harm for s in float_steps(PLAN, {"two": 0.5})] == [0.0, 0.5, 0.0]
+    assert [s.error for s in float_steps(PLAN, {"two": 0.5})] == [0.0, 0.5, 0.0]
 
 
 def test_the_steps_are_the_same_every_time() -> None:
@@ -124,22 +126,26 @@ def test_float_costs_more_than_int16() -> None:
             assert float_seconds(PLAN, node) > int16_seconds(PLAN, [node.x]) > 0
 
 
-def test_raised_values_and_operators_are_what_the_steps_say() -> None:
+def test_overridden_values_and_operators_are_what_the_steps_say() -> None:
     steps = [Step("one", INT16, 1.0, 1.0), Step("three", FLOAT, 1.0, 1.0)]
-    found = precisions(Raised.by(steps))
+    found = precisions(PrecisionOverrides.by(steps))
     assert found == {"one": "int16", "two": "int8", "three": "float"}
 
 
-def test_a_raised_operator_says_why_it_is_float() -> None:
-    made = quantize_for_all_shapes(GRAPH, SEEN, raised=Raised(to_float=("two",)), progress=False)
-    assert {n.name: n.reason for n in made.report.nodes}["two"] == RAISED
+def test_an_overridden_operator_says_why_it_is_float() -> None:
+    made = quantize_for_all_shapes(
+        GRAPH, SEEN, overrides=PrecisionOverrides(to_float=("two",)), progress=False
+    )
+    assert {n.name: n.reason for n in made.report.nodes}["two"] == OVERRIDDEN
 
 
 def test_a_value_that_is_no_integer_any_more_stays_float() -> None:
-    assert precisions(Raised(("one", "two"), tuple(NAMES))) == dict.fromkeys(NAMES, "float")
+    assert precisions(PrecisionOverrides(("one", "two"), tuple(NAMES))) == dict.fromkeys(
+        NAMES, "float"
+    )
 
 
 def test_named_int16_values_may_become_float() -> None:
     config = dataclasses.replace(QuantizationConfig(), int16_activations="two")
-    assert precisions(Raised(), config)["two"] == "int16"
-    assert precisions(Raised(to_float=tuple(NAMES)), config)["two"] == "float"
+    assert precisions(PrecisionOverrides(), config)["two"] == "int16"
+    assert precisions(PrecisionOverrides(to_float=tuple(NAMES)), config)["two"] == "float"

@@ -16,7 +16,7 @@ from quantglow.profiling import profile
 from quantglow.quantization import prepare, quantize_with_report
 from quantglow.quantization.decisions.serialization import from_json, to_json
 from quantglow.quantization.equalize.channel_mixing import (
-    LARGEST_CONDITION,
+    MAX_CONDITION,
     Streams,
     descended,
     linear_streams,
@@ -39,7 +39,7 @@ MIXED = QuantizationConfig(equalization="mix-channels")
 
 def mixtures_of(graph: Graph, samples: list[dict[str, Array]]) -> dict[str, Array]:
     streams = Streams(graph, linear_streams(graph), len(samples))
-    FloatRuns(graph).show(samples, streams)
+    FloatRuns(graph).collect(samples, streams)
     return streams.mixtures()
 
 
@@ -68,7 +68,7 @@ def test_all_values_of_a_stream_are_mixed_alike() -> None:
     found = mixtures_of(stream(), samples_for(stream(), 6))
     assert found.keys() == {"first", "inner"}
     np.testing.assert_array_equal(found["first"], found["inner"])
-    assert np.linalg.cond(found["first"]) <= LARGEST_CONDITION
+    assert np.linalg.cond(found["first"]) <= MAX_CONDITION
 
 
 def test_mixing_lowers_the_noise_where_few_sources_feed_a_stream() -> None:

@@ -30,7 +30,7 @@ class Seen:
     def __init__(self) -> None:
         self.values: list[Values] = []
 
-    def see(self, values: Values) -> None:
+    def add(self, values: Values) -> None:
         self.values.append(values)
 
 
@@ -51,7 +51,7 @@ def test_a_sample_is_run_once(calls: Calls) -> None:
     graph = small_cnn()
     data = samples_for(graph, 3)
     runs = FloatRuns(graph)
-    runs.show(data, Seen())
+    runs.collect(data, Seen())
     found = runs.results(data[1], [node for _, node in graph.outputs])
     np.testing.assert_array_equal(found[0], interpret(graph, data[1])[0])
     assert len(calls) == 3
@@ -63,7 +63,7 @@ def test_a_sample_is_run_once_for_all_viewers(
     monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
     graph = small_cnn()
     data = samples_for(graph, 3)
-    FloatRuns(graph).show(data, one := Seen(), other := Seen())
+    FloatRuns(graph).collect(data, one := Seen(), other := Seen())
     assert len(calls) == 3
     assert all(a is b for a, b in zip(one.values, other.values, strict=True))
 
@@ -84,7 +84,7 @@ def test_samples_run_side_by_side_where_memory_has_room(
     monkeypatch.setattr(float_runs, "each", noted)
     seen = Seen()
     with threadpool_limits(2, user_api="blas"), side_by_side():
-        FloatRuns(graph).show(data, seen)
+        FloatRuns(graph).collect(data, seen)
     assert max(sizes) == together
     for feeds, values in zip(data, seen.values, strict=True):
         wanted = FloatRuns(graph).values(feeds)
@@ -96,10 +96,10 @@ def test_beyond_the_memory_samples_are_run_again_with_the_same_result(
 ) -> None:
     graph = small_cnn()
     data = samples_for(graph, 3)
-    FloatRuns(graph).show([*data, *data], kept := Seen())
+    FloatRuns(graph).collect([*data, *data], kept := Seen())
     monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
     runs = FloatRuns(graph)
-    runs.show([*data, *data], again := Seen())
+    runs.collect([*data, *data], again := Seen())
     for one, other in zip(kept.values, again.values, strict=True):
         assert all(np.array_equal(one[name], other[name]) for name in one)
     assert len(calls) == 3 + 6
@@ -118,7 +118,7 @@ def test_histograms_are_those_of_the_rescaled_graph() -> None:
 
     for feeds in data:
         interpret(rescaled(graph, factors), feeds, [record])
-    FloatRuns(graph).show(data, rescaled_values := RescaledValues(graph, factors))
+    FloatRuns(graph).collect(data, rescaled_values := RescaledValues(graph, factors))
     found = rescaled_values.histograms
     assert factors and found.keys() == seen.keys()
     for name, histogram in found.items():
@@ -148,6 +148,6 @@ def test_the_profiling_run_serves_what_comes_next(calls: Calls) -> None:
     profile(family, samples, progress=False, run=samples.run)
     runs = samples.taken_runs(family.fitting(samples.latest))
     assert runs is not None
-    runs.show(samples.kept, Seen())
+    runs.collect(samples.kept, Seen())
     assert len(calls) == 3
     assert samples.taken_runs(graph) is None

@@ -18,7 +18,7 @@ from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize, quantizer
 from quantglow.quantization.costs import int16_seconds, total_seconds
-from quantglow.quantization.plan.int16 import int16_refusal, is_stored
+from quantglow.quantization.plan.int16 import int16_ineligibility, is_stored
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.recovery import recover
 from quantglow.quantization.search import choose_int16
@@ -142,7 +142,7 @@ def test_values_that_cannot_be_int16_are_left_alone() -> None:
     powers = Softmax(name="powers", x=conv("scores", x, 8))
     graph = graph_of(conv("last", powers, 5), inputs=(x,))
     plan = plan_of(graph)
-    assert int16_refusal(plan, graph.by_name("scores"))
+    assert int16_ineligibility(plan, graph.by_name("scores"))
     assert "scores" not in wide(quantized_with(AUTO, graph))
 
 

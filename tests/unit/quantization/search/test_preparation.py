@@ -38,10 +38,11 @@ from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.recovery.sample_values import SampleEvaluator
-from quantglow.quantization.search import preparation, range_choice
+from quantglow.quantization.search import levers, range_choice, trials
 from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.quantization.search.range_choice import _Trial, choose_ranges
+from quantglow.quantization.search.trials import split
 from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
     compared_values,
@@ -108,7 +109,7 @@ def test_the_result_is_never_worse_than_min_max_on_held_back_samples() -> None:
     graph, data = small_cnn(), samples_for(small_cnn(), 12)
     seen = profile(graph, data, progress=False)
     found = prepare(graph, seen, AUTO, data)
-    held = preparation._split(data, AUTO.seed)[1]
+    held = split(data, AUTO.seed)[1]
     assert noise(found, AUTO, held) <= noise(Prepared(graph, seen), AUTO, held)
 
 
@@ -197,8 +198,8 @@ def test_ranges_refused_on_the_whole_are_kept_in_a_stretch(monkeypatch: pytest.M
         found = {n.name for n, e in plan.elements.items() if quant_of(e).scale < 1e-5}
         return 10.0 if "first" in found else 0.5 if "middle" in found else 1.0
 
-    monkeypatch.setattr(preparation, "choose_ranges", lambda *arguments: narrow)
-    monkeypatch.setattr(preparation, "relative_noise", noise_of)
+    monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: narrow)
+    monkeypatch.setattr(trials, "relative_noise", noise_of)
     found = prepared_of(uneven(), QuantizationConfig(equalization=()))
     assert found.ranges == {"middle": narrow["middle"]}
 
@@ -223,7 +224,7 @@ def test_the_same_seed_decides_the_same() -> None:
 
 def test_the_seed_draws_the_samples_that_decide() -> None:
     samples = samples_for(small_cnn(), 12)
-    one, other = (preparation._split(samples, seed)[1] for seed in (0, 1))
+    one, other = (split(samples, seed)[1] for seed in (0, 1))
     assert {id(s) for s in one} != {id(s) for s in other}
 
 
@@ -238,7 +239,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
         signal.raise_signal(signal.SIGINT)
         check_interrupt()
 
-    monkeypatch.setattr(preparation._Search, "_plain_in", interrupted)
+    monkeypatch.setattr(levers, "_plain_in", interrupted)
     with keeping_best():
         assert prepared_of(uneven()).factors
 

@@ -1,0 +1,210 @@
+"""The levers of the search: each proposes candidates, which are judged on held-back samples.
+
+A lever sees the outcome before it makes its next proposal.  ``EXACT`` levers are taken without a
+trial: they leave a rounding out, or make it exact, and behind the noise of all other values a few
+samples would not always show it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from quantglow.graph.node import Constant
+from quantglow.passes.fuse_activation import fuse_functions
+from quantglow.profiling import Histogram
+from quantglow.quantization.equalize.channel_groups import channel_groups
+from quantglow.quantization.equalize.channel_mixing import Streams, linear_streams
+from quantglow.quantization.equalize.equalization import factors_of, groups_to_scale, rescaled
+from quantglow.quantization.equalize.input_grid import aligned, grids_of
+from quantglow.quantization.equalize.sample_statistics import ChannelReach, RescaledValues
+from quantglow.quantization.plan.tensor_ranges import scarce_values
+from quantglow.quantization.search.fused_functions import worth_fusing
+from quantglow.quantization.search.prepared import Prepared, Ranges
+from quantglow.quantization.search.range_choice import choose_ranges
+from quantglow.quantization.search.trials import Trials
+from quantglow.quantization.smoothing_scales import SUFFIX, unscaled_name, with_scaled_names
+
+STRETCHES = 4
+"""Number of parts of the network that are decided one by one."""
+
+
+class Lever(Protocol):
+    """A way to lower the noise of a quantized network."""
+
+    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+        """Candidates, one after the other; each is judged before the next one is made."""
+
+
+class FuseFunctions:
+    """Compute functions behind layers on their sums (``fused_functions``)."""
+
+    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+        start = trials.start
+        if "fuse-functions" not in trials.config.equalization:
+            return
+        samples = start.fitting(trials.samples)[1]
+        arguments = (start.graph, start.profile, trials.config, samples, trials.imported)
+        if names := worth_fusing(*arguments, trials.deadline):
+            yield replace(start, graph=fuse_functions(start.graph, names), fused=names)
+
+
+class AlignInputs:
+    """Put inputs on the grid of the bytes they were made of (``input_grid``)."""
+
+    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+        start = trials.start
+        if "align-inputs" not in trials.config.equalization:
+            return
+        grids = grids_of(start.graph, trials.samples)
+        graph, ranges = aligned(start.graph, grids)
+        if not ranges:
+            return
+        added = {
+            name: Histogram.of(np.array([r.low, r.high], np.float32)) for name, r in ranges.items()
+        }
+        profile = replace(start.profile, histograms={**added, **start.profile.histograms})
+        yield replace(start, graph=graph, profile=profile, ranges=ranges, grids=grids)
+
+
+class Plain:
+    """The graph as it is, with min-max ranges: the result is never worse."""
+
+    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+        yield trials.best
+
+
+@dataclass
+class NarrowRanges:
+    """Ranges by the errors that they cause in the readers (``range_choice``).
+
+    ``refused``: ranges that made the last base noisier on the whole, and the base.
+    """
+
+    refused: tuple[Prepared, Ranges] | None = None
+
+    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+        yield from self.on(trials, trials.best)
+
+    def on(self, trials: Trials, base: Prepared) -> Iterator[Prepared]:
+        """The proposal for a candidate that was judged before."""
+        if not trials.chooses_ranges:
+            return
+        ranged = self.applied(trials, base)
+        yield ranged
+        if trials.best is base:
+            self.refused = base, ranged.ranges
+
+    def applied(self, trials: Trials, base: Prepared) -> Prepared:
+        """A candidate with ranges chosen for it."""
+        if not trials.chooses_ranges:
+            return base
+        fitting = base.on(trials.fitting)
+        arguments = (base.graph, base.profile, trials.config, fitting, trials.imported)
+        return replace(base, ranges={**choose_ranges(*arguments), **trials.start.ranges})
+
+
+@dataclass
+class RescaleChannels:
+    """Factors between layers (``equalization``), then mixtures of channels, too
+    (``channel_mixing``).
+    """
+
+    ranges: NarrowRanges
+
+    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+        equal, mixed = _learned(trials)
+        if trials.deadline.is_over:
+            return
+        if statistics := [found for found in (equal, mixed) if found.factors]:
+            trials.runs.collect(trials.samples, *statistics)
+            trials.runs.forget()
+        if equal.factors:
+            equalized = _rescaled(trials.start, equal)
+            yield equalized
+            yield from self.ranges.on(trials, equalized)
+        if mixed.factors:
+            both = _rescaled(trials.start, equal.only(trials.best.factors), mixed)
+            yield self.ranges.applied(trials, both)
+
+
+@dataclass
+class Stretches:
+    """Decide part by part of the network: ranges refused on the whole, and nothing at all."""
+
+    ranges: NarrowRanges
+
+    def proposals(self, trials: Trials) -> Iterator[Prepared]:
+        base, refused = self.ranges.refused or (None, {})
+        if base is not trials.best:
+            refused = {}
+        for stretch in _stretches(trials):
+            if some := {name: found for name, found in refused.items() if name in stretch}:
+                yield replace(trials.best, ranges={**trials.best.ranges, **some})
+            yield _plain_in(stretch, trials)
+
+
+def exact_levers() -> tuple[Lever, ...]:
+    """The levers that are taken without a trial, in their order."""
+    return FuseFunctions(), AlignInputs()
+
+
+def tried_levers() -> tuple[Lever, ...]:
+    """The levers that are tried, in their order: for the whole network, then for each stretch."""
+    ranges = NarrowRanges()
+    return Plain(), ranges, RescaleChannels(ranges), Stretches(ranges)
+
+
+def _learned(trials: Trials) -> tuple[RescaledValues, RescaledValues]:
+    """The factors of equalization, and the mixtures of linear streams; one run gives both."""
+    graph, techniques = trials.runs.graph, trials.config.equalization
+    groups = groups_to_scale(trials.with_scales, techniques)
+    reach = ChannelReach(graph, {unscaled_name(node.name) for group in groups for node in group})
+    linear = linear_streams(graph) if "mix-channels" in techniques else []
+    streams = Streams(graph, linear, len(trials.fitting))
+    if reach.names or streams.groups:
+        trials.runs.collect(trials.fitting, reach, streams)
+    scarce = scarce_values(trials.start.graph, trials.start.profile)
+    scarce |= {f"{name}{SUFFIX}" for name in scarce}
+    reaches = with_scaled_names(reach.found)
+    factors = factors_of(trials.with_scales, reaches, techniques, scarce)
+    return RescaledValues(graph, factors), RescaledValues(graph, streams.mixtures())
+
+
+def _rescaled(start: Prepared, *values: RescaledValues) -> Prepared:
+    """The start with these factors, and the histograms of the values they change."""
+    factors = {name: factor for some in values for name, factor in some.factors.items()}
+    recorded = {name: counts for some in values for name, counts in some.histograms.items()}
+    changed = replace(start.profile, histograms={**start.profile.histograms, **recorded})
+    graph = rescaled(start.graph, factors)
+    return replace(start, graph=graph, profile=changed, factors=factors)
+
+
+def _stretches(trials: Trials) -> list[set[str]]:
+    """Names of the groups of values, cut into parts of the network."""
+    groups = [{n.name for n in group} for group in channel_groups(trials.with_scales)]
+    known = set().union(*groups)
+    names = [n.name for n in trials.with_scales.nodes if not isinstance(n, Constant)]
+    groups += [{name} for name in names if name not in known]
+    order = {name: index for index, name in enumerate(names)}
+    groups.sort(key=lambda group: min(order[name] for name in group))
+    size = -(-len(groups) // STRETCHES)
+    return [set().union(*groups[i : i + size]) for i in range(0, len(groups), size)]
+
+
+def _plain_in(names: set[str], trials: Trials) -> Prepared:
+    """The best so far, with one stretch as the model has it."""
+    start, best = trials.start, trials.best
+    factors = {n: f for n, f in best.factors.items() if n not in names}
+    ranges = {n: r for n, r in best.ranges.items() if n not in names}
+    ranges |= start.ranges
+    if len(factors) == len(best.factors):
+        return replace(best, ranges=ranges)
+    known = start.profile.histograms
+    kept = {n: h for n, h in known.items() if n in names or n not in factors}
+    changed = replace(start.profile, histograms={**best.profile.histograms, **kept})
+    graph = rescaled(start.graph, factors, (best.graph, best.factors))
+    return replace(start, graph=graph, profile=changed, ranges=ranges, factors=factors)

@@ -1,0 +1,123 @@
+"""Trials of candidates: the best one so far, and the samples that decide."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.options import QuantizationConfig
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.deadline import NEVER, Deadline
+from quantglow.quantization.equalize.channel_groups import channel_groups
+from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.quantization.plan.plan import make_plan
+from quantglow.quantization.search.checkpoints import Checkpoints
+from quantglow.quantization.search.output_noise import compared_nodes
+from quantglow.quantization.search.plan_noise import relative_noise
+from quantglow.quantization.search.prepared import Prepared
+from quantglow.quantization.shape_variants import graph_for
+from quantglow.quantization.smoothing_scales import with_smoothing_scales
+from quantglow.types import Array
+
+HELD_BACK = 8
+"""Maximum number of samples to decide on; at most a third of all samples."""
+
+MIN_SAMPLES = 8
+"""Minimum number of samples to choose ranges on.  With fewer, the values that a narrower range
+would cut off may be no exception."""
+
+WORTH = 0.98
+"""A candidate is taken if it lowers the noise at least to this share of it."""
+
+
+@dataclass
+class Trials:
+    """The best candidate so far, by the noise of its outputs on samples that were held back.
+
+    ``start``: the candidate that all others are made from.  ``fitting``: samples to choose on;
+    ``held``: samples to decide on.
+    """
+
+    start: Prepared
+    config: QuantizationConfig
+    fitting: list[Feeds]
+    held: list[Feeds]
+    runs: FloatRuns
+    imported: Graph | None = None
+    deadline: Deadline = NEVER
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    noise: float = float("inf")
+    wanted: list[list[Array]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.begin(self.start)
+
+    def begin(self, start: Prepared) -> None:
+        """Take a candidate without a trial; all that follows starts from it."""
+        self.start = self.best = start
+        self.with_scales = with_smoothing_scales(start.graph)
+
+    @property
+    def samples(self) -> list[Feeds]:
+        """All samples."""
+        return [*self.fitting, *self.held]
+
+    @property
+    def chooses_ranges(self) -> bool:
+        """Whether narrower ranges are tried."""
+        enough = len(self.fitting) + len(self.held) >= MIN_SAMPLES
+        return self.config.calibrate_method == "auto" and enough
+
+    def judge(self, candidate: Prepared) -> None:
+        """Take the candidate if its outputs are less noisy on the held-back samples."""
+        graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
+        plan = make_plan(graph, profile, self.config, self.imported, ranges)
+        exact = "round-weights" in self.config.recovery
+        held = candidate.on(self.held)
+        noise = relative_noise(plan, held, self.wanted, exact, self.checkpoints)
+        if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
+            self.best, self.noise = candidate, noise
+            self.checkpoints.keep()
+
+    def leave_out_unlike(self) -> None:
+        """Drop samples of other shapes whose graphs, prepared alike, differ from this one.
+
+        With input grids, frames have the size of the padding there; and other values may need the
+        same factors.
+        """
+        given = self.samples
+        kept, own = self.best.fitting(given)
+        graph = self.start.graph
+        others = {graph_for(feeds, graph) for feeds in own} - {graph}
+        groups = _groups(graph) if others else []
+        same = {graph, *(other for other in others if _groups(other) == groups)}
+        pairs = zip(kept, own, strict=True)
+        kept = [feeds for feeds, there in pairs if graph_for(there, graph) in same]
+        if len(kept) < len(given):
+            self.fitting, self.held = split(kept, self.config.seed)
+
+    def run_float(self) -> None:
+        """Compute the exact values of the outputs on the held-back samples."""
+        ends = compared_nodes(self.start.graph)
+        self.wanted = [self.runs.results(feeds, ends) for feeds in self.held]
+
+
+def split(samples: Sequence[Feeds], seed: int) -> tuple[list[Feeds], list[Feeds]]:
+    """Samples to choose on and samples to decide on; both are all where there is one."""
+    count = min(HELD_BACK, max(len(samples) // 3, 1))
+    held = set(np.random.default_rng(seed).permutation(len(samples))[:count].tolist())
+    if len(samples) < 2:
+        return list(samples), list(samples)
+    return (
+        [feeds for index, feeds in enumerate(samples) if index not in held],
+        [samples[index] for index in sorted(held)],
+    )
+
+
+def _groups(graph: Graph) -> list[list[str]]:
+    """Names of the values that need the same factors, with all smoothing scales."""
+    groups = channel_groups(with_smoothing_scales(graph))
+    return sorted(sorted(n.name for n in group) for group in groups)
