@@ -33,7 +33,7 @@ from quantglow.quantization.plan.plan import Plan
 
 
 def total_seconds(plan: Plan) -> float:
-    """The whole plan with every stored integer in 8 bits."""
+    """Time of the whole plan with every stored integer in 8 bits."""
     return sum(_seconds(plan, node) for node in plan.graph.compute_nodes())
 
 
@@ -50,7 +50,7 @@ def _seconds(plan: Plan, node: Node) -> float:
 
 
 def products_seconds(node: Node) -> float:
-    """The multiply-accumulates of an int8 operator, and its weights."""
+    """Time of the multiply-accumulates of an int8 operator, and of reading its weights."""
     weights = node.w.type.size if isinstance(node, Contraction) else 0
     rate = DEPTHWISE_MACS if is_depthwise(node) else DENSE_MACS
     return macs_of(node) / rate + weights / WEIGHT_BYTES
@@ -61,8 +61,9 @@ def is_depthwise(node: Node) -> bool:
 
 
 def int16_seconds(plan: Plan, stored: Iterable[Node]) -> float:
-    """What it adds to store the values in 16 bits: a byte of every element written and read, more
-    dot products and wider weights in their readers, functions that have no small table."""
+    """Extra time for storing the values in 16 bits: a byte of every element written and read, more
+    dot products and wider weights in their readers, functions without a small table.
+    """
     added = 0.0
     for value in stored:
         readers = [r for r in plan.graph.users[value] if plan.is_int8(r)]
@@ -74,7 +75,7 @@ def int16_seconds(plan: Plan, stored: Iterable[Node]) -> float:
 
 
 def _reading_seconds(value: Node, reader: Node) -> float:
-    """What it adds to an operator that it reads int16, beside the bytes of the value."""
+    """Extra time of an operator that reads int16, beside the bytes of the value."""
     if function_of(reader) is not None:
         exact = reader.has(Trait.EXACT_STEPS)
         return value.type.size / (INT16_FUNCTIONS if exact else INT16_TABLES)
@@ -86,12 +87,12 @@ def _reading_seconds(value: Node, reader: Node) -> float:
 
 
 def fused_function_seconds(layer: Node) -> float:
-    """What it adds that an int8 layer applies a cheap function to its sums."""
+    """Extra time of an int8 layer that applies a cheap function to its sums."""
     return layer.type.size / FUSED_FUNCTIONS
 
 
 def float_seconds(plan: Plan, node: Node) -> float:
-    """What it adds to compute an int8 operator in float, between operators that stay int8."""
+    """Extra time for computing an int8 operator in float, between operators that stay int8."""
     values = [node, *(o for o in node.operands if not isinstance(o, Constant))]
     moved = FLOAT_NBYTES * sum(v.type.size for v in values if v in plan.elements)
     added = moved / MOVED_BYTES + (FLOAT_TIMES - 1) * products_seconds(node)

@@ -1,11 +1,11 @@
 """Accuracy control: step by step out of int8 until the contract holds.
 
-The steps (a value to int16, an operator to float) come in the order of what they are worth, see
-``ladder``.  The shortest run of them that satisfies the contract is found by doubling and
-bisection.  Then those are left out again that it does not need, those worth least first, many at
-once where that holds, else halves of them (Zeller and Hildebrandt: Simplifying and isolating
-failure-inducing input, 2002).  So the validation function is called seldom; the best model found
-so far is never lost, neither to a time limit nor to Ctrl-C (see ``interrupts``).
+The steps (a value to int16, an operator to float) come in the order of their worth, see
+``precision_steps``.  The shortest run of them that satisfies the contract is found by doubling and
+bisection.  Then steps that it does not need are left out again, the least worthwhile first, many at
+once if the contract still holds, else halves of them (delta debugging: Zeller and Hildebrandt,
+Simplifying and isolating failure-inducing input, 2002).  So the validation function is called
+seldom; the best model so far is lost neither to a time limit nor to Ctrl-C (see ``interrupts``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from quantglow.quantization.deadline import NEVER, Deadline, TimeUp
 DROP_TYPES = ("absolute", "relative")
 
 MAX_OMISSIONS = 100
-"""Models made to find out what can be left out: a bound on time that is the same on any machine."""
+"""Maximum number of models that are made to leave steps out: a bound on time that is the same on
+any machine."""
 
 INTERRUPTED, LATE = "interrupted", "the time is up"
 
@@ -36,7 +37,7 @@ Override = TypeVar("Override")
 
 @dataclass(frozen=True)
 class Contract(Generic[Model]):
-    """How much accuracy may be lost, and how it is measured.
+    """The accuracy that may be lost, and how it is measured.
 
     ``metric`` gives a figure that is better when larger.  A ``relative`` drop is a share of the
     float model's figure.  ``max_minutes`` bounds the search, not a trial under way.
@@ -74,30 +75,32 @@ class Contract(Generic[Model]):
         return number
 
     def drop(self, baseline: float, figure: float) -> float:
-        """What a model loses against the float model."""
+        """The loss of a model against the float model."""
         lost = baseline - figure
         return lost if self.drop_type == "absolute" else lost / max(abs(baseline), 1e-12)
 
 
 @dataclass(frozen=True)
 class Trial(Generic[Override]):
-    """What the model loses after these steps."""
+    """The drop of the model after these steps."""
 
     steps: tuple[Override, ...]
     drop: float
 
     @property
     def count(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return len(self.steps)
 
 
 @dataclass
 class Search(Generic[Model, Override]):
-    """The search for the fewest steps.  ``build(steps)`` makes a model; ``rank`` gives all steps,
-    best first, as far as it is known at the deadline, and is asked only if plain int8 does not do.
-    ``closest`` is the model with the least drop as long as none holds; ``cut_short``: what ended
-    the search.
+    """The search for the fewest steps.
+
+    ``build(steps)`` makes a model.  ``rank`` gives all steps, best first, as far as their order is
+    known at the deadline; it is called only if plain int8 breaks the contract.  ``closest`` is the
+    model with the least drop as long as none holds.  ``cut_short``: the cause that ended the search
+    early.
     """
 
     contract: Contract[Model]
@@ -133,7 +136,7 @@ class Search(Generic[Model, Override]):
 
     @cached_property
     def ranking(self) -> Sequence[Override]:
-        """All steps, best first; it takes half of the time at most, and leaves the rest to trials.
+        """All steps, best first.  Ranking takes half of the time at most; the rest is for trials.
 
         Raises ``TimeUp``.
         """
@@ -164,8 +167,8 @@ class Search(Generic[Model, Override]):
             below, count = (below, middle) if self.holds(trial) else (middle, count)
 
     def _omissions(self, found: Trial[Override]) -> Iterator[Trial[Override]]:
-        """What holds stays left out; of what does not, each half is tried, unless it is one step:
-        that one is needed.
+        """Leave out parts of the steps.  If the contract breaks, try each half of the part, down to
+        single steps, which are needed.
         """
         known = {trial.steps: trial for trial in self.trials}
         most = len(self.trials) + MAX_OMISSIONS
@@ -202,7 +205,7 @@ class Search(Generic[Model, Override]):
         return trial.drop <= self.contract.max_drop
 
     def failure(self) -> AccuracyDropError:
-        """What to raise if no trial satisfies the contract."""
+        """The error to raise if no trial satisfies the contract."""
         best = min(self.trials, key=lambda t: t.drop)
         reason = self.cut_short or "even with every operator in float"
         return AccuracyDropError(

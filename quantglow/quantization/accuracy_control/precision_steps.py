@@ -1,9 +1,9 @@
-"""The steps by which accuracy control takes a network out of int8, best first.
+"""Precision steps: the steps by which accuracy control takes a network out of int8, best first.
 
-A step stores the values of a group in int16, or computes an operator in float.  Each is worth the
-error that it takes from the outputs, as measured, for each second that it adds, as estimated (see
-``costs``); so the order is the same on every machine.  Before an operator becomes float its values
-become int16, where their rounding is a part of its error.
+A step stores the values of a group in int16, or computes an operator in float.  Its worth is the
+measured error that it removes from the outputs for each estimated second that it adds (see
+``costs``), so the order is the same on every machine.  Before an operator becomes float its values
+become int16, if their rounding is a part of its error.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from quantglow.quantization.search.rounding_sensitivity import (
 INT16, FLOAT = "int16", "float"
 MIN_SECONDS = 1e-9
 MIN_ERROR_RATIO = 0.01
-"""Of an operator's error, that makes a value next to it int16 before the operator becomes float."""
+"""Minimum ratio of the error of a value to that of an operator next to it from which the value
+becomes int16 before the operator becomes float."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """``name`` of a value (of a group, the first stored one) or of an operator, and the precision
-    that it goes to; ``error``: error of the outputs over their power that this takes away;
-    ``seconds`` that it adds.
+    """A change of precision.  ``name``: of a value (the first stored one of its group) or of an
+    operator; ``error``: the error of the outputs over their power that the step removes;
+    ``seconds``: the time that it adds.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Step:
 
     @property
     def worth(self) -> float:
-        """Error taken away for each second."""
+        """Error removed for each second."""
         return self.error / max(self.seconds, MIN_SECONDS)
 
     def __str__(self) -> str:
@@ -59,14 +60,14 @@ class Step:
 
 @dataclass(frozen=True)
 class PrecisionOverrides:
-    """Names of values that become int16 where they can, and of operators that become float."""
+    """Names of values that become int16 if they can, and of operators that become float."""
 
     to_int16: tuple[str, ...] = ()
     to_float: tuple[str, ...] = ()
 
     @staticmethod
     def by(steps: Iterable[Step]) -> PrecisionOverrides:
-        """What the steps do together."""
+        """The overrides of all steps together."""
         steps = list(steps)
         return PrecisionOverrides(
             tuple(s.name for s in steps if s.precision == INT16),
@@ -74,7 +75,7 @@ class PrecisionOverrides:
         )
 
     def applied_to(self, plan: Plan, profile: Profile, config: QuantizationConfig) -> Plan:
-        """The plan with those values in int16 that are still integers."""
+        """The plan with the values in int16 that are still integers."""
         ranges = ranges_for_int16(plan.graph, profile, config) if self.to_int16 else {}
         for name in self.to_int16:
             node = plan.graph.by_name(name)
@@ -87,30 +88,30 @@ NO_OVERRIDES = PrecisionOverrides()
 
 
 def int16_steps(plan: Plan, samples: Sequence[Feeds], deadline: Deadline = NEVER) -> list[Step]:
-    """A step for each group of int8 values whose rounding harms the outputs, as far as that is
-    measured until the deadline.
+    """A step for each group of int8 values whose rounding causes an error in the outputs, as far as
+    that is measured until the deadline.
     """
     roots = [root for root in candidates(plan) if not is_int16(plan, root)]
-    harms = rounding_sensitivities(plan, roots, samples, deadline=deadline)
+    errors = rounding_sensitivities(plan, roots, samples, deadline=deadline)
     stored = {root: stored_members(plan, root) for root in roots}
     return [
-        Step(stored[root][0].name, INT16, harm, int16_seconds(plan, stored[root]))
-        for root, harm in harms.items()
-        if harm
+        Step(stored[root][0].name, INT16, error, int16_seconds(plan, stored[root]))
+        for root, error in errors.items()
+        if error
     ]
 
 
-def float_steps(plan: Plan, harms: Mapping[str, float]) -> list[Step]:
-    """A step for each operator that is not float; ``harms``: what each does by itself, if known."""
+def float_steps(plan: Plan, errors: Mapping[str, float]) -> list[Step]:
+    """A step for each operator that is not float; ``errors``: of each by itself, if known."""
     return [
-        Step(node.name, FLOAT, harms.get(node.name, 0.0), float_seconds(plan, node))
+        Step(node.name, FLOAT, errors.get(node.name, 0.0), float_seconds(plan, node))
         for node in plan.graph.compute_nodes()
         if plan.is_int8(node)
     ]
 
 
 def ranked(plan: Plan, wide: Sequence[Step], real: Sequence[Step]) -> list[Step]:
-    """All steps, those worth most first, int16 before float."""
+    """All steps, the most worthwhile first, int16 before float."""
     waiting = {plan.groups[plan.graph.by_name(step.name)]: step for step in wide}
     order: list[Step] = []
     for step in sorted([*wide, *real], key=lambda s: -s.worth):
@@ -126,7 +127,7 @@ def ranked(plan: Plan, wide: Sequence[Step], real: Sequence[Step]) -> list[Step]
 
 
 def _groups_at(plan: Plan, node: Node) -> Iterator[Node]:
-    """The groups of what an operator reads and gives."""
+    """The groups of the values that an operator reads and gives."""
     for value in (*node.operands, node):
         if value in plan.groups:
             yield plan.groups[value]

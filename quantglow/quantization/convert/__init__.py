@@ -1,2 +1,3 @@
-"""The int8 graph of a plan: ``converter`` walks the float graph, ``rules`` has each operator's
-integer form."""
+"""The int8 graph of a plan: ``converter`` rebuilds the float graph, ``rules`` has the integer form
+of each operator.
+"""

@@ -17,16 +17,16 @@ from quantglow.types import ElementType
 
 
 class DecidedWeights(Protocol):
-    """The integers of a layer, from before."""
+    """The integers of a layer that were decided before."""
 
     def fitting(self, node: Any, x: ElementType) -> Operands | None:
-        """Its operands ``w`` and ``b`` for an input of type ``x``; None if they do not fit."""
+        """The operands ``w`` and ``b`` for an input of type ``x``; None if they do not fit."""
 
 
 @dataclass
 class Converter:
-    """Rebuilds the graph as planned.  Each value exists once as float and once as int8, at most;
-    a conversion is made when the first reader asks for it.
+    """Rebuilds the graph as planned.  Each value exists at most once as float and once as int8; a
+    conversion is made when the first reader needs it.
     """
 
     plan: Plan

@@ -1,7 +1,7 @@
 """The integer form of each operator: ``quant_rules[Op](node, conversion)``.
 
-A rule gets the float node and asks the conversion for its operands in int8, or in int16 those few
-that the plan chose.
+A rule gets the float node, and takes its operands from the conversion in int8, or in int16 where
+the plan says so.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Operands = Mapping[str, Constant | None]
 
 
 class Conversion(Protocol):
-    """What a rule may ask for; nodes are those of the float graph."""
+    """The interface of the graph under construction; nodes are those of the float graph."""
 
     per_channel: bool
 
@@ -181,7 +181,7 @@ def rounds_once(node: Any, conversion: Conversion) -> Node:
 
 @quant_rule(LayerNormalization)
 def layer_normalization(node: LayerNormalization, conversion: Conversion) -> Node:
-    """Its parameters stay float."""
+    """Gamma and beta stay float."""
     gamma, beta = (None if p is None else conversion.real(p) for p in (node.gamma, node.beta))
     x, out = conversion.int8(node.x), conversion.element(node)
     return replace(node, x=x, gamma=gamma, beta=beta, out=out)
@@ -196,7 +196,7 @@ def gather(node: Gather, conversion: Conversion) -> Node:
 
 @quant_rule(Unary)
 def table_of(node: Any, conversion: Conversion) -> Node:
-    """All results of the exact function, of a chain of functions where there is one."""
+    """A table of all results of the exact function, or of a chain of functions."""
     if node.has(Trait.EXACT_STEPS) and is_wide(node.x, conversion):
         return in_float(node, conversion)
     source, function = composed(node, conversion.is_int8)
@@ -218,7 +218,7 @@ def in_float(node: Any, conversion: Conversion) -> Node:
 
 @quant_rule(Relu, Clip)
 def clip(node: Any, conversion: Conversion) -> Node:
-    """Nothing where the integer type of ``x`` holds only values inside the bounds."""
+    """A table, or ``x`` itself if its integer type holds only values inside the bounds."""
     x, out = conversion.int8(node.x), conversion.element(node)
     low, high = (0.0, math.inf) if isinstance(node, Relu) else (node.low, node.high)
     if x.type.element == out and _inside(out, low, high):
@@ -263,12 +263,12 @@ def tabulate(function: Callable[[Any], Any], x: ElementType, out: ElementType) -
 def finite_results(
     function: Callable[[Any], Any], reals: Array, step: float, low: float, high: float
 ) -> Array:
-    """``function(reals)``; where that is infinite, its value for what rounds to such a real.
+    """``function(reals)``; at a pole its value for a number that rounds to the pole.
 
-    Calibration refuses infinite results, so what rounded to the pole of 1/x or log(x) lay beside
-    it: half a step at most, a quarter is the middle.  Of both sides that one counts whose value
-    comes nearer to the range from ``low`` to ``high`` of finite results: 1/x of negative numbers
-    must not become the largest positive one at 0.
+    Calibration refuses infinite results, so numbers that rounded to the pole of 1/x or log(x) lay
+    beside it: at most half a step away, a quarter on average.  The side counts whose value is
+    nearer to the range from ``low`` to ``high`` of finite results: 1/x of negative numbers must not
+    become the largest positive one at 0.
     """
     results = np.asarray(function(reals), np.float64)
     sides = [np.asarray(function(reals + part * step), np.float64) for part in (0.25, -0.25)]

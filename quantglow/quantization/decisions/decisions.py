@@ -1,15 +1,16 @@
-"""What the quantizer decided of a model, by value name, so that it holds at every shape.
+"""The decisions of the quantizer about a model, by value name, so that they hold at every shape.
 
 A model with free dimensions is imported again for a new shape and runs through the same passes,
 which are deterministic and keep the names of ONNX values.  The decisions made at one shape are
-taken by name at the others; nothing is profiled or rounded again.  What only another shape has
-(helper values of a pass, a layer that was folded elsewhere) is decided by fixed rules:
+looked up by name at the others; nothing is profiled or rounded again.  Values and operators that
+only another shape has (helper values of a pass, a layer that was folded elsewhere) follow fixed
+rules:
 
 * an operator that keeps the parameters of its operand keeps them, in int8 if the operand is;
 * a product of known precision whose weights have another layout or input gets them rounded anew;
 * every other operator without a decision computes in float;
-* a value that cannot be rescaled there has no range: that of the rescaled one is another;
-* nor has a value that a mask or padding of the model may make infinite or NaN.
+* a value that cannot be rescaled there has no range, because the known one is of rescaled values;
+* a value that a mask or padding of the model may make infinite or NaN has none either.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ UNDECIDED = "it is not part of the model at the shapes it was calibrated at"
 NO_RANGE = "there is no range for one of its tensors at these shapes"
 
 TOLERANCE = 0.01
-"""Relative, of sizes: a tensor that a file has as codes has not quite those of the real one."""
+"""Maximum relative difference of sizes: a tensor that a file stores as codes is not quite the real
+one."""
 
 Sizes = tuple[float, float]
 """Root mean squares of a layer's weights and of its bias."""
@@ -52,14 +54,16 @@ Sizes = tuple[float, float]
 
 @dataclass(frozen=True)
 class LayerWeights:
-    """The integers of a layer, and the input type that its bias was rounded for."""
+    """The integers of a layer, and the input type for which its bias was rounded."""
 
     w: Constant
     b: Constant | None
     x: ElementType
 
     def fitting(self, node: Any, x: ElementType) -> Operands | None:
-        """The operands for a layer, a Gemm's also for the 1x1 convolution; None if they differ."""
+        """The operands for a layer; those of a Gemm fit a 1x1 convolution, too.  None if they do
+        not fit.
+        """
         wanted, found = node.w.type.shape, self.w.type.shape
         if x != self.x or _core(wanted) != _core(found):
             return None
@@ -68,10 +72,12 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Decisions:
-    """``reasons``: why operators stay float; ``int8``: those that do not; ``elements``: the int8
-    type of each value that has one; ``weights``: by layer; ``factors``: by rescaled value;
-    ``grids``: by input; ``fused``: functions that layers apply; ``sizes``: of the real weights and
-    biases that were rounded, by layer.
+    """All decisions about a model.
+
+    ``reasons``: float operator -> why; ``int8``: the other operators; ``elements``: value -> its
+    integer type; ``weights``: by layer; ``factors``: by rescaled value; ``grids``: by input;
+    ``fused``: functions that layers apply; ``sizes``: by layer, of the real weights and biases that
+    were rounded.
     """
 
     reasons: Mapping[str, str]
@@ -88,7 +94,7 @@ class Decisions:
 
     @staticmethod
     def of(plan: Plan, result: Graph, prepared: Prepared, config: QuantizationConfig) -> Decisions:
-        """Those behind ``result``, which was made by ``plan``."""
+        """The decisions that led to ``result``, the int8 graph of ``plan``."""
         profile = prepared.profile
         arguments = (config.calibrate_method, config.percentile, config.symmetric)
         elsewhere = profile.histograms.keys() - {node.name for node in plan.graph.nodes}
@@ -125,14 +131,14 @@ class Decisions:
         return Converter(plan, self.per_channel, weights).run()
 
     def _holds(self, layer: Contraction) -> bool:
-        """Whether its weights are those that were rounded; passes may scale them by the size of an
-        image.  A difference that rounding hides is none; of old files none is known.
+        """Whether the weights of a layer are the rounded ones: passes may scale them by the size of
+        an image.  Differences that rounding hides do not count.  Old files know no sizes.
         """
         known = self.sizes.get(layer.name)
         return known is None or bool(np.allclose(sizes_of(layer), known, rtol=TOLERANCE, atol=0))
 
     def plan(self, graph: Graph) -> Plan:
-        """The plan for a graph, from what is known by name and the rules above."""
+        """The plan for a graph, from the decisions by name and the rules above."""
         reasons: dict[Node, str] = {}
         elements: dict[Node, ElementType] = {}
         special = masked_values(graph)
@@ -176,7 +182,7 @@ def layers_of(plan: Plan) -> list[Contraction]:
 
 
 def sizes_of(layer: Any) -> Sizes:
-    """Root mean squares of its real weights and of its bias, 0 without one."""
+    """Root mean squares of the real weights of a layer and of its bias; 0 without a bias."""
     found = (c.value for c in (layer.w, layer.b) if c is not None and c.value.size)
     sizes = [float(np.sqrt(np.square(value, dtype=np.float64).mean())) for value in found]
     return sizes[0] if sizes else 0.0, sizes[1] if len(sizes) > 1 else 0.0

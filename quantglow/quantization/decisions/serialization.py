@@ -29,7 +29,7 @@ def to_json(decisions: Decisions) -> dict[str, Any]:
 
 
 def from_json(data: Mapping[str, Any], graph: Graph) -> Decisions:
-    """What ``to_json`` gave, with the weights of ``graph``.
+    """The decisions that ``to_json`` wrote, with the weights of ``graph``.
 
     Raises ``KeyError``, ``TypeError`` or ``ValueError``.
     """
@@ -57,7 +57,7 @@ def _factors(factors: Array) -> list[Any]:
 
 
 def _factors_from(data: Any) -> Array:
-    """What ``_factors`` gave: positive factors, or an invertible matrix."""
+    """The inverse of ``_factors``: positive factors, or an invertible matrix."""
     if data and isinstance(data[0], list):
         matrix = np.array([[float.fromhex(f) for f in row] for row in data], np.float32)
         square = matrix.shape == (len(data), len(data)) and np.isfinite(matrix).all()
@@ -80,7 +80,7 @@ def _grid_from(data: Any) -> Array:
 
 
 def _sizes_from(data: Any) -> Sizes:
-    """Of weights and of a bias."""
+    """The sizes of weights and of a bias."""
     weights, bias = map(float.fromhex, data)
     return weights, bias
 

@@ -5,7 +5,7 @@ arithmetic across one, and no range is chosen anew.  What changes is how the ope
 of them computes: exactly in integers, rounding once, instead of in float32.  So an integer may
 differ by one step from the float computation where that lies on a tie, to float32 rounding.  A
 bias without parameters of its own is rounded to steps of the int32 sum, where these are fine
-(see ``contraction.FINE``); everything else about weights and biases is exact, or stays float.
+(see ``contraction.FINE``); all other weights and biases are exact, or stay float.
 """
 
 from __future__ import annotations
@@ -82,6 +82,7 @@ QDQ_PASSES: tuple[Pass, ...] = (
 
 
 def fuse_quantized(graph: Graph) -> Graph:
-    """The int8 graph of an imported graph with Quantize and Dequantize; what is left in float is
-    optimized as always."""
+    """The int8 graph of an imported graph with Quantize and Dequantize; operators left in float are
+    optimized as always.
+    """
     return optimize(run_passes(graph, QDQ_PASSES))

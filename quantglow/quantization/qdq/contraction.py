@@ -27,11 +27,11 @@ FINE = 1 / 64
 part of a step of the result; else it is added in float."""
 
 SAME_SCALE = 1e-6
-"""Scales that differ by less are the same: products rounded to float32 once or twice."""
+"""Maximum relative difference of equal scales: products are rounded to float32 once or twice."""
 
 
 BARE: dict[str, Any] = {"b": None, "activation": None, "low": -math.inf, "high": math.inf}
-"""Changes that leave the sum alone."""
+"""Fields of a contraction that gives its sums as they are."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Integers:
         return self.scales.astype(np.float64) * self.x.type.params.scale
 
     def exact_bias(self) -> Array | None:
-        """The bias in these steps, where it is known in them; zeros without bias."""
+        """The bias in steps of the sum if it is stored so; zeros without bias."""
         b = self.node.b
         if b is None:
             return np.zeros(self.scales.shape, np.int32)
@@ -63,7 +63,7 @@ class Integers:
         return b.x.value.astype(np.int32)
 
     def rounded_bias(self, out: ElementType) -> Array | None:
-        """The bias rounded to these steps, where they are fine beside those of ``out``."""
+        """The bias rounded to steps of the sum if these are fine beside those of ``out``."""
         real = real_bias(self.node)
         assert out.quant is not None
         if real is None or (self.step() / 2 > FINE * out.quant.scale).any():
@@ -71,8 +71,9 @@ class Integers:
         return np.rint(real / self.step())
 
     def within(self, bias: Array, out: ElementType | None) -> Array | None:
-        """The bias, lowered where the int32 sum could overflow: tools choose scales by which a
-        bias alone fills 32 bits.  None if that would be seen in steps of ``out``."""
+        """The bias, lowered where the int32 sum could overflow: tools choose scales with which a
+        bias alone fills 32 bits.  None if that would change the result in steps of ``out``.
+        """
         sums = np.abs(self.weights.astype(np.int64)).sum(axis=tuple(range(self.weights.ndim - 1)))
         zero_point, (lowest, highest) = self.x.type.params.zero_point, self.x.type.dtype.limits
         room = DType.I32.limits[1] - sums * max(highest - zero_point, zero_point - lowest)
@@ -107,15 +108,16 @@ def real_bias(node: Contraction) -> Array | None:
 
 
 def integers_of(node: Node, residual: bool = False) -> Integers | None:
-    """The node as a contraction of int8 with int8 weights, None if it is none; with a residual of
-    integers only if ``residual``."""
+    """The node as a contraction of int8 with int8 weights, or None.  ``residual``: whether it may
+    have a residual of integers.
+    """
     found = centred_integers(node, residual)
     return None if found is None or found[1].any() else found[0]
 
 
 def centred_integers(node: Node, residual: bool = False) -> tuple[Integers, Array] | None:
-    """The node as a contraction of int8 with int8 weights, and what these are lower by than the
-    model's around their zero points, for each channel; None if it is none.
+    """The node as a contraction of int8 with int8 weights, and for each channel the difference from
+    the model's weights less their zero points; or None.
     """
     if not isinstance(node, Contraction) or not node.type.dtype.is_float:
         return None
@@ -132,11 +134,11 @@ def centred_integers(node: Node, residual: bool = False) -> tuple[Integers, Arra
 
 
 def centred(w: Node) -> tuple[Array, Array, Array] | None:
-    """Weights as int8 of zero point 0; what they are lower by, and a scale, for each channel of the
-    last axis.
+    """Weights as int8 of zero point 0; for each channel (last axis) the amount by which they are
+    too low, and a scale.
 
-    Zero points are subtracted; that is exact where all differences of a channel are int8.  Where
-    they are not (uint8 has such), the codes stay as they are.
+    Zero points are subtracted, which is exact if all differences of a channel are int8.  If not, as
+    happens with uint8, the codes stay as they are.
     """
     if not isinstance(w, Constant) or w.type.dtype is not DType.I8:
         return None
@@ -179,7 +181,7 @@ def fuse_contraction(node: Node, uses: Uses) -> Node | None:
 def with_residual(node: Add, uses: Uses) -> tuple[Integers | None, Node | None]:
     """The convolution and the integers that are added to it.
 
-    Of two convolutions the right one takes the other: a graph computes operands in order.
+    The right one of two convolutions takes the other: a graph computes operands in order.
     """
     for conv, other in ((node.y, node.x), (node.x, node.y)):
         residual = integers_below(other)
@@ -210,8 +212,9 @@ def fuse_activated_sum(node: Node, uses: Uses) -> Node | None:
 @rewrite_pass("contract-integers")
 def contract_integers(node: Node, uses: Uses) -> Node | None:
     """Conv(Dequantize(x), Dequantize(w), b) -> Conv(x, w, b) that gives float: the exact sum times
-    its scale.  A bias that is not known in steps of the sum is added in float, as is the sum of x
-    times what the weights are lower by."""
+    its scale.  A bias that is not stored in steps of the sum is added in float, and so is the sum
+    of x times the amount by which the weights are too low.
+    """
     pair = centred_integers(node)
     if pair is None or not isinstance(node, Contraction):
         return None
@@ -254,7 +257,7 @@ def behind(node: Contraction, x: Node, uses: Uses) -> Node:
 
 
 def sum_of_inputs(found: Integers, uses: Uses) -> Node | None:
-    """What the elements of x in a window add up to, as reals [..., 1].
+    """The sum of the elements of x in a window, as reals [..., 1].
 
     None for products of groups: each needs a sum of its own, and float is faster than both.
     """

@@ -43,7 +43,7 @@ class Site:
         return Rescale(name=self.uses.fresh(f"{x.name}:q"), x=x, out=element)
 
     def is_int8(self, node: Node) -> bool:
-        """Whether a function may be skipped on the way up: nobody else reads it."""
+        """Whether a function may be skipped on the way up: nothing else reads it."""
         return node is self.node or (function_of(node) is not None and self.uses.single(node))
 
     def decided(self, node: Node, x: ElementType) -> None:
@@ -104,8 +104,9 @@ def fused(f: Node, site: Site) -> Node | None:
 
 
 def tabulated(f: Node, site: Site) -> Node | None:
-    """The results for all codes, in the float32 steps of the operators themselves; the operand
-    where they are its codes."""
+    """A table of the results for all codes, in the float32 steps of the operators themselves; or
+    the operand, if the results are its codes.
+    """
     source, function = composed(f, site.is_int8)
     x, out = integers_below(source), site.element(f)
     if x is None or not computes(x):

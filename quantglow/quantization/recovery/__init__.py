@@ -1,8 +1,8 @@
-"""Accuracy recovery: weights and biases chosen by what they do to calibration data.
+"""Accuracy recovery: weights and biases chosen by the errors they make on calibration data.
 
-Plain rounding moves every weight to the nearest integer and hopes that the errors cancel.  With
-calibration samples at hand the quantizer does better, layer by layer, without labels and without
-training; the int8 graph keeps its operators and its speed.
+Plain rounding moves every weight to the nearest integer.  With calibration samples the quantizer
+does better, layer by layer, without labels and without training; the int8 graph keeps its operators
+and its speed.
 
 =============== ============================================================== ===============
 technique       what it changes                                                source
@@ -14,8 +14,9 @@ correct-bias    the bias, so that no channel has a mean error                  D
 =============== ============================================================== ===============
 
 Each is a function from ``Layer`` to ``Layer`` in the file of its name, with its equation.  They
-need only the moments of the layer's input and wanted result (``moments``), which ``walk`` gathers
-while it goes through the float and the int8 graph side by side.
+need only the moments of the layer's input and wanted result (``moments``), which ``layerwise``
+collects (``layer_data``) while it runs the float and the int8 graph side by side.  ``sampling``
+chooses samples and rows, and ``cache`` keeps layers for the next quantization.
 
 Laws: no channel's error on the calibration data is larger than plain rounding makes it; the
 int32 accumulator cannot overflow; the same data gives the same model.

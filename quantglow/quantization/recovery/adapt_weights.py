@@ -1,13 +1,14 @@
-"""adapt-weights: choose real weights for the input the layer will get, before rounding them.
+"""adapt-weights: choose real weights for the input that the layer will get, before rounding them.
 
-The int8 layer sees x, the rounded input made by the layers before it, yet should give y, what
-the float model gives.  Ridge regression (as in GPTAQ, Li et al., 2025, arXiv:2504.02692, which
+The int8 layer reads x, the rounded input made by the layers before it, yet should give y, the
+result of the float model.  Ridge regression (as in GPTAQ, Li et al., 2025, arXiv:2504.02692, which
 folds it into the rounding) moves the weights by
 
     dw = (cov(x, x) + r d I)^-1 cov(x, y - w x),      d = mean variance of x
 
-so that the layer corrects what went wrong before it.  What one half of the samples teaches must
-pay on the other half: r is chosen so for each channel, and channels where no r helps keep w.
+so that the layer corrects errors of the layers before it.  Weights fitted on one half of the
+samples must lower the error on the other half: r is chosen so for each channel, and channels where
+no r helps keep w.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from quantglow.types import Array
 from quantglow.workers import each
 
 RIDGES = (1e-3, 1e-2, 1e-1)
+"""Candidates for r."""
+
 ROWS_FOR_EACH_INPUT = 2
-"""With fewer rows in a half, the regression would fit the samples, not the network."""
+"""Minimum number of rows in a half for each input.  With fewer, the regression would fit the
+samples, not the network."""
 
 
 def adapt_weights(layer: Layer) -> Layer:
-    """The layer with other real weights to round, where they pay."""
+    """The layer with adapted real weights to round, in the channels where they lower the error."""
     halves = layer.statistics.halves
     if len(halves) < 2 or not layer.per_channel:
         return layer
@@ -38,7 +42,7 @@ def adapt_weights(layer: Layer) -> Layer:
 
 
 def adaptable(rows: int, inputs: int) -> bool:
-    """Whether a half with that many rows can teach weights of that many inputs."""
+    """Whether a half with that many rows suffices to fit weights of that many inputs."""
     return rows >= ROWS_FOR_EACH_INPUT * inputs
 
 
@@ -82,6 +86,6 @@ class _Problem:
         return solutions(matrices, self.cross)
 
     def error(self, dw: Array) -> Array:
-        """[G, 1, O/G]: by how much ``dw`` changes the mean square error."""
+        """[G, 1, O/G]: the change of the mean square error by ``dw``."""
         change = dw * (self.c @ dw - 2 * self.cross)
         return np.asarray(change.sum(axis=1, keepdims=True, dtype=np.float64))

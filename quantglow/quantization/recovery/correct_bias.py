@@ -5,7 +5,7 @@
 over the calibration data, where y is the float model's result before its clip and x the rounded
 input that the layers before really give (bias correction, Nagel et al., 2019, arXiv:1906.04721,
 section 4.2, with measured means).  Where both models clip, no error is left to correct; see
-``walk``.
+``layerwise``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the techniques know and decide of one layer."""
+"""One layer under recovery: its data, its targets, and the integers chosen so far."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from quantglow.types import Array, DType, QuantParams
 from quantglow.workers import each
 
 MANY_OUTPUTS = 64
-"""Channels that are worth two threads."""
+"""Minimum number of channels for two threads."""
 
 MAX_CROSS = 1e12
-"""In units, of which weights are 127 at most: beyond it float32 cannot hold squared errors."""
+"""Maximum cross covariance, in units (weights are at most 127 of them): float32 cannot hold squared
+errors beyond it."""
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Of each channel, float64 [G, O/G], in units squared.
+    """Errors of each channel, float64 [G, O/G], in units squared.
 
-    data      mean square of ``y - x @ (steps * integers)`` less its mean, over that of the target
+    data      mean square of ``y - x @ (steps * integers)`` less its mean, relative to the target's
     expected  ``d' metric d`` for the distance d from the target
     """
 
@@ -31,7 +32,7 @@ class Errors:
     expected: Array
 
     def not_above(self, other: Errors) -> Array:
-        """bool [G, O/G]: where neither is larger than the other's."""
+        """bool [G, O/G]: whether neither error is larger than the other's."""
         return np.asarray((self.data <= other.data) & (self.expected <= other.expected))
 
     def where(self, chosen: Array, other: Errors) -> Errors:
@@ -47,26 +48,26 @@ class Layer:
     """One quantized product ``y = x @ (steps * integers) + bias`` and what it should give.
 
     x           its input, integers of ``dtype``, with the zero point taken away
-    y           the float model's result, less what is added to the product (see ``walk``)
+    y           the float model's result, less the terms added to the product (see ``layer_data``)
     statistics  of x and of ``y - (x @ w + b)``, w and b the real ones, over the calibration data
 
     Arrays are by group.  float32 [G, K, O/G]:
 
     weights     the real weights, in units
     target      the real weights to round, in units
-    integers    that they are rounded to
+    integers    the rounded weights
 
     float64 [G, 1, O/G], in units of the result:
 
-    unit        what weights and target are counted in: of the size of a step
-    steps       of the integers
-    reach       the steps to round the target with
-    real_bias   of the float layer
-    bias        of the quantized one
+    unit        the unit of weights and target, about the size of a step
+    steps       the steps of the integers
+    reach       the steps with which to round the target
+    real_bias   the bias of the float layer
+    bias        the bias of the quantized layer
 
-    slope       [G, K, O/G]: what the data's error grows by with each weight, twice the covariance
-                of the input and the target's error; None: not known yet
-    known       the errors of these integers, once they have been computed
+    slope       [G, K, O/G]: the gradient of the error on the data by the weights, twice the
+                covariance of the input and the target's error; None: not computed yet
+    known       the errors of these integers; None: not computed yet
     """
 
     product: Product
@@ -87,13 +88,13 @@ class Layer:
 
     @property
     def moments(self) -> Moments:
-        """Over all samples."""
+        """The moments over all samples."""
         return self.statistics.moments
 
     def cross(self, moments: Moments) -> Array:
-        """float32 [G, K, O/G], in units: how the input and what the weights miss vary together.
+        """float32 [G, K, O/G], in units: the covariance of the input and the error of the weights.
 
-        0 in channels that are nothing beside what they miss: no weights of theirs make up for it.
+        0 in channels that are tiny beside their error: no weights of theirs make up for it.
         """
         found = moments.cross_covariance() / self.unit
         hopeless = np.abs(found).max(axis=1, keepdims=True) > MAX_CROSS
@@ -108,7 +109,7 @@ class Layer:
         return np.asarray(self.target * (self.unit / steps).astype(np.float32))
 
     def errors(self, integers: Array, steps: Array, slope: Array) -> Errors:
-        """Of other integers."""
+        """The errors of other integers."""
         found, distance = self.statistics, self.in_units(integers, steps) - self.target
 
         def of_outputs(part: slice) -> tuple[Array, Array]:
@@ -123,8 +124,8 @@ class Layer:
         return Errors(data, expected)
 
     def taking(self, integers: Array, steps: Array) -> Layer:
-        """The layer with the integers of those channels where they make the smaller error, on
-        the data and as expected, and where the accumulator cannot overflow.
+        """The layer with these integers in the channels where they make the smaller error, on the
+        data and as expected, and where the accumulator cannot overflow.
         """
         slope = self._slope() if self.slope is None else self.slope
         before = self.known or self.errors(self.integers, self.steps, slope)
@@ -145,19 +146,19 @@ class Layer:
         return 2 * (product - self.cross(self.moments))
 
     def excess(self, integers: Array, steps: Array, bias: Array) -> Array:
-        """[G, 1, O/G]: the largest possible accumulator over what int32 holds."""
+        """[G, 1, O/G]: the largest possible accumulator over the maximum of int32."""
         scales = flat(steps)[0] / self.x.scale
         found = accumulator_excess(flat(integers), flat(bias)[0], scales, self.x, self.dtype)
         return found.reshape(self.steps.shape)
 
     def shifted_bias(self, weights: Array) -> Array:
-        """The bias with which weights, float32 and in units, make no mean error."""
+        """The bias with which weights (float32, in units) make no mean error."""
         means = self.moments.x_mean.astype(np.float32)[:, None] @ (weights - self.weights)
         return np.asarray(self.real_bias + self.moments.rest_mean[:, None] - means * self.unit)
 
     def aiming_at(self, target: Array) -> Layer:
-        """The layer with another target, and the steps that reach its largest weights; rounded to
-        nearest where that is better already.
+        """The layer with another target, and the steps that reach its largest weights.  It is
+        rounded to nearest in the channels where that is better already.
         """
         weights = (flat(target) * (flat(self.unit)[0] / self.x.scale)).astype(np.float32)
         bias = flat(self.shifted_bias(target))[0]
@@ -169,12 +170,12 @@ class Layer:
 
 
 def _sums(values: Array) -> Array:
-    """Over the inputs, in float64: channels with nearly the same error must not change places."""
+    """Sums over the inputs, in float64: nearly equal channels must not change places."""
     return np.asarray(values.sum(axis=1, dtype=np.float64))
 
 
 def halves(outputs: int) -> list[slice]:
-    """The channels of a group in two parts, if there are many."""
+    """The channels of a group, in two parts if there are many."""
     if outputs < MANY_OUTPUTS:
         return [slice(0, outputs)]
     return [slice(0, outputs // 2), slice(outputs // 2, outputs)]

@@ -133,8 +133,8 @@ def real_values(node: Node, value: Array) -> Array:
 
 
 def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
-    """``wanted - now``, in the place of ``now``; 0 where bounds or activation make the same of
-    both.
+    """``wanted - now``, in the place of ``now``; 0 where bounds or activation give the same result
+    for both.
     """
     everywhere = node.live == (-math.inf, math.inf)
     goals, sums = wanted.reshape(-1), now.reshape(-1)
@@ -150,7 +150,7 @@ def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
 
 
 def _both_dead(node: Contraction, one: Array, other: Array) -> Array:
-    """Where both sums lie on the same side outside of what makes a difference."""
+    """Whether both sums lie on the same side, outside the range where they make a difference."""
     low, high = map(np.float32, node.live)
     below = (one <= low) & (other <= low)
     if high == math.inf:

@@ -1,6 +1,7 @@
-"""Moments of a layer's input, and of what its real weights miss, over the calibration data.
+"""Moments of a layer's input, and of the error of its real weights, over the calibration data.
 
-All that the techniques of this folder need of the data, in memory that does not grow with it.
+The techniques of this folder need no other data, and memory does not grow with the number of
+samples.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from quantglow.workers import later
 class Moments:
     """Sums over rows of x [G, rows, K] and rest [G, rows, O/G], in float64.
 
-    rest    ``y - (x @ w + b)``: what the layer should give, less what its real weights give
+    rest    ``y - (x @ w + b)``: the wanted result less that of the real weights
 
-    Where x are integers, ``x_sum`` and ``gram`` are exact, so that the order of the data does
-    not change them.  ``second``: whether ``gram`` (of x x') and ``cross`` (of x rest') are kept.
+    If x are integers, ``x_sum`` and ``gram`` are exact, so that the order of the data does not
+    change them.  ``second``: whether ``gram`` (of x x') and ``cross`` (of x rest') are kept.
     """
 
     second: bool
@@ -92,13 +93,14 @@ class Moments:
 
 
 EXACT = 2.0**24
-"""Up to here float32 holds every integer."""
+"""Largest number up to which float32 holds every integer."""
 
 MIN_ROWS = 16
-"""Of a slice: in float64 they are multiplied faster than in shorter ones."""
+"""Minimum number of rows of a slice: shorter ones are multiplied faster in float64."""
 
 SPARE = 1.25
-"""Parts of rows that are as many times smaller than they need be mostly need no second cut."""
+"""Factor by which rows are cut into more parts than needed on average, so that few parts need a
+second cut."""
 
 
 def exact_slices(x: Array) -> list[slice]:
@@ -124,15 +126,16 @@ def exact_slices(x: Array) -> list[slice]:
 
 
 DAMPING = 0.01
-"""Of the mean variance, added to every variance: inputs that never vary stay harmless."""
+"""Share of the mean variance that is added to every variance, so that inputs that never vary do no
+harm."""
 
 MIN_VARIANCE = 1e-3
-"""Of an input, in steps squared: one that varies less is as good as constant."""
+"""Minimum variance of an input, in steps squared.  An input that varies less counts as constant."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """What moments say, computed once.
+    """Statistics of moments, each computed once.
 
     ``halves``: over every other sample, to try on one half what was fitted on the other; a single
     one where memory or samples are short.
@@ -147,12 +150,12 @@ class Statistics:
 
     @cached_property
     def covariance(self) -> Array:
-        """Of the input over all samples, float32 [G, K, K]."""
+        """The covariance of the input over all samples, float32 [G, K, K]."""
         return self.moments.covariance().astype(np.float32)
 
     @cached_property
     def cross_covariance(self) -> Array:
-        """Of the input and the rest over all samples, [G, K, O/G]."""
+        """The covariance of the input and the rest over all samples, [G, K, O/G]."""
         return self.moments.cross_covariance()
 
     @cached_property
@@ -183,7 +186,7 @@ class Statistics:
 
     @cached_property
     def feedback(self) -> Callable[[], Feedback]:
-        """What gives the feedback of rounding.  Another thread works on it from the first look at
-        this on, which may come before it is needed.
+        """A function that gives the feedback of rounding.  Another thread computes it from the
+        first access to this property, which may come before it is needed.
         """
         return later(feedback, self.metric)

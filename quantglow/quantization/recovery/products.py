@@ -18,12 +18,12 @@ from quantglow.ops.convolution import pad_or_crop, spread_out
 from quantglow.types import Array
 
 BAND_NBYTES = 2**25
-"""Columns are made for a band of output rows at a time, so that memory stays bounded."""
+"""Maximum size of the columns of one band of output rows, in bytes."""
 
 
 @dataclass(frozen=True)
 class Product:
-    """How a Conv, ConvTranspose or Gemm reads its input and stores its weights."""
+    """The way a Conv, ConvTranspose or Gemm reads its input and stores its weights."""
 
     node: Contraction
 
@@ -60,8 +60,8 @@ class Product:
     ) -> Iterator[tuple[Array, ...]]:
         """float32 columns of ``x``, and for each array in the result's shape its rows by group.
 
-        ``x`` has its zero point already taken away, so that padding is 0.  Of images only
-        ``every`` so-manieth row of the result is looked at, from the ``first`` on, counted modulo.
+        The zero point of ``x`` is already subtracted, so that padding is 0.  Images contribute one
+        of ``every`` rows of the result, beginning at ``first`` modulo ``every``.
         """
         if not isinstance(self.node, Conv | ConvTranspose):
             yield (x.astype(np.float32)[None], *(self.by_group(r) for r in results))

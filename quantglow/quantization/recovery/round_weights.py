@@ -21,11 +21,12 @@ from quantglow.quantization.recovery.layer import Layer
 from quantglow.types import Array
 
 BLOCK = 64
-"""Rows that hand on their errors one by one, before a matrix product hands on all of them."""
+"""Number of rows whose errors are passed on one by one, before a matrix product passes on all of
+them."""
 
 
 def round_weights(layer: Layer) -> Layer:
-    """The target rounded against the data, in the channels where that makes a smaller error."""
+    """The target rounded against the data, in the channels where that lowers the error."""
     integers = rounded(layer.rounding(layer.reach), layer.statistics.feedback())
     return layer.taking(integers, layer.reach)
 

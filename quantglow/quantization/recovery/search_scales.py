@@ -14,6 +14,7 @@ from quantglow.quantization.recovery.layer import Layer
 from quantglow.quantization.recovery.round_weights import rounded
 
 RATIOS = (0.9, 0.8, 0.7)
+"""Candidates for r."""
 
 
 def search_scales(layer: Layer) -> Layer:

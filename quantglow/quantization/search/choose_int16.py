@@ -1,9 +1,8 @@
-"""``int16_activations="auto"``: the values whose rounding to int8 harms the outputs most for what
-int16 costs.
+"""``int16_activations="auto"``: choose the values that int16 helps most for its cost.
 
-The error of each alone (see ``harms``) is what int16 saves, since its own is 2**16 times less in
-power.  Those with the largest sum are taken that ``BUDGET`` of the network's estimated time (see
-``costs``) has room for.
+int16 removes nearly all of a value's rounding sensitivity (``rounding_sensitivity``), since its own
+error is 2**16 times less in power.  The values with the largest sum of sensitivities are chosen
+whose cost fits ``BUDGET`` (see ``costs``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.rounding_sensitivity import most_sensitive, stored_members
 
 BUDGET = 0.05
-"""Of the network's time, for all that becomes int16."""
+"""Maximum extra time of all int16 values, as a share of the network's estimated time."""
 
 
 def with_chosen_int16(
@@ -36,7 +35,7 @@ def with_chosen_int16(
     worst = most_sensitive(plan, costs, budget, samples, progress=progress)
     ranges = ranges_for_int16(plan.graph, profile, config)
     for root in worst:
-        # What was chosen before may forbid it: see ``int16_ineligibility``.
+        # An earlier choice may forbid it: see ``int16_ineligibility``.
         if not int16_ineligibility(plan, root):
             plan = with_int16(plan, ranges, [root])
     return plan

@@ -1,16 +1,17 @@
-"""fuse-functions: functions behind a layer that are worth computing on its sums, at one rounding.
+"""fuse-functions: compute functions behind a layer on its sums, with one rounding, where it is
+worth the time.
 
 In int8 a function of one value (HardSwish) is a table of 256 bytes, which costs next to nothing:
 
     int32 sum -> round to int8 -> table -> int8
 
 It rounds twice.  In float32 on the sums it rounds once, and each result takes an operation or two
-more.  Where a sum has many products they hide that, and every such function is fused (see
-``passes.fuse_activation``).  Of the others those are, whose first rounding harms the outputs most
-for what this costs (see ``harms``), as far as ``BUDGET`` goes: harms are spread so unevenly that a
-third of the functions of PP-OCR recognition has 95 % of them.
+more.  If a sum has many products, their time hides that, and every such function is fused (see
+``passes.fuse_activation``).  Other functions are fused if the sensitivity of the outputs to the
+first rounding is large for the cost (see ``rounding_sensitivity``), as far as ``BUDGET`` goes.
+Sensitivities are so uneven that a third of the functions of PP-OCR recognition has 95 % of them.
 
-Nothing but a rounding goes away, so this is not tried out on other samples.
+Only a rounding is left out, so this is not tried on other samples.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.search.rounding_sensitivity import most_sensitive
 
 BUDGET = 0.02
-"""Of the network's time, for all that is fused."""
+"""Maximum extra time of all fused functions, as a share of the network's estimated time."""
 
 MAX_SAMPLES = 4
-"""On which harms are measured: most of them fit the budget, in whatever order."""
+"""Maximum number of samples on which sensitivities are measured: most functions fit the budget in
+any order."""
 
 
 def worth_fusing(
@@ -46,8 +48,8 @@ def worth_fusing(
     imported: Graph | None = None,
     deadline: Deadline = NEVER,
 ) -> frozenset[str]:
-    """Names of the functions to be fused, for ``passes.fuse_activation.fuse_functions``; of those
-    whose harm is known when the deadline comes.
+    """Names of the functions to fuse, for ``passes.fuse_activation.fuse_functions``, as far as
+    their sensitivities are known at the deadline.
     """
     plan = make_plan(graph, profile, config, imported)
     found = candidates(plan, named_values(graph, config, imported))
@@ -65,8 +67,8 @@ def worth_fusing(
 
 
 def candidates(plan: Plan, kept: Collection[Node] = ()) -> dict[Node, Node]:
-    """Results of int8 layers that are rounded to int8 for one function -> this function; but none
-    of the ``kept`` values may go away.
+    """Result of an int8 layer that is rounded to int8 for one function -> this function.  None of
+    the ``kept`` values may disappear.
     """
     pairs = {
         node.operands[0]: node
@@ -77,7 +79,7 @@ def candidates(plan: Plan, kept: Collection[Node] = ()) -> dict[Node, Node]:
 
 
 def _can_be_fused(plan: Plan, function: Node, kept: Collection[Node]) -> bool:
-    """Whether all that goes away with it, like what is behind it in a chain, is int8."""
+    """Whether all operators that fusion removes, such as others of a chain, are int8."""
     left = {n.name: n.op for n in fuse_functions(plan.graph, {function.name}).nodes}
     gone = [n for n in plan.graph.compute_nodes() if left.get(n.name) != n.op]
     return bool(gone) and all(plan.is_int8(n) and n not in kept for n in gone)

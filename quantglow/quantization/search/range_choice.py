@@ -1,20 +1,20 @@
-"""``calibrate_method="auto"``: ranges by the error they make in the results of what reads a tensor.
+"""``calibrate_method="auto"``: choose ranges by the errors they cause in the readers of a tensor.
 
-A histogram alone cannot tell whether its tails matter.  So each of several ranges is tried on
-calibration samples: the values are rounded as int8 would, and the operators that read them are
+A histogram alone does not show whether its tails matter.  So each of several ranges is tried on
+calibration samples: the values are rounded as in int8, and the operators that read them are
 computed with and without that.  Values that share parameters are judged together, by the sum of
 
     |op(rounded x) - op(x)|**2 / |op(x) - mean|**2
 
-over all readers, where what is cut off counts more (``COHERENCE``).  For products a constant error
-of a channel does not count: the bias takes it.
+over all readers, where clipping counts more (``COHERENCE``).  For products a constant error of a
+channel does not count, because bias correction removes it.
 The best range of one half of the samples must be no worse than min-max on the other half.
 
 Products are computed for a part of their rows, functions of large images for a part of the lines,
-other ones of each sample, so that the choice costs less than a run of the network for each sample.
-What a range cuts off is rare, and in few rows it is there or not; so their errors are multiplied by
-that of all values, which the histogram knows, over that of the rows (a ratio estimate; Cochran,
-Sampling Techniques, 1977, chapter 6).
+different ones in each sample, so that the choice costs less than a run of the network for each
+sample.  Clipped values are rare, and few rows may hold none; so the errors of the rows are
+multiplied by the error of all values, which the histogram knows, over that of the rows (a ratio
+estimate; Cochran, Sampling Techniques, 1977, chapter 6).
 """
 
 from __future__ import annotations
@@ -49,27 +49,28 @@ from quantglow.workers import each
 
 METHODS = ("auto", "percentile", "mse")
 SHRINKS = ((0.9, 0.9), (0.8, 0.8), (0.7, 0.7), (0.6, 0.6), (0.5, 0.5), (0.5, 1.0), (0.2, 1.0))
-"""Candidates: what the methods choose, and parts of the whole range, below and above 0."""
+"""Candidates: the ranges of the methods, and parts of the whole range, below and above 0."""
 
 SAMPLES = 16
-"""Calibration samples that are looked at, at most."""
+"""Maximum number of calibration samples that are used."""
 
 WORK = 10**8
-"""Multiply-accumulates for one product that reads a tensor, all samples and candidates together."""
+"""Maximum number of multiply-accumulates for one product that reads a tensor, over all samples and
+candidates."""
 
 ROUNDING_WORK = 32
-"""What rounding one value costs, in multiply-accumulates."""
+"""Cost of rounding one value, in multiply-accumulates."""
 
 LIGHT_SAMPLES = 4
-"""Samples for the operators that are no products."""
+"""Maximum number of samples for operators other than products."""
 
 LIGHT_WORK = 5 * 10**6
-"""Results of one of them, all samples and candidates together, if it computes each from the values
-in its place; others are computed whole."""
+"""Maximum number of results of one of these, over all samples and candidates, if it computes each
+line from the same lines of its operands; others are computed whole."""
 
 COHERENCE = 4.0
-"""What is cut off has one sign and lies together, where the strongest values are: it adds up behind
-the reader, while rounding averages out.  So it counts that many times."""
+"""Weight of clipping errors.  They have one sign and lie together, at the strongest values: they
+add up behind the reader, while rounding errors average out."""
 
 MIN_ROWS = 8
 TINY = 1e-30
@@ -82,7 +83,7 @@ def choose_ranges(
     samples: Sequence[Feeds],
     imported: Graph | None = None,
 ) -> Ranges:
-    """The range of every value that should not have its ``minmax``.
+    """The range of every value for which another one than min-max is better.
 
     Raises ``Interrupted`` after Ctrl-C.
     """
@@ -127,7 +128,9 @@ def _types(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, Elemen
 
 @dataclass
 class _Trial:
-    """The float walk.  ``errors``: group -> [halves, candidates], sums over its readers."""
+    """A float run that tries all candidates at each reader.  ``errors``: group -> [halves,
+    candidates], sums over its readers.
+    """
 
     plan: Plan
     types: list[dict[Node, ElementType]]
@@ -147,8 +150,8 @@ class _Trial:
         return found
 
     def _weighted(self, root: Node) -> Array:
-        """[halves, candidates]: the errors of a group, what is cut off counting ``COHERENCE``
-        times.  Rounding goes with the square of the step, so the rest is what was cut off.
+        """[halves, candidates]: the errors of a group, with clipping weighted by ``COHERENCE``.
+        Rounding errors grow with the square of the step; the rest is clipping.
         """
         errors = self.errors[root]
         steps = np.array([quant_of(types[root]).scale for types in self.types])
@@ -208,7 +211,7 @@ class _Trial:
         return sums * self._ratios(x, types, rounding / count)
 
     def _ratios(self, x: Node, types: list[ElementType], rounding: Array) -> Array:
-        """For each candidate the mean square error of all values over that of some."""
+        """For each candidate the mean square error of all values over that of the sampled ones."""
         if x.name not in self.histograms:
             return np.ones(len(types))
         histogram = self.histograms[x.name]
@@ -223,7 +226,7 @@ class _Trial:
         types: list[ElementType],
         results: Sequence[Array],
     ) -> Array:
-        """[2, candidates]: relative errors of the reader's results, in some lines of large ones."""
+        """[2, candidates]: relative errors of the reader's results, in a part of the lines."""
         count = min(LIGHT_SAMPLES, len(results))
         work = sum(result.size for result in results[:count]) * len(types)
         every = max(1, work // LIGHT_WORK) if _is_local(reader) else 1
@@ -278,7 +281,7 @@ def _reach(element: ElementType) -> Range:
 
 
 def _is_local(reader: Node) -> bool:
-    """Whether it computes each line of an image from the same lines of what it reads."""
+    """Whether a node computes each line of an image from the same lines of its operands."""
     images = [o for o in reader.operands if not isinstance(o, Constant)]
     alike = all(o.type.rank == 4 and o.type.shape[:2] == reader.type.shape[:2] for o in images)
     if isinstance(reader, Concat):
@@ -287,7 +290,7 @@ def _is_local(reader: Node) -> bool:
 
 
 def _part(value: Array, lines: slice) -> Array:
-    """Some lines of an image; what has one for all as it is."""
+    """Some lines of an image; an array with a single line as it is."""
     return value[:, lines] if value.ndim == 4 and value.shape[1] > 1 else value
 
 
@@ -296,8 +299,8 @@ def _residual(reader: Contraction) -> Node | None:
 
 
 def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Array:
-    """float32 columns [G, about ``rows``, K], from all over the image; ``offset``, from 0 to 1,
-    says where between two lines, and between two of their rows, the first is.
+    """float32 columns [G, about ``rows``, K], spread over the image.  ``offset``, from 0 to 1, is
+    the position of the first one between two lines, and between two of their rows.
     """
     spatial = value.shape[1] if value.ndim == 4 else 1
     per_line = value.shape[0] * (value.shape[2] if value.ndim == 4 else 1)
@@ -315,14 +318,16 @@ def _rounded(values: Array, element: ElementType) -> Array:
 
 @dataclass(frozen=True)
 class _Energies:
-    """Of one sample: of the signal, and [candidates] of what each changes."""
+    """Energies of one sample: of the signal, and [candidates] of the errors."""
 
     signal: float
     errors: Array
 
     @staticmethod
     def of(signal: Array, errors: Iterable[Array]) -> _Energies:
-        """Of values [G, rows, O]; less the mean of each channel where there are several rows."""
+        """The energies of values [G, rows, O], less the mean of each channel if there are several
+        rows.
+        """
         several = signal.shape[1] > 1
         return _Energies(
             _energy(signal, several), np.array([_energy(error, several) for error in errors])
@@ -330,7 +335,9 @@ class _Energies:
 
 
 def _relative(samples: Sequence[_Energies]) -> Array:
-    """[2, candidates]: of even and of odd samples, over their signal; one sample is both."""
+    """[2, candidates]: errors over the signal, of even and of odd samples; a single sample counts
+    as both.
+    """
     signal, errors = np.zeros(2), np.zeros((2, len(samples[0].errors)))
     for index, sample in enumerate(samples):
         signal[index % 2] += sample.signal
@@ -341,7 +348,7 @@ def _relative(samples: Sequence[_Energies]) -> Array:
 
 
 def _energy(values: Array, centred: bool) -> float:
-    """Of float32 values [G, rows, O]; ``centred``: less the mean of each column."""
+    """Sum of squares of float32 values [G, rows, O]; ``centred``: less the mean of each column."""
     if centred:
         values = values - values.mean(axis=1, keepdims=True)
     exact = values.reshape(-1).astype(np.float64)
