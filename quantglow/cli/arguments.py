@@ -91,7 +91,9 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
 def machine_arguments(parser: argparse.ArgumentParser) -> None:
     levels = ", ".join(LEVELS)
     parser.add_argument(
-        "--target", default="native", help=f"native: the best this processor has; or {levels}"
+        "--target",
+        default="native",
+        help=f"native: the best this processor has; or {levels} (plain LLVM IR)",
     )
     parser.add_argument("--num-threads", type=int, help="default: the physical cores")
 

@@ -48,7 +48,8 @@ def compile(
 
     Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
 
-    target        "native", or one of ``quantglow.backends.llvm.targets.LEVELS``
+    target        "native"; "portable", code without instructions of a particular processor; or
+                  another of ``quantglow.backends.llvm.targets.LEVELS``
     num_threads   None: one for each physical core
     input_shapes  fixes the shapes of inputs that the model leaves free; without it the model
                   serves all of them, each compiled on first use

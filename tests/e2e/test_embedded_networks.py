@@ -10,6 +10,7 @@ import pytest
 from rich.console import Console
 
 import quantglow as qg
+from quantglow.backends.llvm.targets import LEVELS, runs_here
 from quantglow.cli import demo
 from quantglow.cli.data import EXAMPLES, Example
 
@@ -68,11 +69,12 @@ def test_every_layer_before_the_tail_is_int8(int8: Any) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("target", ["native", *filter(runs_here, LEVELS)])
 def test_machine_code_gives_the_integers_of_the_interpreter(
-    example: Example, int8: Any, threads: int
+    example: Example, int8: Any, target: str, threads: int
 ) -> None:
     graph = before_the_tail(int8.graph)
-    compiled = qg.compile(graph, num_threads=threads)
+    compiled = qg.compile(graph, target=target, num_threads=threads)
     for image in example.images[:3]:
         feeds = {example.input_name: image[None]}
         np.testing.assert_array_equal(compiled.run(None, feeds)[0], qg.interpret(graph, feeds)[0])

@@ -1,5 +1,5 @@
 """Convolutions whose weights let some steps, all or none be summed in 16 bits: integers bit for
-bit on every x86 level."""
+bit on every level."""
 
 from __future__ import annotations
 

@@ -114,7 +114,6 @@ class DotProduct(ABC):
         return np.ascontiguousarray(quads)
 
 
-@dataclass(frozen=True)
 class FloatDot(DotProduct):
     """One float32 product, fused with the addition where the instruction set can."""
 
@@ -201,7 +200,6 @@ class WidenedDot(DotProduct):
         return np.ascontiguousarray(halves)
 
 
-@dataclass(frozen=True)
 class WordDot(DotProduct):
     """Two int16 activations times two weights, widened to int16 when they are packed.
 
@@ -232,7 +230,6 @@ class WordDot(DotProduct):
         return self.isa.keep(b, self.kind, b.op("add", self.kind, sums, products))
 
 
-@dataclass(frozen=True)
 class PairDot(DotProduct):
     """Four byte products of which two are summed in 16 bits: right where the weights fit."""
 

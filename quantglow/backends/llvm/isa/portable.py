@@ -6,8 +6,6 @@ Activations are stored as they are, signed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.costs import Core, StepCost
 from quantglow.backends.llvm.isa.dot import DotProduct, FloatDot, WidenedDot, WordDot
@@ -41,7 +39,6 @@ declare i32 @usleep(i32)
 """Nanoseconds of the monotonic clock of POSIX."""
 
 
-@dataclass(frozen=True)
 class Portable(InstructionSet):
     """Vectors that LLVM maps to the registers there are."""
 

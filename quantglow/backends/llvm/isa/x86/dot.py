@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value
@@ -11,7 +9,6 @@ from quantglow.backends.llvm.isa.dot import DotProduct, PairDot, WordDot
 from quantglow.types import Array
 
 
-@dataclass(frozen=True)
 class VnniDot(DotProduct):
     """Four unsigned bytes times four signed ones in one instruction, ``vpdpbusd``."""
 
@@ -23,7 +20,6 @@ class VnniDot(DotProduct):
         return b.call(name, self.kind, (self.kind, sums), (kind, x), (kind, w))
 
 
-@dataclass(frozen=True)
 class VnniWordDot(WordDot):
     """Two words times two words in one instruction, ``vpdpwssd``."""
 
@@ -32,7 +28,6 @@ class VnniWordDot(WordDot):
         return b.call(name, self.kind, (self.kind, sums), (kind, x), (kind, w))
 
 
-@dataclass(frozen=True)
 class SaturatingPairs(PairDot):
     """``pmaddubsw``, whose sums of two products saturate at 16 bits, then ``pmaddwd`` by ones."""
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 DISTANCE, CALL = 2, 4
 """R_X86_64_PC32 and R_X86_64_PLT32: 32 bits, relative to their own place."""
 JUMP = bytes.fromhex("ff2500000000")
 """``jmp [rip]``: continues at the address in the eight bytes behind it."""
 
 
-@dataclass(frozen=True)
 class X86Linking:
     """Position-independent code of the small code model."""
 
-    machine: int = 62
+    machine = 62
 
     def is_call(self, kind: int) -> bool:
         return kind == CALL

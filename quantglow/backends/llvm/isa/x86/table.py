@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,12 +15,11 @@ def upper(b: Builder, kind: str, codes: Value, signed: bool) -> Value:
     return b.compare("sge" if signed else "slt", kind, codes, splat(kind, "0"))
 
 
-@dataclass(frozen=True)
 class PermutedTable:
     """AVX-512 VBMI: two permutations of 128 entries each."""
 
-    unroll: int = 2
-    entries_at: int = 0
+    unroll = 2
+    entries_at = 0
 
     def packed(self, values: Array) -> Array:
         return values
@@ -38,7 +36,6 @@ class PermutedTable:
         return b.select(kind, upper(b, kind, codes, signed), high, low)
 
 
-@dataclass(frozen=True)
 class ShuffledTable:
     """AVX2 and AVX-512: byte shuffles in rows of 16 entries.
 
@@ -47,9 +44,11 @@ class ShuffledTable:
     contributed is its entry.
     """
 
-    lanes: int
-    unroll: int = 1
-    entries_at: int = 256
+    unroll = 1
+    entries_at = 256
+
+    def __init__(self, lanes: int) -> None:
+        self.lanes = lanes
 
     def packed(self, values: Array) -> Array:
         halves = values.reshape(2, 8, 16)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,13 +13,12 @@ CONFIG_NBYTES, WIDTHS_AT, HEIGHTS_AT = 64, 16, 48
 """Operand of ``ldtilecfg`` (palette 1): 16-bit widths in bytes, 8-bit numbers of rows."""
 
 
-@dataclass(frozen=True)
 class AmxTiles:
     """The tile registers of AMX-INT8."""
 
-    registers: int = 8
-    rows: int = 16
-    row_nbytes: int = 64
+    registers = 8
+    rows = 16
+    row_nbytes = 64
 
     def configuration(self, sizes: Sequence[tuple[int, int]]) -> Array:
         found = np.zeros(CONFIG_NBYTES, np.uint8)
