@@ -32,7 +32,8 @@ from quantglow.types import TensorType
 
 SLACK_NBYTES = 64
 """Bytes after temporaries and constants that kernels may read, never write (vector loads at the
-end).  The caller's buffers have none: see ``_reads_slack``."""
+end): no fewer than the widest vector of any target.  The caller's buffers have none: see
+``_reads_slack``."""
 
 
 def generate(graph: Graph, order: Sequence[Node] | None = None) -> Program:
@@ -216,7 +217,7 @@ _HANDLERS: dict[type[Node], Callable[[_Generator, Node], View]] = {
 
 
 def _reads_slack(node: Node, operand: Node) -> bool:
-    """Whether a kernel may read beyond an operand: a Conv takes bytes by fours and sixteens."""
+    """Whether a kernel may read beyond an operand: a Conv reads rows by whole steps and vectors."""
     return isinstance(node, Conv) and operand is node.x and not operand.type.dtype.is_float
 
 

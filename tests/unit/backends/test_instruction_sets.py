@@ -19,6 +19,7 @@ from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.graph.graph import Graph
+from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.instr.program import Compute
 from quantglow.types import Array
 from tests.matrix.harness import planned
@@ -79,6 +80,11 @@ def test_other_processors_run_portable_code(triple: str, monkeypatch: pytest.Mon
 
 
 # -- the promises
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_no_vector_is_wider_than_what_kernels_may_read_beyond_a_buffer(level: str) -> None:
+    assert level_target(level).vector_nbytes <= SLACK_NBYTES
 
 
 def rounded(target: Target, lanes: int, values: Array) -> Array:
