@@ -1,4 +1,4 @@
-"""Placement: which values are computed right inside a larger one.
+"""Copy elision: values are computed right inside the larger one that contains them.
 
 A part of a Concat, and the operand of a Pad, needs no buffer of its own: its *home* is a box
 inside the container.  Homes nest (a Concat may itself live inside a Pad).  Reshapes between a value

@@ -1,4 +1,4 @@
-"""From where to where buffers are used, and the ``alloc`` and ``dealloc`` that say so."""
+"""Lifetimes of buffers: first and last uses, marked by ``alloc`` and ``dealloc``."""
 
 from __future__ import annotations
 

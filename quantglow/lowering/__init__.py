@@ -1,4 +1,4 @@
-"""Lowering: the many operators become few primitives, so that a backend implements a small set.
+"""Lowering: operators become a small set of primitives, which is all that a backend implements.
 
 After ``lower`` every node is an Input, a Constant, one of ``COMPUTE_PRIMITIVES`` in the form its
 backend rule expects, or one of ``VIEW_PRIMITIVES``.
@@ -14,7 +14,7 @@ from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Pass, RewritePass, Uses, run_passes
 from quantglow.lowering import contraction, elementwise, indexing, reduction, transposed_convolution
 from quantglow.lowering.bias_to_uint8 import bias_to_uint8
-from quantglow.lowering.fuse import fuse_maps
+from quantglow.lowering.fuse import fuse_elementwise
 from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
     COMPUTE_PRIMITIVES,
@@ -44,10 +44,10 @@ __all__ = [
 
 
 def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
-    """Primitives only; with ``unsigned``, int8 activations are stored as uint8."""
+    """The graph in primitives only; with ``unsigned``, int8 activations are stored as uint8."""
     passes: list[Pass] = [fuse_float_activation]
     passes += [bias_to_uint8] if unsigned else []
-    passes += [lower_operators, raise_transpose, fuse_maps, sink_reshape_into_elementwise]
+    passes += [lower_operators, raise_transpose, fuse_elementwise, sink_reshape_into_elementwise]
     lowered = run_passes(graph, passes)
     check_lowered(lowered)
     return lowered
@@ -59,7 +59,7 @@ def lower_operators(graph: Graph) -> Graph:
 
 
 def unique_names(graph: Graph) -> Graph:
-    """Number the helper nodes whose name another node has already."""
+    """Number helper nodes whose name is taken."""
     taken, seen = {node.name for node in graph.nodes}, set[str]()
 
     def renamed(node: Node) -> Node:

@@ -193,7 +193,7 @@ def _per_axis(node: Node, params: QuantParams, rank: int) -> tuple[Constant, Con
 
 @lowers(Rescale)
 def lower_rescale(node: Rescale) -> Node:
-    """Rescale -> Table for 8-bit operands, else Map"""
+    """Rescale -> Table for 8-bit operands, else Elementwise"""
     kind = node.x.type
     if kind.dtype in (DType.I8, DType.U8):
         codes = np.arange(256) + kind.dtype.limits[0]

@@ -1,5 +1,5 @@
-"""Fusion of element-wise chains: an Elementwise absorbs those it reads, so that values stay in
-registers."""
+"""Fusion of element-wise chains: an Elementwise absorbs its operands of the same kind, so that
+values stay in registers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from quantglow.ops.expression import Expr, arg
 from quantglow.types import DType
 
 MAX_OPERATIONS = 64
-"""Larger expressions would spill registers."""
+"""Maximum number of operations in a fused expression; larger ones would spill registers."""
 
 
-@rewrite_pass("fuse-maps")
-def fuse_maps(node: Node, uses: Uses) -> Node | None:
-    """Elementwise(f, Elementwise(g, x), …) -> Elementwise(f∘g, x, …) where the inner value has
-    one reader; the same where one of them is a RowMap"""
+@rewrite_pass("fuse-elementwise")
+def fuse_elementwise(node: Node, uses: Uses) -> Node | None:
+    """Elementwise(f, Elementwise(g, x), …) -> Elementwise(f∘g, x, …) if the inner value has one
+    reader; one of them may be a RowMap"""
     if not isinstance(node, Elementwise | RowMap):
         return None
     for index, inner in enumerate(node.args):
@@ -26,7 +26,7 @@ def fuse_maps(node: Node, uses: Uses) -> Node | None:
 
 
 def _fits(node: Elementwise | RowMap, inner: Elementwise | RowMap) -> bool:
-    """Values of full shape only, or a broadcast would be computed again and again."""
+    """Whether the inner value has the full shape: a broadcast would be computed again and again."""
     if isinstance(inner, RowMap) and not _may_hold_rows(node):
         return False
     if isinstance(node, RowMap) and _has_int64(inner):
@@ -40,7 +40,7 @@ def _fits(node: Elementwise | RowMap, inner: Elementwise | RowMap) -> bool:
 
 
 def _is_saturated(expression: Expr) -> bool:
-    """Whether the integers of an expression are what is stored: ``quantized`` has clipped them."""
+    """Whether the integers of an expression fit their type: ``quantized`` has clipped them."""
     match expression:
         case Expr("iadd", (Expr("int", (Expr("fmin", (Expr("fmax"), _)),)), Expr("i"))):
             return True
@@ -48,13 +48,13 @@ def _is_saturated(expression: Expr) -> bool:
 
 
 def _may_hold_rows(node: Elementwise | RowMap) -> bool:
-    """Sums of rows of what is itself made of sums of rows would need pass after pass."""
+    """Whether sums of rows may be absorbed: sums of sums of rows would need pass after pass."""
     is_narrow = not _has_int64(node) and node.type.dtype is not DType.BOOL
     return isinstance(node, Elementwise) and is_narrow
 
 
 def _has_int64(node: Elementwise | RowMap) -> bool:
-    """Parts that RowMap may not have."""
+    """Whether a tensor is int64, which a RowMap may not have."""
     return DType.I64 in (node.type.dtype, *(a.type.dtype for a in node.args))
 
 

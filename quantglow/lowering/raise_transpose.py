@@ -1,5 +1,5 @@
 """Transposes move above element-wise primitives: there they are views, and the element-wise kernel
-writes its result straight where the consumer wants it."""
+writes its result in the consumer's layout."""
 
 from __future__ import annotations
 

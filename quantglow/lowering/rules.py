@@ -1,4 +1,4 @@
-"""The table of lowering rules, and what is primitive."""
+"""The table of lowering rules, and the primitive operators."""
 
 from __future__ import annotations
 

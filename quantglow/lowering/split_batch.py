@@ -21,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 def split_batch(graph: Graph, pieces: int) -> Graph | None:
-    """The graph for one of so many equal parts of the batch; None if samples may depend on each
+    """The graph for one of ``pieces`` equal parts of the batch; None if samples may depend on each
     other, or if an output is not made of samples.  Names stay.
     """
     batch = batch_of(graph)
@@ -90,7 +90,7 @@ def _operands(node: Node, made: Mapping[Node, Node], shape: Shape) -> dict[str, 
 
 
 def _cut(operand: Node, batch: int) -> Node:
-    """A part of a Concat that is the same for all samples, for some of them."""
+    """A part of a Concat, equal for all samples, with ``batch`` of them left."""
     if not isinstance(operand, Constant):
         return operand
     return replace(operand, value=np.ascontiguousarray(operand.value[:batch]))

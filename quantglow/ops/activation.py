@@ -81,11 +81,11 @@ class Activation:
         return self.kind.homogeneous and self.offset == 0
 
     def scaled(self, factor: float) -> Activation:
-        """``factor`` times it.  Raises ``ValueError`` where that overflows."""
+        """The activation times ``factor``.  Raises ``ValueError`` if that overflows."""
         return replace(self, factor=self.factor * factor, offset=self.offset * factor)
 
     def moved(self, offset: float) -> Activation:
-        """It plus ``offset``.  Raises ``ValueError`` where that overflows."""
+        """The activation plus ``offset``.  Raises ``ValueError`` if that overflows."""
         return replace(self, offset=self.offset + offset)
 
     def unit(self, step: float) -> float:
@@ -123,7 +123,7 @@ class Activation:
 
     def reach(self, limit: float, step: float) -> float:
         """An upper bound of the magnitude in steps, for sums in ``unit(step)`` of at most
-        ``limit``; infinite where float32 might not hold what is computed on the way."""
+        ``limit``; infinite if an intermediate value might exceed float32."""
         parts = [part for part in self.expression(step).parts() if part.op != "lt"]
         found = [max(-low, high) for low, high in (_interval(p, (-limit, limit)) for p in parts)]
         largest = float(np.finfo(np.float32).max)

@@ -105,8 +105,8 @@ class Contraction(Node):
 
     @property
     def sum_step(self) -> float:
-        """The real value of 1 in the float32 sum: 1 for float results, else an output step, or what
-        the activation asks for."""
+        """The real value of 1 in the float32 sum: 1 for float results, else an output step, or
+        the unit of the activation."""
         if self.out is None:
             return 1.0
         step = self.type.params.scale

@@ -62,7 +62,7 @@ def _remainder(x: Any, y: Any) -> Any:
 
 
 def _quotient(x: Any, y: Any) -> Any:
-    """Rounded towards zero."""
+    """Quotient, rounded towards zero."""
     divisor = np.where(y == 0, 1, y)
     exact = np.floor_divide(x - np.fmod(x, divisor), divisor)
     return np.where(y == 0, 0, exact).astype(np.result_type(x, y))
@@ -74,13 +74,13 @@ def _modulo(x: Any, y: Any) -> Any:
 
 
 def _shifted_left(x: Any, y: Any) -> Any:
-    """0 for amounts outside of the width."""
+    """x shifted left; 0 for amounts outside of the width."""
     inside = (y >= 0) & (y < 8 * x.dtype.itemsize)
     return np.where(inside, np.left_shift(x, np.where(inside, y, 0)), 0).astype(x.dtype)
 
 
 def _shifted_right(x: Any, y: Any) -> Any:
-    """The sign is shifted in; amounts outside of the width leave nothing else."""
+    """x shifted right with its sign; amounts outside of the width leave only the sign."""
     width = 8 * x.dtype.itemsize
     amount = np.where((y >= 0) & (y < width), y, width - 1)
     return np.right_shift(x, amount).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Operators that read or write where integers computed at run time say.
+"""Operators that read or write at positions computed at run time.
 
 Negative indices count from the end.  An index beyond that is an ``OutOfRangeError``; compiled code
 takes the first element or writes nothing, and reports the index when it is done.
@@ -108,7 +108,7 @@ class Scatter(Node):
     in_place = ("x",)
 
     def has(self, trait: Trait) -> bool:
-        """Sums, products and extremes are new numbers."""
+        """``MOVES`` holds without a reduction only: sums, products and extremes are new numbers."""
         return (trait is not Trait.MOVES or self.reduction == "none") and super().has(trait)
 
     def infer(self) -> TensorType:

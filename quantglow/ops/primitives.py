@@ -1,5 +1,5 @@
-"""The primitives that many operators become: those of integers and conditions at import, the
-others when they are lowered.
+"""Primitives that many operators become: at import if they compute integers or conditions, else
+when they are lowered.
 
 A backend implements them, and the operators that lowering leaves as they are (see
 ``quantglow.lowering``).
@@ -23,7 +23,7 @@ from quantglow.types import Array, DType, ElementType, TensorType
 class Elementwise(Node):
     """``expression`` on every element of the broadcast operands, stored as ``out``.
 
-    Integers that do not fit ``out`` are an error of whoever wrote the expression.
+    The expression must give integers that fit ``out``; nothing checks that.
     """
 
     args: tuple[Node, ...]

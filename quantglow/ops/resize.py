@@ -44,7 +44,7 @@ class Resize(Node):
     traits = MOVES
 
     def has(self, trait: Trait) -> bool:
-        """Interpolation makes new numbers."""
+        """``MOVES`` and ``CHOOSES`` hold for nearest only: interpolation makes new numbers."""
         if trait in (Trait.MOVES, Trait.CHOOSES):
             return self.mode == "nearest"
         return super().has(trait)

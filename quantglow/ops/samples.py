@@ -14,12 +14,12 @@ Changes = dict[str, Any] | None
 
 
 def if_constant(shared: Iterable[Node | None]) -> Changes:
-    """Operands that all samples read must be known."""
+    """Changes if the operands that all samples read are Constants."""
     return {} if all(o is None or isinstance(o, Constant) for o in shared) else None
 
 
 def if_aligned(node: Node) -> Changes:
-    """Constants must be the same for all samples, and computed operands not move their axis 0."""
+    """Changes if Constants are equal for all samples and other operands keep samples on axis 0."""
     rank = node.type.rank
     for operand in node.operands:
         if not isinstance(operand, Constant):
@@ -31,11 +31,11 @@ def if_aligned(node: Node) -> Changes:
 
 
 def if_per_tensor(node: Node) -> Changes:
-    """Quantization along axis 0 would be that of samples."""
+    """Changes unless a tensor is quantized along axis 0, which would be that of samples."""
     kinds = [node.type, *(operand.type for operand in node.operands)]
     return None if any(k.quant is not None and k.quant.axis == 0 for k in kinds) else {}
 
 
 def if_rows(node: Node) -> Changes:
-    """Rows are samples or parts of them."""
+    """Changes if rows are samples or parts of them."""
     return if_constant(node.operands[1:]) if node.type.rank > 1 else None

@@ -1,7 +1,6 @@
 """Functions that NumPy lacks, from SciPy.
 
-SciPy is imported by who computes them first: a process that only runs compiled code does not pay
-its 25 MB.
+SciPy is imported on first use: a process that only runs compiled code does not pay its 25 MB.
 """
 
 from __future__ import annotations

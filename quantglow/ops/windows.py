@@ -1,4 +1,4 @@
-"""Windows over the height and width of images: what convolutions and pools have in common."""
+"""Windows over the height and width of images, for convolutions and pools."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def products_of(node: Contraction) -> int:
 
 
 def fused(node: Node, uses: Uses) -> Node | None:
-    """The operator before ``node`` with what that does."""
+    """The producer with ``node`` fused into it, None if it cannot take it."""
     if not node.operands or not uses.single(node.operands[0]):
         return None
     producer = node.operands[0]

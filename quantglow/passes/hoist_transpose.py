@@ -86,7 +86,7 @@ def above(f: Node, perm: Axes, uses: Uses) -> Node | None:
 
 
 def above_reshape(f: Reshape, perm: Axes, uses: Uses) -> Node | None:
-    """The blocks of axes that the Reshape forms are moved before it forms them."""
+    """The Reshape on an operand whose blocks of axes are moved already."""
     if not f.type.size:
         return None
     position = {axis: i for i, axis in enumerate(a for a in perm if f.shape[a] != 1)}

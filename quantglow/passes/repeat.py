@@ -1,4 +1,4 @@
-"""Passes that open ways for one another, run together until nothing changes."""
+"""Passes that enable one another, run together until nothing changes."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def sinks(node: Node) -> TypeGuard[Transpose]:
 
 
 def moved_reduce(node: Reduce, t: Transpose) -> Moved:
-    """Reduced axes are renamed; without ``keepdims`` the others close ranks."""
+    """The reduction before the Transpose: its axes are renamed, the result permuted."""
     axes = tuple(sorted(t.perm[axis] for axis in node.axes))
     made: Node = replace(node, x=t.x, axes=axes)  # type: ignore[call-arg]
     if node.keepdims:
@@ -85,7 +85,7 @@ def moved_reduce(node: Reduce, t: Transpose) -> Moved:
 
 
 def moved_elements(node: Binary | Elementwise, uses: Uses) -> Moved | None:
-    """All operands before the Transpose that one of them is."""
+    """The node on operands before the Transpose that one of them is."""
     found = aligned(node.operands, node.type.rank, uses)
     if found is None:
         return None
