@@ -48,6 +48,9 @@ ROWS_PER_CHANNEL = 8
 STEPS_WORK = 2**30
 """Maximum of the same for all steps together."""
 
+MIN_ROWS = 2
+"""Minimum number of rows of a value from which its channels have a covariance."""
+
 MAX_STEPS = 100
 MAX_CHANNELS = 256
 FIRST_STEP, MAX_STEP, MIN_STEP = 0.05, 0.3, 1e-3
@@ -94,7 +97,7 @@ class Streams:
         rows = {name: np.concatenate(parts) for name, parts in self.kept.items() if parts}
         found: dict[str, Array] = {}
         for group in self.groups:
-            if not all(node.name in rows for node in group):
+            if any(len(rows.get(node.name, ())) < MIN_ROWS for node in group):
                 continue
             x = np.concatenate([rows[node.name] for node in group])
             noise = np.mean([m for n in group for m in _metrics(self.graph, n, rows)], axis=0)

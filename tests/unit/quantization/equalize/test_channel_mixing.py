@@ -55,6 +55,15 @@ def stream(channels: int = 8, batch: int = 1) -> Graph:
     return graph_of(conv("last", inner, 16, kernel=1, low=0.0), inputs=(x,))
 
 
+def test_nothing_is_mixed_after_one_row() -> None:
+    """Channels have no covariance then; NumPy would warn."""
+    x = Input(name="x", tensor=f32(1, 1, 1, 8))
+    first = conv("first", x, 8, kernel=1)
+    graph = graph_of(conv("last", first, 16, kernel=1, low=0.0), inputs=(x,))
+    assert linear_streams(graph)
+    assert mixtures_of(graph, samples_for(graph, 1)) == {}
+
+
 def test_mixing_keeps_the_function() -> None:
     graph, data = stream(), samples_for(stream(), 6)
     mixed = rescaled(graph, mixtures_of(graph, data))
