@@ -1,11 +1,11 @@
 """Environment switches for looking inside.
 
-``QUANTGLOW_DEBUG=1``    timings of the stages and memory figures, on stderr
-``QUANTGLOW_DEBUG=2``    also the IR after each pass that changed it
+``QUANTGLOW_DEBUG=1``    timings of the stages, rewrites of each pass and memory figures, on stderr
+``QUANTGLOW_DEBUG=2``    also the IR after each pass that changed it, and why passes declined
 ``QUANTGLOW_DEBUG=3``    also the LLVM IR of every kernel, compiled anew: the cache is not asked
 ``QUANTGLOW_DEBUG=4``    also the assembly
 ``QUANTGLOW_VERIFY=1``   verify types and names after every pass
-``QUANTGLOW_DUMP_DIR``   write ``07-fold-batch-norm.ir`` for each pass that changed the graph
+``QUANTGLOW_DUMP_DIR``   write ``07-decompose-batch-norm.ir`` for each pass that changed the graph
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.cli import bench, calibrate, commands, debug, demo, inspect
+from quantglow.cli import bench, calibrate, commands, debug, demo, inspect, opt
 from quantglow.cli.entry import INTERRUPTED
 from quantglow.errors import QuantglowError
 from quantglow.files import cause
@@ -84,6 +84,12 @@ COMMANDS: dict[str, Command] = {
         inspect.add_arguments,
         inspect.run,
         "quantglow inspect net.qgm --stage program",
+    ),
+    "opt": Command(
+        "run passes by name over the text of a graph or a program, and print the result",
+        opt.add_arguments,
+        opt.run,
+        "quantglow opt graph.txt -p fold-batch-norm -p fuse-activation",
     ),
     "calibrate": Command(
         "reproduce a calibration recipe: profile, quantize, evaluate, hold against its gate",

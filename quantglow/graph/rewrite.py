@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from quantglow import debug
+from quantglow import pass_manager
 from quantglow.errors import QuantglowError
 from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Node
+from quantglow.pass_manager import active_record, run_in_order
 
 ROUNDS = 64
 """Maximum number of rounds of a local pass; one that needs more undoes its own changes."""
@@ -66,6 +67,7 @@ class RewritePass:
     name: str
     rule: LocalRule
     doc: str = ""
+    parts: tuple[RewritePass, ...] = ()
 
     def __call__(self, graph: Graph) -> Graph:
         for _ in range(ROUNDS):
@@ -77,11 +79,11 @@ class RewritePass:
 
     def _once(self, graph: Graph) -> Graph:
         uses = Uses(names=Names.of(graph))
-        originals = iter(graph.nodes)
+        originals, rule = iter(graph.nodes), self._noted_rule()
 
         def apply(node: Node) -> Node:
             uses.counts[node] = graph.use_counts[next(originals)]
-            replacement = self.rule(node, uses)
+            replacement = rule(node, uses)
             if replacement is None:
                 return node
             uses.replaced(node, replacement)
@@ -89,29 +91,43 @@ class RewritePass:
 
         return graph.rebuild(apply)
 
+    def _noted_rule(self) -> LocalRule:
+        """The rule, or the rules of its parts, noted in the record if one is kept."""
+        record = active_record()
+        if record is None:
+            return self.rule
+        parts = self.parts or (self,)
+        return first_match([record.watched(part.name, part.rule) for part in parts])
+
+
+def first_match(rules: Sequence[LocalRule]) -> LocalRule:
+    """The rule that applies, at each node, the first of ``rules`` that matches."""
+
+    def first(node: Node, uses: Uses) -> Node | None:
+        for rule in rules:
+            replacement = rule(node, uses)
+            if replacement is not None:
+                return replacement
+        return None
+
+    return first
+
+
+def together(name: str, passes: Sequence[RewritePass]) -> RewritePass:
+    """One local pass that applies, at each node, the first rule that matches."""
+    return RewritePass(name, first_match([step.rule for step in passes]), parts=tuple(passes))
+
 
 def rewrite_pass(name: str) -> Callable[[LocalRule], RewritePass]:
     """Make a pass from a local rule.  Its docstring is the equation."""
     return lambda rule: RewritePass(name, rule, rule.__doc__ or "")
 
 
-def pass_name(step: Pass) -> str:
-    """The name of a pass or function, such as ``fold-batch-norm``."""
-    name = getattr(step, "name", None) or getattr(step, "__name__", type(step).__name__)
-    return str(name).replace("_", "-")
+def declined(node: Node, reason: str) -> None:
+    """Note, for the debug log, why a rule that looked at ``node`` leaves it as it is."""
+    pass_manager.declined(node.name, reason)
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:
     """Run passes in order; a failing pass is named in the error."""
-    for step in passes:
-        try:
-            new = step(graph)
-            if new is not graph and debug.verifying():
-                new.verify()
-        except QuantglowError as error:
-            error.add_note(f"in pass {pass_name(step)!r}")
-            raise
-        if new is not graph:
-            debug.dump_ir(pass_name(step), new)
-        graph = new
-    return graph
+    return run_in_order(graph, passes, Graph.verify)

@@ -30,6 +30,7 @@ from quantglow.passes.fuse_activation import fuse_float_activation
 __all__ = [
     "COMPUTE_PRIMITIVES",
     "DELEGATED",
+    "LOWERING_PASSES",
     "VIEW_PRIMITIVES",
     "bias_to_uint8",
     "check_lowered",
@@ -45,9 +46,7 @@ __all__ = [
 
 def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
     """The graph in primitives only; with ``unsigned``, int8 activations are stored as uint8."""
-    passes: list[Pass] = [fuse_float_activation]
-    passes += [bias_to_uint8] if unsigned else []
-    passes += [lower_operators, raise_transpose, fuse_elementwise, sink_reshape_into_elementwise]
+    passes = [step for step in LOWERING_PASSES if unsigned or step is not bias_to_uint8]
     lowered = run_passes(graph, passes)
     check_lowered(lowered)
     return lowered
@@ -75,6 +74,17 @@ def unique_names(graph: Graph) -> Graph:
 def _apply_rule(node: Node, uses: Uses) -> Node | None:
     rule = rule_of(type(node))
     return None if rule is None else rule(node)
+
+
+LOWERING_PASSES: tuple[Pass, ...] = (
+    fuse_float_activation,
+    bias_to_uint8,
+    lower_operators,
+    raise_transpose,
+    fuse_elementwise,
+    sink_reshape_into_elementwise,
+)
+"""Graph to primitives, whose int8 activations are stored as uint8 where ``bias_to_uint8`` runs."""
 
 
 def check_lowered(graph: Graph) -> None:

@@ -1,3 +1,4 @@
-"""Memory of a program: order of execution (``schedule``), results that replace operands
-(``share``), and an offset in one arena for every temporary (``planner``).
+"""Memory of a program: order of execution (``schedule``), passes over programs (``passes``), of
+which ``share`` lets results replace operands, and an offset in one arena for every temporary
+(``planner``).
 """

@@ -18,6 +18,7 @@ from quantglow.instr.program import (
     Program,
     View,
 )
+from quantglow.pass_manager import declined
 
 
 def share_in_place(program: Program) -> Program:
@@ -30,15 +31,16 @@ def share_in_place(program: Program) -> Program:
             continue
         out = step.output
         for view in in_place_candidates(step):
-            source = renamed.get(view.buffer, view.buffer)
-            if (
-                last_use[view.buffer] == index
-                and first_use[out.buffer] == index
-                and _interchangeable(view, out)
-                and out.buffer not in renamed
-            ):
-                renamed[out.buffer] = source
+            if out.buffer in renamed:
                 break
+            if last_use[view.buffer] != index:
+                declined(out.buffer.name, f"{view.buffer} is read later")
+            elif first_use[out.buffer] != index:
+                declined(out.buffer.name, "another step has written a part of it")
+            elif not _interchangeable(view, out):
+                declined(out.buffer.name, f"{view} cannot stand for {out}")
+            else:
+                renamed[out.buffer] = renamed.get(view.buffer, view.buffer)
     if not renamed:
         return program
     return replace(program, instructions=with_lifetimes([_renamed(s, renamed) for s in steps]))

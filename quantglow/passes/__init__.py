@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.rewrite import Pass, run_passes
+from quantglow.pass_manager import recorded
 from quantglow.passes.canonicalize_pool import canonicalize_pool
 from quantglow.passes.decompose_batch_norm import decompose_batch_norm
 from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
@@ -86,10 +87,10 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         *RECOGNISERS,
         factor_gate,
     ),
-    repeat("fold-batch-norm", simplify_arithmetic, fold_batch_norm, fold_arithmetic),
+    repeat("fold-into-weights", simplify_arithmetic, fold_batch_norm, fold_arithmetic),
     decompose_batch_norm,
     repeat(
-        "fold-arithmetic",
+        "clean-up-arithmetic",
         eliminate_identity,
         merge_reshapes,
         sink_reshape,
@@ -116,11 +117,12 @@ def optimize(graph: Graph) -> Graph:
     an image output.  The passes run again while they still shrink the graph: what a late one
     takes apart an early one may yet fold.
     """
-    for _ in range(MOST_ROUNDS):
-        before = len(graph.nodes)
-        graph = run_passes(graph, FLOAT_PASSES)
-        if len(graph.nodes) >= before:
-            break
+    with recorded():
+        for _ in range(MOST_ROUNDS):
+            before = len(graph.nodes)
+            graph = run_passes(graph, FLOAT_PASSES)
+            if len(graph.nodes) >= before:
+                break
     return graph
 
 

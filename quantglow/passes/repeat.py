@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import cycle, groupby, islice
 
 from quantglow import debug
 from quantglow.errors import QuantglowError
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
-from quantglow.graph.rewrite import ROUNDS, Pass, RewritePass, Uses
+from quantglow.graph.rewrite import ROUNDS, Pass, RewritePass, together
 from quantglow.lazy import cached_property
+from quantglow.pass_manager import run_whole
 
 USUAL_ROUNDS = 16
 """Rounds without looking for circles."""
@@ -35,7 +36,7 @@ class Repeat:
                 if (found := structure(graph)) in seen:
                     return graph
                 seen.add(found)
-            new = step(graph)
+            new = step(graph) if isinstance(step, RewritePass) else run_whole(step, graph)
             # A local pass runs until it finds nothing more, so it need not look again.
             settled = settled + 1 if new is graph else int(isinstance(step, RewritePass))
             graph = new
@@ -49,9 +50,10 @@ class Repeat:
     def steps(self) -> tuple[Pass, ...]:
         """The passes, local ones in a row as one."""
         steps: list[Pass] = []
-        for local, run in groupby(self.passes, lambda step: isinstance(step, RewritePass)):
+        for _, run in groupby(self.passes, lambda step: isinstance(step, RewritePass)):
             passes = list(run)
-            steps.extend([together(self.name, passes)] if local else passes)
+            local = [step for step in passes if isinstance(step, RewritePass)]
+            steps.extend([together(self.name, local)] if local else passes)
         return tuple(steps)
 
 
@@ -66,19 +68,15 @@ def structure(graph: Graph) -> int:
     )
 
 
+def single_passes(passes: Iterable[Pass]) -> tuple[Pass, ...]:
+    """Each pass once, those that are repeated in place of their group."""
+    found = (
+        step
+        for entry in passes
+        for step in (entry.passes if isinstance(entry, Repeat) else (entry,))
+    )
+    return tuple(dict.fromkeys(found))
+
+
 def repeat(name: str, *passes: Pass) -> Repeat:
     return Repeat(name, passes)
-
-
-def together(name: str, passes: list[Pass]) -> RewritePass:
-    """One local pass that applies, at each node, the first rule that matches."""
-    rules = [step.rule for step in passes if isinstance(step, RewritePass)]
-
-    def first_match(node: Node, uses: Uses) -> Node | None:
-        for rule in rules:
-            replacement = rule(node, uses)
-            if replacement is not None:
-                return replacement
-        return None
-
-    return RewritePass(name, first_match)

@@ -23,9 +23,9 @@ from quantglow.instr.generate import generate
 from quantglow.instr.program import Program
 from quantglow.instr.verify import verify_program
 from quantglow.lowering import lower
+from quantglow.memory.passes import optimize_program
 from quantglow.memory.planner import MemoryPlan, plan_memory
 from quantglow.memory.schedule import schedule
-from quantglow.memory.share import share_in_place
 from quantglow.ops.external import External
 from quantglow.runtime.batches import piece_of
 from quantglow.runtime.branches import branches_apart
@@ -79,7 +79,7 @@ def plan_program(
         lowered = lower(graph, unsigned=unsigned)
     debug.dump_ir("lower", lowered)
     with debug.timed("plan", seconds):
-        program = share_in_place(generate(lowered, schedule(lowered)))
+        program = optimize_program(generate(lowered, schedule(lowered)))
         if debug.verifying():
             verify_program(program)
         plan = plan_memory(program)

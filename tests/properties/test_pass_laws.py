@@ -11,23 +11,18 @@ from hypothesis import strategies as st
 from quantglow import passes
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
-from quantglow.graph.rewrite import Pass, pass_name, run_passes
+from quantglow.graph.rewrite import Pass, run_passes
 from quantglow.ops import Constant, Conv, HardSwish, Transpose
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.reference_costs import FEWEST_PRODUCTS
 from quantglow.ops.unary import Fusible
+from quantglow.pass_manager import pass_name
 from quantglow.passes.fuse_activation import fuse_float_activation
-from quantglow.passes.repeat import Repeat
+from quantglow.passes.repeat import single_passes
 from tests.builder import Builder, assert_same_function, ops_of
 from tests.strategies import STEPS, networks
 
-EACH: list[Pass] = list(
-    dict.fromkeys(
-        step
-        for entry in passes.FLOAT_PASSES
-        for step in (entry.passes if isinstance(entry, Repeat) else (entry,))
-    )
-)
+EACH = single_passes(passes.FLOAT_PASSES)
 NCHW_STEPS = tuple(name for name in STEPS if name not in ("masked", "swap"))
 """Steps without a preferred order of axes: a Softmax over columns needs them last."""
 

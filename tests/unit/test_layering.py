@@ -14,7 +14,7 @@ LAYERS = (
     ("foreign_calls",),
     ("concise", "errors", "interrupts", "version", "workers", "lazy"),
     ("types", "debug", "arguments", "files"),
-    ("options", "isolation", "fourier"),
+    ("options", "isolation", "fourier", "pass_manager"),
     ("graph",),
     ("ops",),
     ("interpreter",),

@@ -1,0 +1,109 @@
+"""``quantglow opt``: passes by name over the text of a graph or a program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from quantglow.arguments import integer
+from quantglow.driver import stages
+from quantglow.driver.named_passes import GRAPH_PASSES, NAMED_PROGRAM_PASSES, chosen, summary
+from quantglow.errors import FileFormatError
+from quantglow.files import cause
+from quantglow.graph.graph import Graph
+from quantglow.graph.text import arrays_written_out, parse_graph, print_with_arrays
+from quantglow.instr.text import parse_program
+from quantglow.instr.verify import verify_program
+from quantglow.pass_manager import run_in_order
+
+MAX_ELEMENTS = 64
+"""Maximum size of an array whose values are printed, by default."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "text",
+        nargs="?",
+        default="-",
+        help="text of a graph or a program, or an ONNX model (default: -, which is stdin)",
+    )
+    parser.add_argument(
+        "-p",
+        "--pass",
+        dest="passes",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="pass to run; several run in the order given",
+    )
+    parser.add_argument("--list", action="store_true", help="name every pass, and what it does")
+    parser.add_argument(
+        "--verify", action="store_true", help="verify types and names at first and after each pass"
+    )
+    parser.add_argument(
+        "--max-elements",
+        type=int,
+        default=MAX_ELEMENTS,
+        metavar="N",
+        help="print the values of arrays of up to N elements; larger ones become a mark, with "
+        "which the text cannot be read again (default: %(default)s)",
+    )
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Print what passes make of a text.  ``QUANTGLOW_DEBUG=2`` shows why they declined."""
+    text = listing() if options.list else optimized(options)
+    console.file.write(text)
+
+
+def listing() -> str:
+    """Every pass with its summary, passes over graphs first."""
+    graphs, programs = table(GRAPH_PASSES), table(NAMED_PROGRAM_PASSES)
+    return f"passes over graphs\n{graphs}\npasses over programs\n{programs}"
+
+
+def table(passes: dict[str, Callable[..., Any]]) -> str:
+    return "".join(f"  {name:32}{summary(step)}\n" for name, step in passes.items())
+
+
+def optimized(options: argparse.Namespace) -> str:
+    """The text of the graph or program after the passes that ``options`` name."""
+    most = integer("max_elements", options.max_elements)
+    if Path(options.text).suffix == ".onnx":
+        graph = stages.import_model(options.text)
+        return optimized_graph(graph, options.passes, most, options.verify)
+    text = text_of(options.text)
+    if text.startswith("program"):
+        return optimized_program(text, options.passes, most)
+    return optimized_graph(parse_graph(text, {}), options.passes, most, options.verify)
+
+
+def text_of(path: str) -> str:
+    """The text of a file, or of stdin.  Raises ``FileFormatError``."""
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise FileFormatError(
+            f"cannot read {path!r}: {cause(error)}. Remedy: a text as `quantglow opt` prints it"
+        ) from error
+
+
+def optimized_graph(graph: Graph, names: Iterable[str], most: int, verify: bool) -> str:
+    """The text of the graph after these passes."""
+    passes = chosen(names, GRAPH_PASSES, NAMED_PROGRAM_PASSES)
+    if verify:
+        graph.verify()
+    made = run_in_order(graph, passes, Graph.verify, always=verify)
+    return print_with_arrays(made, most)
+
+
+def optimized_program(text: str, names: Iterable[str], most: int) -> str:
+    """The text of the program after these passes; reading it verifies it."""
+    passes = chosen(names, NAMED_PROGRAM_PASSES, GRAPH_PASSES)
+    program = run_in_order(parse_program(text, {}), passes, verify_program, always=True)
+    return program.text(arrays_written_out(most))
