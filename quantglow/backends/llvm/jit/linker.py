@@ -1,4 +1,8 @@
-"""Objects made executable without LLVM: a linker for what generated kernels consist of.
+"""Objects made executable without LLVM: a linker for the few relocations of generated kernels.
+
+It saves 53 MB of resident memory (46 instead of 99 MB for a small network) and, on a quiet machine,
+the time in which LLVM is loaded: a process that finds its kernels in the cache does without it
+(``python -m benchmarks memory``, 2026-11-22).
 
 A kernel is position-independent code and constants: its relocations are distances within the
 object, and calls of C functions.  Anything else is refused with ``UnlinkableError``, and LLVM's
