@@ -20,16 +20,16 @@ MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 TAIL, TAIL_TEXT = "tail.onnx", "tail.json"
 MAX_TEXT_NBYTES = 256 << 20
-"""Longer texts are refused unread."""
+"""Maximum size of a text, in bytes; larger ones are refused unread."""
 
 
 def groups_in(manifest: Mapping[str, Any]) -> list[list[str]]:
-    """The names of the Constants of each graph."""
+    """Names of the Constants of each graph."""
     return [manifest["constants"], *manifest.get("cases", [])]
 
 
 def numbers_in(manifest: Mapping[str, Any]) -> list[list[int]]:
-    """For each graph the numbers of its Constants' arrays.  Raises ``ValueError``."""
+    """Numbers of the arrays of each graph's Constants.  Raises ``ValueError``."""
     sizes = list(map(len, groups_in(manifest)))
     if manifest["version"] < SHARED_VERSION:
         ends = list(itertools.accumulate(sizes))
@@ -41,17 +41,17 @@ def numbers_in(manifest: Mapping[str, Any]) -> list[list[int]]:
 
 
 def scales_in(manifest: Mapping[str, Any]) -> list[int]:
-    """The numbers of the arrays that are scales of channels."""
+    """Numbers of the arrays that are scales of channels."""
     return list(map(int, manifest["scales"])) if manifest["version"] >= SHARED_VERSION else []
 
 
 def forms_in(manifest: Mapping[str, Any]) -> Forms:
-    """How its arrays are written.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+    """The forms of its arrays.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
     return Forms.of(manifest) if manifest["version"] >= PACKED_VERSION else Forms()
 
 
 def array_numbers(manifest: Mapping[str, Any]) -> set[int]:
-    """The numbers of all arrays."""
+    """Numbers of all arrays."""
     return {*itertools.chain.from_iterable(numbers_in(manifest)), *scales_in(manifest)}
 
 
@@ -81,14 +81,14 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
 
 
 def version_of(members: Mapping[str, object]) -> int:
-    """The oldest version that has such members; those of versions 5 and 6 may be the same."""
+    """The oldest version with such members; the members of versions 5 and 6 may be the same."""
     if case_member(1) in members:
         return CASE_VERSION
     return TAIL_VERSION if TAIL in members else FREE_VERSION if FREE in members else VERSION
 
 
 def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:
-    """The bytes of a member, equal in size and hash to what the manifest says."""
+    """The bytes of a member, checked against the size and hash in the manifest."""
     data = content_of(archive, name)
     if described(data) != manifest["members"][name]:
         raise ValueError(f"the checksum of {name!r} does not fit its content")

@@ -1,4 +1,4 @@
-"""In how many pieces a batch goes through the whole network.
+"""Pieces of a batch, each of which goes through the whole network.
 
 The values of a small piece stay in the cache, and threads take pieces instead of parts of layers.
 """
@@ -13,22 +13,25 @@ from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.memory.planner import MemoryPlan
 
 NEAR_NBYTES = 2**19
-"""Activations that need not be fewer: they stay in a core's own cache, with weights beside them."""
+"""Size of activations, in bytes, that stay in a core's own cache beside the weights; smaller
+ones gain nothing."""
 PIECES_PER_THREAD = 2
-"""More pieces even out what other programs disturb."""
+"""Minimum number of pieces for each thread: more pieces even out disturbances by other programs."""
 
 
 def piece_of(graph: Graph, program: Program, plan: MemoryPlan, threads: int) -> tuple[Graph, int]:
-    """The graph to compile and how often to run it; ``program`` and ``plan`` are of the whole."""
+    """The graph to compile and the number of its runs; ``program`` and ``plan`` belong to the
+    whole.
+    """
     pieces = pieces_of(batch_of(graph) or 1, program, plan, threads)
     part = split_batch(graph, pieces) if pieces > 1 else None
     return (graph, 1) if part is None else (part, pieces)
 
 
 def pieces_of(batch: int, program: Program, plan: MemoryPlan, threads: int) -> int:
-    """As many pieces as take least from far away; with threads, enough for all of them, or one.
+    """The number of pieces with the least traffic to memory; with threads, enough for all, or one.
 
-    Every piece reads all weights again, and the activations of a larger one push each other out of
+    Every piece reads all weights again, and the activations of a larger one evict each other from
     the caches.  So pieces have the number of samples n that minimizes
     ``weights / n + n * activations`` (``benchmarks/notes/2026-11-batches.md``).
     """
@@ -49,12 +52,13 @@ def pieces_of(batch: int, program: Program, plan: MemoryPlan, threads: int) -> i
 
 
 def shared_evenly(pieces: int, threads: int) -> bool:
-    """Whether threads that take whole pieces are busy for three quarters of the time: as busy as
-    with parts of each layer."""
+    """Whether threads that take whole pieces are busy for at least three quarters of the time, as
+    with parts of each layer.
+    """
     turns = -(-pieces // threads)
     return 4 * pieces >= 3 * turns * threads
 
 
 def divisors(number: int) -> Sequence[int]:
-    """All of them, the smallest first."""
+    """All divisors, the smallest first."""
     return [d for d in range(1, number + 1) if number % d == 0]

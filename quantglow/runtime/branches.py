@@ -1,7 +1,8 @@
-"""Which branches of conditions are compiled apart, so that they run only if they are taken.
+"""Branches of conditions that are compiled as programs of their own, so that only the taken one
+runs.
 
-A program computes both branches and chooses.  That is the faster way for small ones: to leave a
-program and enter another takes longer.
+A program computes both branches and selects.  That is faster for small branches, because changing
+from one program to another takes time.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from quantglow.interpreter.choices import Branch, branches_of
 from quantglow.ops.work import macs_of
 
 LEAST_OPERATIONS = 12_000_000
-"""In float, of a branch that is worth programs of its own: they take some 130 microseconds, beside
-120 for two programs more."""
+"""Minimum number of operations, in float, of a branch with programs of its own: they take some
+130 microseconds, and two more programs 120."""
 
 INT8_TIMES = 4
-"""Multiplications of bytes in the time of one of float32."""
+"""Number of int8 multiplications in the time of one in float32."""
 
 
 def branches_apart(graph: Graph) -> list[Branch]:
@@ -25,8 +26,9 @@ def branches_apart(graph: Graph) -> list[Branch]:
 
 
 def operations(node: Node) -> int:
-    """Multiply-accumulates of a matrix product, as many in float take its time; of other operators
-    the elements of the result."""
+    """Multiply-accumulates of a matrix product, as float ones of equal time; for other operators
+    the number of elements of the result.
+    """
     if not (macs := macs_of(node)):
         return node.type.size
     return macs if node.operands[0].type.dtype.is_float else macs // INT8_TIMES

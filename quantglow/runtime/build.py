@@ -1,4 +1,4 @@
-"""From a graph to something that runs: lower, order, generate, share, plan, emit."""
+"""Compilation of a graph: lower, order, generate, share, plan, emit."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from quantglow.runtime.protocol import Backend, Executable
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
 
 BACKENDS = ("llvm", "reference")
-"""``reference`` executes the same program in NumPy: slow, for tests and for looking inside."""
+"""``reference`` executes the same program in NumPy: slow, for tests and for inspection."""
 
 MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, repr=False)
 class PlannedProgram(Concise):
-    """A program with its memory plan, and the primitives it came from."""
+    """A program with its memory plan, and the primitives that it was made from."""
 
     lowered: Graph
     program: Program
@@ -51,9 +51,11 @@ class PlannedProgram(Concise):
 
 @dataclass(frozen=True, repr=False)
 class Build(Concise):
-    """A compiled graph.  ``seconds`` holds the time of each stage of the compiler, ``programs``
-    what quantglow's own backends compiled, ``segments`` the parts of a graph that was cut, ``rest``
-    the operators of the model that are not in the graph, but run behind it.
+    """A compiled graph.
+
+    ``seconds`` is the time of each stage of the compiler, ``programs`` are the ones that
+    quantglow's own backends compiled, ``segments`` the parts of a partitioned graph, ``rest`` the
+    operators of the model that run behind the graph and are not in it.
     """
 
     executable: Executable
@@ -90,9 +92,9 @@ def plan_program(
 
 @dataclass(frozen=True)
 class Compiler:
-    """The way from a graph to a build; ``target`` is None for the reference backend.
+    """Compiler from a graph to a build; ``target`` is None for the reference backend.
 
-    ``backends`` are asked for each node before quantglow's own is; onnxruntime comes last.
+    ``backends`` are asked for each node before quantglow's own; onnxruntime comes last.
     """
 
     target: Target | None
@@ -106,9 +108,10 @@ class Compiler:
         backend: str = "llvm",
         backends: Sequence[Backend] = (),
     ) -> Compiler:
-        """Raises ``OptionError``, and ``BackendError`` for a target that does not run here.
+        """The compiler for a target.
 
-        ``num_threads=None`` takes one thread for each physical core this process may use.
+        ``num_threads=None`` takes one thread for each physical core that this process may use.
+        Raises ``OptionError``, and ``BackendError`` for a target that does not run here.
         """
         choice("backend", backend, BACKENDS)
         threads, others = thread_count(num_threads), code_generators(backends)
@@ -122,8 +125,11 @@ class Compiler:
         return "reference" if self.target is None else self.target.name
 
     def compile(self, graph: Graph, *, skip_branches: bool = True) -> Build:
-        """Machine code for a graph; it is cut into segments where others have a part in it, or
-        where a large branch need not run (``skip_branches``)."""
+        """Machine code for a graph.
+
+        The graph is cut into segments if other backends run a part of it, or around large branches
+        that need not run (``skip_branches``).
+        """
         graph.check_names()
         own = ProgramBackend(self.target)
         arguments = (self.name, self.num_threads)
@@ -139,8 +145,9 @@ class Compiler:
         return not self.backends and not any(isinstance(node, External) for node in graph.nodes)
 
     def load_kernels(self, graph: Graph) -> None:
-        """Compile the kernels that ``compile`` needs for a graph like this one, with weights of
-        its own; not of a graph that is cut.
+        """Compile the kernels that ``compile`` needs for such a graph, whatever its weights.
+
+        A graph that is cut into segments is skipped.
         """
         whole = self._is_ours(graph) and not branches_apart(graph)
         if self.target is not None and whole:
@@ -149,7 +156,7 @@ class Compiler:
 
 
 def code_generators(backends: Any) -> tuple[Backend, ...]:
-    """The user's code generators.  Raises ``OptionError`` for what is none."""
+    """The user's code generators.  Raises ``OptionError`` for an object that is not one."""
     if not isinstance(backends, Sequence) or isinstance(backends, str | bytes):
         raise OptionError(f"backends must be a list of code generators, got {brief(backends)}")
     for backend in backends:
@@ -163,7 +170,7 @@ def code_generators(backends: Any) -> tuple[Backend, ...]:
 
 @dataclass(frozen=True)
 class ProgramBackend:
-    """quantglow's own code generators; remembers the programs it made and the time it took."""
+    """quantglow's own code generators; records their programs and the time of each stage."""
 
     target: Target | None
     programs: list[PlannedProgram] = field(default_factory=list)
@@ -174,11 +181,11 @@ class ProgramBackend:
         return "reference" if self.target is None else "llvm"
 
     def supports(self, node: Node) -> bool:
-        """All but what was delegated at import."""
+        """Whether it is not an operator that importing gave to onnxruntime."""
         return not isinstance(node, External)
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
-        """Lower, plan and generate code, for the target that this backend was made for."""
+        """Lower, plan and generate code for the target of this backend."""
         planned, pieces = self.planned(segment, num_threads)
         self.programs.append(planned)
         if self.target is None:
@@ -192,7 +199,7 @@ class ProgramBackend:
         return BatchedExecutable(made, pieces, inputs, outputs)
 
     def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
-        """The program of a graph or of a piece of its batch, and how many pieces there are."""
+        """The program of a graph or of a piece of its batch, and the number of pieces."""
         target = self.target
         unsigned = target is None or target.isa.unsigned_activations
         planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
@@ -205,21 +212,21 @@ class ProgramBackend:
 
 
 def thread_count(num_threads: int | None) -> int:
-    """``num_threads`` if it is sensible, the physical cores for None.  Raises ``OptionError``."""
+    """``num_threads`` if it is valid, the physical cores for None.  Raises ``OptionError``."""
     if num_threads is None:
         return physical_cores()
     return integer("num_threads", num_threads, 1, MAX_THREADS)
 
 
 def physical_cores() -> int:
-    """Cores this process may run on; hyper-threads of one core count once."""
+    """Number of cores that this process may run on; hyper-threads of one core count once."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     return len({_core_of(cpu) for cpu in os.sched_getaffinity(0)})
 
 
 def _core_of(cpu: int) -> str:
-    """A text equal for the hyper-threads of one core."""
+    """A text that is equal for the hyper-threads of one core."""
     topology = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     try:
         return topology.read_text()

@@ -1,4 +1,4 @@
-"""CompiledModel: a network ready to run, called as onnxruntime's ``InferenceSession`` is."""
+"""CompiledModel: a network ready to run, with ``InferenceSession``'s interface."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ _DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "
 
 
 class ReportLike(Protocol):
-    """What a compiled model needs of its report: to save it."""
+    """The part of a report that saving a compiled model needs."""
 
     def to_json(self) -> dict[str, Any]:
         """The report in types that ``json`` writes."""
 
 
 Reporter = Callable[[], ReportLike]
-"""Gives the report as it is now: there is more to say once a model of free shapes has run."""
+"""Function that returns the current report; more is known once a model with free shapes has run."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ class TensorInfo:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """What NumPy calls the elements.  Raises ``InputError`` for what is no numeric tensor."""
+        """The NumPy type of the elements.  Raises ``InputError`` for values that are not numeric
+        tensors.
+        """
         element = self.type.removeprefix("tensor(").removesuffix(")")
         try:
             return numpy_type({"float": "float32", "double": "float64"}.get(element, element))
@@ -64,7 +66,7 @@ class TensorInfo:
 
     @staticmethod
     def of_node(node: Any) -> TensorInfo:
-        """The description of onnxruntime's ``NodeArg``."""
+        """The text of onnxruntime's ``NodeArg``."""
         return TensorInfo(node.name, node.shape, node.type)
 
     @staticmethod
@@ -75,12 +77,13 @@ class TensorInfo:
 
 @dataclass(frozen=True, eq=False)
 class CompiledModel:
-    """A network and the machine code of it.  All methods may be called from any thread.
+    """A network and its machine code.  All methods are thread-safe.
 
-    ``reporter`` makes the report; ``profile`` is what it was quantized with, None for a float model
-    or one loaded from a file.  A model that leaves dimensions free takes
-    inputs of any shape that fits; for a new one it is compiled on first use, see
-    ``quantglow.runtime.specialisations``.
+    ``reporter`` makes the report; ``profile`` is the one used for quantization, None for a float
+    model or one loaded from a file.
+
+    A model with free dimensions takes inputs of any fitting shape; each new one is compiled on
+    first use, see ``quantglow.runtime.specialisations``.
     """
 
     specialisations: Specialisations
@@ -89,13 +92,15 @@ class CompiledModel:
 
     @property
     def report(self) -> ReportLike:
-        """What it costs, how exact it is, what runs elsewhere.  Of a model that is compiled on
-        first use: of the program that was compiled first, once there is one."""
+        """The report: cost, accuracy, and operators that run elsewhere.
+
+        If a model is compiled on first use, it is about the program that was compiled first.
+        """
         return self.reporter()
 
     @property
     def graph(self) -> Graph:
-        """The graph; of a model with free dimensions, at the shapes it was compiled for first."""
+        """The graph; with free dimensions, at the shapes that it was compiled for first."""
         return self.specialisations.first.graph
 
     @property
@@ -106,8 +111,8 @@ class CompiledModel:
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
         """The named outputs (None: all, in order) for ``feeds``, input name -> array.
 
-        Arrays have the types that the model declares, as ``InferenceSession.run`` takes and gives
-        them; float16, bfloat16 and float64 are computed as float32.
+        Arrays have the types that the model declares, as for ``InferenceSession.run``; float16,
+        bfloat16 and float64 are computed as float32.
 
         Raises ``InputError`` for unknown names, wrong shapes and wrong dtypes.
         """
@@ -121,7 +126,9 @@ class CompiledModel:
         return [outputs[position] for position in positions]
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
-        """Outputs for arrays given in the order of the inputs, or by name; a single one alone."""
+        """Outputs for arrays in the order of the inputs, or by name; a single output is not in a
+        list.
+        """
         names = [port.name for port in self.specialisations.signature.inputs]
         outputs = self.run(None, feeds_by_name(names, arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
@@ -137,7 +144,7 @@ class CompiledModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor.
 
-        A model that leaves dimensions free must have been run or calibrated once.
+        A model with free dimensions must have been run or calibrated once.
         """
         freedom = self.specialisations.freedom_of_first()
         save(file_path("path", path), self.graph, self.report.to_json(), freedom)
@@ -149,17 +156,17 @@ class CompiledModel:
     ) -> None:
         """Write the graph as ONNX; int8 values as QDQ, which onnxruntime runs.
 
-        Dimensions that the model leaves free stay free; ``input_shapes`` fixes them (input name ->
-        shape).  Where values of inputs decide what is computed, those of the first call stay.
-        Integers may differ from ours by one step where a sum lies on a tie; behind it others
-        follow.  On x86 without VNNI onnxruntime saturates sums at 16 bits, unless the session
-        option ``session.x64quantprecision`` is ``1``.
+        Free dimensions stay free; ``input_shapes`` fixes them (input name -> shape).  If values of
+        inputs decide shapes or branches, the model has those of the first call.  Integers may
+        differ from quantglow's by one step where a sum lies on a tie, and later ones with them.  On
+        x86 without VNNI onnxruntime saturates sums at 16 bits, unless the session option
+        ``session.x64quantprecision`` is ``1``.
 
-        Raises ``ModelError`` where a dimension cannot stay free, ``InputError`` for shapes that the
+        Raises ``ModelError`` if a dimension cannot stay free, ``InputError`` for shapes that the
         model does not take.
         """
         chosen, file = shapes("input_shapes", input_shapes), file_path("path", path)
-        # Only here: a process that runs a saved model does not need onnx.
+        # Imported here because a process that runs a saved model does not need onnx.
         from quantglow.frontend.export.free_dimensions import export_free
         from quantglow.frontend.export.model import export_onnx
 
@@ -181,7 +188,7 @@ class CompiledModel:
 
 
 def chosen_outputs(output_names: Sequence[str] | None, known: list[str]) -> list[str]:
-    """The outputs to return, None: all.  Raises ``InputError`` for unknown names."""
+    """The outputs to return; None stands for all.  Raises ``InputError`` for unknown names."""
     if output_names is None:
         return known
     wanted = list(strings(output_names, "output_names"))
@@ -191,7 +198,7 @@ def chosen_outputs(output_names: Sequence[str] | None, known: list[str]) -> list
 
 
 def check_mapping(feeds: object) -> None:
-    """Raise ``InputError`` for feeds that are no mapping."""
+    """Raise ``InputError`` for feeds that are not a mapping."""
     if not isinstance(feeds, Mapping):
         raise InputError(
             f"feeds must map input names to arrays, got {type(feeds).__name__}. "
@@ -212,7 +219,7 @@ def feeds_by_name(
 
 
 def as_array(name: str, value: Any) -> Array:
-    """The array that a feed is.  Raises ``InputError``."""
+    """A feed as an array.  Raises ``InputError``."""
     try:
         return np.asarray(value)
     except ValueError as error:

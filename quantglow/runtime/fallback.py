@@ -1,6 +1,6 @@
-"""onnxruntime as a backend: for External nodes, and for all that can be written as ONNX.
+"""onnxruntime as a backend: for External nodes, and for all nodes that ONNX can express.
 
-``DelegatedNode`` is what reports say of an operator that it, or another backend, runs.
+``DelegatedNode`` is the entry in a report for an operator that another backend runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from quantglow.types import Array
 
 @dataclass(frozen=True)
 class DelegatedNode:
-    """One operator, who runs it, and why not we."""
+    """One operator, the backend that runs it, and the reason."""
 
     name: str
     op: str
@@ -30,17 +30,19 @@ class DelegatedNode:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> DelegatedNode:
-        """What ``dataclasses.asdict`` gave.  Raises ``TypeError`` for other entries."""
+        """The entry from the result of ``dataclasses.asdict``.  Raises ``TypeError`` for other
+        entries.
+        """
         return DelegatedNode(**{key: str(value) for key, value in data.items()})
 
 
 def whole_model(reasons: Sequence[str]) -> tuple[DelegatedNode, ...]:
-    """In place of its operators: a model that onnxruntime runs whole."""
+    """Entry of a model that onnxruntime runs as a whole, in place of its operators."""
     return tuple(DelegatedNode("(all)", "the whole model", NAME, reason) for reason in reasons)
 
 
 def nodes_of(segment: Segment) -> tuple[DelegatedNode, ...]:
-    """The operators of a segment, with the name and the reason that importing left on each."""
+    """Entries of the operators of a segment, with the reasons that importing gave."""
     backend = segment.backend.name
     return tuple(
         DelegatedNode(node.name, node.op_type, backend, node.reason)
@@ -52,21 +54,22 @@ def nodes_of(segment: Segment) -> tuple[DelegatedNode, ...]:
 
 @dataclass(frozen=True)
 class OnnxRuntimeBackend:
-    """Compiles External nodes; with ``everything`` all float operators that ONNX has, too.
+    """Compiles External nodes; with ``everything`` also all float operators of ONNX.
 
-    What only lowering makes and quantized values are not for it: its integers could differ.
+    It takes no nodes that only lowering makes and no quantized values, because its integers could
+    differ.
     """
 
     everything: bool = False
     name: str = NAME
 
     def supports(self, node: Node) -> bool:
-        """Whether ONNX has the node, and onnxruntime the same meaning of it."""
+        """Whether ONNX has the node, and onnxruntime gives it the same meaning."""
         if isinstance(node, External):
             return True
         if not self.everything:
             return False
-        # Only here: a process without delegated nodes needs no onnx.
+        # Imported here because a process without delegated nodes needs no onnx.
         from quantglow.frontend.export.model import is_exportable
 
         values = (node, *node.operands)
@@ -78,8 +81,8 @@ class OnnxRuntimeBackend:
 
 
 def model_of(segment: Graph) -> bytes:
-    """A segment as an ONNX model.  Delegated nodes among themselves keep their operator set."""
-    # Only here: a process without delegated nodes needs no onnx.
+    """A segment as an ONNX model.  A segment of delegated nodes only keeps their operator set."""
+    # Imported here because a process without delegated nodes needs no onnx.
     from quantglow.frontend.export.model import export_onnx
     from quantglow.frontend.external import joined_model
 
@@ -101,7 +104,7 @@ class OnnxRuntimeExecutable:
 
 
 def evaluate(node: External, arrays: tuple[Array, ...]) -> Array:
-    """The meaning of an External node: what onnxruntime computes."""
+    """The results of an External node, computed by onnxruntime."""
     return outputs_of(node.model, arrays)[node.output]
 
 

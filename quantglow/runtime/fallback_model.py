@@ -1,4 +1,4 @@
-"""Models that onnxruntime runs, whole or behind a compiled part, as ``CompiledModel`` does."""
+"""Models that onnxruntime runs as a whole, or behind a compiled part."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ from quantglow.runtime.saving import Tail, save
 
 @dataclass(frozen=True, eq=False)
 class DelegatedModel:
-    """A valid ONNX model with shapes or types that are only known while it runs: onnxruntime runs
-    it.  ``reasons`` name the nodes; ``reporter`` makes the report.  All methods may be called from
-    any thread.
+    """A valid ONNX model that onnxruntime runs: its shapes or types are only known while it runs.
 
-    Dimensions that the model leaves free may differ from call to call.
+    ``reasons`` name the nodes; ``reporter`` makes the report.  All methods are thread-safe.  Sizes
+    of free dimensions may differ from call to call.
     """
 
     model: bytes
@@ -42,26 +41,30 @@ class DelegatedModel:
 
     @property
     def report(self) -> ReportLike:
-        """What runs elsewhere and why; of a compiled part, what ``CompiledModel.report`` says."""
+        """Operators that run elsewhere, and the reasons; for a compiled part also
+        ``CompiledModel.report``.
+        """
         return self.reporter()
 
     @cached_property
     def session(self) -> Session:
-        """What onnxruntime runs, loaded on first use."""
+        """The session of onnxruntime, loaded on first use."""
         return opened(self.model, self.num_threads)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
-        """As ``CompiledModel.run``; sequences are lists of arrays."""
+        """The outputs, as ``CompiledModel.run``; sequences are lists of arrays."""
         wanted = chosen_outputs(output_names, [output.name for output in self.get_outputs()])
         check_mapping(feeds)
         return self.results(wanted, {name: fed(name, value) for name, value in feeds.items()})
 
     def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
-        """These outputs."""
+        """The named outputs."""
         return self.session.run(feeds, wanted)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
-        """Outputs for arrays given in the order of the inputs, or by name; a single one alone."""
+        """Outputs for arrays in the order of the inputs, or by name; a single output is not in a
+        list.
+        """
         names = [info.name for info in self.get_inputs()]
         outputs = self.run(None, feeds_by_name(names, arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
@@ -75,14 +78,14 @@ class DelegatedModel:
         return list(map(TensorInfo.of_node, self.session.outputs))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Refused: there is nothing compiled to save."""
+        """Raise an error: there is no compiled part to save."""
         raise OptionError(
             "nothing of this model is compiled, onnxruntime runs it whole. Remedy: keep the ONNX "
             "file, or write it with export_onnx."
         )
 
     def export_onnx(self, path: str | os.PathLike[str]) -> None:
-        """Write the model as it was given.  Raises ``OptionError`` for one loaded from a file."""
+        """Write the original model.  Raises ``OptionError`` for a model loaded from a file."""
         if not self.model:
             raise OptionError("a saved model has no copy of the original. Remedy: keep that, too.")
         with writing(file_path("path", path)) as temporary:
@@ -94,8 +97,11 @@ class DelegatedModel:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PartlyCompiledModel(DelegatedModel):
-    """A model compiled up to where its shapes stop being known: ``head`` is that part, ``tail`` the
-    ONNX model of the rest, which reads values of the head and inputs by their names."""
+    """A model whose first part is compiled, up to values of unknown shapes.
+
+    ``head`` is that part, ``tail`` the ONNX model of the rest, which reads values of the head and
+    inputs by their names.
+    """
 
     head: CompiledModel
     tail: bytes
@@ -103,11 +109,11 @@ class PartlyCompiledModel(DelegatedModel):
 
     @cached_property
     def session(self) -> Session:
-        """The tail."""
+        """The session of the tail."""
         return opened(self.tail, self.num_threads)
 
     def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
-        """The head, then what is wanted of the tail."""
+        """Outputs of the head, and of the tail if they are needed."""
         names = [output.name for output in self.head.get_outputs()]
         values = {**feeds, **dict(zip(names, self.head.run(None, feeds), strict=True))}
         late = [name for name in wanted if name not in values]
@@ -117,7 +123,7 @@ class PartlyCompiledModel(DelegatedModel):
         return [values[name] for name in wanted]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``.qgm`` file for ``quantglow.load``, as ``CompiledModel.save`` does."""
+        """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``."""
         tail = Tail(self.tail, self.output_names, self.reasons)
         given = self.head.specialisations.freedom_of_first()
         save(file_path("path", path), self.head.graph, self.report.to_json(), given, tail)

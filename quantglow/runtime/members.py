@@ -1,7 +1,7 @@
-"""Members of a saved model's zip archive: which are compressed, and how far they may expand.
+"""Members of a saved model's zip archive: compression, and limits on their expansion.
 
-Nothing in a file is trusted, so a small file must not fill the memory: all members together have at
-most ``MAX_EXPANSION`` times the bytes of the file, beyond ``FREE_NBYTES``.
+Files are not trusted, so a small file must not fill the memory: all members together have at most
+``MAX_EXPANSION`` times the bytes of the file, beyond ``FREE_NBYTES``.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from collections.abc import Mapping
 from pathlib import Path
 
 MAX_EXPANSION = 64
-"""Bytes of the members for each byte of the file.  Texts of graphs reach about 30."""
+"""Maximum number of bytes in members for each byte of the file.  Texts of graphs reach about 30."""
 
 FREE_NBYTES = 64 << 20
-"""Bytes that the members of any file may have."""
+"""Number of bytes that the members of any file may have."""
 
 WORTHWHILE = 0.8
-"""Long members that deflate makes no smaller than this share of them stay as they are: weights of
-int8 would lose a tenth, and loading them takes twice as long."""
+"""Maximum share of its size that deflate may leave of a long member; other members are stored.
+int8 weights would shrink by a tenth, and loading them would take twice as long."""
 
 QUICK_NBYTES = 1 << 20
-"""Shorter members are compressed for any gain."""
+"""Size in bytes below which members are compressed for any gain."""
 
 PROBE_NBYTES, PIECES = 1 << 18, 16
-"""Longer members are judged by pieces spread over them, of this many bytes together."""
+"""Long members are judged by ``PIECES`` pieces spread over them, of ``PROBE_NBYTES`` together."""
 
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
 def write_members(path: Path, members: Mapping[str, bytes]) -> None:
-    """Write an archive; members are compressed where that pays and readers allow it."""
+    """Write an archive; members are compressed if that pays and readers allow it."""
     methods = {name: method_of(data) for name, data in members.items()}
     write_archive(path, members, methods)
     if not is_bounded(sum(map(len, members.values())), path.stat().st_size):
@@ -47,14 +47,14 @@ def write_archive(path: Path, members: Mapping[str, bytes], methods: Mapping[str
 
 
 def method_of(data: bytes) -> int:
-    """Whether to compress a member: by how much smaller deflate makes it."""
+    """Compression method of a member, by the size that deflate gives it."""
     wanted = len(data) if len(data) < QUICK_NBYTES else WORTHWHILE * len(data)
     is_smaller = deflated_nbytes(data) < wanted
     return zipfile.ZIP_DEFLATED if is_smaller else zipfile.ZIP_STORED
 
 
 def deflated_nbytes(data: bytes) -> float:
-    """Size of the data when deflated, an estimate where it is long."""
+    """Size of the data when deflated; for long data an estimate."""
     probe = probe_of(data)
     return len(zlib.compress(probe, 1)) * len(data) / max(1, len(probe))
 
@@ -69,13 +69,13 @@ def probe_of(data: bytes) -> bytes:
 
 
 def is_bounded(members_nbytes: int, file_nbytes: int) -> bool:
-    """Whether a file of this size may have members of so many bytes."""
+    """Whether a file of this size may have members of ``nbytes``."""
     return members_nbytes <= FREE_NBYTES + MAX_EXPANSION * file_nbytes
 
 
 def check_members(archive: zipfile.ZipFile) -> None:
-    """Raise ``ValueError`` on members that are encrypted, packed by other methods, there twice,
-    that share bytes of the file, or that expand too far.
+    """Raise ``ValueError`` for members that are encrypted, compressed by other methods, present
+    twice, share bytes of the file, or expand too far.
     """
     found, nbytes = archive.infolist(), nbytes_of(archive)
     if len({info.filename for info in found}) != len(found):
@@ -91,7 +91,7 @@ def check_members(archive: zipfile.ZipFile) -> None:
 
 
 def check_bounded(members_nbytes: int, file_nbytes: int) -> None:
-    """Raise ``ValueError`` where ``is_bounded`` is false."""
+    """Raise ``ValueError`` if ``is_bounded`` is false."""
     if not is_bounded(members_nbytes, file_nbytes):
         raise ValueError(
             f"its members would expand to more than {MAX_EXPANSION} times the size of the file"
@@ -105,7 +105,7 @@ def nbytes_of(archive: zipfile.ZipFile) -> int:
 
 
 def content_of(archive: zipfile.ZipFile, name: str) -> bytes:
-    """The bytes of a member, at most as many as the directory of the archive says."""
+    """The bytes of a member, at most the number that the directory of the archive states."""
     info = archive.getinfo(name)
     with archive.open(info) as file:
         return file.read(info.file_size)

@@ -1,4 +1,4 @@
-"""Sessions of models that are newer than onnxruntime, as far as they can be told in older words."""
+"""Sessions of models with newer opsets than onnxruntime's, converted to older ones."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from quantglow.types import Array
 
 
 def opened(model: bytes, num_threads: int = 1) -> Session:
-    """The session of a model.  Raises ``DelegationError`` with what onnxruntime says of it.
+    """The session of a model.  Raises ``DelegationError`` with onnxruntime's message.
 
-    Where onnxruntime refuses it, older opsets are tried in which every operator means the same.
+    If onnxruntime refuses the model, older opsets are tried in which every operator means the same.
     """
     try:
         return Session(model, num_threads)
     except DelegationError as error:
-        # Only here: a process without delegated nodes needs no onnx.
+        # Imported here because a process without delegated nodes needs no onnx.
         from quantglow.frontend.opset_downgrade import foreign_nodes, restamped
 
         for older in restamped(model):

@@ -1,12 +1,12 @@
-"""Cuts a graph into segments, one backend each.
+"""Partition of a graph into segments, one backend each.
 
-Every node goes to the first backend that supports it.  A node's level counts the changes of
-backend on the way to it; the nodes of one level and one backend are a segment.  A value that
-crosses a border goes to a later level, so segments never wait for each other in a circle; and no
-path changes its backend more often than the preferences ask for.  Then nodes move to later levels
-where fewer bytes cross borders so.
+Every node goes to the first backend that supports it.  A node's level counts the changes of backend
+on the way to it; the nodes of one level and one backend are a segment.  A value that crosses a
+border goes to a later level, so segments never wait for each other in a circle, and no path changes
+its backend more often than the preferences demand.
 
-What only one branch of a condition needs is in segments of its own, which run if it is taken.
+Then nodes move to later levels if fewer bytes cross borders that way.  Nodes that only one branch
+of a condition needs have segments of their own, which run if the branch is taken.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from quantglow.interpreter.choices import Branch
 from quantglow.runtime.protocol import Backend
 
 Owner = tuple[int, tuple[int, ...]]
-"""Position of the backend in the order of preference, and those of the branches around the node."""
+"""Position of the backend in the order of preference, and positions of the branches around the
+node."""
 
 Key = tuple[int, Owner]
 """Level and owner."""
@@ -32,10 +33,10 @@ Key = tuple[int, Owner]
 
 @dataclass(frozen=True, repr=False)
 class Segment(Concise):
-    """A part of a graph and who compiles it.  Its inputs and outputs are called as the nodes whose
-    values they are.
+    """A part of a graph, and the backend that compiles it.
 
-    It runs where all ``branches`` around it are taken.
+    Its inputs and outputs are named after the nodes whose values they are.  It runs if all
+    ``branches`` around it are taken.
     """
 
     backend: Backend
@@ -47,9 +48,9 @@ class Segment(Concise):
 def partition(
     graph: Graph, backends: Sequence[Backend], branches: Sequence[Branch] = ()
 ) -> tuple[Segment, ...]:
-    """Segments in an order in which they can run.  Raises ``BackendError``.
+    """Segments in a possible order of execution.  Raises ``BackendError``.
 
-    ``branches``: those that are not to run in vain.
+    ``branches`` are the ones that run only if they are taken.
     """
     owners = {n: (owner(n, backends), around(n, branches)) for n in graph.compute_nodes()}
     levels = _Levels(graph, owners, branches)
@@ -89,7 +90,7 @@ class _Levels:
     levels: dict[Node, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """As early as operands allow."""
+        """Set the earliest levels that operands allow."""
         for node in TopologicalSorter({n: self.awaited(n) for n in self.owners}).static_order():
             own, awaited = self.owners[node], self.awaited(node)
             ready = (self.levels[o] + (self.owners[o] != own) for o in awaited)
@@ -102,7 +103,7 @@ class _Levels:
         return [o for o in node.operands if o in self.owners]
 
     def awaited(self, node: Node) -> list[Node]:
-        """What must be computed before the node, or before it is known whether it runs."""
+        """Nodes that must be computed before the node, or before it is known whether it runs."""
         conditions = (self.branches[i].condition for i in self.owners[node][1])
         return [*self.sources(node), *(c for c in conditions if c in self.owners)]
 
@@ -110,8 +111,9 @@ class _Levels:
         return self.levels[node], self.owners[node]
 
     def sink(self) -> None:
-        """Move nodes as late as their readers allow, last ones first, where that does not make
-        more bytes cross borders."""
+        """Move nodes to the latest levels that their readers allow, last nodes first, unless more
+        bytes cross borders that way.
+        """
         for node in reversed(tuple(self.owners)):
             target = self.latest(node)
             if target is not None and self.saved(node, target) >= self.added(node):
@@ -120,7 +122,9 @@ class _Levels:
                 self.sizes[self.key(node)] += 1
 
     def latest(self, node: Node) -> int | None:
-        """A later level for the node: that of its readers, or one where its backend works too."""
+        """A later level for the node: the one of its readers, or one that its backend
+        already has.
+        """
         users, own = self.graph.users[node], self.owners[node]
         if not users or node in self.fixed:
             return None
@@ -138,7 +142,7 @@ class _Levels:
         return node.type.nbytes if there else 0
 
     def added(self, node: Node) -> int:
-        """Bytes of operands that would cross a border only then."""
+        """Bytes of operands that would newly cross a border."""
         own = self.key(node)
         return sum(
             o.type.nbytes
@@ -148,7 +152,7 @@ class _Levels:
 
 
 def cut_out(graph: Graph, nodes: Iterable[Node]) -> Graph:
-    """The nodes as a graph of their own; what they read from outside becomes its inputs."""
+    """The nodes as a graph of their own; values that they read from outside become its inputs."""
     inside: dict[Node, Node] = {}
     inputs: dict[Node, Input] = {}
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Kernels compiled while something else is computed."""
+"""Kernels compiled beside other work."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quantglow.runtime.build import Compiler, physical_cores
 
 @contextmanager
 def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
-    """A function that starts to compile the kernels of a graph, and returns at once.
+    """Function that starts to compile the kernels of a graph, and returns at once.
 
-    Weights are no part of a kernel: it is called as soon as the operators and their types are
-    known.  LLVM then has the second core while the first one rounds weights.  What it refuses, it
-    refuses again when the whole graph is compiled, so that nobody asks here how it went.
+    Weights are not part of a kernel, so it is called as soon as the operators and their types are
+    known.  LLVM then has the second core while the first one rounds weights.  Errors are ignored
+    here, because compiling the whole graph raises them again.
     """
     if physical_cores() < 2:
         yield _nothing
@@ -26,4 +26,4 @@ def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
 
 
 def _nothing(graph: Graph) -> None:
-    """With a single core there is nothing to win."""
+    """A single core gains nothing."""

@@ -1,4 +1,4 @@
-"""What a code generator has to offer to take part: see ``examples/README.md``."""
+"""The interface of a code generator; see ``examples/README.md``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from quantglow.types import Array
 
 
 class Executable(Protocol):
-    """Something that runs.  ``run`` may be called from several threads at once."""
+    """A compiled segment.  ``run`` may be called from several threads at once."""
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """One array for each output, in order, of exactly its type.
 
         ``feeds`` (input name -> array) are known to match the inputs; they may be views of the
-        caller's arrays and must not be written to.  What is returned must not be written later.
+        caller's arrays and must not be written to.  The returned arrays must not be written later.
         """
 
 
 @runtime_checkable
 class Backend(Protocol):
-    """A code generator: what it takes, and how it compiles that."""
+    """A code generator: the nodes that it supports, and their compilation."""
 
     @property
     def name(self) -> str:
-        """How reports call it."""
+        """Its name in reports."""
 
     def supports(self, node: Node) -> bool:
         """Whether it can compute this node: its class, types, shapes, constant operands.
@@ -37,6 +37,6 @@ class Backend(Protocol):
         """
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
-        """Compile a piece of the graph: all its operators are supported, its inputs and outputs
-        are the values that cross its border, under their names.
+        """Compile a segment: all its operators are supported, its inputs and outputs are the values
+        that cross its border, under their names.
         """

@@ -7,36 +7,36 @@
     report.json       the report of the compilation
     constants/0.npy   the array of the first Constant of the graph, and so on
 
-A model that leaves dimensions free has two more (version 2); its graph is the one for the shapes
-it was compiled for first::
+A model with free dimensions has two more (version 2); its graph has the shapes that it was compiled
+for first::
 
-    free.json         what it takes and gives, and the decisions of the quantizer by value name
-    source.onnx       the ONNX model, to be imported at other shapes; free.json says which of its
-                      weights are constants of the graph, or codes
+    free.json         its inputs and outputs, and the decisions of the quantizer by value name
+    source.onnx       the ONNX model, to be imported at other shapes; free.json lists its weights
+                      that are constants of the graph, or codes
 
-Where values of its inputs decide what is computed and it was quantized for several of them, their
+If values of its inputs decide shapes or branches and it was quantized for several of them, their
 graphs follow (version 4)::
 
     cases/1.txt       the graph for other values; its constants come after those of the first
 
-A model that is compiled only up to where its shapes stop being known (version 3) has, too::
+A model whose shapes are known in its first part only (version 3) also has::
 
     tail.onnx         the rest of it, for onnxruntime
-    tail.json         the outputs of both parts together, and why the rest is not compiled
+    tail.json         the outputs of both parts, and the reasons why the rest is not compiled
 
-Version 5 has each array once, whatever it is for: steps of a recurrence and the cases of a model
-read the same weights.  The manifest says which array each Constant has, and which arrays are scales
-of channels, which the texts of graphs refer to.  Older versions have an array for each Constant
-and the scales in the text.
+Version 5 has each array once: steps of a recurrence and the cases of a model read the same weights.
+The manifest has the array of each Constant, and lists the arrays that are scales of channels, which
+the texts of graphs refer to.  Older versions have an array for each Constant and the scales in the
+text.
 
-Version 6 is smaller: members are compressed where that pays (``members``), and arrays are written
-in fewer bytes (``stored_arrays``), small ones together::
+Version 6 is smaller: members are compressed if that pays (``members``), and arrays are written in
+fewer bytes (``stored_arrays``), small ones together::
 
     constants/packed.bin    their elements; the manifest has their numbers, types and shapes
 
-No machine code, no pickle: loading compiles again, on any processor.  Nothing is trusted: members
-are not extracted, how far they may expand is bounded, and every byte is checked against its hash
-before it is parsed.
+There is no machine code and no pickle: loading compiles again, on any processor.  Files are not
+trusted: members are not extracted, their expansion is limited, and every byte is checked against
+its hash before it is parsed.
 """
 
 from __future__ import annotations
@@ -82,20 +82,20 @@ from quantglow.version import __version__
 
 @dataclass(frozen=True)
 class Tail:
-    """The ONNX model that runs behind what is compiled."""
+    """The ONNX model that runs behind the compiled part."""
 
     model: bytes
     output_names: tuple[str, ...]
     reasons: tuple[str, ...]
 
     def members(self) -> dict[str, bytes]:
-        """How it is stored."""
+        """The members that store it."""
         text = {"output_names": self.output_names, "reasons": self.reasons}
         return {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
 
     @staticmethod
     def of(model: bytes, text: bytes) -> Tail:
-        """From what ``members`` gave.  Raises one of ``DAMAGED_CONTENT``."""
+        """The tail from the contents of ``members``.  Raises one of ``DAMAGED_CONTENT``."""
         found = json.loads(text)
         names, reasons = (tuple(map(str, found[key])) for key in ("output_names", "reasons"))
         return Tail(model, names, reasons)
@@ -103,8 +103,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class SavedModel:
-    """What a file holds; ``free`` and ``source`` if the model leaves dimensions free, ``tail`` if
-    it is not compiled to its end.  ``cases``: int8 graphs for other deciding values.
+    """The contents of a file.
+
+    ``free`` and ``source`` are set if the model has free dimensions, ``tail`` if only its first
+    part is compiled.  ``cases`` are int8 graphs for other deciding values.
     """
 
     graph: Graph
@@ -116,14 +118,14 @@ class SavedModel:
 
 
 def no_further_check(saved: SavedModel) -> None:
-    """For models that need no more than what ``read`` checks."""
+    """Accept a model that needs no more checks than those of ``read``."""
 
 
 @dataclass(frozen=True)
 class Freedom:
-    """What a model with free dimensions adds to a file, or one of several cases.
+    """The additional contents of a file for a model with free dimensions, or several cases.
 
-    ``check`` reopens a model that was read back, as loading does, and raises what loading raises.
+    ``check`` reopens a model that was read back, as loading does, and raises the same errors.
     """
 
     free: Mapping[str, Any]
@@ -141,7 +143,7 @@ def save(
 ) -> None:
     """Write a ``.qgm`` file; an existing file is replaced at once or not at all.
 
-    What was written is read back first.  Raises ``FileFormatError``.
+    The file is read back first.  Raises ``FileFormatError``.
     """
     manifest, members = contents(graph, report, freedom, tail)
     text = json.dumps(manifest, indent=1).encode()
@@ -184,8 +186,9 @@ def contents(
 def check_written(
     written: Path, path: str | os.PathLike[str], sha256: str, freedom: Freedom | None
 ) -> None:
-    """Load what was written for ``path``, up to machine code.  Raises ``FileFormatError`` unless it
-    is the model of this manifest.
+    """Load the file written for ``path``, up to machine code.
+
+    Raises ``FileFormatError`` unless it contains the model of this manifest.
     """
     try:
         with zipfile.ZipFile(written) as archive:
@@ -203,7 +206,7 @@ def check_written(
 
 
 def load(path: str | os.PathLike[str]) -> SavedModel:
-    """Read what ``save`` wrote.  Raises ``FileFormatError``."""
+    """Read a file of ``save``.  Raises ``FileFormatError``."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below; its own errors are other ones
     except OSError as error:

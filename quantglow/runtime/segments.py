@@ -1,4 +1,4 @@
-"""Runs the segments of a partitioned graph one after the other."""
+"""Execution of the segments of a partitioned graph, one after the other."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from quantglow.types import Array
 
 @dataclass(frozen=True)
 class CompiledSegment:
-    """A segment that can run; ``last_read`` are the values nobody needs after it."""
+    """A compiled segment; ``last_read`` are the values that no later segment reads."""
 
     segment: Segment
     executable: Executable
     last_read: tuple[str, ...]
 
     def run(self, values: dict[str, Array]) -> None:
-        """Add the results to ``values``, by name; arrays go from segment to segment uncopied."""
+        """Add the results to ``values``, by name; arrays are not copied between segments."""
         values.update(self.results(values) if self.is_taken(values) else self.unused)
         for name in self.last_read:
             del values[name]
 
     def results(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """What the executable gives.  Raises ``BackendError`` for arrays of other types."""
+        """The results of the executable.  Raises ``BackendError`` for arrays of other types."""
         graph = self.segment.graph
         results = self.executable.run({node.name: values[node.name] for node in graph.inputs})
         for (name, node), array in zip(graph.outputs, results, strict=True):
@@ -52,7 +52,7 @@ class CompiledSegment:
 
     @cached_property
     def unused(self) -> dict[str, Array]:
-        """In place of the results of a branch that is not taken: nothing depends on them."""
+        """Placeholders for the results of a branch that is not taken: nothing depends on them."""
         return {
             name: np.zeros(node.type.shape, node.type.dtype.numpy)
             for name, node in self.segment.graph.outputs
@@ -61,7 +61,7 @@ class CompiledSegment:
 
 @dataclass(frozen=True, repr=False)
 class SegmentedExecutable(Concise):
-    """All segments of a graph.  ``run`` may be called from several threads."""
+    """All segments of a graph.  ``run`` is thread-safe."""
 
     graph: Graph
     segments: tuple[CompiledSegment, ...]
@@ -79,7 +79,7 @@ def value_of(node: Node, values: Mapping[str, Array]) -> Array:
 
 
 def result(node: Node, values: Mapping[str, Array]) -> Array:
-    """The array of an output; inputs and constants stay those of the caller and the model."""
+    """The array of an output; inputs and constants stay the caller's and the model's arrays."""
     if isinstance(node, Constant):
         return node.value.copy()
     return values[node.name].copy() if isinstance(node, Input) else values[node.name]
@@ -88,7 +88,7 @@ def result(node: Node, values: Mapping[str, Array]) -> Array:
 def compiled_segments(
     graph: Graph, segments: Sequence[Segment], target: str, num_threads: int
 ) -> tuple[CompiledSegment, ...]:
-    """Each segment compiled by its backend."""
+    """The segments, each compiled by its backend."""
     kept = {node.name for _, node in graph.outputs}
     last: dict[str, int] = {}
     for position, segment in enumerate(segments):

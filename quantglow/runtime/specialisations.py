@@ -1,11 +1,11 @@
-"""What one compiled model runs: one program, or one for each case that its inputs have had.
+"""Programs of one compiled model: one, or one for each case of its inputs.
 
-A program is specialised to its shapes.  A model that leaves dimensions free gets one for each
-combination of input shapes, compiled on first use.  Where shapes or branches depend on the values
-of small inputs (a sampling rate), these belong to the case, too; after ``MOST_VALUES`` of them at
-the same shapes, one program serves all further values, in which onnxruntime decides.
+A program is specialised to its shapes.  A model with free dimensions gets one for each combination
+of input shapes, compiled on first use.  If shapes or branches depend on the values of small inputs
+(a sampling rate), these belong to the case, too; after ``MOST_VALUES`` of them at the same shapes,
+one program serves all further values, with onnxruntime at the operators that they decide.
 
-The last used programs are kept: ``MOST_PROGRAMS`` at most, and as many as fit ``MOST_NBYTES`` (the
+The last used programs are kept: at most ``MOST_PROGRAMS``, and as many as fit ``MOST_NBYTES`` (the
 first one always stays).  Their kernels and constants are shared.
 """
 
@@ -42,12 +42,13 @@ NO_EMPTY_TENSORS = "an input has no elements, and programs have no empty tensors
 MOST_PROGRAMS = 32
 MOST_VALUES = 16
 MOST_NBYTES = 2**30
-"""Of the arenas of all programs: what a program adds to the constants that all share."""
+"""Maximum size of the arenas of all programs; an arena is the memory that a program needs beside
+the constants that all share."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Specialisation(Concise):
-    """A graph and the machine code of it.  ``case``: what it was made for, where it was one."""
+    """A graph and its machine code, with its ``case`` if it was made for one."""
 
     graph: Graph
     build: Build
@@ -60,7 +61,7 @@ class Specialisation(Concise):
 
 
 Delegate = Callable[[Case, tuple[str, ...]], Specialisation]
-"""What runs a case that cannot be compiled, for these reasons."""
+"""Function from a case that cannot be compiled, and the reasons, to its replacement."""
 
 
 class Specialisations(Protocol):
@@ -68,15 +69,15 @@ class Specialisations(Protocol):
 
     @property
     def signature(self) -> Signature:
-        """What the model takes and gives."""
+        """Inputs and outputs of the model."""
 
     @property
     def target(self) -> str:
-        """What the code is for."""
+        """Name of the code's target."""
 
     @property
     def num_threads(self) -> int:
-        """Threads that a call uses at most."""
+        """Maximum number of threads of a call."""
 
     @property
     def is_empty(self) -> bool:
@@ -84,19 +85,21 @@ class Specialisations(Protocol):
 
     @property
     def first(self) -> Specialisation:
-        """The one that the report is about.  Raises ``InputError`` if nothing is compiled yet."""
+        """The program that the report is about.  Raises ``InputError`` if nothing is
+        compiled yet.
+        """
 
     def freedom_of_first(self) -> Freedom | None:
-        """What a file needs besides the first graph; None if that is all."""
+        """The contents of a file besides the first graph; None if there are no others."""
 
     def graph_for(self, shapes: Shapes) -> Graph:
-        """The graph at input shapes, with the deciding values of the first one.
+        """The graph at some input shapes, with the deciding values of the first one.
 
         Raises ``InputError`` for shapes that the model does not take.
         """
 
     def at(self, feeds: Mapping[str, Array]) -> Specialisation:
-        """The one for the shapes of these arrays.  Raises ``InputError``."""
+        """The program for the shapes of some arrays.  Raises ``InputError``."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -107,14 +110,14 @@ class OneShape(Concise):
 
     @property
     def is_empty(self) -> bool:
-        """It is there."""
+        """False: its program exists."""
         return False
 
     def freedom_of_first(self) -> None:
-        """The graph is all."""
+        """None: a file contains the graph only."""
 
     def graph_for(self, shapes: Shapes) -> Graph:
-        """The only one."""
+        """The only graph."""
         self.signature.check(with_names(self.signature, shapes))
         return self.first.graph
 
@@ -125,26 +128,26 @@ class OneShape(Concise):
 
     @property
     def target(self) -> str:
-        """Of the only program."""
+        """Target of the only program."""
         return self.first.build.target
 
     @property
     def num_threads(self) -> int:
-        """Of the only program."""
+        """Maximum number of threads of the only program."""
         return self.first.build.num_threads
 
     def at(self, feeds: Mapping[str, Array]) -> Specialisation:
-        """The only one; ``run`` checks the feeds."""
+        """The only program; ``run`` checks the feeds."""
         return self.first
 
 
 @dataclass(eq=False, repr=False)
 class FreeShapes(Concise):
-    """Programs by the cases of the inputs.  All methods may be called from any thread.
+    """Programs by the cases of the inputs.  All methods are thread-safe.
 
-    ``graph_at`` makes the graph to compile for a case; ``delegate`` what runs where that cannot be
-    compiled, from the case and the reasons; ``freedom`` is what a file needs to do the same, the
-    graph of a case being in it.  ``deciding`` are the inputs whose values belong to a case;
+    ``graph_at`` makes the graph of a case; ``delegate`` makes a replacement if that cannot be
+    compiled, from the case and the reasons; ``freedom`` has the contents of a file that repeat
+    this, given the graph of a case.  ``deciding`` are the inputs whose values belong to a case;
     ``graph_at`` may ask for more by ``UndecidedError``.
     """
 
@@ -167,18 +170,18 @@ class FreeShapes(Concise):
         _alive.add(self)
 
     def forget_threads(self) -> None:
-        """In a forked child: what other threads were compiling, nobody compiles any more."""
+        """Forget, in a forked child, the cases that threads of the parent were compiling."""
         self._lock = threading.Lock()
         self._pending = {}
 
     @property
     def target(self) -> str:
-        """What the code is for."""
+        """Name of the code's target."""
         return self.compiler.name
 
     @property
     def num_threads(self) -> int:
-        """Threads that a call uses at most."""
+        """Maximum number of threads of a call."""
         return self.compiler.num_threads
 
     @property
@@ -198,12 +201,12 @@ class FreeShapes(Concise):
 
     @property
     def shapes(self) -> list[dict[str, Shape]]:
-        """The input shapes of the programs that are kept, the last used one last."""
+        """Input shapes of the programs that are kept, the last used one last."""
         with self._lock:
             return [dict(case.shapes) for case in self._ready]
 
     def freedom_of_first(self) -> Freedom | None:
-        """What a file needs besides the first graph."""
+        """The contents of a file besides the first graph."""
         first = self.first
         return None if self.freedom is None else self.freedom(case_of(first), first.graph)
 
@@ -221,7 +224,7 @@ class FreeShapes(Concise):
     def at(self, feeds: Mapping[str, Array]) -> Specialisation:
         """The program for the case of ``feeds``, compiled now if it is new.
 
-        Threads that ask for the same new case wait for one of them; others go on.
+        Threads that ask for the same new case wait for one of them; others continue.
         """
         check_names([port.name for port in self.signature.inputs], feeds)
         while True:
@@ -309,7 +312,7 @@ class FreeShapes(Concise):
 
 
 def with_names(signature: Signature, shapes: Shapes) -> Shapes:
-    """The shapes.  Raises ``InputError`` unless they are of all inputs and of no other."""
+    """The shapes.  Raises ``InputError`` unless they have the names of all inputs and no others."""
     check_names([port.name for port in signature.inputs], shapes)
     return shapes
 
@@ -326,10 +329,10 @@ os.register_at_fork(after_in_child=_forget_threads)
 
 
 def case_of(found: Specialisation) -> Case:
-    """What a program was made for."""
+    """The case of a program."""
     return found.case or Case.of({node.name: node.type.shape for node in found.graph.inputs})
 
 
 def nbytes_of(build: Build) -> int:
-    """What a program adds to those it shares constants with."""
+    """Size in bytes of a program beside the constants that it shares."""
     return sum(planned.plan.peak_nbytes for planned in build.programs)

@@ -1,14 +1,14 @@
-"""Arrays of a saved model, in as few bytes as give them back exactly.
+"""Arrays of a saved model, losslessly in few bytes.
 
 =========  ========================================================================================
-packed     small arrays follow each other in one member, each as planes of its elements' bytes: a
-           member's header, entry in the directory of the archive and hash have some 500 bytes,
-           more than most biases, whose upper bytes are much alike
-halves     float32 is written as float16 where that has all of its values
-deltas     the difference to an earlier array, where most of it is 0: the steps of a recurrence have
-           weights that were rounded apart
-fourier    the matrix of a Fourier transform is made anew of its turns and window, which are stored:
-           exact operations only, so that it is the same on every machine
+packed     small arrays share one member, each as planes of its elements' bytes: the header,
+           directory entry and hash of a member have some 500 bytes, more than most biases, whose
+           upper bytes are similar
+halves     float32 is written as float16 if that holds all of its values
+deltas     the difference to an earlier array, if most of it is 0: the weights of a recurrence's
+           steps are rounded separately
+fourier    the matrix of a Fourier transform is computed from its stored turns and window by exact
+           operations, so that it is the same on every machine
 =========  ========================================================================================
 """
 
@@ -32,16 +32,16 @@ from quantglow.types import Array
 PACKED = "constants/packed.bin"
 SMALL_NBYTES = 1 << 16
 FIRST = 64
-"""Elements that are tried before all of an array."""
+"""Number of elements that are compared before the whole array."""
 
 MOST_CHANGED = 0.5
 """Maximum share of the elements in which an array differs from the one it is written against."""
 
 BASES = 4
-"""Earlier arrays of the same type and shape that an array is compared with."""
+"""Number of earlier arrays of the same type and shape that an array is compared with."""
 
 LEAST_FOURIER_NBYTES = 1 << 14
-"""Size of the smallest matrix that is made anew."""
+"""Minimum size of a matrix that is stored as a Fourier transform, in bytes."""
 
 KINDS = "biuf"
 """Kinds of element types that packed arrays may have."""
@@ -64,7 +64,7 @@ class Fourier:
 
     @staticmethod
     def of(shape: Sequence[int], matrix: Sequence[Any], turns: int, window: int) -> Fourier:
-        """What ``to_json`` gave.  Raises ``TypeError`` or ``ValueError``."""
+        """The entry from the result of ``to_json``.  Raises ``TypeError`` or ``ValueError``."""
         n, samples, bins, (given, made), direction, groups = matrix
         sizes = map(int, (n, samples, bins, direction, groups, given, made))
         n, samples, bins, direction, groups, given, made = sizes
@@ -83,8 +83,9 @@ class Fourier:
 
 @dataclass
 class ArrayStore:
-    """Arrays to be written, each once.  ``numbers``: by ``.npy`` bytes; ``written``: what stands
-    for them in the file.
+    """Arrays to be written, each once.
+
+    ``numbers`` are keyed by ``.npy`` bytes; ``written`` are the forms of the arrays in the file.
     """
 
     numbers: dict[bytes, int] = field(default_factory=dict)
@@ -109,7 +110,7 @@ class ArrayStore:
         return self.numbers[data]
 
     def _fourier(self, array: Array) -> Fourier | None:
-        """The transform that an array is the matrix of, as far as a reader makes such anew."""
+        """The Fourier transform of an array, if a reader can compute exactly this array from it."""
         made = sum(4 * found.matrix.size for found in self.fourier.values())
         if array.nbytes < LEAST_FOURIER_NBYTES or made + array.nbytes > FREE_NBYTES:
             return None
@@ -124,7 +125,7 @@ class ArrayStore:
         return Fourier(array.shape, windowed.matrix, *numbers)
 
     def _form(self, array: Array, number: int) -> Array:
-        """What is written of a new array."""
+        """The form of a new array in the file."""
         if fits_half(array):
             self.halves.append(number)
             return array.astype(np.float16)
@@ -145,7 +146,7 @@ class ArrayStore:
         return {PACKED: b"".join(map(planes, small)), **found} if small else found
 
     def manifest(self) -> dict[str, Any]:
-        """Which arrays are written in other forms, and the types of those without a header."""
+        """Numbers of the arrays in each form, and the types of those without a header."""
         small = ((n, array) for n, array in self.written.items() if is_small(array))
         return {
             "packed": [(n, array.dtype.newbyteorder("<").str, array.shape) for n, array in small],
@@ -157,7 +158,7 @@ class ArrayStore:
 
 @dataclass(frozen=True)
 class Forms:
-    """Which arrays of a file are written in other forms than one ``.npy`` member each."""
+    """Numbers of a file's arrays that are not one plain ``.npy`` member each, by form."""
 
     packed: Mapping[int, Kind] = field(default_factory=dict)
     halves: frozenset[int] = frozenset()
@@ -166,7 +167,7 @@ class Forms:
 
     @staticmethod
     def of(manifest: Mapping[str, Any]) -> Forms:
-        """Those in a manifest.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+        """The forms in a manifest.  Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
         packed = {int(n): kind_of(dtype, shape) for n, dtype, shape in manifest["packed"]}
         deltas = {int(n): int(base) for n, base in manifest["deltas"]}
         fourier = {int(n): Fourier.of(*rest) for n, *rest in manifest["fourier"]}
@@ -174,16 +175,16 @@ class Forms:
 
     @property
     def made_nbytes(self) -> int:
-        """Size of the arrays that are made anew."""
+        """Size of the arrays that are computed anew, in bytes."""
         return sum(4 * found.matrix.size for found in self.fourier.values())
 
     def stored(self, numbers: Collection[int]) -> set[int]:
-        """The numbers of the arrays that give the arrays of these numbers."""
+        """Numbers of the stored arrays that some arrays are made from."""
         given = ((found.turns, found.window) for found in self.fourier.values())
         return {*numbers, *itertools.chain.from_iterable(given)} - self.fourier.keys()
 
     def members(self, numbers: Collection[int]) -> set[str]:
-        """The members that hold the arrays of these numbers."""
+        """Members that hold some arrays."""
         own = {member_of(number) for number in self.stored(numbers) - self.packed.keys()}
         return {PACKED, *own} if self.packed else own
 
@@ -199,12 +200,12 @@ class Forms:
         return found
 
     def arrays(self, written: Mapping[int, Array]) -> dict[int, Array]:
-        """The arrays from what is written of them.  Raises ``KeyError`` or ``ValueError``."""
+        """The arrays from their forms in the file.  Raises ``KeyError`` or ``ValueError``."""
         found: dict[int, Array] = {}
         for number, array in sorted(written.items()):
             if number in self.halves:
                 array = array.astype(np.float32)
-            if number in self.deltas:  # found has only earlier ones
+            if number in self.deltas:  # found has earlier arrays only
                 array = restored(array, found[self.deltas[number]])
             found[number] = array
         return found | {number: made.array(found) for number, made in self.fourier.items()}
@@ -219,7 +220,7 @@ def kind_of(dtype: str, shape: Sequence[int]) -> Kind:
 
 
 def is_small(array: Array) -> bool:
-    """Whether an array is written beside others."""
+    """Whether an array is packed with others."""
     return array.nbytes < SMALL_NBYTES
 
 
@@ -230,7 +231,7 @@ def planes(array: Array) -> bytes:
 
 
 def from_planes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
-    """The array that ``planes`` gave.  Raises ``ValueError``."""
+    """The array from the result of ``planes``.  Raises ``ValueError``."""
     rows = np.frombuffer(data, np.uint8).reshape(dtype.itemsize, -1 if data else 0)
     return np.frombuffer(rows.T.tobytes(), dtype).reshape(shape)
 

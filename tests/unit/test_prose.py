@@ -14,7 +14,6 @@ UNCONVERTED = (
     "quantglow/ops",
     "quantglow/passes",
     "quantglow/quantization",
-    "quantglow/runtime",
     "quantglow/__init__.py",
     "quantglow/arguments.py",
     "quantglow/errors.py",
