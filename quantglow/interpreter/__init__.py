@@ -2,7 +2,7 @@
 
 Its result is the meaning of the graph.  Listeners see every value; the profiler is one.
 ``executor`` has the loop over nodes, which every other run of a graph in NumPy shares; ``choices``
-tells values that an If does not take.
+finds the branches that an If does not take.
 """
 
 from __future__ import annotations

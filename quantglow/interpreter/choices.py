@@ -1,9 +1,9 @@
-"""What a run computes in vain: branches that a single condition leaves out.
+"""Branches that a single condition leaves out: a run computes their values in vain.
 
 Both branches of an If whose condition is known at run time only are computed, with a Where behind
 them (see ``frontend``; compiled models skip large ones, see ``runtime.branches``).  The one that is
-not taken may divide by zero or take the root of a negative number: its values mean nothing, and
-nobody should learn from them.
+not taken may divide by zero or take the root of a negative number: its values mean nothing, and no
+statistics should include them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Listener = Callable[[Node, Array], None]
 
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """The nodes that nothing needs unless ``condition`` is ``taken``."""
+    """The nodes that no output needs unless ``condition`` is ``taken``."""
 
     condition: Node
     taken: bool
@@ -30,7 +30,7 @@ class Branch:
 
 
 def branches_of(graph: Graph) -> list[Branch]:
-    """Both sides of every single condition that chooses between values."""
+    """The branches of every single condition that chooses between values."""
     readers: dict[Node, list[Where]] = defaultdict(list)
     for node in graph.nodes:
         if isinstance(node, Where) and node.condition.type.size == 1:
@@ -44,7 +44,9 @@ def branches_of(graph: Graph) -> list[Branch]:
 
 
 def only_behind(graph: Graph, chosen: Sequence[Where], taken: bool) -> frozenset[Node]:
-    """What nothing needs if none of the nodes takes its x (``taken``), or its y."""
+    """The nodes that no output needs if none of the ``chosen`` nodes takes its x (``taken``), or
+    its y.
+    """
     ends = [node for _, node in graph.outputs]
     needed = ancestors(ends, {n: (n.condition, n.y if taken else n.x) for n in chosen})
     behind = ancestors([n.x if taken else n.y for n in chosen], {})
@@ -52,7 +54,9 @@ def only_behind(graph: Graph, chosen: Sequence[Where], taken: bool) -> frozenset
 
 
 def ancestors(ends: Sequence[Node], read: Mapping[Node, tuple[Node, ...]]) -> set[Node]:
-    """The nodes and all that they are computed from; ``read``: operands where only some count."""
+    """The nodes and all nodes they are computed from; ``read``: node -> the operands that count, if
+    these are not all.
+    """
     waiting = list(ends)
     found = set(waiting)
     while waiting:
@@ -64,12 +68,12 @@ def ancestors(ends: Sequence[Node], read: Mapping[Node, tuple[Node, ...]]) -> se
 
 
 def in_branches(graph: Graph) -> frozenset[Node]:
-    """The nodes that some runs compute in vain."""
+    """The nodes of all branches: some runs compute them in vain."""
     return frozenset[Node]().union(*(branch.nodes for branch in branches_of(graph)))
 
 
 def taken_only(graph: Graph, listener: Listener) -> Listener:
-    """A listener of one run that passes on what is not computed in vain, once that is known."""
+    """A listener of one run that passes on values of taken branches only, once these are known."""
     branches = branches_of(graph)
     return _Taken(branches, listener) if branches else listener
 
@@ -97,7 +101,9 @@ class _Taken:
                 self._pass_on(other, kept)
 
     def _pass_on(self, node: Node, value: Array) -> None:
-        """To the listener if all its branches are taken, to nobody if one is not."""
+        """Call the listener if all branches around the node are taken; drop the value if one is
+        not.
+        """
         around = self.around.get(node, [])
         if any(self.values.get(b.condition, b.taken) != b.taken for b in around):
             return

@@ -93,7 +93,7 @@ def causal(low: float = -math.inf, added: bool = True) -> onnx.ModelProto:
 
 
 def chosen(low: float = -math.inf) -> onnx.ModelProto:
-    """What a condition hides."""
+    """The values that a condition hides."""
     model = attention(
         [node("Where", ["c", "low", "scores"], ["masked"], name="masked")],
         low=np.float32(low),  # type: ignore[arg-type]

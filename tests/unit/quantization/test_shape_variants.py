@@ -127,8 +127,8 @@ def own_values(graph: Graph, feeds: dict[str, Array]) -> dict[str, Array]:
     return found
 
 
-def walked(graph: Graph, samples: list[Any]) -> list[dict[str, Array]]:
-    """The values of every node that is computed, by a walk over all samples at once."""
+def values_of_all(graph: Graph, samples: list[Any]) -> list[dict[str, Array]]:
+    """The values of every node that is computed, in one run over all samples."""
     found = [dict[str, Array]() for _ in samples]
     for node, values in Execution(graph.nodes, (), SampleEvaluator(graph, samples).values):
         if node.operands:
@@ -137,12 +137,12 @@ def walked(graph: Graph, samples: list[Any]) -> list[dict[str, Array]]:
     return found
 
 
-def test_a_walk_gives_each_sample_the_values_of_its_own_graph() -> None:
+def test_a_run_over_all_samples_gives_each_the_values_of_its_own_graph() -> None:
     samples = [sample(shape, k) for shape in (MAIN, *OTHERS) for k in (1, 2)]
     int8 = quantized(None)
     integers = at_own_shapes(samples, int8.decisions.apply)
     for graph, given in ((main_graph(), samples), (int8.graph, integers)):
-        for feeds, found in zip(given, walked(graph, given), strict=True):
+        for feeds, found in zip(given, values_of_all(graph, given), strict=True):
             wanted = own_values(graph_for(feeds, graph), feeds)
             for name, value in found.items():
                 # BLAS may sum a stack of samples in another order than one of them.
@@ -166,14 +166,16 @@ def test_noise_elsewhere_is_that_of_the_same_plan_there(shape: tuple[int, ...]) 
 
 
 @pytest.mark.parametrize("shape", OTHERS)
-def test_harms_elsewhere_are_those_of_the_same_plan_there(shape: tuple[int, ...]) -> None:
-    def harms(graph: Graph, feeds: dict[str, Array]) -> dict[str, float]:
+def test_sensitivities_at_another_shape_are_those_of_the_same_plan_there(
+    shape: tuple[int, ...],
+) -> None:
+    def sensitivities(graph: Graph, feeds: dict[str, Array]) -> dict[str, float]:
         plan = make_plan(graph, seen(), PLAIN)
         found = rounding_sensitivities(plan, candidates(plan), [feeds])
         return {root.name: harm for root, harm in found.items()}
 
     there = family().at({"x": shape})
-    assert harms(main_graph(), sample(shape)) == harms(there, {"x": image(shape)})
+    assert sensitivities(main_graph(), sample(shape)) == sensitivities(there, {"x": image(shape)})
 
 
 def quantized(data: list[Any] | None) -> Quantized:
@@ -295,7 +297,7 @@ def gated(length: int) -> Graph:
     return Graph((x, gate), (("y", Gemm(name="y", x=rows, w=w)),))
 
 
-def test_a_gate_is_one_where_what_it_scales_has_one_value_for_each_channel() -> None:
+def test_a_gate_is_one_where_its_operand_has_one_value_for_each_channel() -> None:
     names = [[[n.name for n in g] for g in channel_groups(gated(size))] for size in (6, 1)]
     assert names == [[["norm", "mul", "rows"]]] * 2
 

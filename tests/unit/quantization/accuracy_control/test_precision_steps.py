@@ -41,7 +41,7 @@ GRAPH = network()
 SEEN: Profile = profile(GRAPH, samples_for(GRAPH, 3), progress=False)
 PLAN: Plan = make_plan(GRAPH, SEEN, QuantizationConfig())
 NAMES = ["one", "two", "three"]
-harms = st.floats(0, 1, allow_subnormal=False)
+errors = st.floats(0, 1, allow_subnormal=False)
 
 
 def precisions(
@@ -51,7 +51,7 @@ def precisions(
     return {node.name: node.precision for node in made.report.nodes}
 
 
-@given(wide=st.lists(harms, min_size=3, max_size=3), real=st.lists(harms, min_size=3, max_size=3))
+@given(wide=st.lists(errors, min_size=3, max_size=3), real=st.lists(errors, min_size=3, max_size=3))
 def test_the_order_has_every_step_once_and_those_of_float_by_worth(
     wide: list[float], real: list[float]
 ) -> None:
@@ -73,7 +73,7 @@ def test_values_become_int16_before_their_operator_becomes_float() -> None:
     ]  # fmt: skip
 
 
-def test_int16_that_does_no_harm_does_not_delay_float() -> None:
+def test_int16_without_benefit_does_not_delay_float() -> None:
     steps16 = [Step("one", INT16, 1e-9, 1.0)]
     order = [str(step) for step in ranked(PLAN, steps16, [Step("two", FLOAT, 0.5, 1e-3)])]
     assert order == ["two to float", "one to int16"]
@@ -108,7 +108,7 @@ def test_measuring_ends_where_the_time_is_up() -> None:
     assert noise_of_each(GRAPH, GRAPH, NAMES, samples, Deadline(0.0)) == {}
 
 
-def test_what_was_measured_until_then_counts() -> None:
+def test_measurements_before_the_deadline_count() -> None:
     """One look for a sample, and one for each value of it."""
     samples = samples_for(GRAPH, 2)
     one, two = int16_steps(PLAN, samples[:1]), int16_steps(PLAN, samples)
@@ -126,7 +126,7 @@ def test_float_costs_more_than_int16() -> None:
             assert float_seconds(PLAN, node) > int16_seconds(PLAN, [node.x]) > 0
 
 
-def test_overridden_values_and_operators_are_what_the_steps_say() -> None:
+def test_overridden_values_and_operators_are_those_of_the_steps() -> None:
     steps = [Step("one", INT16, 1.0, 1.0), Step("three", FLOAT, 1.0, 1.0)]
     found = precisions(PrecisionOverrides.by(steps))
     assert found == {"one": "int16", "two": "int8", "three": "float"}

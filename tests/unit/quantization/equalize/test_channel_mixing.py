@@ -93,7 +93,7 @@ def test_mixing_lowers_the_noise_where_few_sources_feed_a_stream() -> None:
 
 
 @pytest.mark.parametrize("between", ["relu", "bounded", "output"])
-def test_what_is_not_linear_is_not_mixed(between: str) -> None:
+def test_nonlinear_groups_are_not_mixed(between: str) -> None:
     x = image(8, 6)
     first = conv("first", x, 8, low=0.0 if between == "bounded" else -np.inf)
     after = Relu(name="relu", x=first) if between == "relu" else first
@@ -112,7 +112,7 @@ def test_readers_in_groups_keep_a_stream_from_being_mixed() -> None:
     assert not mixtures_of(graph, samples_for(graph, 4))
 
 
-def test_sums_are_mixed_with_what_they_add() -> None:
+def test_sums_are_mixed_with_their_operands() -> None:
     x = image(8, 6)
     total = Add(name="sum", x=conv("one", x, 8), y=conv("other", x, 8))
     graph = graph_of(conv("last", total, 4), inputs=(x,))

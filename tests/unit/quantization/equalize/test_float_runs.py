@@ -57,7 +57,7 @@ def test_a_sample_is_run_once(calls: Calls) -> None:
     assert len(calls) == 3
 
 
-def test_a_sample_is_run_once_for_all_viewers(
+def test_a_sample_is_run_once_for_all_statistics(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(float_runs, "KEPT_NBYTES", 0)
@@ -141,7 +141,7 @@ def test_factors_that_stay_keep_their_constants() -> None:
     assert any(id(node.w) in known for node in reused.nodes if hasattr(node, "w"))
 
 
-def test_the_profiling_run_serves_what_comes_next(calls: Calls) -> None:
+def test_the_profiling_run_serves_the_next_stage(calls: Calls) -> None:
     graph = small_cnn()
     family = Family.of(graph)
     samples = Samples(samples_for(graph, 3), family)

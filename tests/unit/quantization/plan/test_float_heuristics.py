@@ -1,4 +1,4 @@
-"""What stays float by default, since its rounding harms most."""
+"""Operators that stay float by default, because quantization hurts them most."""
 
 from __future__ import annotations
 
@@ -422,7 +422,7 @@ def speech() -> Graph:
     return Graph(inputs=(x,), outputs=(("total", total), ("after", after)))
 
 
-def test_what_decides_a_length_is_float() -> None:
+def test_a_value_that_decides_a_length_is_float() -> None:
     """Durations equal those of float; what does not lead to them is int8."""
     graph = speech()
     made, reasons = quantized(graph)

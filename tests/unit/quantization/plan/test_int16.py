@@ -97,7 +97,7 @@ def test_compiled_code_equals_the_interpreter(make: Any, names: tuple[str, ...])
 
 
 @pytest.mark.parametrize("make", WIDE_ONES.values(), ids=WIDE_ONES)
-def test_int16_harms_no_operator(make: Any) -> None:
+def test_int16_makes_no_operator_worse(make: Any) -> None:
     graph = sandwich(make)
     plain, wide = quantized(graph)[0], quantized(graph, int16_activations=("first", "n"))[0]
     assert sqnr(graph, wide) > sqnr(graph, plain) - 0.1

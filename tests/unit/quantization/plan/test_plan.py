@@ -194,7 +194,7 @@ def test_a_divisor_that_int8_would_round_to_zero_stays_float(case: str) -> None:
     assert all(np.isfinite(interpret(result, f)[0]).all() for f in samples_for(graph))
 
 
-def test_what_is_divided_may_be_int8() -> None:
+def test_a_dividend_may_be_int8() -> None:
     x = image()
     numerator = ops.Sigmoid(name="s", x=conv("a", x, 4))
     quotient = ops.Div(name="quotient", x=numerator, y=ops.Exp(name="e", x=conv("b", x, 4)))

@@ -80,7 +80,7 @@ def test_a_name_that_was_fused_away_means_the_node_that_absorbed_it() -> None:
         ({"op_types_to_quantize": ["Convolution"]}, "op type 'Convolution'"),
     ],
 )
-def test_what_matches_nothing_is_an_error_with_a_hint(
+def test_an_entry_that_matches_nothing_is_an_error_with_a_hint(
     options: dict[str, object], text: str
 ) -> None:
     with pytest.raises(IgnoredScopeError, match=text):

@@ -36,7 +36,7 @@ def ranges_of(
 
 
 @given(st.sampled_from(functions()), ENDS, ENDS)
-def test_what_is_cut_off_changes_a_function_by_less_than_half_a_step(
+def test_clipped_values_change_a_function_by_less_than_half_a_step(
     function: Callable[[Any], Any], below: float, above: float
 ) -> None:
     part = live(function, Range(-below, above))
@@ -47,7 +47,7 @@ def test_what_is_cut_off_changes_a_function_by_less_than_half_a_step(
     assert changed.max() <= 2 * TOLERANCE * (exact.max() - exact.min()) / 255 + 1e-9
 
 
-def test_a_hard_swish_leaves_out_what_lies_below_minus_three() -> None:
+def test_a_hard_swish_leaves_out_values_below_minus_three() -> None:
     part = live(HardSwish(name="f", x=image()).function, Range(-15.0, 11.0))
     assert (part.low, part.high) == pytest.approx((-3.0, 11.0), abs=0.05)
 

@@ -58,7 +58,7 @@ def noises(found: list[Plan], kept: Checkpoints | None) -> list[float]:
 
 
 def begun(first: Plan, then: Plan) -> int | None:
-    """Where the run of the second plan begins after one of the first."""
+    """Position at which the run of the second plan begins after one of the first."""
     (feeds,) = samples_for(first.graph, 1)
     before, running = RunCheckpoints(first, 2**20), execution(first, feeds, {})
     for _ in running:
@@ -74,7 +74,7 @@ def test_noise_is_the_same_wherever_a_run_begins(config: QuantizationConfig) -> 
 
 
 @pytest.mark.parametrize("name", ["layer2", "layer5"])
-def test_a_run_begins_just_before_what_is_different(name: str) -> None:
+def test_a_run_begins_just_before_the_difference(name: str) -> None:
     first, then = plans(name)
     names = [node.name for node in first.graph.nodes]
     begin = begun(first, then)

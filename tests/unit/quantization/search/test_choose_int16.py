@@ -70,7 +70,7 @@ def wide(graph: Graph) -> set[str]:
     return {n.name for n in graph.nodes if n.type.dtype is DType.I16}
 
 
-def test_the_value_that_int8_harms_most_becomes_int16() -> None:
+def test_the_most_sensitive_value_becomes_int16() -> None:
     graph = network()
     plain = quantized_with(replace(AUTO, int16_activations=()), graph)
     chosen = quantized_with(AUTO, graph)
@@ -78,7 +78,7 @@ def test_the_value_that_int8_harms_most_becomes_int16() -> None:
     assert sqnr(graph, chosen) > sqnr(graph, plain) + 6
 
 
-def test_what_is_chosen_stays_within_the_budget() -> None:
+def test_chosen_values_stay_within_the_budget() -> None:
     graph = network()
     plan, chosen = plan_of(graph), wide(quantized_with(AUTO, graph))
     stored = [n for n in graph.nodes if n.name in chosen]
@@ -147,7 +147,7 @@ def test_values_that_cannot_be_int16_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(("noise", "is_kept"), [(0.99, False), (0.5, True)])
-def test_what_is_chosen_stays_only_if_the_int8_graph_is_closer_to_float(
+def test_chosen_values_stay_only_if_the_int8_graph_is_closer_to_float(
     noise: float, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = small_cnn()
@@ -160,7 +160,7 @@ def test_what_is_chosen_stays_only_if_the_int8_graph_is_closer_to_float(
     assert any(node.type.dtype is DType.I16 for node in made.nodes) == is_kept
 
 
-def test_recovery_tells_what_both_graphs_have_at_their_ends() -> None:
+def test_recovery_returns_the_values_of_both_graphs_at_their_ends() -> None:
     graph = small_cnn()
     data = samples_for(graph, 8)
     seen = profile(graph, data, progress=False)

@@ -88,13 +88,13 @@ def test_all_are_fused_that_the_budget_has_room_for(rich: None) -> None:
     assert activations_of(quantized(graph, PLAIN)) == []
 
 
-def test_the_most_harmful_is_taken_where_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_most_sensitive_function_is_fused_if_one_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = network()
     samples = samples_for(graph, 6)
     plan = make_plan(graph, profile(graph, samples, progress=False), FUSING)
     found = candidates(plan)
-    harms = rounding_sensitivities(plan, list(found), samples)
-    worst = max(harms, key=lambda x: harms[x])
+    errors = rounding_sensitivities(plan, list(found), samples)
+    worst = max(errors, key=lambda x: errors[x])
     share = fused_function_seconds(worst) / total_seconds(plan)
     monkeypatch.setattr(fused_functions, "BUDGET", 1.5 * share)
     assert chosen(graph) == {found[worst].name}
@@ -135,7 +135,7 @@ def test_the_program_gives_the_integers_of_the_graph(rich: None) -> None:
         {"int16_activations": ["second"]},
     ],
 )
-def test_what_the_user_decided_of_a_value_stays(rich: None, options: dict[str, Any]) -> None:
+def test_decisions_of_the_user_about_a_value_stay(rich: None, options: dict[str, Any]) -> None:
     config = QuantizationConfig(equalization="fuse-functions", recovery=(), **options)
     graph = network()
     assert chosen(graph, config) == {"fine"}
@@ -189,7 +189,7 @@ def test_a_name_that_is_no_function_fuses_nothing() -> None:
     assert same_graph(fuse_functions(graph, {"second", "nowhere"}), graph)
 
 
-def test_decisions_keep_what_is_fused(rich: None) -> None:
+def test_decisions_keep_the_fused_functions(rich: None) -> None:
     graph = network()
     samples = samples_for(graph, 6)
     seen = profile(graph, samples, progress=False)

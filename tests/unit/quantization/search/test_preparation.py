@@ -1,4 +1,4 @@
-"""What ``auto`` decides before anything is rounded."""
+"""Preparation: the decisions of ``auto`` before anything is rounded."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_each_sample_tells_of_other_lines(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_each_sample_tells_of_other_lines_of_a_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What goes far is multiplied by 0 in the first three quarters."""
+    """Large values are multiplied by 0 in the first three quarters."""
     monkeypatch.setattr(range_choice, "LIGHT_WORK", 1)
     x, y = image(2, 16), replace(image(2, 16), name="y")
     last = conv("last", Mul(name="product", x=x, y=y), 4, kernel=1)
@@ -204,7 +204,7 @@ def test_ranges_refused_on_the_whole_are_kept_in_a_stretch(monkeypatch: pytest.M
     assert found.ranges == {"middle": narrow["middle"]}
 
 
-def test_what_is_cut_off_counts_more_than_rounding() -> None:
+def test_clipping_counts_more_than_rounding() -> None:
     graph, data = small_cnn(), samples_for(small_cnn(), 2)
     plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
     root = graph.inputs[0]
@@ -228,7 +228,7 @@ def test_the_seed_draws_the_samples_that_decide() -> None:
     assert {id(s) for s in one} != {id(s) for s in other}
 
 
-def test_a_deadline_ends_the_search_with_what_there_is() -> None:
+def test_a_deadline_ends_the_search_with_the_best_so_far() -> None:
     found = prepared_of(uneven(), deadline=Deadline(time.monotonic()))
     assert not found.factors
     assert not found.ranges
@@ -259,7 +259,7 @@ def test_a_probability_behind_a_view_is_judged_by_its_logits() -> None:
     assert [node.name for node in compared_nodes(classifier(5))] == ["logits"]
 
 
-def test_what_a_softmax_ignores_is_no_noise() -> None:
+def test_a_shift_that_a_softmax_ignores_is_no_noise() -> None:
     graph, data = classifier(5), samples_for(classifier(5), 2)
     plan = make_plan(graph, profile(graph, data, progress=False), AUTO)
     wanted = [compared_values(graph, feeds) for feeds in data]
@@ -291,7 +291,7 @@ def test_names_of_the_techniques_are_options() -> None:
     assert AUTO.equalization == EQUALIZATIONS
 
 
-def test_some_lines_of_a_function_say_what_all_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_lines_of_a_function_represent_all(monkeypatch: pytest.MonkeyPatch) -> None:
     x = image(4, 48)
     first, second = conv("first", x, 8), conv("second", x, 8)
     both = Add(name="both", x=HardSwish(name="curved", x=first), y=second)

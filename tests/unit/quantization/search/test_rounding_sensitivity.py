@@ -1,4 +1,4 @@
-"""What single roundings do to the outputs, and the worst that a budget has room for."""
+"""The error that one rounded value causes, and the best values for a budget."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.unit.quantization.quantization_networks import (
 from tests.unit.quantization.search.test_choose_int16 import network, plan_of
 
 
-def test_a_harm_is_what_the_outputs_lose_by_one_value() -> None:
+def test_a_sensitivity_is_the_error_of_the_outputs_by_one_value() -> None:
     graph = network()
     plan = plan_of(graph)
     (root,) = {plan.groups[n] for n in graph.nodes if n.name == "thin"}
@@ -56,7 +56,7 @@ def test_a_harm_is_what_the_outputs_lose_by_one_value() -> None:
     np.testing.assert_allclose(found, noise / signal, rtol=1e-6)
 
 
-def test_the_number_of_threads_changes_no_harm() -> None:
+def test_the_number_of_threads_changes_no_sensitivity() -> None:
     graph = small_cnn()
     plan, samples = plan_of(graph), samples_for(graph, 3)
     found = []
@@ -75,21 +75,23 @@ def rest_of(graph: Graph) -> Graph:
 
 
 @pytest.mark.parametrize("make", [network, small_cnn])
-def test_harms_are_those_of_whole_runs(make: Any) -> None:
+def test_sensitivities_are_those_of_whole_runs(make: Any) -> None:
     graph = make()
     plan, samples = plan_of(graph), samples_for(graph, 2)
     wanted = [compared_values(graph, feeds) for feeds in samples]
     found = rounding_sensitivities(plan, candidates(plan), samples)
     assert len(found) > 1
-    for root, harm in found.items():
+    for root, error in found.items():
         alone = replace(plan, elements={n: plan.elements[n] for n in stored_members(plan, root)})
         np.testing.assert_allclose(
-            harm, relative_noise(alone, samples, wanted, exact_weights=True), rtol=1e-4
+            error, relative_noise(alone, samples, wanted, exact_weights=True), rtol=1e-4
         )
 
 
 @pytest.mark.parametrize(("size", "enough"), [(8, True), (7, False)])
-def test_biases_make_up_for_what_is_the_same_everywhere(size: int, enough: bool) -> None:
+def test_bias_correction_removes_errors_that_are_the_same_everywhere(
+    size: int, enough: bool
+) -> None:
     """All pixels are alike, and so are their errors: a mean error, if 16 rows tell it."""
     x = image(8, size)
     swish = HardSwish(name="swish", x=conv("first", x, 16, pads=(0,) * 4))
@@ -97,53 +99,55 @@ def test_biases_make_up_for_what_is_the_same_everywhere(size: int, enough: bool)
     pixel = np.random.default_rng(2).normal(size=8).astype(np.float32)
     samples = [{"x": np.broadcast_to(pixel, x.type.shape).copy()}]
     plan = plan_of(graph)
-    harms, left = (
+    errors, left = (
         rounding_sensitivities(plan, candidates(plan), samples, c) for c in (False, True)
     )
-    assert min(harms.values()) > 1e-7
+    assert min(errors.values()) > 1e-7
     behind_input = plan.groups[x]  # The first layer, with 25 rows, reads it.
     assert left[behind_input] < 1e-10
-    others = harms.keys() - {behind_input}
+    others = errors.keys() - {behind_input}
     assert others
-    assert all(left[r] < 1e-10 if enough else left[r] == harms[r] for r in others)
+    assert all(left[r] < 1e-10 if enough else left[r] == errors[r] for r in others)
 
 
-def test_what_differs_between_samples_stays() -> None:
+def test_errors_that_differ_between_samples_stay() -> None:
     """Each sample is one colour, so that its errors are the same everywhere, but not the next's."""
     x = image(8, 6)
     graph = graph_of(conv("last", x, 80, pads=(0,) * 4), inputs=(x,))
     pixels = np.random.default_rng(2).normal(size=(16, 8)).astype(np.float32)
     samples = [{"x": np.broadcast_to(p, x.type.shape).copy()} for p in pixels]
     plan = plan_of(graph)
-    harms, left = (
+    errors, left = (
         rounding_sensitivities(plan, candidates(plan), samples, c) for c in (False, True)
     )
-    assert left[plan.groups[x]] > 0.5 * harms[plan.groups[x]]
+    assert left[plan.groups[x]] > 0.5 * errors[plan.groups[x]]
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 1.5), st.floats(0.0, 1.0)), max_size=7))
-def test_no_other_values_within_the_budget_do_more_harm(drawn: list[tuple[float, float]]) -> None:
+def test_no_other_values_within_the_budget_have_a_larger_sum(
+    drawn: list[tuple[float, float]],
+) -> None:
     nodes = [image() for _ in drawn]
     costs = {node: cost for node, (cost, _) in zip(nodes, drawn, strict=True) if cost <= 1}
-    harms = {node: harm for node, (_, harm) in zip(nodes, drawn, strict=True)}
-    found = knapsack(costs, harms, 1.0)
+    errors = {node: error for node, (_, error) in zip(nodes, drawn, strict=True)}
+    found = knapsack(costs, errors, 1.0)
     assert sum(costs[node] for node in found) <= 1 + 1e-9
     # Costs are rounded up, so the best may need a little more room.
     best = max(
-        sum(harms[n] for n in some)
+        sum(errors[n] for n in some)
         for size in range(len(costs) + 1)
         for some in combinations(costs, size)
         if sum(costs[n] + 1 / BUDGET_PARTS for n in some) <= 1
     )
-    assert sum(harms[node] for node in found) >= best - 1e-9
+    assert sum(errors[node] for node in found) >= best - 1e-9
 
 
-def test_harms_ignore_what_a_softmax_does_not_see() -> None:
+def test_sensitivities_ignore_shifts_before_a_softmax() -> None:
     x, rng = image(8, 4), np.random.default_rng(3)
     same = constant("same", np.repeat(rng.normal(size=(1, 1, 4, 1)), 64, axis=3))
     common = replace(conv("common", x, 4), low=0.0)
     logits = Conv(name="logits", x=common, w=same)
     graph = graph_of(Softmax(name="shares", x=logits), inputs=(x,))
     plan = plan_of(graph)
-    harms = rounding_sensitivities(plan, [plan.groups[x]], samples_for(graph, 2))
-    np.testing.assert_allclose(list(harms.values()), 0.0, atol=1e-6)
+    errors = rounding_sensitivities(plan, [plan.groups[x]], samples_for(graph, 2))
+    np.testing.assert_allclose(list(errors.values()), 0.0, atol=1e-6)

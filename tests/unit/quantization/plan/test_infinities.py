@@ -75,7 +75,7 @@ def test_masked_attention_is_int8_at_every_length(
 
 @pytest.mark.parametrize("name", ["table", "causal", "causal choice", "chosen"])
 def test_a_mask_that_calibration_did_not_see_hides_all_the_same(name: str) -> None:
-    """Of a table the hidden class, of a causal mask all but the first place."""
+    """The hidden class of a table; all but the first place of a causal mask."""
     model = ATTENTIONS[name]()
     lengths = (1,) if name.startswith("causal") else (6,)
     data = samples(model, *lengths, hidden=False)
@@ -197,7 +197,7 @@ def _targets(rows: int = 4, seed: int = 0, chosen: float = 0.5) -> Feeds:
 
 
 @pytest.mark.parametrize("chosen", [0.5, 1.0, 0.0])
-def test_nan_that_marks_what_is_absent_stays_float(chosen: float, tmp_path: Path) -> None:
+def test_nan_that_marks_absent_values_stays_float(chosen: float, tmp_path: Path) -> None:
     """Also where calibration saw no NaN, or nothing else."""
     model = targets()
     data = [_targets(seed=seed, chosen=chosen) for seed in range(8)]
@@ -258,7 +258,7 @@ def test_an_overflow_beside_a_mask_is_refused() -> None:
         qg.profile(model, [np.ones((2, WIDTH), np.float32)], progress=False)
 
 
-def test_what_infinities_make_no_number_of_is_refused_with_their_source() -> None:
+def test_nan_computed_from_infinities_is_refused_with_their_source() -> None:
     nodes = [node("Add", ["x", "low"], ["a"]), node("Sub", ["a", "low"], ["y"])]
     text = refused(nodes, low=-math.inf)
     assert "32 NaN and 0 Inf value(s) in 'y' (Sub)" in text
