@@ -1,6 +1,6 @@
 """The executor of graphs: the only loop that computes nodes in order and frees dead values.
 
-Values may be of any kind.  ``evaluate`` says what a node makes of the values of its operands:
+Values may be of any kind.  ``evaluate`` computes the value of a node from those of its operands:
 
 ============================== ===================================================================
 ``interpret``                  an array

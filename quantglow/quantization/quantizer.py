@@ -207,7 +207,7 @@ def quantize_for_all_shapes(
     """``quantize`` at the shapes of ``graph``, with the decisions that other shapes take over.
 
     ``data``: samples, all of which are used; of other shapes as ``shape_variants.ShapeVariant``;
-    ``prepared``: what ``prepare`` made of ``graph`` before; ``cache``: layers recovered then;
+    ``prepared``: an earlier result of ``prepare`` for ``graph``; ``cache``: layers recovered then;
     ``overrides``: values and operators that accuracy control takes out of int8; ``converted``: see
     ``Converted``.
     """

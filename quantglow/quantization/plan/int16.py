@@ -156,7 +156,7 @@ def is_skipped(plan: Plan, value: Node) -> bool:
         return False
     if any(output is value for _, output in plan.graph.outputs):
         return False
-    # A Clip or Relu may pass on what it reads.
+    # A Clip or Relu may pass on its operand.
     tables = (r for r in readers if plan.is_int8(r) and not isinstance(r, Clip | Relu))
     return sum(function_of(r) is not None for r in tables) == len(readers)
 

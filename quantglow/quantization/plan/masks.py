@@ -20,7 +20,7 @@ from quantglow.profiling.histogram import Histogram
 from quantglow.profiling.specials import NONE, Specials, shows_specials, specials_of
 
 LARGE = 1e4
-"""Numbers of this size or larger hide what they are added to or chosen instead of."""
+"""Minimum magnitude of a number that hides the values it is added to or replaces."""
 
 
 def special_values(graph: Graph, profile: Profile | None = None) -> dict[Node, Specials]:
@@ -56,7 +56,7 @@ def _hiding(operand: Node, reader: Node, seen: Histogram | None) -> Specials:
     """The infinities that the large numbers of a Constant stand for where ``reader`` hides other
     values by them; none in weights, factors and shifts of all values.
 
-    ``seen``: what calibration saw of the reader's result.  A factor belongs to a mask if its
+    ``seen``: the calibrated values of the reader's result.  A factor belongs to a mask if its
     product was always 0.
     """
     if not isinstance(operand, Constant) or not operand.type.dtype.is_float:

@@ -5,7 +5,7 @@ does better, layer by layer, without labels and without training; the int8 graph
 and its speed.
 
 =============== ============================================================== ===============
-technique       what it changes                                                source
+technique       change                                                         source
 =============== ============================================================== ===============
 adapt-weights   the real weights, to correct errors of the layers before       GPTAQ, 2025
 round-weights   integers: each makes up for the rounding of those before       GPTQ, 2023

@@ -35,7 +35,7 @@ def lower_factors(matrices: Array) -> Array:
 def solutions(matrices: Array, right: Array) -> Array:
     """X [G, K, O] with ``matrices X = right``."""
     if len(matrices) > 1:
-        # Groups are small: a call for each takes longer than what it computes.
+        # Groups are small: the overhead of a call for each exceeds its computation.
         return np.asarray(np.linalg.solve(matrices, right))
     return _substituted(*_factored(matrices[0]), right[0])[None]
 

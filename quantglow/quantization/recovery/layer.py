@@ -45,7 +45,7 @@ class Errors:
 
 @dataclass(frozen=True)
 class Layer:
-    """One quantized product ``y = x @ (steps * integers) + bias`` and what it should give.
+    """One quantized product ``y = x @ (steps * integers) + bias`` and its target.
 
     x           its input, integers of ``dtype``, with the zero point taken away
     y           the float model's result, less the terms added to the product (see ``layer_data``)

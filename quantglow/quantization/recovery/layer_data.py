@@ -109,8 +109,8 @@ class LayerData:
         stride: int,
         first: int,
     ) -> None:
-        """Count some samples: the int8 input, and the float results less what the real weights
-        and bias (``terms``, by group) and the int8 residual give.
+        """Count some samples: the int8 input, and the float results less those of the real weights
+        and bias (``terms``, by group) and less the int8 residual.
         """
         node: Any = self.evaluator.counterpart(self.node, part[0])
         given = self.evaluator.given(node, self.operands, part)

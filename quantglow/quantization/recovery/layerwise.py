@@ -83,7 +83,7 @@ def recover(
 ) -> Recovered:
     """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
 
-    ``int8`` is what ``quantize`` made of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
+    ``int8`` is the quantized form of ``graph``; ``techniques`` are names of ``TECHNIQUES``.
     ``cache`` has the layers of earlier calls with the same graph and samples.
     ``int8_samples``: the samples, with int8 graphs for those of other shapes (``shape_variants``).
     ``ends``: names of nodes of both graphs, whose values are returned.

@@ -133,7 +133,7 @@ class SampleEvaluator:
 
 
 def stacks(node: Contraction) -> bool:
-    """Whether several stacked samples give what each of them gives: all have the same weights, and
+    """Whether stacked samples give the same results as one by one: all have the same weights, and
     the residual, if there is one, is computed for each.
     """
     residual = node.residual if isinstance(node, Conv) else None

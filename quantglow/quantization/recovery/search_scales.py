@@ -3,7 +3,7 @@
 For each ratio r of a grid the target is rounded, as by ``round-weights``, with the step
 ``r max |w| / 127``.  The step with the smallest error stays.  This is the range search of
 quantizers that minimise the square error (Banner et al., 2019, arXiv:1810.05723), with the error
-weighted by the data, and with what clipping takes away spread over the other weights.
+weighted by the data, and with clipping errors spread over the other weights.
 """
 
 from __future__ import annotations

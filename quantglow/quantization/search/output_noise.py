@@ -15,8 +15,7 @@ from quantglow.types import Array
 
 TINY = 1e-30
 MIN_VALUES = 64
-"""Minimum number of values of an output that is compared itself, not by what it is computed from.
-"""
+"""Minimum number of values of an output that is compared itself, not by its operands."""
 
 
 class Comparison(NamedTuple):
