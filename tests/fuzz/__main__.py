@@ -38,7 +38,7 @@ def work(what: str, start: int, stop: int) -> None:
 
 
 def hunt(what: str, seeds: range, minutes: float | None, folder: Path) -> int:
-    """Check seeds until they, or the minutes, are over; the number of findings."""
+    """Check seeds until they or the minutes end; the number of findings."""
     console, found, tried, refused = Console(), [], 0, 0
     deadline = time.monotonic() + 60 * minutes if minutes else None
     checked = track(
@@ -64,7 +64,7 @@ def hunt(what: str, seeds: range, minutes: float | None, folder: Path) -> int:
 
 
 def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
-    """Write the case, as small as it gets; in words where it is."""
+    """Write the case, shrunk if possible, and a text on its difference."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{what}-{finding.seed}.onnx"
     if what == "files":

@@ -1,6 +1,6 @@
-"""Model files whose numbers are chosen to do harm: sizes, nesting, and functions that multiply.
+"""Model files with malicious numbers: sizes, nesting, and functions that multiply.
 
-Where ``files`` damages a file anywhere, these are valid up to a few numbers: dimensions, attributes
+``files`` damages a file anywhere; these files are valid up to a few numbers: dimensions, attributes
 and values that decide shapes are huge, negative or 0.
 """
 
@@ -36,7 +36,7 @@ EXTREMES = (
 DOMAIN = "attack"
 MOST_LEVELS = 40
 MOST_NESTED = 29
-"""Protobuf reads some 32 levels."""
+"""Depth of nesting; Protobuf reads some 32 levels."""
 OPSET = 17
 
 
@@ -70,7 +70,7 @@ def change_attribute(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 
 
 def change_value(model: onnx.ModelProto, rng: np.random.Generator) -> None:
-    """An element of integers that are known: shapes, axes, sizes."""
+    """An element of constant integers: shapes, axes, sizes."""
     stored = [t for t in model.graph.initializer if t.data_type == TensorProto.INT64 and t.raw_data]
     if stored:
         tensor = stored[int(rng.integers(len(stored)))]
@@ -80,7 +80,7 @@ def change_value(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 
 
 def nest(model: onnx.ModelProto, rng: np.random.Generator) -> None:
-    """The whole graph as the branch of an If in the branch of an If, as deep as files can be."""
+    """The whole graph as the branch of an If in the branch of an If, as deep as files allow."""
     graph = model.graph
     if any(n.op_type == "If" for n in graph.node):
         return
@@ -98,7 +98,7 @@ def nest(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 
 
 def multiply(model: onnx.ModelProto, rng: np.random.Generator) -> None:
-    """A node's input through functions each of which calls the one before several times."""
+    """A node's input through functions, each of which calls the one before several times."""
     opsets = [*model.opset_import, helper.make_opsetid(DOMAIN, 1)]
     model.opset_import.append(opsets[-1])
     body = [node("Identity", ["a"], ["b"])]
@@ -121,14 +121,14 @@ def multiply(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 
 
 def copied(given: onnx.NodeProto) -> onnx.NodeProto:
-    """A node that does not go with the graph that it is taken from."""
+    """A node that does not fit the graph that it is taken from."""
     made = onnx.NodeProto()
     made.CopyFrom(given)
     return made
 
 
 def in_front(model: onnx.ModelProto, call: onnx.NodeProto) -> bool:
-    """Whether what a call reads is there before all nodes."""
+    """Whether the inputs of a call exist before all nodes."""
     given = [v.name for v in (*model.graph.input, *model.graph.initializer)]
     return call.input[0] in given
 
@@ -143,7 +143,7 @@ def attack(model: onnx.ModelProto, rng: np.random.Generator) -> None:
 
 
 def made_for_attack(rng: np.random.Generator) -> onnx.ModelProto:
-    """A few operators whose results are as large as numbers say, one after another."""
+    """A chain of a few operators whose sizes of results are set by numbers."""
     value = helper.make_tensor_value_info
     graph = onnx.GraphProto(name="attack")
     graph.input.append(value("x", TensorProto.FLOAT, [1, 4]))
@@ -175,7 +175,7 @@ Growing = Callable[[onnx.GraphProto, str, str, np.random.Generator], onnx.NodePr
 
 
 def sizes(graph: onnx.GraphProto, rng: np.random.Generator, count: int = 2) -> str:
-    """Integers, mostly known."""
+    """Integers, mostly constant."""
     if rng.random() < 0.1:
         return "k"
     some = [extreme(rng) if rng.random() < 0.6 else int(rng.integers(1, 9)) for _ in range(count)]
@@ -225,7 +225,7 @@ def top(g: onnx.GraphProto, x: str, y: str, rng: np.random.Generator) -> onnx.No
 
 
 def loop(g: onnx.GraphProto, x: str, y: str, rng: np.random.Generator) -> onnx.NodeProto:
-    """A few trips: many take long in any runtime, until Ctrl-C."""
+    """A small trip count: with many, any runtime takes long, until Ctrl-C."""
     value = helper.make_tensor_value_info
     body = onnx.GraphProto(name="body")
     body.input.extend([value("i", TensorProto.INT64, []), value("go", TensorProto.BOOL, [])])

@@ -1,6 +1,6 @@
-"""Other float types at the border of a model: it computes what its float32 core computes.
+"""Other float types at the border of a model, which computes the same as its float32 core.
 
-Inputs are drawn as float16, bfloat16 or float64 and cast to float32, results are cast back.  The
+Inputs are drawn as float16, bfloat16 or float64 and cast to float32, results are cast back. The
 outputs must be those of the core on the same values, converted, bit for bit, and an exported model
 must declare the same types.
 """
@@ -23,7 +23,7 @@ from tests.declared_models import with_casts
 from tests.fuzz.graphs import Case
 
 SHARE = 0.25
-"""The share of cases whose borders are tried in other types."""
+"""Share of cases whose borders are tried in other types."""
 
 
 def drawn_border(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, str]:
@@ -35,7 +35,7 @@ def drawn_border(model: onnx.ModelProto, rng: np.random.Generator) -> dict[str, 
 
 
 def border_difference(case: Case, compile_: Callable[[onnx.ModelProto], Any]) -> str:
-    """In words where a model with declared types is not its core, or an empty text."""
+    """Difference between a model with declared types and its core in words, or an empty text."""
     rng = np.random.default_rng(len(case.model.SerializeToString()))
     names = [end.name for end in (*case.model.graph.input, *case.model.graph.output)]
     border = drawn_border(case.model, rng)
@@ -58,7 +58,7 @@ def border_difference(case: Case, compile_: Callable[[onnx.ModelProto], Any]) ->
 def compared(
     model: onnx.ModelProto, border: dict[str, str], wanted: list[Array], found: list[Array]
 ) -> str:
-    """Outputs of the core against those of the model with a border."""
+    """Outputs of the core beside those of the model with a border."""
     for end, w, f in zip(model.graph.output, wanted, found, strict=True):
         kind = numpy_type(border[end.name]) if end.name in border else w.dtype
         with np.errstate(over="ignore", invalid="ignore"):

@@ -1,9 +1,11 @@
-"""What a case must fulfil: float as onnxruntime, int8 the same integers everywhere, and the same
-results with other float types at the border (see ``borders``), or cut in parts (see ``parts``).
+"""Conditions on a case: float as onnxruntime, int8 the same integers everywhere.
 
-Float results may differ by rounding.  How much rounding can do to a graph is measured: onnxruntime
-runs it once more on inputs moved by one part in a million, and ten times what that changes is
-allowed, besides a ten-thousandth of the largest result.
+The results also stay the same with other float types at the border (see ``borders``), or cut in
+parts (see ``parts``).
+
+Float results may differ by rounding.  The effect of rounding on a graph is measured: onnxruntime
+runs it once more on inputs moved by one part in a million, and ten times the change is allowed,
+besides a ten-thousandth of the largest result.
 """
 
 from __future__ import annotations
@@ -38,17 +40,18 @@ TOLERANCE = 1e-4
 REFUSED = "refused by onnxruntime"
 NUDGE = 1e-6
 FLOOR = 1e-6
-"""Of float differences: values near 1 that cancel leave a few steps of float32."""
+"""Minimum tolerance of float differences: values near 1 that cancel leave a few steps of
+float32."""
 LEVELS = ("native", *filter(targets.runs_here, targets.LEVELS))
 """Every target of this machine."""
 THREADS = (1, 2, 3)
 EXACT_FLOAT = (Concat, Constant, Expand, Input, Pad, Relu, Reshape, Slice, Transpose)
-"""Float operators whose every result is the same in NumPy and compiled."""
+"""Float operators whose results are the same in NumPy and compiled, bit for bit."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs, in words; ``kind`` is kept while a case is shrunk."""
+    """A difference in words; ``kind`` is kept while a case is shrunk."""
 
     kind: str
     detail: str
@@ -56,7 +59,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a case is compiled for."""
+    """Target and number of threads that a case is compiled for."""
 
     level: str = "native"
     threads: int = 1
@@ -75,9 +78,10 @@ class Setting:
 
 
 def check(case: Case, setting: Setting) -> Difference | None:
-    """The first difference of a case, None if it is as it should be; ``REFUSED`` says that
-    onnxruntime does not run it, and it was not checked.  Compiled programs run under ``harsh``
-    conditions.
+    """The first difference of a case, or None.
+
+    ``REFUSED`` means that onnxruntime does not run it, so that it was not checked. Compiled
+    programs run under ``harsh`` conditions.
     """
     try:
         wanted = reference(case.model, case.samples)
@@ -100,7 +104,9 @@ def raised(error: Exception) -> Difference:
 
 
 def session(model: onnx.ModelProto) -> ort.InferenceSession:
-    """onnxruntime as it is: its optimizer crashes on some branches and may round otherwise."""
+    """onnxruntime without its optimizer, which crashes on some branches and may round
+    differently.
+    """
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -112,13 +118,13 @@ def session(model: onnx.ModelProto) -> ort.InferenceSession:
 NEWEST_READ = 26
 """The last opset that onnxruntime 1.31 reads."""
 SPELLED_OUT = [("", "SwiGLU"), ("", "CausalConvWithState"), ("", "Swish")]
-"""Operators that it does not have."""
+"""Operators that it lacks."""
 
 
 def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in an opset that onnxruntime reads, operators that it lacks spelled out.
+    """The model in an opset that onnxruntime reads, without operators that it lacks.
 
-    Those that both opsets have take more types in the newer one and mean the same.
+    Operators of both opsets take more types in the newer one and mean the same.
     """
     known = inliner.inline_selected_functions(model, SPELLED_OUT, inline_schema_functions=True)
     known.opset_import[0].version = min(model.opset_import[0].version, NEWEST_READ)
@@ -126,7 +132,7 @@ def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def reference(model: onnx.ModelProto, samples: tuple[Feeds, ...]) -> tuple[Arrays, Arrays]:
-    """onnxruntime's outputs on the first sample, and what rounding may change of each."""
+    """onnxruntime's outputs on the first sample, and the possible effect of rounding on each."""
     runner = session(model)
     plain = runner.run(None, samples[0])
     moved = [runner.run(None, nudged(samples[0], sign)) for sign in (1, -1)]
@@ -159,8 +165,8 @@ def apart(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.float64]
 def float_difference(
     case: Case, wanted: tuple[Arrays, Arrays], setting: Setting
 ) -> Difference | None:
-    """Interpreter and compiled program against onnxruntime; where what it gives is not specified,
-    the compiled program against the interpreter.
+    """Interpreter and compiled program against onnxruntime; for results that ONNX leaves open, the
+    compiled program against the interpreter.
     """
     graph, feeds = qg.import_model(case.model), case.samples[0]
     plain, spans = wanted
@@ -179,7 +185,9 @@ def float_difference(
 
 
 def differing(kind: str, wanted: Arrays, spans: Arrays, found: Arrays) -> dict[int, Difference]:
-    """By position, the outputs of another type, and those that rounding does not explain."""
+    """Outputs of another type, and outputs that differ by more than rounding explains, by
+    position.
+    """
     differences = {}
     for position, (w, span, f) in enumerate(zip(wanted, spans, found, strict=True)):
         if (f.dtype, f.shape) != (w.dtype, w.shape):
@@ -193,12 +201,12 @@ def differing(kind: str, wanted: Arrays, spans: Arrays, found: Arrays) -> dict[i
 def too_far(
     wanted: NDArray[np.generic], found: NDArray[np.generic], span: NDArray[np.float64]
 ) -> str:
-    """In words where two results differ by more than rounding explains, or an empty text."""
+    """The difference of two results beyond rounding in words, or an empty text."""
     finite = np.abs(np.asarray(wanted, np.float64)[np.isfinite(np.asarray(wanted, np.float64))])
     exact = wanted.dtype != np.float32
     base = 0.0 if exact else TOLERANCE * finite.max(initial=0.0) + FLOOR
     bad = apart(wanted, found) > base + 10 * span
-    # Where rounding turns an index or a condition, its neighbours follow.
+    # If rounding turns an index or a condition, its neighbours follow.
     if not bad.any() or (exact and span.any()):
         return ""
     at = tuple(int(i) for i in np.argwhere(bad)[0])
@@ -223,7 +231,7 @@ def int8_difference(case: Case, setting: Setting) -> Difference | None:
 
 def computes_no_numbers(case: Case) -> bool:
     """Whether calibration refuses the values: infinities of finite operands, or NaN that is neither
-    of a Constant or Pad nor moved.
+    moved nor in a Constant or Pad.
     """
     graph = qg.import_model(case.model)
     infinite: set[Node] = set()
@@ -252,13 +260,13 @@ def computes_no_numbers(case: Case) -> bool:
 
 
 FAR = 64
-"""Times a sample, that is beyond all ranges and takes other branches."""
+"""Factor of a sample beyond all ranges, which takes other branches."""
 RECOVERED = 0.5
-"""The share of cases with equalization and recovery, which need samples."""
+"""Share of cases with equalization and recovery, which need samples."""
 
 
 def far(feeds: Feeds) -> Feeds:
-    """Feeds that calibration did not see."""
+    """Feeds that calibration did not use."""
     return {n: a * np.float32(FAR) if a.dtype == np.float32 else a for n, a in feeds.items()}
 
 
@@ -273,7 +281,7 @@ def quantized(case: Case) -> Graph:
 
 
 def with_exact_outputs(graph: Graph) -> Graph:
-    """The outputs and the last integer values that no inexact float operator had a hand in."""
+    """The outputs, and the last integer values before any inexact float operator."""
     exact: dict[Node, bool] = {}
     for node in graph.nodes:
         known = isinstance(node, EXACT_FLOAT) or node.type.quant is not None

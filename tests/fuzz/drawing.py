@@ -1,4 +1,4 @@
-"""A random ONNX graph while it is being drawn: values so far, and how a node is added."""
+"""A random ONNX graph in the making: its values so far, and the addition of nodes."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from onnx import TensorProto, checker, defs, helper, numpy_helper, shape_inference
 
 OPSETS = (26, 26, 26, 26, 28, 21, 17, 13, 11, 9)
-"""The newest that onnxruntime 1.31 reads is the likeliest; see ``compare.for_onnxruntime``."""
+"""Opsets; the newest one that onnxruntime 1.31 reads is the likeliest, see
+``compare.for_onnxruntime``."""
 MOST_ELEMENTS = 3000
-"""Of a value; larger results are not drawn."""
+"""Maximum number of elements of a value; nodes with larger results are not drawn."""
 MOST_RANK = 6
 MOST_INPUTS = 5
 SIZES = (1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17)
-"""Around the widths of vectors and tiles."""
+"""Sizes around the widths of vectors and tiles."""
 
 APART = 0.9
-"""How often a node is not drawn because it mixes the samples of a batch."""
+"""Probability that a node is not drawn because it mixes the samples of a batch."""
 
 ML, ML_OPSET = "ai.onnx.ml", 3
 FLOAT, INTEGER, CONDITION = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -53,9 +54,9 @@ class Value:
 
 @dataclass
 class Drawing:
-    """``rng`` decides everything, so a seed names a graph.
+    """A graph in the making; ``rng`` decides everything, so a seed names a graph.
 
-    ``values`` are what a new node may read; ``ends`` become outputs of the graph only.  ``batch``
+    ``values`` can be operands of a new node; ``ends`` become outputs of the graph only. ``batch``
     is the first size of every drawn shape; without one it is often 1.
     """
 
@@ -80,7 +81,7 @@ class Drawing:
         return options[self.integer(0, len(options) - 1)]
 
     def some(self, options: dict[str, Sequence[Any]]) -> dict[str, Any]:
-        """Attributes: each left out, or one of its options."""
+        """Attributes; each is left out or has one of its options."""
         return {name: self.choose(of) for name, of in options.items() if self.chance(0.6)}
 
     def input(self, element: int, shape: Sequence[int]) -> Value:
@@ -108,7 +109,9 @@ class Drawing:
         return self.choose(fitting)
 
     def of(self, elements: Sequence[int], *ranks: int) -> Value:
-        """A value of one of these types, and ranks if any are given; if need be a new input."""
+        """A value of one of these types, and ranks if any are given; if there is none, a
+        new input.
+        """
         try:
             return self.pick(lambda v: v.element in elements and (not ranks or v.rank in ranks))
         except Rejected:
@@ -136,7 +139,7 @@ class Drawing:
         return self.constant(self.rng.uniform(low, high, shape).astype(np.float32))
 
     def weights(self, *shape: int) -> Value:
-        """Normal numbers that keep sums near 1; now and then a row of zeros."""
+        """Normal numbers that keep sums near 1; sometimes a row of zeros."""
         fan_in = max(1, int(np.prod(shape[1:], dtype=np.int64)))
         array = self.rng.standard_normal(shape) / np.sqrt(fan_in)
         if self.chance(0.1) and array.ndim:
@@ -148,8 +151,8 @@ class Drawing:
     ) -> Value:
         """Add a node; its first output.  Raises ``Rejected``.
 
-        ``settings`` are attributes, or constant operands where this opset has them as those.
-        ``outputs`` says how many there are, or which.
+        ``settings`` are attributes, or constant operands if this opset has them as operands.
+        ``outputs`` is their number, or a list of those present.
         """
         made = self.add(op, operands, outputs, settings)
         if self.batch and self.chance(APART) and not all(map(self.has_samples, made)):
@@ -159,17 +162,19 @@ class Drawing:
         return made[0]
 
     def inner(self, op: str, *operands: Value | None, **settings: Any) -> Value:
-        """``node`` whose result only the caller reads."""
+        """The result of ``node``, which only the caller reads."""
         return self.add(op, operands, 1, settings)[0]
 
     def end(self, op: str, *operands: Value | None, **settings: Any) -> Value:
-        """``node`` whose result is an output that no node reads."""
+        """The result of ``node``, which becomes an output that no node reads."""
         (made,) = self.add(op, operands, 1, settings)
         self.ends.append(made)
         return made
 
     def shaped(self, shape: Sequence[int], op: str, *operands: Value, **settings: Any) -> Value:
-        """``node`` whose shape follows from constants, which ONNX's shape inference misses."""
+        """The result of ``node``, whose shape follows from constants and is missed by shape
+        inference.
+        """
         (made,) = self.add(op, operands, 1, settings, shape)
         self.values.append(made)
         return made
@@ -181,7 +186,7 @@ class Drawing:
         *results: tuple[int, Sequence[int]],
         **attributes: Any,
     ) -> Value:
-        """Add a node of ai.onnx.ml, most of which ONNX infers no types of; its last result."""
+        """Add a node of ai.onnx.ml, for most of which ONNX infers no types; its last result."""
         names = [f"v{self.names + i}" for i in range(len(results))]
         proto = helper.make_node(
             op,
@@ -275,7 +280,7 @@ class Drawing:
 
 
 def value_of(name: str, kind: onnx.TypeProto | None, shape: Sequence[int] | None = None) -> Value:
-    """The value of an inferred type.  Raises ``Rejected`` for what is free, empty or too large."""
+    """The value of an inferred type.  Raises ``Rejected`` for free, empty or too large shapes."""
     if kind is None or kind.tensor_type.elem_type not in DRAWN:
         raise Rejected("unknown type")
     dims = kind.tensor_type.shape.dim

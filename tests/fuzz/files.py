@@ -19,10 +19,10 @@ from tests.fuzz.compare import Difference
 from tests.fuzz.graphs import drawn
 
 SHARED = 40
-"""Files are made from the graphs of so many seeds."""
+"""Number of seeds whose graphs the files are made from."""
 
 ATTACKED = 0.4
-"""The share of files whose numbers are chosen to do harm; half as many are made for it."""
+"""Share of files with malicious numbers; half as many are built for the purpose."""
 
 
 def damaged(seed: int) -> bytes:
@@ -57,7 +57,7 @@ def altered_bytes(data: bytearray, rng: np.random.Generator) -> bytes:
 
 
 def alter_field(model: onnx.ModelProto, rng: np.random.Generator) -> None:
-    """Give one field, chosen among all that are set, another value."""
+    """Set one field, chosen among all that are present, to another value."""
     places = list(fields(model))
     message, field = places[int(rng.integers(len(places)))]
     value = getattr(message, field.name)
@@ -103,7 +103,7 @@ def change_list(values: Any, rng: np.random.Generator) -> None:
 
 
 def fields(message: Message) -> Iterator[tuple[Any, Any]]:
-    """Every field that is set, in a message and those inside it."""
+    """Every field that is present, in a message and in nested ones."""
     for field, value in message.ListFields():
         yield message, field
         if field.cpp_type == field.CPPTYPE_MESSAGE:
@@ -112,7 +112,7 @@ def fields(message: Message) -> Iterator[tuple[Any, Any]]:
 
 
 MOST_ELEMENTS = 10**6
-"""Inputs that a damaged model wants larger are not fed."""
+"""Maximum size of an input; a damaged model with larger ones is not run."""
 
 
 def check_file(data: bytes) -> Difference | None:
@@ -130,5 +130,5 @@ def check_file(data: bytes) -> Difference | None:
 
 
 def shape_of(info: Any) -> list[int]:
-    """The shape of an input; 1 for what is free."""
+    """The shape of an input, with 1 for free dimensions."""
     return [dim if isinstance(dim, int) else 1 for dim in info.shape]

@@ -28,12 +28,12 @@ MOST_NODES = 12
 TRIES = 60
 SAMPLES = 3
 QUANTIZED = 0.15
-"""The share of graphs that have quantized operators, too."""
+"""Share of graphs with quantized operators."""
 BATCHED = 0.35
-"""The share of graphs whose inputs have the same number of samples, 2 to ``MOST_SAMPLES``."""
+"""Share of graphs whose inputs have the same number of samples, 2 to ``MOST_SAMPLES``."""
 MOST_SAMPLES = 8
 FEW_NODES = 4
-"""Most nodes of these: a single one that mixes samples keeps a batch whole."""
+"""Maximum number of nodes of these graphs: a single one that mixes samples keeps a batch whole."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def grow(drawing: Drawing, count: int) -> None:
 
 
 def outputs_of(drawing: Drawing) -> list[Value]:
-    """What nobody reads, and now and then a value that others read too."""
+    """Values that no node reads, and sometimes a value that nodes read, too."""
     read = {name for node in drawing.nodes for name in read_by(node)}
     computed = {name for node in drawing.nodes for name in node.output}
     made = [v for v in drawing.values if v.name in computed]
@@ -92,8 +92,9 @@ def outputs_of(drawing: Drawing) -> list[Value]:
 
 
 def unusual_outputs(drawing: Drawing, ends: list[Value]) -> list[Value]:
-    """Now and then an input, a constant of the shape of an output, a value under a second name, one
-    without axes, and a name that is an output already."""
+    """Sometimes an input, a constant with the shape of an output, a value under a second name, one
+    without axes, and a name that is an output already.
+    """
     found: list[Value] = []
     if drawing.chance(0.15):
         found.append(drawing.choose(drawing.inputs))
@@ -110,7 +111,7 @@ def unusual_outputs(drawing: Drawing, ends: list[Value]) -> list[Value]:
 
 
 def read_by(node: onnx.NodeProto) -> list[str]:
-    """What a node reads, its branches too."""
+    """Values that a node reads, its branches included."""
     inner = [read_by(n) for a in node.attribute for n in a.g.node]
     return [*node.input, *(name for names in inner for name in names)]
 

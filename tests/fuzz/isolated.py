@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SECONDS = 60
-"""For one case; then it counts as hanging."""
+"""Time limit of one case, in seconds; then it counts as hanging."""
 
 MEMORY_NBYTES = 6 << 30
-"""Address space of the process."""
+"""Maximum address space of the process, in bytes."""
 
 ENVIRONMENT = {"QUANTGLOW_VERIFY": "1", "QUANTGLOW_IMPORT_NODES": "20000"}
-"""More nodes than a drawn model has; so many are compiled in time on a busy machine, too."""
+"""Maximum number of nodes, more than a drawn model has; a busy machine compiles so many in time."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was wrong with the case of a seed."""
+    """The finding on the case of a seed."""
 
     seed: int
     kind: str
@@ -29,7 +29,7 @@ class Finding:
 
 
 def findings(what: str, seeds: range) -> Iterator[Finding | None]:
-    """One for each seed, in order; None for a case that is as it should be."""
+    """A result for each seed, in order; None for a case without a finding."""
     while seeds:
         for found in results(what, seeds):
             yield found

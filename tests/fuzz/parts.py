@@ -1,7 +1,7 @@
-"""A case with ends that nobody compiles: strings, maps and results of unknown shape.
+"""A case with outputs that quantglow does not compile: strings, maps, and results of unknown shape.
 
-Such a model is cut; float results must be onnxruntime's, int8 results those of the interpreted head
-and the tail, and the same again when saved and loaded.
+Such a model is cut.  Float results must be onnxruntime's, int8 results those of the interpreted
+head and the tail, and the same after saving and loading.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.fuzz.drawing import ML
 from tests.fuzz.graphs import Case
 
 SHARE = 0.15
-"""The share of cases that get such an end."""
+"""Share of cases with such an output."""
 WORDS = ["no", "perhaps", "yes"]
 
 
@@ -40,7 +40,7 @@ def with_foreign_ends(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.
 def foreign_end(
     name: str, end: onnx.ValueInfoProto, rng: np.random.Generator
 ) -> tuple[onnx.NodeProto, onnx.ValueInfoProto] | None:
-    """A node that reads an output, and what it gives: strings, maps, or positions."""
+    """A node that reads an output, and its result: strings, maps, or positions."""
     kind = end.type.tensor_type
     dims = [dim.dim_value for dim in kind.shape.dim]
     if kind.elem_type == TensorProto.INT64:
@@ -65,7 +65,7 @@ def maps(name: str) -> onnx.ValueInfoProto:
 
 
 def parts_difference(case: Case, level: str, threads: int) -> str:
-    """In words where a model that is cut is not what its parts are, or an empty text."""
+    """The difference between a cut model and its parts in words, or an empty text."""
     rng = np.random.default_rng(len(case.model.SerializeToString()) + 1)
     cut = with_foreign_ends(case.model, rng) if rng.random() < SHARE else None
     names = [end.name for end in case.model.graph.output]
@@ -96,7 +96,7 @@ def all_finite(case: Case) -> bool:
 
 
 def described(compiled: Any, cut: onnx.ModelProto, case: Case) -> str:
-    """What is wrong with a compiled model: declared outputs, values behind the cut, a file."""
+    """The fault of a compiled model: in declared outputs, values behind the cut, or its file."""
     names = [info.name for info in compiled.get_outputs()]
     if names != [end.name for end in cut.graph.output]:
         return f"outputs {names}"
@@ -108,7 +108,7 @@ def described(compiled: Any, cut: onnx.ModelProto, case: Case) -> str:
 
 
 def end_difference(node: onnx.NodeProto, read: Array, given: Any) -> str:
-    """An end is computed of the very values that the model gives beside it."""
+    """Difference of an output from the one computed of the values beside it, or an empty text."""
     if node.op_type == "LabelEncoder":
         wanted: Any = [WORDS[i] if 0 <= i < 3 else "_Unused" for i in read.reshape(-1)]
         is_same = list(given.reshape(-1)) == wanted and given.shape == read.shape
@@ -121,12 +121,12 @@ def end_difference(node: onnx.NodeProto, read: Array, given: Any) -> str:
 
 
 def sorted_columns(given: list[dict[str, float]], read: Array) -> Array:
-    """The columns in the order in which the maps have their labels."""
+    """The columns in the order of the labels in the maps."""
     return read[:, [int(label.split()[1]) for label in given[0]]]
 
 
 def reloaded_difference(compiled: Any, found: dict[str, Any], feeds: Any) -> str:
-    """Whether a saved and loaded model gives something else."""
+    """Whether a saved and loaded model gives another result."""
     if not isinstance(compiled, PartlyCompiledModel):
         return ""
     with tempfile.TemporaryDirectory() as folder:

@@ -15,17 +15,17 @@ Fails = Callable[[Case], bool]
 
 
 def shrunk(case: Case, fails: Fails) -> Case:
-    """A case that still fails and that no single step makes smaller."""
+    """A case that still fails, and that no single step makes smaller."""
     while smaller := next((c for c in candidates(case) if fails(c)), None):
         case = smaller
     return case
 
 
 def candidates(case: Case) -> Iterator[Case]:
-    """Smaller cases: up to one value only; and values fed instead of computed."""
+    """Smaller cases: up to one value only, or with values fed instead of computed."""
     try:
         known = types(case)
-    except failures():  # a model that is not valid after all
+    except failures():  # the model is not valid
         return
     for position, node in enumerate(case.model.graph.node):
         for name in filter(None, node.output):
@@ -36,7 +36,7 @@ def candidates(case: Case) -> Iterator[Case]:
         fed = [known[name] for name in node.output if name]
         try:
             smaller = reduced(case, rest, list(case.model.graph.output), fed)
-        except failures():  # a value that onnxruntime had left out, because nothing reads it
+        except failures():  # a value that onnxruntime left out, because nothing reads it
             continue
         yield smaller
 
@@ -47,7 +47,7 @@ def reduced(
     outputs: list[onnx.ValueInfoProto],
     fed: list[onnx.ValueInfoProto],
 ) -> Case:
-    """The case with these nodes; the values ``fed`` become inputs with the values they had."""
+    """The case with these nodes; the values ``fed`` become inputs with their former values."""
     nodes = needed(nodes, {o.name for o in outputs})
     read = {name for node in nodes for name in read_by(node)} | {o.name for o in outputs}
     model = onnx.ModelProto()
@@ -66,7 +66,7 @@ def reduced(
 
 
 def needed(nodes: list[onnx.NodeProto], names: set[str]) -> list[onnx.NodeProto]:
-    """The nodes that these values depend on, in order."""
+    """The nodes that some values depend on, in order."""
     kept = []
     for node in reversed(nodes):
         if names.intersection(node.output):
@@ -86,7 +86,7 @@ def with_values(case: Case, fed: list[onnx.ValueInfoProto], names: set[str]) -> 
 
 
 def computed(case: Case, names: list[str]) -> list[Feeds]:
-    """What onnxruntime computes for these values, for each sample."""
+    """onnxruntime's results for some values, for each sample."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     del model.graph.output[:]

@@ -1,9 +1,12 @@
-"""Results that ONNX leaves open, and that onnxruntime has as its kernels happen to compute them.
+"""Results that ONNX leaves open, so that they depend on onnxruntime's kernels.
 
-Extremes of NaN: ONNX's reference and NumPy give NaN, and so do ours; onnxruntime leaves NaN out or
-gives it, by operator, length and processor.  GridSample of infinities: ours multiplies the edge by
-0 for places outside of the image, which is NaN; onnxruntime does not read it.  The loss of a single
-class: a zero of either sign, of which Reciprocal makes infinities.
+Extremes of NaN: ONNX's reference, NumPy and quantglow give NaN; onnxruntime ignores NaN or gives
+it, by operator, length and processor.
+
+GridSample of infinities: quantglow multiplies the edge by 0 for places outside of the image, which
+is NaN; onnxruntime does not read it.
+
+The loss of a single class: a zero of either sign, which Reciprocal turns into infinities.
 """
 
 from __future__ import annotations
@@ -45,11 +48,11 @@ OPEN: dict[str, Callable[[Values], bool]] = {
     **dict.fromkeys(LOSSES, has_one_class),
     "GridSample": holds_no_numbers,
 }
-"""Operator -> the first operands for which its result is open."""
+"""Operator -> its first operands with an open result."""
 
 
 def unspecified_outputs(model: onnx.ModelProto, feeds: Feeds, run: Run) -> frozenset[str]:
-    """The outputs that an open result leads to."""
+    """The outputs that depend on an open result."""
     values = operands(model, feeds, run)
     found: set[str] = set()
     for node in model.graph.node:

@@ -1,1 +1,1 @@
-"""What many threads, forks and repetitions do to one process; ``python -m tests.stress``."""
+"""Stress of one process by many threads, forks and repetitions; ``python -m tests.stress``."""

@@ -1,4 +1,4 @@
-"""The command line: each kind of stress for so many seconds, in a process of its own."""
+"""The command line: each kind of stress for a number of seconds, in a process of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads fork while others compile and run; every child compiles and runs, too."""
+"""Threads that fork while others compile and run; every child compiles and runs, too."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from tests.unit.free_network import SHAPES, free_model, image, sum_model
 
 TARGETS = ("native", *(name for name in ("avx2", "x86-64") if runs_here(name)))
 FORKING, COMPILING, RUNNING = 8, 2, 2
-"""Threads of each kind."""
+"""Number of threads of each kind."""
 CHILD_SECONDS = 10
-"""A child that takes longer counts as hanging."""
+"""Time limit of a child, in seconds; a longer one counts as hanging."""
 
 Shape = tuple[int, ...]
 
 
 def compiles(width: int, target: str = "native") -> bool:
-    """Whether a model that no other call compiles, of this width, is compiled and computes."""
+    """Whether a model of this width, which no other call compiles, is compiled and computes."""
     model = qg.compile(sum_model([width, 3], [width, 3]), target=target, num_threads=2)
     feeds = {name: image((width, 3), seed) for seed, name in enumerate(("x0", "x1"))}
     (found,) = model.run(None, feeds)
@@ -36,7 +36,7 @@ def compiles(width: int, target: str = "native") -> bool:
 
 
 def result_of_fork(check: Callable[[], bool]) -> str:
-    """An empty text if ``check`` holds in a forked child, else what was wrong."""
+    """An empty text if ``check`` holds in a forked child, else its fault."""
     child = os.fork()
     if child == 0:
         faulthandler.dump_traceback_later(CHILD_SECONDS, exit=True)
@@ -52,7 +52,7 @@ def result_of_fork(check: Callable[[], bool]) -> str:
 
 
 class Forks:
-    """The shared state of the threads: models, expected results, what was counted."""
+    """The shared state of the threads: models, expected results, counts."""
 
     def __init__(self, seconds: float) -> None:
         self.widths = itertools.count(1)
@@ -63,7 +63,7 @@ class Forks:
         self.deadline = time.monotonic() + seconds
 
     def runs(self, step: int) -> bool:
-        """Whether a model still gives what it gave at first."""
+        """Whether a model still gives its first result."""
         which, shape = step % len(self.compiled), step // len(self.compiled) % len(SHAPES)
         found = self.compiled[which].run(None, {"x": image(SHAPES[shape])})
         return all(map(np.array_equal, found, self.wanted[which][shape]))
@@ -96,7 +96,7 @@ class Forks:
 
 
 def main(seconds: float) -> list[str]:
-    """What went wrong within ``seconds``, empty if nothing."""
+    """Failures within ``seconds``; empty if there are none."""
     sys.setswitchinterval(1e-5)
     state = Forks(seconds)
     kinds: list[Any] = [state.fork] * FORKING + [state.compile] * COMPILING + [state.run] * RUNNING

@@ -1,5 +1,6 @@
-"""Models compiled, run, saved, loaded and dropped again and again, and ever new shapes: memory and
-what the process has open stay as they are.
+"""Models compiled, run, saved, loaded and dropped repeatedly, with ever new shapes.
+
+Memory and open resources of the process stay constant.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from tests.unit.small_network import small_model, small_samples
 
 LEAST_CYCLES = 24
 MOST_GROWTH_NBYTES = 24 * 2**20
-"""Resident memory gained between the first third of the cycles and the end: what the allocator
-keeps.  An arena or the constants of a small model, lost in each of a thousand cycles, is more."""
+"""Tolerance in bytes on resident memory gained between the first third of the cycles and the
+end, which the allocator keeps.  An arena or the constants of a small model, lost in each of a
+thousand cycles, is more."""
 SIZES = 16
-"""Heights and widths; a combination of them may come again."""
+"""Heights and widths; a combination of them may be repeated."""
 
 
 def resident_nbytes() -> int:
@@ -45,7 +47,7 @@ def figures() -> dict[str, int]:
 
 
 class Cycles:
-    """``free`` lives on and gets new shapes; all other models come and go."""
+    """Models; ``free`` lives on and gets new shapes, all others come and go."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "model.qgm"
@@ -70,7 +72,7 @@ class Cycles:
 
 
 def main(seconds: float) -> list[str]:
-    """What went wrong within ``seconds``, or ``LEAST_CYCLES`` if they take longer."""
+    """Failures within ``seconds``, or within ``LEAST_CYCLES`` if they take longer."""
     failures: list[str] = []
     seen: list[dict[str, int]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -87,7 +89,7 @@ def main(seconds: float) -> list[str]:
 
 
 def grown(seen: list[dict[str, int]]) -> list[str]:
-    """What is more at the end than after the first third of the cycles, beyond what is kept."""
+    """Resources that grew after the first third of the cycles, beyond the tolerance."""
     before, after = seen[len(seen) // 3], seen[-1]
     room = {"nbytes": MOST_GROWTH_NBYTES, "arenas": 32, "threads": 0, "files": 0}
     return [

@@ -1,4 +1,4 @@
-"""Sixteen threads compile, run, save and load the same models; every result is compared."""
+"""Sixteen threads that compile, run, save and load the same models; every result is compared."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.unit.small_network import small_model, small_samples
 
 THREADS = 16
 PATIENCE_SECONDS = 120
-"""After the end; a thread that takes longer counts as hanging."""
+"""Time limit after the end, in seconds; a thread that takes longer counts as hanging."""
 
 Arrays = list[np.ndarray]
 
 
 def same(found: Arrays, wanted: Arrays) -> bool:
-    """Bit for bit."""
+    """Whether two results are equal bit for bit."""
     return all(
         a.dtype == b.dtype and a.tobytes() == b.tobytes()
         for a, b in zip(found, wanted, strict=True)
@@ -35,7 +35,7 @@ def same(found: Arrays, wanted: Arrays) -> bool:
 
 
 class Threads:
-    """What the threads share: models built once, and what they gave at first."""
+    """Objects that the threads share: models built once, and their first results."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,12 +64,12 @@ class Threads:
         return list(model.run(None, {model.get_inputs()[0].name: x}))
 
     def agrees(self, name: str, model: Any, step: int) -> bool:
-        """Whether a model gives what the first one of its kind gave."""
+        """Whether a model gives the result of the first one of its kind."""
         at = step % len(self.inputs[name])
         return same(self.run(model, self.inputs[name][at]), self.wanted[name][at])
 
     def act(self, step: int) -> bool:
-        """One thing that a thread does; whether it came out well."""
+        """One action of a thread; whether it succeeded."""
         action = ("run", "run", "run", "compile", "load", "save", "new shape")[step % 7]
         name = list(self.models)[step // 7 % len(self.models)]
         self.counts[action] += 1
@@ -106,7 +106,7 @@ class Threads:
 
 
 def main(seconds: float) -> list[str]:
-    """What went wrong within ``seconds``, empty if nothing."""
+    """Failures within ``seconds``; empty if there are none."""
     sys.setswitchinterval(1e-4)
     with tempfile.TemporaryDirectory() as folder:
         state = Threads(Path(folder))

@@ -1,4 +1,4 @@
-"""How each operator is drawn: operands that fit, attributes of every kind."""
+"""Draws of each operator: operands that fit, attributes of every kind."""
 
 from tests.fuzz.draws import (
     attention,

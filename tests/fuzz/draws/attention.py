@@ -1,4 +1,4 @@
-"""Attention and what belongs to it."""
+"""Attention and its operators."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def of_rows(d: Drawing) -> object:
 
 
 def mask(d: Drawing, steps: int, keys: int) -> Value | None:
-    """What each query may see: itself at least."""
+    """A mask of the keys for each query, which always include its own."""
     if d.chance(0.5):
         return None
     if d.chance(0.5):
@@ -72,7 +72,7 @@ def rotary(d: Drawing) -> object:
 
 
 def turning(d: Drawing, places: tuple[int, int], half: int) -> tuple[Any, tuple[Value, ...]]:
-    """Angles for each place, or a table of them and the places' rows in it."""
+    """Angles for each place, or a table of angles with row numbers."""
     if d.chance(0.5):
         return d.rng.normal(0, 1, (*places, half)), ()
     rows = d.integer(1, 20)

@@ -1,4 +1,4 @@
-"""Comparisons, conditions, and what chooses by them."""
+"""Comparisons, conditions, and selections by them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def comparison(d: Drawing) -> object:
 
 @draws("Equal")
 def equality(d: Drawing) -> object:
-    """Of numbers that are exact."""
+    """Equality of exact numbers."""
     if d.chance(0.5):
         x = d.of((INTEGER,))
         return d.node("Equal", x, broadcastable(d, x))
@@ -33,7 +33,7 @@ def equality(d: Drawing) -> object:
 
 @draws("IsNaN", "IsInf")
 def special_values(d: Drawing) -> object:
-    """Of 1 / round(x) and log(round(x)), which are infinite and NaN here and there."""
+    """Tests of 1 / round(x) and log(round(x)), which are sometimes infinite or NaN."""
     x = d.inner(d.choose(("Log", "Reciprocal")), d.inner("Round", d.floats()))
     if d.chance(0.5):
         return d.node("IsNaN", x)
@@ -57,8 +57,10 @@ def where(d: Drawing) -> object:
 
 @draws("If", often=2)
 def branch(d: Drawing) -> object:
-    """Two branches, on a condition that is known or computed.  Some samples take one of them, or
-    none does: a maximum of normal numbers lies around 2, and hardly ever above 40.
+    """Two branches, on a condition that is constant or computed.
+
+    Some samples take one of them, or none does: a maximum of normal numbers lies around 2, and
+    hardly ever above 40.
     """
     x = d.floats()
     if d.chance(0.3):
@@ -75,8 +77,8 @@ def branch(d: Drawing) -> object:
 
 
 def body(d: Drawing, x: Value, name: str) -> onnx.GraphProto:
-    """A graph of one to four operators that reads x and weights from outside, with another If
-    inside now and then.
+    """A graph of one to four operators that reads x and weights from outside, sometimes with
+    another If.
     """
     prefix = f"{name}{len(d.nodes)}_{d.names}"
     d.names += 1
@@ -96,8 +98,8 @@ def body(d: Drawing, x: Value, name: str) -> onnx.GraphProto:
 
 
 def layer(d: Drawing, x: Value, source: str, result: str) -> onnx.NodeProto:
-    """A function of a value with the type of x, or a product with weights, that other layers of its
-    width may have, too.
+    """A function of a value with the type of x, or a product with weights that other layers of its
+    width may share.
     """
     if x.rank < 2 or d.chance(0.5):
         return helper.make_node(d.choose(BRANCHES), [source], [result])

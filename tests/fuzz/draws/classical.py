@@ -109,7 +109,7 @@ def classification(d: Drawing) -> object:
 
 
 def stumps(d: Drawing, x: Value, leaves: str) -> dict[str, Any]:
-    """Trees of two leaves, which ``leaves`` (class or target) have weights."""
+    """Trees of two leaves; ``leaves`` (class or target) have the weights."""
     trees = d.integer(1, MOST_TREES)
     features = [d.integer(0, x.shape[1] - 1) for _ in range(trees)]
     return {

@@ -1,4 +1,4 @@
-"""Operators whose result does not depend on what is computed."""
+"""Operators whose results do not depend on computed values."""
 
 from __future__ import annotations
 

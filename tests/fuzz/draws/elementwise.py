@@ -20,10 +20,10 @@ BETWEEN: dict[str, tuple[float, float]] = {
     "Cosh": (-4.0, 4.0),
     "Exp": (-8.0, 4.0),
 }
-"""Functions that are tame between two bounds only."""
+"""Functions that are well-behaved between two bounds only."""
 
 ABOVE = {"Sqrt": 0.01, "Log": 0.1, "Reciprocal": 0.25, "Acosh": 1.1}
-"""Functions that are tame from a bound on."""
+"""Functions that are well-behaved above a bound only."""
 
 COMPOSED = ("Identity", "Mish", "Round", "Sign", "Sin", "Cos", "Atan", "Sinh", "Asinh")
 
@@ -36,7 +36,7 @@ UNARY: dict[str, Mapping[str, Sequence[Any]]] = {
     "Gelu": {"approximate": ("none", "tanh")},
     **{name: {} for name in COMPOSED},
 }
-"""Functions that are tame everywhere, and their attributes."""
+"""Functions that are well-behaved everywhere, and their attributes."""
 
 
 @draws(*UNARY, often=0.5)

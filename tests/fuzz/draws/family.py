@@ -1,4 +1,4 @@
-"""Families of operators that are drawn alike."""
+"""Families of operators that are drawn in one way."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ Draw = Callable[[Drawing], object]
 
 @dataclass(frozen=True)
 class Family:
-    """``draw`` adds one of ``operators``; ``weight`` is how often it is tried.
+    """A function ``draw`` that adds one of ``operators``; ``weight`` is how often it is tried.
 
-    Those of quantized tensors are only tried in some graphs, for quantization takes the others.
+    Families of quantized tensors are only tried in some graphs, because quantization refuses models
+    that come quantized.
     """
 
     operators: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Operators that read or write where indices say."""
+"""Operators that read or write at indices."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gather_nd(d: Drawing) -> object:
 
 
 def reduction_of(d: Drawing) -> dict[str, str]:
-    """How values that meet are combined; without, no two may meet."""
+    """Reduction of values at the same index; without one, no two indices may be equal."""
     known = REDUCTIONS if d.opset >= 18 else REDUCTIONS[:2] if d.opset >= 16 else ()
     return {"reduction": d.choose(known)} if known and d.chance(0.6) else {}
 

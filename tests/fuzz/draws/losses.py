@@ -11,7 +11,7 @@ REDUCTIONS = ("none", "mean", "sum")
 
 
 def labelled(d: Drawing) -> tuple[list[Value], dict[str, Any]]:
-    """Scores, classes, weights now and then; attributes."""
+    """Scores, classes, sometimes weights; attributes."""
     x = d.floats(2, 3, 4)
     classes = x.shape[1]
     shape = (x.shape[0], *x.shape[2:])

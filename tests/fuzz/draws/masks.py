@@ -1,4 +1,4 @@
-"""Infinities, large numbers and NaN that a graph brings itself, in masks and paddings."""
+"""Infinities, large numbers and NaN of the graph itself, in masks and paddings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.fuzz.draws.family import draws
 from tests.fuzz.draws.operands import fits
 
 EXPOSED = 0.15
-"""The share whose infinities any operator may read, and may make NaN of."""
+"""Share of masks whose infinities any operator may read, and may turn into NaN."""
 SIZES = (math.inf, math.inf, 1e4, 1e9, float(np.finfo(np.float32).max))
-"""Sizes of the numbers that hide others."""
+"""Magnitudes of the numbers that hide others."""
 
 
 @draws("Softmax", "ReduceMax", often=1.5)
 def masked(d: Drawing) -> object:
-    """Rows with a low number in places, less than all, before a Softmax or maximum."""
+    """Rows with a low number in some places, not all, before a Softmax or maximum."""
     x = d.floats(2, 3, 4)
     hidden = hiding(d, x)
     if d.chance(EXPOSED):
@@ -32,8 +32,9 @@ def masked(d: Drawing) -> object:
 
 
 def hiding(d: Drawing, x: Value) -> tuple[Value, Value, Value]:
-    """Operands of a Where that hides some of x, by a constant or by a condition that is computed;
-    never the largest of a row.
+    """Operands of a Where that hides some of x by a constant or computed condition.
+
+    It never hides the largest number of a row.
     """
     low = d.constant(np.float32(-d.choose(SIZES)))
     conditions = [v for v in d.values if v.element == CONDITION and fits(v.shape, x.shape)]
@@ -56,7 +57,7 @@ def hiding(d: Drawing, x: Value) -> tuple[Value, Value, Value]:
 def absent(d: Drawing) -> object:
     """NaN for results that do not exist, which is moved to an output, or replaced by a number.
 
-    Few other operators read it, which would make NaN of all.
+    Few other operators read it, because they would turn all values into NaN.
     """
     x = d.floats(2, 3, 4)
     if d.chance(0.3):
@@ -72,7 +73,7 @@ def absent(d: Drawing) -> object:
 
 @draws("Add", often=1.5)
 def biased(d: Drawing) -> object:
-    """A table with large numbers in places added, as spatial encodings have it, before a function
+    """A table with large numbers in some places added, as in spatial encodings, before a function
     that is finite at infinities.
     """
     x = d.floats(2, 3, 4)
@@ -88,7 +89,7 @@ def biased(d: Drawing) -> object:
 
 @draws("Pad", often=1.5)
 def framed(d: Drawing) -> object:
-    """A frame of large numbers before windows or rows whose maximum or minimum is taken."""
+    """A frame of large numbers before a maximum or minimum of windows or rows."""
     x = d.floats(4)
     sign = d.choose((-1, -1, 1))
     name = "constant_value" if d.opset > 10 else "value"

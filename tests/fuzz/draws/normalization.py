@@ -1,4 +1,4 @@
-"""Operators that bring values to a common scale."""
+"""Operators that normalize values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.fuzz.draws.family import draws
 from tests.fuzz.draws.operands import axes_of, axis_of, positive, scores
 
 EPSILON = 1e-2
-"""Large, so that values that are all the same are not blown up."""
+"""Large epsilons, so that equal values are not amplified."""
 
 
 @draws("LayerNormalization", "RMSNormalization", often=2)
@@ -57,7 +57,7 @@ def of_a_norm(d: Drawing) -> object:
 
 @draws("MeanVarianceNormalization")
 def mean_variance(d: Drawing) -> object:
-    """Of values that differ: where all are the same, rounding is all that is left."""
+    """Normalization of values that differ: if all are equal, only rounding remains."""
     x = d.floats(4)
     if x.size == x.shape[1]:
         raise Rejected("one value for each channel")

@@ -11,7 +11,7 @@ from tests.fuzz.drawing import CONDITION, FLOAT, Drawing, Value
 
 
 def tail(d: Drawing, x: Value) -> tuple[int, ...]:
-    """A shape that broadcasts to that of x: some leading dimensions gone, some others 1."""
+    """A shape that broadcasts to that of x: some leading dimensions dropped, some others 1."""
     kept = x.shape[d.integer(0, x.rank) :]
     return tuple(1 if d.chance(0.4) else size for size in kept)
 
@@ -42,17 +42,19 @@ def numbers(d: Drawing, element: int, shape: Sequence[int], low: int = -5, high:
 
 
 def bounded(d: Drawing, x: Value, low: float, high: float) -> Value:
-    """x within bounds, for functions that are only defined there."""
+    """x clipped to bounds, for functions that are only defined there."""
     return d.inner("Clip", x, min=np.float32(low), max=np.float32(high))
 
 
 def positive(d: Drawing, x: Value, least: float = 0.25) -> Value:
-    """|x| + least"""
+    """The sum |x| + least."""
     return d.inner("Add", d.inner("Abs", x), d.constant(np.float32(least)))
 
 
 def scores(d: Drawing, *ranks: int) -> Value:
-    """Values without ties, or with exact ones: how sums round must not choose a winner."""
+    """Values without ties, or with exact ones, so that rounding of sums does not choose a
+    winner.
+    """
     fed = [v for v in d.inputs if v.element == FLOAT and v.rank in ranks]
     if fed and d.chance(0.4):
         x = d.choose(fed)

@@ -33,7 +33,7 @@ def matmul(d: Drawing) -> object:
 
 @draws("Einsum", often=3)
 def einsum(d: Drawing) -> object:
-    """Letters for the axes of one to three operands, any of them kept."""
+    """Letters for the axes of one to three operands; the result has any of them."""
     x = d.floats(1, 2, 3, 4)
     sizes = dict(zip("abcd", x.shape, strict=False))
     terms, operands = ["".join(sizes)], [x]

@@ -1,6 +1,6 @@
 """Operators of quantized tensors.
 
-How onnxruntime rounds a tie is not ours: what comes out of a rounding is not computed with.
+onnxruntime may round ties differently, so no other operator reads a rounded result.
 """
 
 from __future__ import annotations

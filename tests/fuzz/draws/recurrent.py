@@ -39,7 +39,7 @@ def recurrent(d: Drawing) -> object:
 
 
 def operands(d: Drawing, op: str, x: Value, hidden: int, directions: int) -> list[Value | None]:
-    """Weights, and the optional operands, each there or not."""
+    """Weights, and the optional operands, each present or not."""
     rows, batch = GATES[op] * hidden, x.shape[1]
 
     def maybe(*shape: int) -> Value | None:

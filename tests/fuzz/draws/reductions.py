@@ -1,4 +1,4 @@
-"""Reductions, and operators that find the largest."""
+"""Reductions, and operators that find the largest element."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def slicing(d: Drawing) -> object:
 
 
 def bounds(d: Drawing, size: int) -> tuple[int, int, int]:
-    """Start, end and step that leave something."""
+    """Start, end and step of a slice that is not empty."""
     for _ in range(9):
         start, end = d.integer(-size - 1, size + 1), d.integer(-size - 2, size + 2)
         step = d.choose((1, 1, 2, -1, -2)) if d.opset > 9 else 1

@@ -30,7 +30,7 @@ def transform(d: Drawing) -> object:
     if is_back and onesided:
         if size < 2:
             raise Rejected("no sample")
-        # onnxruntime takes more bins than half of them for others.
+        # onnxruntime interprets more bins than half of them differently.
         given["dft_length"] = 2 * (size - 1) + d.integer(0, 1)
     elif d.chance(0.5):
         given["dft_length"] = d.integer(1, size + 3)
@@ -57,5 +57,5 @@ def window(d: Drawing) -> object:
     op = d.choose(("HannWindow", "HammingWindow", "BlackmanWindow"))
     size = d.constant(np.int64(d.integer(2, 17)))
     made = d.inner(op, size, **d.some({"periodic": (0, 1)}))
-    # A window ends in 0, or in what rounding leaves of it: Ceil and Sign would tell them apart.
+    # A window ends in 0 up to rounding: Ceil and Sign would show the difference.
     return d.node("Add", made, d.normal(1))

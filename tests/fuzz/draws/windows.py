@@ -26,7 +26,9 @@ def convolution(d: Drawing) -> object:
 
 
 def refuse_outside(attributes: dict[str, Any], kernel: Sequence[int], sizes: Sequence[int]) -> None:
-    """Shape inference accepts windows larger than their padded input."""
+    """Raise ``Rejected`` for a window larger than its padded input, which shape inference
+    accepts.
+    """
     pads = attributes.get("pads", [0] * 2 * len(kernel))
     steps = attributes.get("dilations", [1] * len(kernel))
     padded = [sum(ends) for ends in zip(sizes, pads, pads[len(kernel) :], strict=False)]
