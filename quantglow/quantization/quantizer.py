@@ -63,8 +63,8 @@ def quantize_with_report(
     config = config or QuantizationConfig()
     samples = samples_of(data, graph, config.seed)
     prepared = prepare(graph, profile, config, samples, imported, progress)
-    result, plan = quantize_prepared(prepared, config, imported, samples, progress)
-    return result, report_of(plan)
+    made = Quantizer(prepared, config, samples, imported, progress).run()
+    return made.graph, report_of(made.plan)
 
 
 def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
@@ -74,81 +74,88 @@ def samples_of(data: Any, graph: Graph, seed: int = 0) -> list[Feeds]:
     return Reservoir(capacity(graph), seed).extend(feeds_of(data, graph.signature)).kept
 
 
-def quantize_prepared(
-    prepared: Prepared,
-    config: QuantizationConfig,
-    imported: Graph | None = None,
-    samples: Sequence[Feeds] = (),
-    progress: bool | str = "auto",
-    cache: Cache | None = None,
-    overrides: PrecisionOverrides = NO_OVERRIDES,
-    converted: Converted | None = None,
-) -> tuple[Graph, Plan]:
-    """``quantize`` of a prepared graph; returns the int8 graph and its plan.
-
-    ``cache``: of earlier calls with the same samples, so that no layer is recovered twice;
-    ``overrides``: values and operators that accuracy control takes out of int8; ``converted``: see
-    ``Converted``.
-    """
-    graph, profile = prepared.graph, prepared.profile
-    plan = make_plan(graph, profile, config, imported, prepared.ranges, overrides.to_float)
-    plan = with_named_int16(plan, profile, config, imported, strict=not overrides.to_float)
-    samples, floats = prepared.fitting(samples)
-    arguments = (samples, floats, progress, cache or Cache(), converted)
-    quantizer = _Quantizer(prepared, config, *arguments)
-    made = quantizer.run(overrides.applied_to(plan, profile, config))
-    if samples and config.int16_activations == AUTO and not NEVER.ends("choosing int16"):
-        wider = with_chosen_int16(plan, profile, config, floats, progress)
-        if wider is not plan:
-            made = better(graph, made, quantizer.run(wider))
-    result, plan = made.graph, made.plan
-    if debug.verifying():
-        result.verify()
-    debug.dump_ir("quantize", result)
-    return result, plan
-
-
 @dataclass(frozen=True)
-class _Quantizer:
-    """Makes int8 graphs of plans of one prepared graph.  ``floats`` are the samples with the float
-    graphs for their shapes.
+class Quantizer:
+    """Makes the int8 graph of a prepared float graph.
+
+    samples    samples against which weights are rounded; of other shapes as
+               ``shape_variants.ShapeVariant``
+    imported   the graph before optimization: exclusions may name nodes that were fused away
+    cache      layers of earlier runs with the same samples, so that none is recovered twice
+    overrides  values and operators that accuracy control takes out of int8
+    converted  see ``Converted``
     """
 
     prepared: Prepared
     config: QuantizationConfig
-    samples: Sequence[Feeds]
-    floats: Sequence[Feeds]
-    progress: bool | str
-    cache: Cache
-    converted: Converted | None
+    samples: Sequence[Feeds] = ()
+    imported: Graph | None = None
+    progress: bool | str = "auto"
+    cache: Cache = field(default_factory=Cache)
+    overrides: PrecisionOverrides = NO_OVERRIDES
+    converted: Converted | None = None
 
-    def run(self, plan: Plan) -> _Made:
-        """The int8 graph of a plan, its weights rounded against the samples."""
+    def run(self) -> Made:
+        """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
+        config, profile, plan = self.config, self.prepared.profile, self.plan()
+        samples, floats = self.prepared.fitting(self.samples)
+        made = self.made(self.overrides.applied_to(plan, profile, config), samples, floats)
+        if samples and config.int16_activations == AUTO and not NEVER.ends("choosing int16"):
+            wider = with_chosen_int16(plan, profile, config, floats, self.progress)
+            if wider is not plan:
+                other = self.made(wider, samples, floats)
+                made = better(self.prepared.graph, made, other)
+        if debug.verifying():
+            made.graph.verify()
+        debug.dump_ir("quantize", made.graph)
+        return made
+
+    def plan(self) -> Plan:
+        """Precision and parameters of every value, before int16 is chosen by trial."""
+        graph, profile, to_float = (
+            self.prepared.graph,
+            self.prepared.profile,
+            self.overrides.to_float,
+        )
+        ranges = self.prepared.ranges
+        plan = make_plan(graph, profile, self.config, self.imported, ranges, to_float)
+        return with_named_int16(plan, profile, self.config, self.imported, strict=not to_float)
+
+    def made(self, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]) -> Made:
+        """The int8 graph of a plan, its weights rounded against the samples; ``floats``: these
+        with the float graphs for their shapes."""
         config, result = self.config, Converter(plan, self.config.per_channel).run()
         graph, is_compared = self.prepared.graph, config.int16_activations == AUTO
-        if not self.samples or not (config.recovery or is_compared):
-            return _Made(result, plan)
+        if not samples or not (config.recovery or is_compared):
+            return Made(result, plan)
         if config.recovery and self.converted is not None:
             self.converted(result)
-        own = enumerate(self._integers(result, plan))
+        own = enumerate(self._integers(result, plan, samples))
         fitting = {place: feeds for place, feeds in own if feeds is not None}
-        floats, integers = [self.floats[place] for place in fitting], list(fitting.values())
-        ends = [node.name for node in compared_nodes(graph)] if is_compared else []
-        arguments = (config.recovery, config.per_channel, self.progress, self.cache, integers)
-        recovered = recover(graph, result, floats, *arguments, ends)
+        recovered = recover(
+            graph,
+            result,
+            [floats[place] for place in fitting],
+            config.recovery,
+            config.per_channel,
+            self.progress,
+            self.cache,
+            list(fitting.values()),
+            [node.name for node in compared_nodes(graph)] if is_compared else [],
+        )
         pairs = zip(recovered.found, recovered.wanted, strict=True)
         ends_of_samples = dict(zip(fitting, pairs, strict=bool(recovered.found)))
-        return _Made(recovered.graph, plan, ends_of_samples)
+        return Made(recovered.graph, plan, ends_of_samples)
 
-    def _integers(self, int8: Graph, plan: Plan) -> list[Feeds | None]:
+    def _integers(self, int8: Graph, plan: Plan, samples: Sequence[Feeds]) -> list[Feeds | None]:
         """The samples with the int8 graphs for their shapes; None for one unlike ``int8``."""
         decisions = Decisions.of(plan, int8, self.prepared, self.config)
-        own = at_own_shapes(self.samples, decisions.apply)
+        own = at_own_shapes(samples, decisions.apply)
         return [feeds if fits else None for feeds, fits in zip(own, fit(own, int8), strict=True)]
 
 
 @dataclass(frozen=True)
-class _Made:
+class Made:
     """An int8 graph and its plan.  ``ends``: place of a sample -> the values by which outputs are
     compared (``output_noise.compared_nodes``), in this graph and in the float one.
     """
@@ -163,7 +170,7 @@ class _Made:
         return noise_to_signal(graph, [found for found, _ in pairs], [right for _, right in pairs])
 
 
-def better(graph: Graph, plain: _Made, other: _Made) -> _Made:
+def better(graph: Graph, plain: Made, other: Made) -> Made:
     """The other one if its outputs are less noisy, on the samples that both can run."""
     places = sorted(plain.ends.keys() & other.ends.keys())
     return other if other.noise(graph, places) < WORTH * plain.noise(graph, places) else plain
@@ -199,22 +206,20 @@ def quantize_for_all_shapes(
     config: QuantizationConfig | None = None,
     data: Sequence[Feeds] | None = None,
     progress: bool | str = "auto",
-    prepared: Prepared | None = None,
-    cache: Cache | None = None,
     overrides: PrecisionOverrides = NO_OVERRIDES,
-    converted: Converted | None = None,
 ) -> Quantized:
     """``quantize`` at the shapes of ``graph``, with the decisions that other shapes take over.
 
-    ``data``: samples, all of which are used; of other shapes as ``shape_variants.ShapeVariant``;
-    ``prepared``: an earlier result of ``prepare`` for ``graph``; ``cache``: layers recovered then;
-    ``overrides``: values and operators that accuracy control takes out of int8; ``converted``: see
-    ``Converted``.
+    ``data``: samples, all of which are used; the other arguments as for ``Quantizer``.
     """
     config = config or QuantizationConfig()
-    samples = data or ()
-    ready = prepared or prepare(graph, profile, config, samples, progress=progress)
-    arguments = (samples, progress, cache, overrides, converted)
-    result, plan = quantize_prepared(ready, config, None, *arguments)
-    decisions = Decisions.of(plan, result, ready, config)
-    return Quantized(result, report_of(plan), decisions, ready, plan)
+    prepared = prepare(graph, profile, config, data or (), progress=progress)
+    quantizer = Quantizer(prepared, config, data or (), progress=progress, overrides=overrides)
+    return quantized_by(quantizer)
+
+
+def quantized_by(quantizer: Quantizer) -> Quantized:
+    """The int8 graph with its report, and the decisions that other shapes take over."""
+    made, prepared = quantizer.run(), quantizer.prepared
+    decisions = Decisions.of(made.plan, made.graph, prepared, quantizer.config)
+    return Quantized(made.graph, report_of(made.plan), decisions, prepared, made.plan)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantglow import debug, quantization
@@ -10,9 +9,8 @@ from quantglow.driver.origins import Decided, DecidedByValues
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.prepared import Prepared, for_another_case
 from quantglow.options import QuantizationConfig
-from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
-from quantglow.quantization.quantizer import Converted
+from quantglow.quantization.quantizer import Converted, Quantizer, quantized_by
 
 
 @dataclass(frozen=True)
@@ -62,31 +60,20 @@ def quantized(
     progress   None: as the request asks
     converted  is shown the int8 graph before its weights are rounded
     """
-    shown = prepared.request.progress if progress is None else progress
-    samples = prepared.calibrated.deciding
+    quantizer = Quantizer(
+        prepared.found,
+        prepared.config,
+        prepared.calibrated.deciding or (),
+        progress=prepared.request.progress if progress is None else progress,
+        cache=prepared.cache,
+        overrides=overrides,
+        converted=converted,
+    )
     with debug.timed("quantize", prepared.calibrated.seconds):
-        found = converted_graph(prepared, prepared.config, samples, shown, overrides, converted)
+        found = quantized_by(quantizer)
     return Quantized(prepared, overrides, found)
 
 
-def converted_graph(
-    prepared: Prepared,
-    config: QuantizationConfig,
-    samples: Sequence[Feeds] | None = None,
-    progress: bool | str = False,
-    overrides: PrecisionOverrides = NO_OVERRIDES,
-    converted: Converted | None = None,
-) -> quantization.Quantized:
-    """The int8 graph under other options; without samples, weights are rounded to nearest."""
-    calibrated = prepared.calibrated
-    return quantization.quantize_for_all_shapes(
-        calibrated.float_graph,
-        calibrated.profile,
-        config,
-        samples,
-        progress,
-        prepared.found,
-        prepared.cache,
-        overrides,
-        converted,
-    )
+def rounded_to_nearest(prepared: Prepared, config: QuantizationConfig) -> quantization.Quantized:
+    """The int8 graph under other options, its weights not rounded against samples."""
+    return quantized_by(Quantizer(prepared.found, config, progress=False))

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quantglow import debug
 from quantglow.driver.pipeline.prepared import Prepared, excluding
-from quantglow.driver.pipeline.quantized import converted_graph
+from quantglow.driver.pipeline.quantized import rounded_to_nearest
 from quantglow.report.call_report import timed_calls
 from quantglow.report.speed import SpeedSearch, layer_speeds, slower, time_ratio, with_float
 from quantglow.runtime.build import Build, Compiler
@@ -18,17 +18,17 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
 
     Raises ``CalibrationError`` if there is no sample to run.
     """
-    calibrated, progress = prepared.calibrated, prepared.request.progress
+    calibrated = prepared.calibrated
     feeds = calibrated.sample_to_measure("measure_speed")
 
     def build(kept_float: Sequence[str]) -> Build:
         # Without samples: rounding weights against data takes long, and changes no time.
         config = excluding(prepared.config, kept_float)
-        graph = converted_graph(prepared, config, progress=progress).graph
+        graph = rounded_to_nearest(prepared, config).graph
         return compiler.compile(graph, skip_branches=False)
 
     with debug.timed("measure speed", calibrated.seconds):
-        layers = converted_graph(prepared, prepared.config, progress=progress).report.nodes
+        layers = rounded_to_nearest(prepared, prepared.config).report.nodes
         times = (
             timed_calls(compiler.compile(calibrated.float_graph, skip_branches=False), feeds),
             timed_calls(build(()), feeds),

@@ -25,7 +25,7 @@ from quantglow.profiling import Profile, profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes, quantizer
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.plan.plan import make_plan
-from quantglow.quantization.recovery import Cache, sample_nbytes
+from quantglow.quantization.recovery import sample_nbytes
 from quantglow.quantization.recovery.sample_values import SampleEvaluator
 from quantglow.quantization.search.choose_int16 import candidates
 from quantglow.quantization.search.output_noise import noise_to_signal
@@ -324,8 +324,8 @@ def test_two_plans_are_compared_on_the_samples_that_fit_both(
         prepare(main_graph(), seen(), PLAIN, ()),
         replace(PLAIN, int16_activations="auto"),
     )
-    both = quantizer._Quantizer(ready, config, data, data, False, Cache(), None)
-    quantizer.better(main_graph(), *(both.run(plan) for plan in plans))
+    both = quantizer.Quantizer(ready, config, data, progress=False)
+    quantizer.better(main_graph(), *(both.made(plan, data, data) for plan in plans))
     assert judged_on[0] == judged_on[1]
     assert len(judged_on[0]) == 2 * (len(OTHERS) - 1)
 
