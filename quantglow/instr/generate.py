@@ -30,6 +30,9 @@ from quantglow.instr.strides import dense_strides
 from quantglow.ops import Concat, Conv, Elementwise, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.types import TensorType
 
+CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT)
+"""Kinds of buffers that belong to the caller, who gives them no slack."""
+
 SLACK_NBYTES = 64
 """Bytes after temporaries and constants that kernels may read, never write (vector loads at the
 end): no fewer than the widest vector of any target.  The caller's buffers have none: see
@@ -86,7 +89,7 @@ class _Generator:
         view = self.views[operand]
         if not (isinstance(node, Elementwise) or view.dense_rows):
             return self.copied(view, f"{operand.name}:dense")
-        if _reads_slack(node, operand) and view.buffer.kind is BufferKind.INPUT:
+        if _reads_slack(node, operand) and view.buffer.kind in CALLERS:
             return self.copied(view, f"{operand.name}:slack")
         return view
 
