@@ -93,7 +93,9 @@ def test_a_saved_model_loads_equal(example: Example, int8: Any, tmp_path: Path) 
         np.testing.assert_array_equal(loaded(image[None]), int8(image[None]))
 
 
-def test_the_demo_compares_four_runtimes(example: Example) -> None:
+@pytest.mark.parametrize("name", ["mnist", pytest.param("ocr_direction", marks=pytest.mark.slow)])
+def test_the_demo_compares_four_runtimes(name: str) -> None:
+    example = MAKERS[name]()
     small = Example(
         example.title,
         example.model,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tools import operators
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_readme_is_up_to_date() -> None:

@@ -11,6 +11,7 @@ import pytest
 import quantglow as qg
 from quantglow import interpreter
 from quantglow.backends.llvm.targets import LEVELS, runs_here
+from tests.combinations import covering
 from tests.pinned import NAMES, digest, feeds_of, hashes, pinned
 
 HERE = [level for level in LEVELS if runs_here(level)] + ["native"]
@@ -33,8 +34,7 @@ def test_the_reference_backend_gives_the_pinned_integers(name: str) -> None:
     assert digest([model.run(None, f) for f in feeds_of(graph, seed)]) == expected
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("level", HERE)
+@pytest.mark.parametrize(("level", "threads"), covering(HERE, [1, 2]))
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_code_gives_the_pinned_integers(name: str, level: str, threads: int) -> None:
     graph, (seed, expected) = pinned(name), hashes()[name]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from quantglow.backends.llvm import targets
 from quantglow.backends.llvm.builder import Builder, vector
@@ -22,6 +22,7 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.instr.program import Compute
 from quantglow.types import Array
+from tests.effort import moderate
 from tests.matrix.harness import planned
 from tests.mixed_graphs import mixed_graphs
 
@@ -72,7 +73,7 @@ def test_instruction_sets_know_nothing_of_kernels_and_loading(path: Path) -> Non
     assert not [name for name in imported(path) if not name.startswith(("isa/", "builder"))]
 
 
-@settings(max_examples=15, deadline=None)
+@moderate
 @given(mixed_graphs())
 def test_portable_code_uses_no_intrinsic_of_a_processor(graph: Graph) -> None:
     program, _ = planned(graph, unsigned=False)
