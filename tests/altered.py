@@ -1,4 +1,4 @@
-"""Hypothesis: text that something has altered."""
+"""Hypothesis: altered texts."""
 
 from __future__ import annotations
 

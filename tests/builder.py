@@ -105,7 +105,7 @@ def feeds_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def assert_same_function(before: Graph, after: Graph) -> None:
-    """Both graphs are well formed and give the same outputs, to float32 rounding."""
+    """Check that both graphs are well formed and give the same outputs, to float32 rounding."""
     after.verify()
     feeds = feeds_of(before)
     assert_equal_values(interpret(after, feeds), interpret(before, feeds))
@@ -117,7 +117,7 @@ def ops_of(graph: Graph) -> list[str]:
 
 
 def rewritten(step: Any, builder: Builder, outputs: Sequence[Node]) -> Graph:
-    """The graph after one pass that must keep its function."""
+    """The graph after one pass, which must keep its function."""
     before = builder.graph(*outputs)
     after: Graph = step(before)
     assert_same_function(before, after)

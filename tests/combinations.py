@@ -10,7 +10,7 @@ import pytest
 
 
 def covering(*axes: Sequence[Any]) -> list[Any]:
-    """All combinations of the axes, slow but for so many that have each value at least once."""
+    """All combinations of the axes; all are slow but a few that have each value at least once."""
     longest = max(map(len, axes))
     quick = {tuple(k % len(axis) for axis in axes) for k in range(longest)}
     return [

@@ -1,4 +1,4 @@
-"""Every test runs with the verifier on and without the kernel cache on disk."""
+"""Settings of every test: the verifier is on, and there is no kernel cache on disk."""
 
 from __future__ import annotations
 

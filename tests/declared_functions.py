@@ -1,5 +1,7 @@
-"""Every declared function of one value, with attributes to test it with: new ones join by being
-declared."""
+"""Every declared function of one value, with attributes to test it with.
+
+A new function joins by its declaration.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ POSITIVE = ("Log", "Reciprocal", "Sqrt")
 """Functions with a pole or an end at 0."""
 
 BOUNDED = {"Clip": {"low": -0.5, "high": 1.0}}
-"""Attributes of functions whose defaults do nothing."""
+"""Attributes of functions that are the identity by default."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Declared:
 
     @property
     def positive(self) -> bool:
-        """Whether the function wants arguments above 0."""
+        """Whether the function is defined above 0 only."""
         return self.name in POSITIVE
 
     @property
@@ -47,7 +49,7 @@ class Declared:
 
 
 def altered(default: Any) -> Any:
-    """Another value for an attribute, not far from the default."""
+    """Another value of an attribute, close to the default."""
     return not default if isinstance(default, bool) else round(0.6 * default + 0.1, 3)
 
 

@@ -1,4 +1,4 @@
-"""Models of float32 made to declare other float types."""
+"""Models of float32 that are changed to declare other float types."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cast(end: onnx.ValueInfoProto, inner: str, to: int, enters: bool) -> onnx.No
 
 
 def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Give values other names wherever nodes read or compute them, branches included."""
+    """Rename values wherever nodes read or compute them, branches included."""
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
         node.output[:] = [names.get(name, name) for name in node.output]
@@ -53,7 +53,7 @@ def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 
 def all_of(model: onnx.ModelProto, kind: str) -> onnx.ModelProto:
-    """Inputs, outputs and weights in another type, as converters to float16 make them."""
+    """Inputs, outputs and weights in another type, as converters to float16 write them."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     numpy_type = helper.tensor_dtype_to_np_dtype(CODES[kind])

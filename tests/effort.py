@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 
-# Deadlines and checks of speed are off: the time of an example depends on what else runs.
+# Deadlines and checks of speed are off: the time of an example depends on other processes.
 BASE = settings(
     deadline=None,
     print_blob=True,

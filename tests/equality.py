@@ -17,8 +17,11 @@ def largest_finite(array: Array) -> float:
 def assert_equal_values(
     found: Sequence[Array], expected: Sequence[Array], rtol: float = 1e-4, atol: float = 1e-5
 ) -> None:
-    """Equal types and shapes; integers equal bit for bit; floats within ``rtol`` of the value
-    or ``atol`` of the largest finite one. Infinities and NaN stand in the same places."""
+    """Check equal types and shapes, integers bit for bit, and floats to a tolerance.
+
+    The tolerance is ``rtol`` of the value or ``atol`` of the largest finite one.  Infinities and
+    NaN are in the same places.
+    """
     for a, b in zip(found, expected, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         if a.dtype == np.float32:

@@ -70,7 +70,7 @@ Sample = dict[str, Array]
 
 @dataclass(frozen=True)
 class Drawn:
-    """A model, the shapes of its calibration samples and further ones, and what it is made of."""
+    """A model, the shapes of its calibration samples and further ones, and its kind."""
 
     kind: str
     proto: onnx.ModelProto
@@ -112,8 +112,9 @@ def image_networks(draw: st.DrawFn) -> Drawn:
 
 @st.composite
 def transformers(draw: st.DrawFn) -> Drawn:
-    """Blocks of attention, which a mask may make causal, and Gelu, with normalization before or
-    behind them; ``x`` [N, T, 32].
+    """Blocks of attention, optionally causal, and Gelu, with normalization before or behind them.
+
+    The input ``x`` is [N, T, 32].
     """
     model = Model(draw(st.integers(0, 999)), {"x": ("N", "T", WIDTH)})
     is_before, is_shared = draw(st.booleans()), draw(st.booleans())
@@ -130,7 +131,7 @@ def transformers(draw: st.DrawFn) -> Drawn:
         return model.op("Add", product, model.constant(np.zeros(outputs)))
 
     def later() -> str:
-        """Whether a place, the last axis, comes behind another."""
+        """Mask of the places, on the last axis, that come behind another."""
         length = model.op("Squeeze", model.op("Shape", "x", start=1, end=2))
         numbers = (model.constant(value, np.int64) for value in (0, 1))
         places = model.op("Range", next(numbers), length, next(numbers))

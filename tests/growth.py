@@ -15,7 +15,7 @@ ZERO_POINTS = (-128, -127, -1, 0, 3, 127)
 
 
 class Growth:
-    """A graph while it grows.  ``exact``: float values that lowering must keep bit for bit."""
+    """A graph while it grows.  ``exact`` are float values that lowering must keep bit for bit."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw

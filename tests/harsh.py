@@ -1,4 +1,4 @@
-"""Conditions under which small graphs run as large ones do, and stray accesses end the process."""
+"""Conditions that make small graphs run as large ones do, and stray accesses end the process."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from quantglow.types import Array
 from tests.matrix.guarded import guarded
 
 PATTERN = 0xA5
-"""Fills memory that nothing has written yet: results may not depend on it."""
+"""Content of memory that nothing has written yet; results must not depend on it."""
 
 
 @contextmanager
 def harsh() -> Iterator[None]:
-    """Threads share calls and programs of any size, and batches of any size run in pieces.
+    """Let threads share calls and programs of any size, and batches of any size run in pieces.
 
-    Arenas, constants and outputs of compiled programs end at pages that may not be touched.
+    Arenas, constants and outputs of compiled programs end at guard pages.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executable, "SERIAL_WORK", 0.0)
@@ -39,7 +39,7 @@ def harsh() -> Iterator[None]:
 
 
 def some_pieces(batch: int, program: Program, plan: MemoryPlan, threads: int) -> int:
-    """More than one if the batch has parts; another divisor for each number of threads."""
+    """More than one piece if the batch has parts; another divisor for each number of threads."""
     return batches.divisors(batch)[: threads + 1][-1]
 
 
@@ -60,5 +60,5 @@ def guarded_version(new_outputs: Callable[..., list[Array]]) -> Callable[..., li
 
 
 def patterned(nbytes: int) -> Array:
-    """So many bytes of ``PATTERN``."""
+    """``PATTERN`` repeated to a number of bytes."""
     return np.full(nbytes, PATTERN, np.uint8)

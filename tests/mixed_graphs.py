@@ -13,11 +13,11 @@ from tests.growth import Growth
 from tests.mixed_steps import EXACT, INEXACT, KEEPS_FLOATS_EXACT, Step, integer
 
 LARGEST = 600
-"""Elements; larger values are not built upon."""
+"""Maximum number of elements of a value that further steps read."""
 
 
 def attempted(step: Step, g: Growth, x: Node) -> Node | None:
-    """The step's node; None also where a window does not fit the image."""
+    """The step's node, or None, also if a window does not fit the image."""
     try:
         return step(g, x)
     except TypeRuleError:
@@ -29,7 +29,8 @@ BATCHES = (1, 1, 2, 0)
 
 def grown(draw: st.DrawFn, most: int, batches: tuple[int, ...]) -> Graph:
     """A graph whose outputs may be inputs, constants, one value twice (under one name or two), or
-    parts of one another."""
+    parts of one another.
+    """
     g = Growth(draw)
     shape = (g.pick(*batches), g.pick(1, 2, 4), g.pick(1, 3, 5), g.pick(1, 2, 3))
     g.input(shape, g.element())

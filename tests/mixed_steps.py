@@ -1,4 +1,4 @@
-"""Hypothesis: the steps by which ``mixed_graphs`` grow, an operator each."""
+"""Hypothesis: the steps that extend ``mixed_graphs``, an operator each."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from tests.growth import Growth
 from tests.strategies import activations
 
 Step = Callable[[Growth, Node], Node | None]
-"""A new node on the value x, or None where the operator does not fit."""
+"""A new node on the value x, or None if the operator does not fit."""
 
 
 def integer(x: Node) -> bool:
@@ -123,7 +123,7 @@ def gemm(g: Growth, x: Node) -> Node | None:
 
 
 def matmul(g: Growth, x: Node) -> Node | None:
-    """x times its transpose, batch axes broadcast or not."""
+    """The product of x and its transpose, batch axes broadcast or not."""
     rank = x.type.rank
     if rank < 2:
         return None
@@ -176,7 +176,7 @@ def retyped(g: Growth, x: Node) -> Node | None:
 
 
 def per_axis(g: Growth, x: Node) -> Node | None:
-    """Quantized along the last axis and back."""
+    """A Quantize along the last axis, and its Dequantize."""
     if integer(x) or x not in g.exact or not x.type.rank or not x.type.shape[-1]:
         return None
     channels = x.type.shape[-1]
@@ -305,7 +305,7 @@ EXACT: tuple[Step, ...] = (
     concat,
     concat,
 )
-"""Steps that keep integers exact, and floats where no float sum is reordered."""
+"""Steps that keep integers exact, and floats if no float sum is reordered."""
 
 INEXACT: tuple[Step, ...] = (unary, normalized, resized)
 

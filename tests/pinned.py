@@ -19,7 +19,7 @@ HASHES = FOLDER / "hashes.json"
 """Name of a graph -> the seed of its inputs, and the SHA-256 of its outputs."""
 
 SPREADS = (1.0, 2.0, 8.0)
-"""Largest inputs, one for each run: the last saturates."""
+"""Magnitudes of the inputs, one for each run: the last saturates."""
 
 NAMES: tuple[str, ...] = tuple(sorted(path.stem for path in FOLDER.glob("*.qgm")))
 
@@ -30,13 +30,13 @@ def pinned(name: str) -> Graph:
 
 
 def hashes() -> dict[str, tuple[int, str]]:
-    """What was pinned."""
+    """The pinned seeds and hashes."""
     found: dict[str, tuple[int, str]] = json.loads(HASHES.read_text())
     return found
 
 
 def feeds_of(graph: Graph, seed: int) -> list[dict[str, Array]]:
-    """One feed for each of ``SPREADS``: equal numbers for any version of NumPy."""
+    """One feed for each of ``SPREADS``, the same numbers for any version of NumPy."""
     return [
         {x.name: drawn(f"{seed} {x.name} {spread}", x.type.shape, spread) for x in graph.inputs}
         for spread in SPREADS

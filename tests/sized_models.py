@@ -1,4 +1,4 @@
-"""Networks of 20 to 160 kB whose saved int8 models are to be smaller, with fixed or free shapes."""
+"""Networks of 20 to 160 kB with fixed or free shapes, to compare sizes of saved int8 models."""
 
 from __future__ import annotations
 

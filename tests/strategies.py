@@ -52,7 +52,7 @@ def permutations(rank: int) -> st.SearchStrategy[tuple[int, ...]]:
 
 @st.composite
 def activations(draw: st.DrawFn) -> Activation:
-    """Of contractions, each kind with unusual numbers, too."""
+    """Activations of contractions, each kind with unusual numbers, too."""
     op, *parameters = draw(
         st.sampled_from(
             [
@@ -70,17 +70,17 @@ def activations(draw: st.DrawFn) -> Activation:
 
 
 Step = Callable[[Builder, Node, list[Node]], Node]
-"""Grows a network by one layer on the NCHW value x, given all values so far."""
+"""A step that adds one layer on the NCHW value x, given all values so far."""
 
 
 def residual(b: Builder, x: Node, values: list[Node]) -> Node:
-    """x plus an earlier value of its shape."""
+    """A sum of x and an earlier value of its shape."""
     same = [v for v in values if v.type == x.type]
     return b.make(Add, x=x, y=same[b.random.integers(len(same))])
 
 
 def joined(b: Builder, x: Node, values: list[Node]) -> Node:
-    """x and an earlier value of its size, channel by channel."""
+    """A concatenation of x and an earlier value of its size, channel by channel."""
     n, _, h, w = x.type.shape
     fit = [v for v in values if v.type.shape[0] == n and v.type.shape[2:] == (h, w)]
     return b.make(Concat, parts=(x, fit[b.random.integers(len(fit))]), axis=1)
@@ -114,7 +114,7 @@ def hard_swish(b: Builder, x: Node, values: list[Node]) -> Node:
 
 
 def scaled_hard_swish(b: Builder, x: Node, values: list[Node]) -> Node:
-    """A learned scalar factor and offset behind it, as PP-LCNetV3 has them."""
+    """A learned scalar factor and offset behind it, as in PP-LCNetV3."""
     activated = b.make(HardSwish, x=b.conv(x, 4, kernel=3))
     return b.make(Add, x=b.make(Mul, x=activated, y=b.constant(1.3)), y=b.constant(-0.2))
 
@@ -132,7 +132,7 @@ def padded(b: Builder, x: Node, values: list[Node]) -> Node:
 
 
 LOWS = (-np.inf, -1e4, -1e9, float(np.finfo(np.float32).min))
-"""Numbers that masks hide by."""
+"""Numbers that masks hide values by."""
 
 
 def framed(b: Builder, x: Node, values: list[Node]) -> Node:
@@ -143,7 +143,7 @@ def framed(b: Builder, x: Node, values: list[Node]) -> Node:
 
 
 def masked(b: Builder, x: Node, values: list[Node]) -> Node:
-    """Some columns hidden by a mask, the first never, before a Softmax over the rest."""
+    """A mask of some columns, never the first, before a Softmax over the rest."""
     hidden = b.random.random(x.type.shape[-1]) < 0.4
     hidden[0] = False
     bias = b.constant(np.where(hidden, b.random.choice(LOWS), 0.5))
@@ -151,7 +151,7 @@ def masked(b: Builder, x: Node, values: list[Node]) -> Node:
 
 
 def swapped(b: Builder, x: Node, values: list[Node]) -> Node:
-    """H and W exchanged."""
+    """An exchange of H and W."""
     return b.transpose(x, 0, 1, 3, 2)
 
 

@@ -1,4 +1,4 @@
-"""The accuracy contract on the MNIST network: the fewest steps out of int8."""
+"""The accuracy contract on the MNIST network takes the fewest steps out of int8."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from quantglow.cli import demo
 from quantglow.cli.data import EXAMPLES, Example
 
 TESTED = 100
-"""Labelled images of each network that these tests look at."""
+"""Number of labelled images of each network in these tests."""
 
 MAKERS = {make.__name__: make for make in EXAMPLES}
 FLOAT_ACCURACY = {"mnist": 0.97, "ocr_direction": 0.97}

@@ -1,7 +1,7 @@
 """Real networks in int8, exported: onnxruntime gives the integers of the interpreter.
 
-Bounds: no operator differs by more than a step, and in at most one integer of 50,000.  A differing
-integer makes others differ behind it, so the whole model is judged by its outputs.
+No operator differs by more than a step, and in at most one integer of 50,000.  A differing integer
+changes later ones, so the whole model is judged by its outputs.
 """
 
 from __future__ import annotations

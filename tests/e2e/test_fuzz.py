@@ -53,7 +53,7 @@ def test_drawn_models_are_valid_onnx() -> None:
 
 
 def extreme(number: float) -> graphs.Case:
-    """The maximum, and what is computed beside and of it."""
+    """A model with the maximum of its input, and other values beside and behind it."""
     model = parser.parse_model(
         """<ir_version: 9, opset_import: ["": 17]>
         g (float[3, 4] x) => (float[1, 1] largest, float[1, 1] moved, float[3, 4] beside) {

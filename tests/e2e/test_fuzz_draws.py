@@ -16,7 +16,7 @@ TRIES = 600
 
 
 def drawn_by(family: Family) -> set[str]:
-    """What the family adds, of the operators it says it draws."""
+    """Operators that the family adds, out of those that it declares."""
     found: set[str] = set()
     for seed in range(TRIES):
         drawing = Drawing(np.random.default_rng(seed), OPSETS[seed % len(OPSETS)])
@@ -38,7 +38,9 @@ def test_a_family_draws_each_of_its_operators(family: Family) -> None:
 
 
 def test_every_compiled_operator_is_drawn() -> None:
-    """Those of the README's table, and what has an importer but no test of its own in ONNX."""
+    """These are the operators of the README's table, and those with an importer but no ONNX
+    test.
+    """
     rows = re.findall(r"^\| (.+?) \| (yes|some) \| ", README.read_text(), re.MULTILINE)
     table = {name for names, _ in rows for name in names.split(", ")}
     assert "Conv" in table

@@ -1,7 +1,7 @@
-"""The nine networks of onnx's own test data compute what onnxruntime computes.
+"""The nine networks of onnx's own test data, with onnxruntime's results.
 
 The files store every weight as a ConstantOfShape, so that all channels are equal and the outputs
-constant.  Here random weights of the same shapes take their place: an error in any layer shows.
+constant.  Random weights of the same shapes replace them, so an error in any layer shows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NETWORKS = {
 
 
 def with_random_weights(path: Path) -> onnx.ModelProto:
-    """He-initialised weights, positive scales; in the order of the nodes, so reproducible."""
+    """He-initialised weights and positive scales, in the order of the nodes, so reproducible."""
     model = onnx.load(path)
     shapes = {i.name: numpy_helper.to_array(i) for i in model.graph.initializer}
     rng = np.random.default_rng(7)
@@ -75,7 +75,7 @@ def by_onnxruntime(model: onnx.ModelProto, feeds: dict[str, np.ndarray]) -> np.n
 
 
 LARGE = ("bvlc_alexnet", "vgg19", "zfnet512")
-"""Hundreds of megabytes of weights, in operators that the others have, too."""
+"""Networks with hundreds of megabytes of weights, and operators that the others have, too."""
 
 each_network = pytest.mark.parametrize(
     "name",

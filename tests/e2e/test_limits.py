@@ -1,4 +1,4 @@
-"""The README's list of forms that are not compiled is what the importers refuse today."""
+"""The README's list of forms that are not compiled, against the importers' refusals."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ UNUSUAL = {
     "attributes that do not fit": r"columns that it states|is outside the|coefficients|intercepts|"
     r"values for inputs|scores? for|features are rows|of one (target|score)|are strings",
 }
-"""What else is refused: too rare for a list, or malformed.  Each is in the report all the same."""
+"""Other refusals, too rare for a list, or of malformed models.  Reports have each of them."""
 
 
 def refusals() -> Iterator[tuple[str, str]]:
-    """Module and text of every reason in the code, with * for what is filled in."""
+    """Module and text of every reason in the code, with * for its parameters."""
     for path in sorted(OPERATORS.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Unsupported":
@@ -55,12 +55,12 @@ def text_of(node: ast.expr) -> str:
 
 @cache
 def given() -> list[str]:
-    """The reasons of all that lies beyond a limit."""
+    """The reasons of all models beyond a limit."""
     return [reason for limit in LIMITS for reason in reasons(limit.beyond())]
 
 
 def is_listed(text: str) -> bool:
-    """Whether a limit's reason is one of this text."""
+    """Whether a limit has a reason with this text."""
     pattern = re.escape(text).replace(r"\*", ".*")
     return any(re.search(f"{pattern}$", reason) for reason in given())
 

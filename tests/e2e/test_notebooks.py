@@ -1,4 +1,4 @@
-"""The notebooks run from top to bottom, their own asserts hold, and they are committed bare."""
+"""The notebooks run from top to bottom, their own asserts hold, and they have no outputs."""
 
 from __future__ import annotations
 

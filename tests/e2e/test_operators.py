@@ -1,4 +1,4 @@
-"""The table of operators in the README is what the importers can do today."""
+"""The table of operators in the README is up to date."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Ten saved int8 graphs give the integers that they gave in November 2026.
 
-``python -m tools.pinned_graphs`` wrote the graphs and the hashes of their outputs.  Whoever changes
-an integer on purpose writes them anew, and says why.
+``python -m tools.pinned_graphs`` wrote the graphs and the hashes of their outputs.  A change of
+integers on purpose writes them anew, and its commit says why.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Real networks as onnxruntime's tools quantize them, beside onnxruntime.
+"""Real networks quantized by onnxruntime's tools, beside onnxruntime.
 
-Every operator alone, fed onnxruntime's integers: a step apart at most, on ties.  The network:
+Every operator alone, on onnxruntime's integers, differs by at most a step, on ties.  The network is
 as close to the float model as onnxruntime is.
 """
 
@@ -52,7 +52,7 @@ CALIBRATION = 4
 
 @pytest.fixture(autouse=True)
 def quiet() -> Any:
-    """onnxruntime's quantizer logs what it would rather be given."""
+    """Silence of onnxruntime's quantizer, which logs advice."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     yield
@@ -60,7 +60,7 @@ def quiet() -> Any:
 
 
 def prepared(chosen: Network, folder: Path) -> Path:
-    """The model as the quantizer wants it: opset 13, initializers only, fixed shape."""
+    """The model in the quantizer's form: opset 13, initializers only, fixed shape."""
     model = without_weight_inputs(with_input_shape(onnx.load(chosen.path()), chosen.input_shape()))
     if model.opset_import[0].version < 13:
         model = onnx.version_converter.convert_version(model, 13)
@@ -102,7 +102,7 @@ def stored_by_onnxruntime(
 
 
 def on_their_operands(node: Node, values: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """The node's result on onnxruntime's operands, None where it keeps one of them to itself."""
+    """The node's result on onnxruntime's operands, None if one of them is not visible."""
     operands = []
     for o in node.operands:
         value = o.value if isinstance(o, Constant) else values.get(o.name)
@@ -113,7 +113,7 @@ def on_their_operands(node: Node, values: Mapping[str, np.ndarray]) -> np.ndarra
 
 
 def assert_operators_agree(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray]) -> Counter:
-    """Every integer operator alone; how many of each kind were compared."""
+    """Check every integer operator alone; the number of compared ones of each kind."""
     graph = qg.import_model(model)
     values = stored_by_onnxruntime(model, feeds)
     compared: Counter[str] = Counter()
@@ -134,7 +134,7 @@ def assert_operators_agree(model: onnx.ModelProto, feeds: Mapping[str, np.ndarra
 def assert_as_good(
     model: onnx.ModelProto, reference: onnx.ModelProto, feeds: Mapping[str, np.ndarray]
 ) -> None:
-    """As close to the float model as onnxruntime."""
+    """Check that the network is as close to the float model as onnxruntime."""
     (expected,) = by_onnxruntime(reference, feeds)
     (theirs,) = by_onnxruntime(model, feeds)
     (ours,) = qg.compile(model, num_threads=1).run(None, feeds)
@@ -157,7 +157,7 @@ def test_operators_and_networks_agree_with_onnxruntime(
 
 
 def test_a_network_quantized_by_nncf_runs_on_integers() -> None:
-    """Its BatchNormalizations go into the scales of the weights."""
+    """Its BatchNormalizations are folded into the scales of the weights."""
     model = onnx.load(DATASETS / "mnist_cnn_nncf.onnx")
     chosen = network("mnist")
     (feeds,) = chosen.feeds(1, seed=1)
@@ -197,7 +197,7 @@ def test_a_dynamically_quantized_network_gives_onnxruntimes_outputs(
 
 @pytest.mark.parametrize("name", ["mnist", "ppocr_cls"])
 def test_an_exported_network_is_imported_with_its_integers(name: str, tmp_path: Path) -> None:
-    """quantize -> export -> import -> the same numbers, bit for bit."""
+    """Quantize, export and import give the same numbers, bit for bit."""
     chosen = network(name)
     shapes = {chosen.input_name: chosen.input_shape()}
     graph = qg.import_model(chosen.path(), shapes)

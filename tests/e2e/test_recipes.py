@@ -1,4 +1,4 @@
-"""Recipes of models that are not in the repository keep their gates, where the models are there."""
+"""Recipes of models that are not in the repository keep their gates, if the models are there."""
 
 from __future__ import annotations
 

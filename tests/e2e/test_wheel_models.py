@@ -1,5 +1,7 @@
-"""Networks that PyPI packages ship run compiled, as they are: silero-vad (both sampling rates, its
-state carried from call to call), magika, and the spectra before speech recognizers of onnx-asr.
+"""Networks out of PyPI packages run compiled, unaltered.
+
+These are silero-vad (both sampling rates, with its state passed from call to call), magika, and the
+spectra before speech recognizers of onnx-asr.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from tools.downloads.wheels import wheel_member
 
 
 def fetched(file: Callable[[], Any]) -> str:
-    """The path of a file.  Only where no package index is reached the tests are skipped: anything
-    else that keeps it from coming is an error.
+    """The path of a file.
+
+    The tests are skipped only if no package index is reached; any other failure is an error.
     """
     try:
         return str(file())
@@ -73,8 +76,9 @@ def test_both_rates_are_compiled_without_onnxruntime(float_vad: Any) -> None:
 
 @pytest.mark.parametrize("rate", CHUNKS)
 def test_int8_voice_activity_follows_float(silero: str, int8_vad: Any, rate: int) -> None:
-    """Though each call begins with the state that the call before gave.  Measured: 0.003, 0.004;
-    with gates, states and the power spectrum in int8 0.02 and 0.1."""
+    """Each call begins with the state of the call before.  Measured: 0.003, 0.004; with gates,
+    states and the power spectrum in int8 0.02 and 0.1.
+    """
     expected = probabilities(session(silero), rate)
     assert np.abs(probabilities(int8_vad, rate) - expected).mean() < 0.008
 
@@ -97,7 +101,9 @@ def test_a_saved_int8_model_knows_both_rates(int8_vad: Any, tmp_path: Path) -> N
 
 
 def files(count: int) -> list[np.ndarray]:
-    """Texts and random bytes, as magika takes a file: 1024 tokens of its begin, 1024 of its end."""
+    """Texts and random bytes in the form that magika reads: 1024 tokens of the begin, 1024 of the
+    end.
+    """
     rng = np.random.default_rng(0)
     texts = [p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py"))]
     found = []
@@ -116,7 +122,7 @@ def test_float_magika_is_that_of_onnxruntime(magika: str) -> None:
 
 
 def test_int8_magika_names_the_same_types(magika: str) -> None:
-    """Its layer normalizations take roots of variances: 30 dB and more, 2 with these in int8."""
+    """Its layer normalizations take roots of variances: 30 dB and more; 2 dB with these in int8."""
     compiled = qg.quantize_and_compile(magika, files(6), num_threads=1, progress=False)
     reference = session(magika)
     for tokens in files(9):
@@ -135,7 +141,7 @@ def spectra(name: str) -> str:
 
 
 def waves(count: int) -> list[dict[str, np.ndarray]]:
-    """Harmonics that swell and fade, a second each."""
+    """Harmonics that swell and fade, one second each."""
     rng, time = np.random.default_rng(1), np.arange(WAVE) / WAVE
     found = []
     for _ in range(count):
@@ -150,7 +156,9 @@ def waves(count: int) -> list[dict[str, np.ndarray]]:
 @pytest.mark.parametrize("name", ["gigaam_v2", "kaldi", "nemo80", "whisper80"])
 @pytest.mark.parametrize("form", ["", "_conv"])
 def test_spectra_are_those_of_onnxruntime(name: str, form: str) -> None:
-    """As it convolves them: its STFT of 400 samples is off by half in the logarithm near 0."""
+    """The reference is its version with convolutions: its STFT of 400 samples is off by half in the
+    logarithm near 0.
+    """
     compiled = qg.compile(spectra(name + form), num_threads=1)
     reference = session(spectra(f"{name}_conv"))
     (feeds,) = waves(1)
@@ -168,7 +176,7 @@ def test_spectra_need_no_onnxruntime(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["nemo80_conv", "whisper80_conv"])
 def test_int8_does_not_flatten_logarithms(name: str) -> None:
-    """Measured: 116 and 33 dB; 5 dB with what logarithms are taken of in int8."""
+    """Measured: 116 and 33 dB; 5 dB with the operands of logarithms in int8."""
     path = spectra(name)
     compiled = qg.quantize_and_compile(path, waves(12), num_threads=1, progress=False)
     (feeds,) = waves(13)[12:]

@@ -33,7 +33,7 @@ class Case:
     float_result: bool
     zero_points: tuple[int, int]
     dtypes: tuple[DType, DType, DType]
-    """Of x, the residual and the result."""
+    """Quantization of x, the residual and the result."""
     bounds: tuple[float, float]
     seed: int
     activation: Activation | None = None
@@ -41,8 +41,9 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn, depthwise: bool = False, wide: bool = False) -> Case:
-    """Shapes at the edges of tiles: channels 1…65, pixels 1…17, any stride; ``wide``: tensors are
-    int8 or int16."""
+    """Shapes at the edges of tiles: channels 1…65, pixels 1…17, any stride; ``wide`` tensors are
+    int8 or int16.
+    """
     kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
     dilations = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (2, 3)]))
     reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
@@ -76,7 +77,7 @@ def dtypes(wide: bool) -> st.SearchStrategy[DType]:
 
 
 def element(dtype: DType, scale: float, zero_point: int) -> ElementType:
-    """An element type of either width that reaches as far."""
+    """An element type of either width with about the same range."""
     if dtype is DType.I16:
         scale, zero_point = scale / 200, 0
     return ElementType(dtype, QuantParams.per_tensor(scale, zero_point))

@@ -1,4 +1,4 @@
-"""Draw operands that are transposed or sliced inputs, and results that lie inside others."""
+"""Drawn operands that are transposed or sliced inputs, and results that lie inside others."""
 
 from __future__ import annotations
 
@@ -126,9 +126,9 @@ def drawn_feeds(graph: Graph, seed: int, spread: float = 3.0) -> dict[str, Array
 def assert_targets_agree(
     graph: Graph, feeds: dict[str, Array], *, unsigned: bool = False, rtol: float = 1e-5
 ) -> None:
-    """Machine code of every target, whole or item by item, gives what the reference gives.
+    """Check machine code of every target, whole or item by item, against the reference.
 
-    Integers equal bit for bit, floats within ``rtol`` of the largest.
+    Integers are equal bit for bit, floats within ``rtol`` of the largest.
     """
     program = share_in_place(generate(lower(graph, unsigned=unsigned)))
     verify_program(program)

@@ -1,4 +1,4 @@
-"""Arrays between pages that may not be touched: a kernel that reads past them crashes."""
+"""Arrays between guard pages: a kernel that reads past them crashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def guarded(array: Array, at_end: bool) -> Array:
-    """A copy that ends just before a forbidden page, or begins just after one."""
+    """A copy that ends just before a guard page, or begins just after one."""
     page = mmap.PAGESIZE
     room = -(-max(array.nbytes, 1) // page) * page
     memory = mmap.mmap(-1, room + 2 * page)

@@ -28,7 +28,7 @@ LOW_PRECISION = {"float16": 2e-3, "bfloat16": 2e-2}
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one operator, its inputs, and what it must give."""
+    """A model of one operator, its inputs, and the expected outputs."""
 
     name: str
     model: onnx.ModelProto
@@ -39,11 +39,11 @@ class Case:
         return self.name
 
     def matches(self, patterns: Sequence[str]) -> bool:
-        """Whether one of the regular expressions is in the name."""
+        """Whether a regular expression matches the name."""
         return any(re.search(pattern, self.name) for pattern in patterns)
 
     def graph(self) -> Graph:
-        """The imported model; operands that must be known, as axes, become initializers."""
+        """The imported model; operands that must be constant, such as axes, become initializers."""
         known: set[str] = set()
         while True:
             try:
@@ -91,7 +91,9 @@ def nodes_of(case: TestCase) -> Sequence[onnx.NodeProto]:
 
 @cache
 def made() -> list[TestCase]:
-    """What ONNX makes, without pools over windows, which it sums in Python for seconds."""
+    """The cases that ONNX makes, without pools over windows, which it sums in Python for
+    seconds.
+    """
     left_out = [f"{node.__name__}.{name}" for name in ("averagepool", "maxpool")]
     stand_ins = {name: ModuleType(name) for name in left_out if name not in sys.modules}
     sys.modules.update(stand_ins)

@@ -1,4 +1,4 @@
-"""Activations in the epilogue: one rounding, the same integers everywhere, whatever the sums."""
+"""Activations in the epilogue: one rounding, and the same integers everywhere for any sums."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_extreme_numbers_give_the_same_integers(
     bounds: tuple[float, float],
     channels: int,
 ) -> None:
-    """Sums and constants beyond float32 too: NaN is the lowest integer."""
+    """Sums and constants beyond float32 are included: NaN becomes the lowest integer."""
     out = ElementType(dtype, QuantParams.per_tensor(step, zero_point if dtype is DType.I8 else 0))
     codes = image([-128, -127, -3, -1, 0, 1, 2, 3, 5, 127])
     low, high = bounds

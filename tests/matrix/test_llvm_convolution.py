@@ -70,7 +70,7 @@ def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> 
 def test_large_depthwise_windows_equal_the_interpreter(
     target: str, channels: int, stride: int
 ) -> None:
-    """Two stacks of rows, of which half vectors of channels stay in registers."""
+    """Two stacks of rows, for which half vectors of channels stay in registers."""
     for size, width in ((5, 1), (5, 8), (5, 17), (7, 16)):
         case = Case(
             n=2,
@@ -133,7 +133,7 @@ def test_pixels_that_share_a_vector_equal_the_interpreter(
 def test_windows_of_few_channels_equal_the_interpreter(
     target: str, stride: int, window: tuple[int, tuple[int, int]]
 ) -> None:
-    """Rows of 9, 21 and 5 bytes, of which the last are gathered."""
+    """Rows of 9, 21 and 5 bytes, whose last bytes are gathered."""
     channels, kernel = window
     for width, outputs in ((7, 17), (16, 32), (17, 64), (40, 65)):
         case = Case(

@@ -1,4 +1,4 @@
-"""Convolutions as they are made for cores of one instruction set: other tiles, other requests."""
+"""Convolutions for different cores of one instruction set: other tiles, other prefetches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_floats_are_close_to_the_interpreter(case: Case) -> None:
 def heavy(
     height: int, width: int, channels: int, kernel: tuple[int, int], dilation: int = 1
 ) -> Case:
-    """A convolution whose weights outweigh its image."""
+    """A convolution whose weights are larger than its image."""
     return Case(
         n=1,
         h=height,

@@ -1,4 +1,4 @@
-"""Every function of scalar expressions, on every kind of value it takes, on every target."""
+"""Every function of scalar expressions, on every kind of value that it takes, on every target."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DTYPES = {"f": DType.F32, "i": DType.I32, "l": DType.I64, "b": DType.BOOL}
 RARE = (0, 1, -1, 2, -2, 7, -128, 127)
 FLOATS = (np.nan, np.inf, -np.inf, -0.0, 0.5, -1.5, 2.5, 2.0**31, -(2.0**31), 2.0**63, 1e30, 1e-40)
 ARITIES = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), SELECT: 3}
-del ARITIES["int"]  # takes only values that fit; the quantizer's tests have it
+del ARITIES["int"]  # takes only values that fit; the quantizer's tests cover it
 for name in ROW_FUNCTIONS:
     del ARITIES[name]  # RowMap only; test_llvm_rows has them
 
@@ -40,7 +40,7 @@ def signatures() -> list[tuple[str, str]]:
 
 
 def drawn(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """Values of every size, the extremes among them."""
+    """Values of every magnitude, the extremes among them."""
     if dtype is DType.BOOL:
         return rng.random(shape) < 0.5
     if dtype.is_float:

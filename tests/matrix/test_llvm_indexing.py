@@ -27,7 +27,7 @@ indices_of = st.sampled_from([DType.I32, DType.I64])
 
 
 def values(rng: np.random.Generator, dtype: DType, shape: tuple[int, ...]) -> Array:
-    """Few different values, so that there are equal ones; NaN among the floats."""
+    """Few different values, so that some are equal; NaN among the floats."""
     if dtype is DType.BOOL:
         return rng.random(shape) < 0.5
     drawn = rng.integers(0, 5, shape).astype(dtype.numpy)
@@ -58,7 +58,9 @@ def check(rng: np.random.Generator, output: Node, feeds: dict[Input, Array]) -> 
 
 
 def assert_all_refuse(graph: Graph, feeds: dict[str, Array], error: OutOfRangeError) -> None:
-    """All backends name the node and one of the indices, and compiled code is used again."""
+    """All backends name the node and one of the indices, and compiled code still runs
+    afterwards.
+    """
     indices, rows = feeds["i"], error.length
     outside = indices[(indices < -rows) | (indices >= rows)]
     program, plan = planned(graph)

@@ -65,7 +65,7 @@ def image(d: Drawing, largest: int = 9) -> tuple[int, int, int, int]:
 
 
 def out(d: Drawing):
-    """The `out` of a quantized operator, of its operand's width or the other; None for float."""
+    """The ``out`` of a quantized operator, of its operand's width or the other; None for float."""
     if d.dtype.is_float:
         return None
     narrow = d.dtype if d.dtype is not DType.I16 else d.pick(*INTEGERS)

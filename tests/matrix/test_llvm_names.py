@@ -1,4 +1,4 @@
-"""Kernel calls of one name have one text, on every x86 level, whatever their constants hold."""
+"""Kernel calls of one name have one text on every x86 level, whatever their constants."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def varied(graph: Graph, seed: int) -> Graph:
 
 
 def varied_type(rng: np.random.Generator, kind: TensorType) -> TensorType:
-    """With another scale, and sometimes another zero point."""
+    """An element type with another scale, and sometimes another zero point."""
     zero_point = kind.params.zero_point
     if kind.dtype is DType.I8 and rng.integers(2):
         zero_point = int(rng.integers(-128, 128))

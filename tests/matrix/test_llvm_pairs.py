@@ -1,5 +1,4 @@
-"""Convolutions whose weights let some steps, all or none be summed in 16 bits: integers bit for
-bit on every level."""
+"""Convolutions that sum some steps, all or none in 16 bits, bit for bit on every level."""
 
 from __future__ import annotations
 
@@ -29,8 +28,10 @@ def convolution(
     seed: int,
     group: int = 1,
 ) -> tuple[Graph, dict[str, np.ndarray]]:
-    """Weights at the bounds of what fits; those of ``wide_share`` of the input channels beyond.
-    Every byte of the image is 0 or 255."""
+    """Weights at the limits of 16-bit sums; in ``wide_share`` of the input channels beyond them.
+
+    Every byte of the image is 0 or 255.
+    """
     rng = np.random.default_rng(seed)
     x_type = TensorType(DType.I8, (1, *size, c * group), QuantParams.per_tensor(0.05, -7))
     x = Input(name="x", tensor=x_type)

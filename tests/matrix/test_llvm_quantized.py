@@ -79,7 +79,7 @@ def test_pixels_of_planes_are_quantized(data: st.DataObject) -> None:
 
 @settings(expensive, database=None)
 @given(st.sampled_from(DIVISORS), st.sampled_from((-128, -3, 127)), st.integers(0, 999))
-def test_what_no_integer_holds_saturates(scale: float, zero_point: int, seed: int) -> None:
+def test_values_beyond_the_integers_saturate(scale: float, zero_point: int, seed: int) -> None:
     x = Input(name="x", tensor=f32(3, 150))
     element = ElementType(DType.I8, QuantParams.per_tensor(scale, zero_point))
     graph = Graph((x,), (("out", Quantize(name="q", x=x, out=element)),))
@@ -88,7 +88,7 @@ def test_what_no_integer_holds_saturates(scale: float, zero_point: int, seed: in
 
 
 def special_values(shape: tuple[int, ...], scale: float, seed: int) -> Array:
-    """Steps of any size, halves and what is not finite among them, times the scale."""
+    """Steps of any magnitude, halves and non-finite numbers among them, times the scale."""
     rng = np.random.default_rng(seed)
     steps = np.rint(rng.normal(size=shape) * 10.0 ** rng.integers(0, 5, shape)) / 2
     steps = np.where(rng.random(shape) < 0.2, rng.choice(SPECIAL, shape), steps)

@@ -48,7 +48,7 @@ def test_masked_softmax_agrees_on_every_target(length: int, shape: tuple, seed: 
     masked = Add(name="masked", x=x, y=mask)
     y, z = Softmax(name="y", x=masked), LogSoftmax(name="z", x=masked)
     hidden = np.where(normal(seed + 1, *mask.type.shape) < 0, np.finfo(np.float32).min, 0)
-    hidden[..., 0] = 0  # a row of the lowest number only overflows in LogSoftmax
+    hidden[..., 0] = 0  # only LogSoftmax overflows on a row of the lowest number
     feeds = {"x": normal(seed, *x.type.shape), "mask": hidden.astype(np.float32)}
     for node in (y, z):
         assert_targets_agree(Graph((x, mask), (("out", node),)), feeds)

@@ -1,4 +1,4 @@
-"""Sums of many bytes: exact on every target, whatever the extremes, wherever 16 bits are full."""
+"""Sums of many bytes are exact on every target, whatever the extremes, even if 16 bits are full."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""Convolutions on AMX tiles: the generated code, with the tile instructions played by NumPy, gives
-the interpreter's integers, and its assembly has the instructions."""
+"""Convolutions on AMX tiles.
+
+The generated code, with the tile instructions emulated in NumPy, gives the interpreter's integers,
+and its assembly has the instructions.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +78,7 @@ def convolution(
 
 
 def played(monkeypatch: pytest.MonkeyPatch) -> tuple[TileMachine, Target]:
-    """Tile registers that kernels of the target call; the rest is this processor's."""
+    """Tile registers that kernels of the target call; other instructions are this processor's."""
     registers, best = TileMachine(), resolve("avx512vnni")
     library = KernelLibrary(best, ObjectCache(None))
 
@@ -87,7 +90,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> tuple[TileMachine, Target]:
 
 
 def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
-    """The interpreter's integers, without a fault; how many products of tiles it took."""
+    """Check for the interpreter's integers without a fault; the number of tile products."""
     rng = np.random.default_rng(seed)
     feeds = {}
     for node in graph.inputs:
@@ -183,7 +186,7 @@ def test_empty_convolutions_need_no_tiles(
 
 @dataclasses.dataclass
 class Tiles:
-    """The system call that asks for tiles: its error number, and how often it was made."""
+    """The emulated system call that requests tiles: its error number, and its number of calls."""
 
     error: int = 0
     requests: int = 0
@@ -195,7 +198,7 @@ class Tiles:
 
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiles]:
-    """A processor with AMX, whose Linux is asked for tiles."""
+    """A processor with AMX whose Linux grants requests for tiles."""
     found = Tiles()
     monkeypatch.setattr(targets, "host", lambda: processor_of(*(level.name for level in LEVELS)))
     monkeypatch.setattr(tile_permission, "request_tiles", found.request)
@@ -205,7 +208,7 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tiles]:
 
 
 def processor_of(*levels: str) -> Host:
-    """A processor that has what these levels need."""
+    """A processor with the features of these levels."""
     needs = {name for level in LEVELS if level.name in levels for name in level.needs}
     return Host(TRIPLE, "x86-64", ",".join(f"+{name}" for name in sorted(needs)))
 

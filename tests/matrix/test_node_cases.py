@@ -29,14 +29,14 @@ DEFINED = """
 Attention GroupNormalization InstanceNormalization LayerNormalization
 MeanVarianceNormalization RMSNormalization RotaryEmbedding
 """
-"""Operators that are imported as their definition, here because parameters are inputs."""
+"""Operators that are imported as their definition, because their parameters are inputs here."""
 
 LEFT_OUT = (
     *("16_fmod", "bicubic", "volumetric", "lppool_3d", "test_layer_normalization_[34]d"),
     *("attention_3d", "attention.*16", "softcap", "softmax_precision"),
 )
-"""A remainder of float16 that float32 has otherwise, cases that are not computed, and some of the
-many of Attention and LayerNormalization, for the time they take."""
+"""A remainder of float16 that differs in float32, cases that are not computed, and some of the
+many of Attention and LayerNormalization, to save time."""
 
 NAMES = (INTEGERS, FORMULAS, INDEXING, REDUCTIONS, DEFINED, RECURRENT)
 DECLARED = {form.name for form in FUNCTIONS if form.importable}
@@ -45,7 +45,9 @@ OPERATORS = sorted(DECLARED.union(*(names.split() for names in NAMES)))
 
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_the_cases_of_an_operator_are_computed(operator: str) -> None:
-    """Named by operator: to make the cases takes seconds, so it waits for the first of them."""
+    """The parameter is the operator: making the cases takes seconds, so it waits for the first
+    test.
+    """
     cases = [case for case in node_cases(operator) if not case.matches(LEFT_OUT)]
     assert cases
     for case in cases:

@@ -1,7 +1,7 @@
-"""AMX tile registers in NumPy: kernels call them in the place of the instructions.
+"""AMX tile registers in NumPy, which kernels call in place of the instructions.
 
-The rules are those of Intel's manual (Software Developer's Manual, volume 2, chapter 3, AMX): what
-would fault there is a ``fault`` here.
+The rules are those of Intel's manual (Software Developer's Manual, volume 2, chapter 3, AMX): a
+fault of the processor is a ``fault`` here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A batch in pieces gives what the whole batch gives, whatever the outputs of the graph are."""
+"""A batch in pieces gives the results of the whole batch, for any outputs of the graph."""
 
 from __future__ import annotations
 

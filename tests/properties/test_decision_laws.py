@@ -1,4 +1,4 @@
-"""Decisions taken by name give the graph they were made with, and hold at every shape."""
+"""Decisions by name give the graph that they were made with, and hold at every shape."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.unit.quantization.quantization_networks import constant, samples_for,
 
 
 def quantized(graph: Graph, **options: object) -> Quantized:
-    """With ranges and recovery from random samples."""
+    """A quantized graph with ranges and recovery from random samples."""
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)
     config = QuantizationConfig(**options)  # type: ignore[arg-type]
@@ -63,7 +63,7 @@ def test_decisions_give_back_the_graph_they_were_made_with(
 
 
 def read_back(made: Quantized) -> Decisions:
-    """The decisions as a file has them, beside the graph."""
+    """The decisions in the form of a file, beside the graph."""
     text = json.dumps(serialization.to_json(made.decisions))
     return serialization.from_json(json.loads(text), made.graph)
 
@@ -139,8 +139,8 @@ def test_an_unknown_move_of_a_float_value_stays_float() -> None:
 
 
 def turning(length: int) -> Graph:
-    """Rows [L, 8] between two products, turned to [8, L] and back: where L is 8, a Reshape keeps
-    the last axis.
+    """Rows [L, 8] between two products, turned to [8, L] and back: if L is 8, a Reshape keeps the
+    last axis.
     """
     rng = np.random.default_rng(0)
     x = Input(name="x", tensor=f32(length, 8))

@@ -50,7 +50,7 @@ STEPS = ("conv", "depthwise", "grouped", "residual", "relu", "pool", "max", "add
 
 @st.composite
 def networks(draw: st.DrawFn) -> Graph:
-    """Up to eight operators of all kinds that factors may pass or not, and a head of Gemms."""
+    """Up to eight operators of all kinds, which factors may pass or not, and a head of Gemms."""
     rng = Weights(draw(st.integers(0, 2**32 - 1)), draw(st.booleans()))
     channels = 4
     x = image(channels, 4)
@@ -71,8 +71,10 @@ def networks(draw: st.DrawFn) -> Graph:
 
 
 class Weights(np.random.Generator):
-    """Random numbers and Constants of them; with ``shared``, layers whose Constants have one shape
-    read the same one, as layers of one initializer do, and those of equal parameters.
+    """Random numbers and Constants of them.
+
+    With ``shared``, layers whose Constants have one shape read the same one, as layers of one
+    initializer do, and so do layers of equal parameters.
     """
 
     def __init__(self, seed: int, shared: bool) -> None:
@@ -81,13 +83,13 @@ class Weights(np.random.Generator):
         self.known: dict[tuple[int, ...], Constant] = {}
 
     def made(self, name: str, value: object) -> Constant:
-        """A Constant with this value, or a known one in its place."""
+        """A Constant with this value, or an existing one."""
         new = constant(name, value)
         return self.known.setdefault(new.type.shape, new) if self.shared else new
 
 
 def normalized_after_addition(x: Node, rng: Weights, number: int) -> Node:
-    """A block of a transformer that normalizes what it gives, as BERT's do."""
+    """A block of a transformer that normalizes its result, as in BERT."""
     w = rng.made(f"block{number}_w", rng.normal(size=(4, 4)))
     rows = Reshape(name=f"rows{number}", x=x, shape=x.type.shape)
     added = Add(name=f"added{number}", x=Gemm(name=f"block{number}", x=rows, w=w), y=x)
@@ -102,7 +104,7 @@ def equalized(graph: Graph, data: list[Feeds]) -> Graph:
 
 
 def rounding_noise(graph: Graph, feeds: Feeds, wanted: np.ndarray) -> float:
-    """What the result moves where each constant does by a step of float32 or two."""
+    """Change of the result if each constant changes by a step or two of float32."""
     rng = np.random.default_rng(0)
 
     def moved(node: Node) -> Node:
@@ -116,7 +118,7 @@ def rounding_noise(graph: Graph, feeds: Feeds, wanted: np.ndarray) -> float:
 
 
 def spread(rng: np.random.Generator, count: int) -> object:
-    """Magnitudes over three decades."""
+    """Numbers over three decades of magnitude."""
     return 10.0 ** rng.uniform(-2, 1, count)
 
 
@@ -158,7 +160,7 @@ def test_equalization_keeps_the_function(graph: Graph) -> None:
     found = equalized(graph, data)
     for feeds in data:
         (wanted,), (got,) = interpret(graph, feeds), interpret(found, feeds)
-        # Where large terms cancel, float32 itself is less exact.
+        # If large terms cancel, float32 itself is less exact.
         least = 30 * rounding_noise(graph, feeds, wanted)
         np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5 * np.abs(wanted).max() + least)
 

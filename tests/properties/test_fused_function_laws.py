@@ -1,4 +1,4 @@
-"""Laws of networks whose functions are computed on the sums of layers wherever that is possible."""
+"""Laws of networks whose functions are computed on the sums of layers wherever possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.quantization.quantization_networks import samples_for
 
 
 def quantized(graph: Graph, quantize_output: bool) -> Quantized:
-    """With a budget for all functions."""
+    """A configuration with a budget for all functions."""
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)
     config = QuantizationConfig(quantize_output=quantize_output)

@@ -1,4 +1,4 @@
-"""Where infinities and NaN may go, and that int8 networks around infinities compute numbers."""
+"""Values that may be infinite or NaN, and int8 networks around infinities that compute numbers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def constants() -> st.SearchStrategy[Array]:
 
 @st.composite
 def carrying(draw: st.DrawFn) -> Graph:
-    """A graph of few operators on an input and on Constants, some of which are no numbers."""
+    """A graph of few operators on an input and on Constants, some of which are infinite or NaN."""
     x, c = (
         Input(name="x", tensor=TensorType(DType.F32, SHAPE)),
         Input(name="c", tensor=TensorType(DType.BOOL, SHAPE)),
@@ -168,7 +168,7 @@ def test_the_network_around_a_mask_is_int8(recovered: bool, graph: Graph, seed: 
 def test_a_finite_mask_hides_as_an_infinite_one_at_every_length(
     name: str, low: float, lengths: list[int], hidden: bool, others: list[int]
 ) -> None:
-    """Whether calibration saw what it hides or not."""
+    """It makes no difference whether calibration saw the hidden values."""
     outputs = []
     for number in (low, -math.inf):
         model = ATTENTIONS[name](number)

@@ -1,4 +1,4 @@
-"""Laws of networks in which some activations are int16, drawn at will."""
+"""Laws of networks with drawn activations in int16."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.quantization.quantization_networks import samples_for
 
 
 def quantized(graph: Graph, draw: st.DataObject) -> Quantized:
-    """With some values in int16, of those that can be."""
+    """A quantized graph with some values in int16, out of the possible ones."""
     samples = samples_for(graph)
     seen = profile(graph, samples, progress=False)
     plan = make_plan(graph, seen, QuantizationConfig(quantize_output=True))
@@ -39,7 +39,7 @@ def quantized(graph: Graph, draw: st.DataObject) -> Quantized:
 @given(networks(), st.data())
 def test_compiled_code_equals_the_interpreter(drawn: Graph, data: st.DataObject) -> None:
     graph = quantized(optimize(drawn), data).graph
-    # A chain of functions is one table: what was chosen inside of it is not there.
+    # A chain of functions is one table, so values inside of it do not exist.
     assume(DType.I16 in {node.type.dtype for node in graph.nodes})
     for target in (TARGETS[0], "x86-64"):
         assert_agree(graph, samples_for(graph, 1)[0], target, rtol=0)

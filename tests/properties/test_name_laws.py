@@ -1,4 +1,4 @@
-"""Names are unique in every graph, whatever the values of a model are called."""
+"""Names are unique in every graph, whatever the names of a model's values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LEVELS = (
 
 @st.composite
 def named_like_helpers(draw: st.DrawFn) -> Graph:
-    """A network some of whose values are called as helper nodes of other values would be."""
+    """A network with values whose names are those of other values' helper nodes."""
     graph = optimize(draw(networks()))
     stems = [node.name for node in graph.nodes]
     tags = st.lists(st.sampled_from((*TAGS, *LEVELS)), max_size=6)

@@ -94,7 +94,7 @@ def test_float_sums_take_their_cheap_functions_along(graph: Graph) -> None:
     channels=st.integers(1, 60),
     groups=st.integers(1, 3),
 )
-def test_what_may_be_rounded_fuses_by_its_products(
+def test_functions_fuse_by_the_number_of_products(
     kernel: tuple[int, int], channels: int, groups: int
 ) -> None:
     b = Builder()

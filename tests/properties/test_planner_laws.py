@@ -23,7 +23,7 @@ from tests.mixed_graphs import drawn_feeds, mixed_graphs
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Nothing but allocs and deallocs, in a drawn order."""
+    """A program of allocs and deallocs in a drawn order."""
     live: list[Buffer] = []
     steps: list[Instruction] = []
     for index in range(draw(st.integers(0, 12))):
@@ -37,7 +37,7 @@ def programs(draw: st.DrawFn) -> Program:
 
 
 def live_sets(program: Program) -> list[set[Buffer]]:
-    """The live buffers after each alloc, by walking the program: no help of the planner."""
+    """The live buffers after each alloc, found by walking the program without the planner."""
     live: set[Buffer] = set()
     found = []
     for step in program.instructions:
@@ -108,7 +108,9 @@ def test_a_schedule_runs_operands_first_and_is_no_worse_than_the_order_given(
 
 
 def test_an_overlap_shows_in_the_reference_backend() -> None:
-    """The poison test itself: a plan that puts everything at 0 gives wrong results somewhere."""
+    """This tests the poison itself: a plan that puts everything at 0 gives wrong results
+    somewhere.
+    """
     wrong = 0
 
     @settings(moderate, derandomize=True)

@@ -1,4 +1,4 @@
-"""Profiles do not depend on how the data was cut, ordered or distributed."""
+"""Profiles do not depend on the split, the order or the distribution of the data."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_order_is_forgotten(a: Array) -> None:
 def test_counts_are_where_the_values_are(a: Array) -> None:
     h = Histogram.of(a)
     expected, _ = np.histogram(a.astype(np.float64), bins=h.edges) if len(a) else ([], None)
-    # np.histogram closes the last bin; ours ends at the next multiple, above every value.
+    # np.histogram closes the last bin; Histogram's ends at the next multiple, above every value.
     assert list(h.counts) == list(expected)
     assert len(h.counts) <= BINS
 

@@ -22,11 +22,12 @@ from tests.effort import expensive, moderate
 from tests.strategies import networks
 
 TOLERANCE = 0.04
-"""A tie moves a value by a step, 1/255 of its range; what lies behind it, by a few more."""
+"""Maximum difference: a tie moves a value by a step, 1/255 of its range, and later ones by a few
+more."""
 
 
 def with_roundings(graph: Graph, share: float, seed: int) -> Graph:
-    """Quantize and Dequantize behind a share of the values, and quantized weights."""
+    """A network with Quantize and Dequantize behind some values, and quantized weights."""
     random = np.random.default_rng(seed)
     values: dict[Node, np.ndarray] = {}
     interpret(graph, feeds_of(graph), [values.__setitem__])
@@ -45,7 +46,7 @@ def with_roundings(graph: Graph, share: float, seed: int) -> Graph:
 
 
 def rounded(node: Node, seen: np.ndarray) -> Node:
-    """Quantized for the values seen."""
+    """A Quantize for the values seen, and its Dequantize."""
     element = activation_element(Range(float(seen.min()), float(seen.max())))
     codes = Quantize(name=f"{node.name}:codes", x=node, out=element)
     return Dequantize(name=f"{node.name}:real", x=codes)

@@ -37,7 +37,7 @@ FAMILIES = {
 
 
 def built_model(model: Drawn, config: QuantizationConfig, threads: int) -> Any:
-    """``quantize_and_compile`` with any techniques, unchecked."""
+    """The result of ``quantize_and_compile`` with any techniques, without the check."""
     samples = [model.sample(shape, seed) for seed in range(2) for shape in model.calibrated]
     request = QuantizationRequest(config, subset_size=len(samples), progress=False)
     made = quantized(prepared(calibrated(imported(model.proto, samples), request), request))
@@ -81,7 +81,7 @@ def test_a_loaded_model_is_the_built_one_at_every_shape(family: str, data: st.Da
 
 
 def same(found: dict[Shape, list[Any]], wanted: dict[Shape, list[Any]]) -> bool:
-    """Whether the outputs at the shapes wanted have the same shapes and the same bits."""
+    """Whether the outputs at some shapes have the same shapes and the same bits."""
     return all(
         (one.shape, one.tobytes()) == (other.shape, other.tobytes())
         for shape in wanted

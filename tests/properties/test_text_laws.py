@@ -1,4 +1,4 @@
-"""``parse(print(ir))`` is the same IR."""
+"""The law ``parse(print(ir)) == ir``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.mixed_graphs import mixed_graphs
 from tests.same import same_graph, same_program
 
 LARGE = 1 << 20
-"""Elements of arrays that are written out."""
+"""Maximum number of elements of arrays that are written out."""
 
 names = st.text(min_size=1)
 float32 = st.floats(width=32, allow_nan=False)
