@@ -178,7 +178,7 @@ class InstructionSet(ABC):
 
     @property
     def group_nbytes(self) -> int:
-        """Packs interleave groups of so many bytes of their operands."""
+        """Bytes of the groups of their operands that packs interleave."""
         return 16
 
     @abstractmethod

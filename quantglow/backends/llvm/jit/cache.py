@@ -138,7 +138,7 @@ def _digest(symbol: str, code: bytes) -> bytes:
 
 
 def user_cache() -> ObjectCache:
-    """The cache that the environment asks for."""
+    """The cache of the folder that the environment names."""
     return ObjectCache(cache_folder("kernels"))
 
 

@@ -59,7 +59,7 @@ class Constants(Concise):
     _kept_nbytes: int = 0
 
     def copy(self, array: Array) -> Array:
-        """A copy of ``array``, whose own memory nobody needs any more."""
+        """A copy of ``array``, whose own memory is no longer needed."""
         self._count(array.nbytes)
         if not self.shared or array.nbytes < SHARED_NBYTES:
             return _new_copy(array, self.allocate)
@@ -71,7 +71,7 @@ class Constants(Concise):
         return found
 
     def _count(self, nbytes: int) -> None:
-        """Give memory back from time to time: packing needs some beside what is kept."""
+        """Give memory back from time to time: packing needs more than it keeps."""
         self._kept_nbytes += nbytes
         if self._kept_nbytes >= RELEASE_EVERY_NBYTES:
             release_freed()

@@ -61,14 +61,14 @@ class ThreadPool:
             )
 
     def _reserve(self, count: int) -> None:
-        """Claims for so many entries.  Outgrown ones stay: a late worker may still look there."""
+        """Claims for ``count`` entries.  Outgrown ones stay: a late worker may still look there."""
         if self._claims and len(self._claims[-1]) >= count:
             return
         self._claims.append(np.zeros((max(2 * count, 1024), CLAIM_WORDS), np.int64))
         self._state[POOL["claims"] // 8] = self._claims[-1].ctypes.data
 
     def close(self) -> None:
-        """Let the workers end, and wait until nobody reads the shared state any more."""
+        """Let the workers end, and wait until they no longer read the shared state."""
         self._entries.shut(self._state.ctypes.data)
         for worker in self._workers:
             worker.join()

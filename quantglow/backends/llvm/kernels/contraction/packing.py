@@ -56,7 +56,7 @@ def panel_channels(
 ) -> list[Array]:
     """For each panel of each group: int [vectors, lanes], the channel of each lane, -1 for none.
 
-    ``order_of``: the ``channel_order`` of so many vectors.
+    ``order_of``: the ``channel_order`` of a number of vectors.
     """
     found = []
     for group in range(group_count):

@@ -21,7 +21,7 @@ UNROLL = 4
 LINE_NBYTES = 64
 """Bytes of a cache line."""
 MOST_SHARES = 8
-"""Among so many tiles at most is the next panel divided."""
+"""Maximum number of tiles that share the prefetch of the next panel."""
 
 
 @dataclass
@@ -50,8 +50,8 @@ class ConvKernel(ConvLoops):
 
     @property
     def asks_evenly(self) -> bool:
-        """Whether all tiles of a panel share in asking for the next one, so that it comes as fast
-        as it will be used; else each asks for all of it, and the first one waits."""
+        """Whether all tiles of a panel share the prefetch of the next one, so that it comes as fast
+        as it will be used; else each prefetches all of it, and the first one waits."""
         rolled = self.geometry.runs.steps >= 2 * UNROLL
         return self.target.core.even_prefetch and self.streams_weights and rolled
 
@@ -63,7 +63,7 @@ class ConvKernel(ConvLoops):
 
     @property
     def share_nbytes(self) -> int:
-        """Bytes of the next panel that each step of a tile asks for."""
+        """Bytes of the next panel that each step of a tile prefetches."""
         return -(-self.panel_nbytes // (self.geometry.runs.total_steps * self.shares))
 
     def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
@@ -131,7 +131,7 @@ class ConvKernel(ConvLoops):
     ) -> list[Value]:
         """Add the steps of one run: a rolled loop of ``UNROLL`` steps, then the rest.
 
-        ``ahead``: what to ask for meanwhile.
+        ``ahead``: the address to prefetch meanwhile.
         """
         b, steps = self.b, self.geometry.runs.steps
         rounds, rest = divmod(steps, UNROLL)
@@ -191,7 +191,7 @@ class ConvKernel(ConvLoops):
                 sums[index] = dot.accumulate(b, sums[index], operand, weight)
 
     def prefetch_next_panel(self, w: Value, base: int, vectors: int) -> None:
-        """Ask for the next panel's weights of the same step while this panel is at work."""
+        """Prefetch the next panel's weights of the same step while this panel is at work."""
         ahead = self.panel_nbytes + base
         self.prefetch(self.b.at(w, ahead), vectors * self.dot.weight_nbytes)
 
@@ -203,14 +203,14 @@ class ConvKernel(ConvLoops):
         return self.after_runs(b.at(w, self.panel_nbytes), turn, runs.outer * runs.inner)
 
     def after_runs(self, ahead: Value, index: Value, count: int) -> Value:
-        """``ahead`` moved by what ``index`` times ``count`` runs ask for."""
+        """``ahead`` moved by the bytes that ``index`` times ``count`` runs prefetch."""
         if not ahead:
             return ahead
         nbytes = count * self.geometry.runs.steps * self.share_nbytes
         return self.b.at(ahead, self.b.mul(index, nbytes))
 
     def prefetch(self, pointer: Value, nbytes: int) -> None:
-        """Ask for all lines of a piece of memory."""
+        """Prefetch all lines of a piece of memory."""
         for offset in range(0, nbytes, LINE_NBYTES):
             self.b.prefetch(self.b.at(pointer, offset))
 

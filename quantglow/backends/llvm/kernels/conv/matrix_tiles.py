@@ -118,7 +118,7 @@ class TilesConvKernel(ConvKernel):
         return [Block(r, c, min(size, columns - c)) for r in range(rows) for c in starts]
 
     def _configuration(self, columns: int) -> Array:
-        """The sizes of all registers for tiles of so many columns."""
+        """The sizes of all registers for tiles of ``columns`` columns."""
         sizes = [(0, 0)] * self.tiles_of.registers
         row_nbytes = self.tiles_of.row_nbytes
         for index, block in enumerate(self._blocks(self.tile.rows, columns)):

@@ -71,7 +71,7 @@ Combine = Callable[[Value, Value, int], Value]
 
 @dataclass
 class _RowCopy:
-    """Code that moves a dense row, perhaps combined with what is there."""
+    """Code that moves a dense row, perhaps combined with its old content."""
 
     b: Builder
     target: Target

@@ -10,7 +10,7 @@ from quantglow.ops import Conv
 LARGEST_TAPS = 81
 """Larger windows would unroll to too much code; they run as grouped convolutions."""
 FREE_REGISTERS = 4
-"""Registers left for what is loaded, shuffled and multiplied."""
+"""Number of registers left for values that are loaded, shuffled and multiplied."""
 
 
 def is_depthwise(conv: Conv) -> bool:
@@ -93,11 +93,11 @@ class ColumnTaps:
     step: int
 
     def read(self, columns: int) -> set[int]:
-        """Input columns of so many neighbouring output columns."""
+        """Input columns of neighbouring output columns."""
         return {tap + column * self.step for tap in self.taps for column in range(columns)}
 
     def kept(self, columns: int) -> list[int]:
-        """Input columns that the next block of so many output columns reads again."""
+        """Input columns that the next block of as many output columns reads again."""
         read = self.read(columns)
         return sorted(c for c in read if c - columns * self.step in read)
 

@@ -108,7 +108,7 @@ class _Kernel:
             row.write(self.op.expression)
 
     def planned(self) -> list[set[Expr]]:
-        """For each pass but the last, what is kept of it in memory."""
+        """For each pass but the last, its values that are kept in memory."""
         row = RowValues(self.b, self.target, 1, (), self.dtypes, strides=self.strides)
         saves = kept_values(self.stages, Invariants(row, self.strides, 1))
         nbytes = self.together * self.kept_nbytes * sum(map(len, saves))
@@ -122,7 +122,7 @@ class _Kernel:
         return 4 * (self.length + PARTIAL_SUMS)
 
     def reserved(self) -> dict[Expr, Value]:
-        """Memory for what is kept of a row."""
+        """Memory for the kept values of a row."""
         wanted = sorted((e for saved in self.saves for e in saved), key=str)
         return {e: self.b.emit(f"alloca [{self.kept_nbytes} x i8], align 64") for e in wanted}
 

@@ -1,4 +1,4 @@
-"""The lanes of an expression in one piece of a row, and what is the same in all of the row."""
+"""The lanes of an expression in one piece of a row, and values that all of the row shares."""
 
 from __future__ import annotations
 

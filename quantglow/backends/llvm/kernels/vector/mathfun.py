@@ -166,7 +166,7 @@ _SIMPLE_EXPONENTS: dict[float, tuple[int, ...]] = {
     2.0: (0, 0),
     3.0: (0, 0, 0),
 }
-"""Factors of a power: each is x after so many square roots."""
+"""Factors of a power: each is x after a number of square roots."""
 
 
 def power(b: Builder, target: Target, lanes: int, x: Value, y: Value) -> Value:

@@ -14,7 +14,7 @@ from quantglow.backends.llvm.kernels.vector.vectors import Piece, pieces
 from quantglow.instr.program import View
 
 ENOUGH_ITEMS = 32
-"""With so many work items further axes become loops inside an item."""
+"""Number of work items from which on further axes become loops inside an item."""
 BLOCK = 16
 """Steps of the vector loop in a work item, where a single row is split."""
 
@@ -151,7 +151,7 @@ def emit_row(b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], 
 def item_pointers(
     b: Builder, item: Value, axes: Sequence[Axis], pointers: Sequence[Value]
 ) -> list[Value]:
-    """Pointers at the position that a work item's number stands for."""
+    """Pointers at the position of a work item, from its number."""
     moved_to = list(pointers)
     for axis in reversed(axes[1:]):
         item, index = b.divide(item, axis.size)
