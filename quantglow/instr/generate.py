@@ -38,6 +38,9 @@ SLACK_NBYTES = 64
 end): no fewer than the widest vector of any target.  The caller's buffers have none: see
 ``_reads_slack``."""
 
+CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT)
+"""Buffers in the caller's memory."""
+
 
 def generate(graph: Graph, order: Sequence[Node] | None = None) -> Program:
     """The program of a lowered graph, its nodes executed in ``order``."""

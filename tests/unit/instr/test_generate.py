@@ -11,14 +11,14 @@ from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.instr.generate import generate
-from quantglow.instr.program import Compute, Copy, Program
+from quantglow.instr.program import BufferKind, Compute, Copy, Program
 from quantglow.instr.verify import verify_program
 from quantglow.interpreter import interpret
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.share import share_in_place
 from quantglow.ops import Concat, Conv, Elementwise, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.expression import arg, call
-from quantglow.types import DType, ElementType, f32
+from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 
 SHAPE = (1, 3, 4, 2)
 
@@ -240,3 +240,21 @@ def test_a_convolution_never_overwrites_the_image_it_reads() -> None:
 
 def test_an_expanded_view_is_never_overwritten() -> None:
     assert "m" not in shared_steps(written_over_an_expansion)
+
+
+def test_convolutions_read_no_buffer_of_the_caller() -> None:
+    """They may read beyond the end, and only the program's own memory has slack."""
+    element = ElementType(DType.I16, QuantParams.per_tensor(0.01, 0))
+    x = node = Input(name="x", tensor=TensorType(DType.I16, (1, 3, 3, 2), element.quant))
+    scales = QuantParams.symmetric(np.full(2, 0.01, np.float32), 3)
+    w = Constant(
+        name="w", value=np.ones((1, 1, 2, 2), np.int8), element=ElementType(DType.I8, scales)
+    )
+    b = Constant(name="b", value=np.zeros(2, np.int32))
+    ends = []
+    for name in ("first", "second"):
+        node = Conv(name=name, x=node, w=w, b=b, out=element)
+        ends.append((name, node))
+    program = generate(Graph((x,), tuple(ends)))
+    read = [step.ins[0].buffer.kind for step in program.instructions if isinstance(step, Compute)]
+    assert read == [BufferKind.TEMP, BufferKind.TEMP]
