@@ -30,7 +30,7 @@ def interpret(
     """
     check_feeds(graph, feeds)
     outputs = [node for _, node in graph.outputs]
-    execution = Execution(graph.nodes, outputs, lambda node, given: value_of(node, given, feeds))
+    execution = Execution(graph, outputs, lambda node, given: value_of(node, given, feeds))
     for node, value in execution:
         for listener in listeners:
             listener(node, value)

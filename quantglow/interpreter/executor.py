@@ -15,11 +15,12 @@ and a run starts in the middle at a ``State``.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from itertools import chain
 from typing import Generic, TypeVar
 
+from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 
 Value = TypeVar("Value")
@@ -37,9 +38,9 @@ class State(Generic[Value]):
 
 @dataclass
 class Execution(Generic[Value]):
-    """One run over ``nodes``, which are in topological order.
+    """One run of a graph.
 
-    - Order: each node is evaluated once, in the order of ``nodes``.  A run from a ``State`` begins
+    - Order: each node is evaluated once, in the order of the graph.  A run from a ``State`` begins
       at its position; Constants before that are evaluated first, so a State need not hold them.
     - Memory: a value is freed when its last reader has been evaluated.  Values of ``ends`` stay.
     - Threads: the run belongs to one thread at a time.  Runs share nothing, so any number may go on
@@ -47,8 +48,8 @@ class Execution(Generic[Value]):
     - Errors: an exception of ``evaluate`` ends the run and reaches the caller unchanged.
     """
 
-    nodes: Sequence[Node]
-    ends: Collection[Node]
+    graph: Graph
+    ends: Sequence[Node]
     evaluate: Evaluate[Value]
     start: InitVar[State[Value] | None] = None
     position: int = field(default=0, init=False)
@@ -56,19 +57,38 @@ class Execution(Generic[Value]):
     """Values that a later node reads, and those of ``ends``."""
 
     def __post_init__(self, start: State[Value] | None) -> None:
+        self.reads = dict(self.graph.use_counts)
+        for _, node in self.graph.outputs:
+            self.reads[node] -= 1
+        for node in self.ends:
+            self.reads[node] += 1
         if start is not None:
-            self.position, self.live = start.position, dict(start.values)
-        later = self.nodes[self.position :]
-        self._reads = Counter(operand for node in later for operand in node.operands)
-        self._reads.update(self.ends)
-        for node in self.nodes[: self.position]:
-            if isinstance(node, Constant) and self._reads[node]:
+            self._begin(start)
+
+    def _begin(self, start: State[Value]) -> None:
+        self.position, self.live = start.position, dict(start.values)
+        before = self.graph.nodes[: start.position]
+        for operand in chain.from_iterable(node.operands for node in before):
+            self.reads[operand] -= 1
+        for node in before:
+            if isinstance(node, Constant) and self.reads[node]:
                 self.live[node] = self.evaluate(node, ())
 
     def __iter__(self) -> Iterator[tuple[Node, Value]]:
         """Evaluate the nodes that are left, and give each with its value."""
-        while self.position < len(self.nodes):
-            yield self._step()
+        nodes, live, reads, evaluate = self.graph.nodes, self.live, self.reads, self.evaluate
+        while self.position < len(nodes):
+            node = nodes[self.position]
+            operands = node.operands
+            value = evaluate(node, [live[operand] for operand in operands])
+            self.position += 1
+            if reads[node]:
+                live[node] = value
+            for operand in operands:
+                reads[operand] -= 1
+                if not reads[operand]:
+                    del live[operand]
+            yield node, value
 
     def run(self) -> list[Value]:
         """Evaluate the nodes that are left.  Returns the values of ``ends``, in their order."""
@@ -81,15 +101,3 @@ class Execution(Generic[Value]):
         """The values that are alive now, but for Constants."""
         kept = {node: v for node, v in self.live.items() if not isinstance(node, Constant)}
         return State(self.position, kept)
-
-    def _step(self) -> tuple[Node, Value]:
-        node = self.nodes[self.position]
-        value = self.evaluate(node, [self.live[operand] for operand in node.operands])
-        self.position += 1
-        if self._reads[node]:
-            self.live[node] = value
-        for operand in node.operands:
-            self._reads[operand] -= 1
-            if not self._reads[operand]:
-                del self.live[operand]
-        return node, value

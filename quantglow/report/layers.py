@@ -90,7 +90,7 @@ def local_values(graph: Graph, exact: Mapping[str, Array]) -> Iterator[tuple[Nod
     Yields the real numbers of the results.  A helper node that belongs to no float value (a
     Quantize, say) is run on its own operands.
     """
-    execution = Execution(graph.nodes, (), partial(_local, exact))
+    execution = Execution(graph, (), partial(_local, exact))
     for node, value in execution:
         if node.operands and comparable(node, exact):
             yield node, real(value.computed, node.type)

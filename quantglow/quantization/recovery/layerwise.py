@@ -165,7 +165,7 @@ class _SideBySide:
     def _run(
         self, graph: Graph, evaluate: Callable[[Node, Sequence[SampleValues]], SampleValues]
     ) -> Execution[SampleValues]:
-        return Execution(graph.nodes, [graph.by_name(name) for name in self.ends], evaluate)
+        return Execution(graph, [graph.by_name(name) for name in self.ends], evaluate)
 
     def _int8_values(self, node: Node, operands: Sequence[SampleValues]) -> SampleValues:
         """The values of an int8 node, which is improved first if it is a layer."""

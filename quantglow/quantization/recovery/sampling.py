@@ -67,7 +67,7 @@ def peak_nbytes(graph: Graph) -> int:
     """Maximum size of all values of one sample that are alive together, in bytes."""
     outputs = [node for _, node in graph.outputs]
     execution = Execution(
-        graph.nodes, outputs, lambda node, _: 0 if isinstance(node, Constant) else node.type.nbytes
+        graph, outputs, lambda node, _: 0 if isinstance(node, Constant) else node.type.nbytes
     )
     peak = before = 0
     for _, nbytes in execution:

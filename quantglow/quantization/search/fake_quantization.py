@@ -48,7 +48,7 @@ def execution(
     Running it raises ``Interrupted`` after Ctrl-C.
     """
     evaluate = partial(_evaluated, plan, feeds, weights)
-    return Execution(plan.graph.nodes, compared_nodes(plan.graph), evaluate, start)
+    return Execution(plan.graph, compared_nodes(plan.graph), evaluate, start)
 
 
 def _evaluated(

@@ -92,7 +92,7 @@ def choose_ranges(
     few = Spread[Feeds](SAMPLES).extend(samples).kept
     types = [_types(ranges, config) for ranges in candidates]
     trial = _Trial(plan, types, SampleEvaluator(graph, few), profile.histograms)
-    Execution(graph.nodes, (), trial.values).run()
+    Execution(graph, (), trial.values).run()
     chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
     scarce = scarce_values(graph, profile)
     for node, root in plan.groups.items():

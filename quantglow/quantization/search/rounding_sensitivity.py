@@ -201,7 +201,7 @@ class _Trial:
     def run(self, exact: Mapping[Node, Array], feeds: Feeds) -> dict[Node, Array]:
         """The values of those ends that change; ``exact`` has the values of the float run."""
         ends = list(self.ends)
-        found = Execution(self.plan.graph.nodes, ends, partial(self._changed, exact, feeds)).run()
+        found = Execution(self.plan.graph, ends, partial(self._changed, exact, feeds)).run()
         pairs = zip(ends, found, strict=True)
         return {node: change.real for node, change in pairs if change.real is not None}
 

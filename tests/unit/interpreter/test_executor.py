@@ -24,26 +24,26 @@ def outputs_of(graph: Graph) -> list[Node]:
 
 def whole(evaluate: Any = expression) -> Execution[str]:
     graph = small_cnn()
-    return Execution(graph.nodes, outputs_of(graph), evaluate)
+    return Execution(graph, outputs_of(graph), evaluate)
 
 
 def test_each_node_is_evaluated_once_in_order() -> None:
     execution = whole()
-    assert [node for node, _ in execution] == list(execution.nodes)
+    assert [node for node, _ in execution] == list(execution.graph.nodes)
 
 
 def test_only_values_that_are_still_read_are_alive() -> None:
     execution = whole()
     for _ in execution:
-        later = execution.nodes[execution.position :]
+        later = execution.graph.nodes[execution.position :]
         read = {o for node in later for o in node.operands}.union(execution.ends)
-        assert execution.live.keys() == read & {*execution.nodes[: execution.position]}
+        assert execution.live.keys() == read & {*execution.graph.nodes[: execution.position]}
 
 
 def test_ends_stay_and_nothing_else() -> None:
     execution = whole()
-    middle = execution.nodes[len(execution.nodes) // 2]
-    other = Execution(execution.nodes, [middle], expression)
+    middle = execution.graph.nodes[len(execution.graph.nodes) // 2]
+    other = Execution(execution.graph, [middle], expression)
     assert other.run() == [other.live[middle]]
     assert other.live.keys() == {middle}
 
@@ -59,14 +59,14 @@ def test_a_run_from_any_state_gives_the_same(position: int) -> None:
         evaluated.append(node)
         return expression(node, operands)
 
-    resumed = Execution(first.nodes, first.ends, noted, first.state)
+    resumed = Execution(first.graph, first.ends, noted, first.state)
     assert resumed.run() == first.run()
     again = [node for node in evaluated if not isinstance(node, Constant)]
-    assert again == [n for n in first.nodes[position:] if not isinstance(n, Constant)]
+    assert again == [n for n in first.graph.nodes[position:] if not isinstance(n, Constant)]
 
 
 def test_an_error_ends_the_run_where_it_is() -> None:
-    wrong = whole().nodes[3].name
+    wrong = whole().graph.nodes[3].name
 
     def evaluate(node: Node, operands: Sequence[str]) -> str:
         if node.name == wrong:

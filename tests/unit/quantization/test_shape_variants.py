@@ -130,7 +130,7 @@ def own_values(graph: Graph, feeds: dict[str, Array]) -> dict[str, Array]:
 def values_of_all(graph: Graph, samples: list[Any]) -> list[dict[str, Array]]:
     """The values of every node that is computed, in one run over all samples."""
     found = [dict[str, Array]() for _ in samples]
-    for node, values in Execution(graph.nodes, (), SampleEvaluator(graph, samples).values):
+    for node, values in Execution(graph, (), SampleEvaluator(graph, samples).values):
         if node.operands:
             for its, value in zip(found, values.arrays, strict=True):
                 its[node.name] = value

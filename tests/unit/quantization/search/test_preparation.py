@@ -305,7 +305,7 @@ def test_some_lines_of_a_function_represent_all(monkeypatch: pytest.MonkeyPatch)
 
     def errors() -> dict[str, Array]:
         trial = _Trial(plan, types, SampleEvaluator(graph, data), seen.histograms)
-        Execution(graph.nodes, (), trial.values).run()
+        Execution(graph, (), trial.values).run()
         return {root.name: found for root, found in trial.errors.items()}
 
     whole = errors()
