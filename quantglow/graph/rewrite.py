@@ -34,6 +34,12 @@ class Uses:
         """Whether ``node`` has only one reader, so that it may be absorbed."""
         return self.counts.get(node, 1) == 1
 
+    def only(self, reader: Node, node: Node) -> bool:
+        """Whether ``reader`` alone reads ``node``, and may absorb it; else it declined."""
+        if not self.single(node):
+            declined(reader, f"{node.name!r} has other readers")
+        return self.single(node)
+
     def fresh(self, name: str) -> str:
         """``name``, numbered if the graph has it already."""
         return self.names.fresh(name)
@@ -123,9 +129,10 @@ def rewrite_pass(name: str) -> Callable[[LocalRule], RewritePass]:
     return lambda rule: RewritePass(name, rule, rule.__doc__ or "")
 
 
-def declined(node: Node, reason: str) -> None:
-    """Note, for the debug log, why a rule that looked at ``node`` leaves it as it is."""
+def declined(node: Node, reason: str) -> Node | None:
+    """None, noted in the debug log as the answer of a rule to ``node``, with its reason."""
     pass_manager.declined(node.name, reason)
+    return None
 
 
 def run_passes(graph: Graph, passes: Sequence[Pass]) -> Graph:

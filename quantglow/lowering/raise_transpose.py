@@ -15,9 +15,11 @@ from quantglow.ops import Elementwise, Table, Transpose
 def raise_transpose(node: Node, uses: Uses) -> Node | None:
     """Transpose(Elementwise(x)) -> Elementwise(Transpose(x)), the same for Table; for values with
     one reader only"""
-    if not isinstance(node, Transpose) or not uses.single(node.x):
+    if not isinstance(node, Transpose) or not isinstance(node.x, Elementwise | Table):
         return None
     inner = node.x
+    if not uses.only(node, inner):
+        return None
     if isinstance(inner, Elementwise) and all(a.type.shape == inner.type.shape for a in inner.args):
         args = tuple(_transposed(node, a, f"operand{i}") for i, a in enumerate(inner.args))
         return replace(inner, name=node.name, args=args)

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
-from quantglow.graph.rewrite import Uses
+from quantglow.graph.rewrite import Uses, declined
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import Conv
 from quantglow.types import Array
@@ -55,14 +55,26 @@ def channel_values(node: Node, channels: int, rank: int) -> Array | None:
     return None
 
 
-def absorbs(node: Node, uses: Uses) -> bool:
-    """Whether arithmetic on the result can go into weights and bias: float, read once, nothing
-    fused behind the sum yet."""
-    if not isinstance(node, Contraction) or not uses.single(node) or not is_float(node.x):
-        return False
+def absorbs(node: Node, reader: Node, uses: Uses) -> bool:
+    """Whether arithmetic of ``reader`` on the result can go into weights and bias; else it declined
+    if the node is a contraction."""
+    found = obstacle(node, uses) if isinstance(node, Contraction) else None
+    if found:
+        declined(reader, f"{node.name!r} {found}")
+    return found == ""
+
+
+def obstacle(node: Contraction, uses: Uses) -> str:
+    """The reason why weights and bias cannot take arithmetic on the result; empty if they can."""
+    if not uses.single(node):
+        return "has other readers"
+    if not is_float(node.x):
+        return "sums integers"
     if not isinstance(node.w, Constant) or not isinstance(node.b, Constant | None):
-        return False
-    return node.is_bare and not (isinstance(node, Conv) and node.residual is not None)
+        return "has weights or a bias that are no constants"
+    if isinstance(node, Conv) and node.residual is not None:
+        return "adds a residual"
+    return "" if node.is_bare else "has bounds or an activation already"
 
 
 def bias_of(node: Contraction) -> Array:

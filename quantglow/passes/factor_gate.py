@@ -16,7 +16,7 @@ def factor_gate(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Add) or not plain(node):
         return None
     for product, value in ((node.y, node.x), (node.x, node.y)):
-        if not isinstance(product, Mul) or not plain(product) or not uses.single(product):
+        if not isinstance(product, Mul) or not plain(product) or not uses.only(node, product):
             continue
         for x, gate in partner(product):
             if x is value and x.type == node.type and gate.type.size < x.type.size:

@@ -21,7 +21,7 @@ def fold_arithmetic(node: Node, uses: Uses) -> Node | None:
 
 def folded(node: Binary, uses: Uses) -> Node | None:
     producer = node.x
-    if not isinstance(producer, Contraction) or not absorbs(producer, uses):
+    if not isinstance(producer, Contraction) or not absorbs(producer, node, uses):
         return None
     c = channel_values(node.y, producer.type.shape[-1], producer.type.rank)
     if c is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
-from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import Conv, Gemm
@@ -22,7 +22,7 @@ def fold_arithmetic_into_consumer(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Conv | Gemm) or not foldable(node):
         return None
     before = node.x
-    if not isinstance(before, Add | Mul) or not plain(before) or not uses.single(before):
+    if not isinstance(before, Add | Mul) or not plain(before) or not uses.only(node, before):
         return None
     return folded(node, before, uses) if before.x.type == before.type else None
 
@@ -39,7 +39,7 @@ def folded(node: Conv | Gemm, before: Binary, uses: Uses) -> Node | None:
     if isinstance(before, Mul):
         return replace(node, x=before.x, w=float_constant(product, f"{node.name}:w", uses))
     if isinstance(node, Conv) and any(node.pads):
-        return None
+        return declined(node, f"{before.name!r} adds to pixels, but not to the padding of zeros")
     sums = product.astype(np.float64).reshape(-1, product.shape[-1]).sum(axis=0)
     bias = float_constant(bias_of(node) + sums, f"{node.name}:b", uses)
     return replace(node, x=before.x, b=bias)

@@ -20,7 +20,7 @@ def fold_batch_norm(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, BatchNormalization):
         return None
     producer = node.x
-    if not isinstance(producer, Contraction) or not absorbs(producer, uses):
+    if not isinstance(producer, Contraction) or not absorbs(producer, node, uses):
         return None
     constants = scale_and_shift(node)
     if constants is None:

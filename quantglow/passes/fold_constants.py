@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
-from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.external import External
 from quantglow.ops.work import work_of
 
@@ -26,9 +26,9 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     if not operands or not all(isinstance(o, Constant) for o in operands):
         return None
     if node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in operands)):
-        return None
+        return declined(node, f"its value has {node.type.nbytes} bytes, more than its operands")
     if work_of(node) > MOST_WORK:
-        return None
+        return declined(node, "its value takes too much work")
     values = [o.value for o in operands if isinstance(o, Constant)]
     value = np.array(node.evaluate(*values), order="C")
     element = node.type.element if node.type.quant else None

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from quantglow.graph.node import Node
-from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.convolution import Conv
 from quantglow.ops.pooling import AveragePool, MaxPool, Pool
 from quantglow.ops.shape import Pad
@@ -18,15 +18,25 @@ from quantglow.ops.windows import Pads
 def fold_pad(node: Node, uses: Uses) -> Node | None:
     """Conv(Pad(x)) -> Conv(x, pads + …) for zeros; pools where their own padding means the same"""
     match node:
-        case Conv(x=Pad(x=x) as pad) if pad.value == 0 and spatial(pad):
-            return replace(node, x=x, pads=added(node.pads, pad))
-        case AveragePool(x=Pad(x=x) as pad) if pad.value == 0 and fits(node, pad):
-            if node.ceil_mode or any(node.pads) or node.out is not None:
-                return None
-            return replace(node, x=x, pads=added(node.pads, pad), count_include_pad=True)
-        case MaxPool(x=Pad(x=x) as pad) if fits(node, pad) and neutral_for_max(pad):
-            return None if node.ceil_mode else replace(node, x=x, pads=added(node.pads, pad))
+        case Conv(x=Pad() as pad):
+            return padded(node, pad) if spatial(pad) else declined(node, NOT_SPATIAL)
+        case AveragePool(x=Pad() as pad):
+            if node.ceil_mode or any(node.pads) or node.out is not None or not fits(node, pad):
+                return declined(node, "its own padding would be another")
+            return padded(replace(node, count_include_pad=True), pad)
+        case MaxPool(x=Pad() as pad) if fits(node, pad) and neutral_for_max(pad):
+            return None if node.ceil_mode else replace(node, x=pad.x, pads=added(node.pads, pad))
     return None
+
+
+NOT_SPATIAL = "not only H and W are padded"
+
+
+def padded(node: Conv | AveragePool, pad: Pad) -> Node | None:
+    """The node with the pads of ``pad``, if these are zeros."""
+    if pad.value != 0:
+        return declined(node, f"{pad.name!r} pads with {pad.value:g}")
+    return replace(node, x=pad.x, pads=added(node.pads, pad))
 
 
 def spatial(pad: Pad) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.graph.rewrite import RewritePass, Uses, rewrite_pass
+from quantglow.graph.rewrite import RewritePass, Uses, declined, rewrite_pass
 from quantglow.ops.activation import Activation
 from quantglow.ops.binary import Add, Max, Min, Mul, Sub
 from quantglow.ops.contraction import Contraction
@@ -30,8 +30,9 @@ def fuse_activation(node: Node, uses: Uses) -> Node | None:
     HardSwish(Conv(…)) * c + d -> Conv(…, activation), likewise Gemm and HardSigmoid, LeakyRelu,
     where a result is a sum of ``FEWEST_PRODUCTS``"""
     x = node.operands[0] if isinstance(node, Fusible) else None
-    few = isinstance(x, Contraction) and products_of(x) < FEWEST_PRODUCTS
-    return None if few else fused(node, uses)
+    if isinstance(x, Contraction) and products_of(x) < FEWEST_PRODUCTS:
+        return declined(node, f"{x.name!r} sums only {products_of(x)} products")
+    return fused(node, uses)
 
 
 @rewrite_pass("fuse-float-activation")
@@ -63,12 +64,12 @@ def products_of(node: Contraction) -> int:
 
 def fused(node: Node, uses: Uses) -> Node | None:
     """The producer with ``node`` fused into it, None if it cannot take it."""
-    if not node.operands or not uses.single(node.operands[0]):
-        return None
-    producer = node.operands[0]
+    producer = node.operands[0] if node.operands else None
     if isinstance(node, Relu | Clip):
-        return with_bounds(node, producer)
+        return with_bounds(node, node.x) if may_have_bounds(node, uses) else None
     if not isinstance(producer, Contraction) or not producer.type.dtype.is_float:
+        return None
+    if not (uses.only(node, producer) if isinstance(node, Fusible) else uses.single(producer)):
         return None
     try:
         activation = activated(node, producer)
@@ -80,15 +81,19 @@ def fused(node: Node, uses: Uses) -> Node | None:
     return replace(producer, **changes)
 
 
-def with_bounds(node: Relu | Clip, producer: Node) -> Node | None:
+def may_have_bounds(node: Relu | Clip, uses: Uses) -> bool:
+    """Whether the operator before ``node`` takes bounds, and ``node`` alone reads it."""
+    return isinstance(node.x, Contraction | Add | Sub | Mul | Max | Min) and uses.only(node, node.x)
+
+
+def with_bounds(node: Relu | Clip, producer: Any) -> Node:
     """The producer with the bounds of ``node``."""
-    if not isinstance(producer, Contraction | Add | Sub | Mul | Max | Min):
-        return None
     outer = bounds_of(node)
     assert outer is not None
     low, high = narrowed((producer.low, producer.high), outer)
     changes: dict[str, Any] = {"name": node.name, "low": low, "high": high}
-    return replace(producer, **changes)
+    bounded: Node = replace(producer, **changes)
+    return bounded
 
 
 def activated(node: Node, producer: Contraction) -> Activation | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantglow.graph.node import Node
-from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.binary import Add
 from quantglow.ops.convolution import Conv
 from quantglow.passes.constants import absorbs, is_float, is_infinite
@@ -21,8 +21,9 @@ def fuse_residual(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Add) or node.out is not None:
         return None
     for conv, other in ((node.y, node.x), (node.x, node.y)):
-        if not isinstance(conv, Conv) or not absorbs(conv, uses) or conv is other:
+        if not isinstance(conv, Conv) or not absorbs(conv, node, uses) or conv is other:
             continue
         if conv.type.shape == other.type.shape and is_float(other) and not is_infinite(other):
             return replace(conv, name=node.name, residual=other, low=node.low, high=node.high)
+        declined(node, f"{other.name!r} is broadcast, no float or infinite")
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.graph.node import Constant, Node
-from quantglow.graph.rewrite import Uses, rewrite_pass
+from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.binary import Add, Binary, Mul
 from quantglow.passes.constants import float_constant
 from quantglow.passes.simplify_arithmetic import plain
@@ -20,11 +20,13 @@ def merge_arithmetic(node: Node, uses: Uses) -> Node | None:
     inner = node.x
     if not isinstance(inner, Add | Mul) or not isinstance(inner.y, Constant):
         return None
-    if not (plain(node) and plain(inner) and uses.single(inner)):
+    if not (plain(node) and plain(inner) and uses.only(node, inner)):
         return None
     a, b = inner.y.value, node.y.value
-    if not compact(a, b) or (isinstance(inner, Mul) and isinstance(node, Add)):
+    if isinstance(inner, Mul) and isinstance(node, Add):
         return None
+    if not compact(a, b):
+        return declined(node, "the combined constant would be larger than both")
     with np.errstate(over="ignore"):
         made = a + b if isinstance(node, Add) else a * b
     return merged(node, inner, made, uses) if np.isfinite(made).all() else None

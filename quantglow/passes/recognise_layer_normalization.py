@@ -53,7 +53,7 @@ def is_square(node: Node, x: Node) -> bool:
 def with_parameter(node: Mul | Add, inner: LayerNormalization, uses: Uses) -> Node | None:
     """The normalization with a Constant behind it as its gamma or beta, if that is free."""
     values = channel_values(node.y, node.type.shape[-1], node.type.rank)
-    if values is None or inner.beta is not None or not plain(node) or not uses.single(inner):
+    if values is None or inner.beta is not None or not plain(node) or not uses.only(node, inner):
         return None
     if isinstance(node, Add):
         return replace(inner, name=node.name, beta=float_constant(values, f"{node.name}:b", uses))

@@ -22,7 +22,7 @@ from quantglow.types import Array
 def simplify_arithmetic(node: Node, uses: Uses) -> Node | None:
     """c + x -> x + c; x - c -> x + (-c); x / c -> x * (1/c); c - Conv(x) -> Conv(x) * -1 + c"""
     if isinstance(node, Neg):
-        return negated(node.name, node.x, uses) if absorbs(node.x, uses) else None
+        return negated(node.name, node.x, uses) if absorbs(node.x, node, uses) else None
     if not isinstance(node, Binary) or not plain(node):
         return None
     match node:
@@ -31,7 +31,7 @@ def simplify_arithmetic(node: Node, uses: Uses) -> Node | None:
             return node.with_operands((node.y, node.x)) if swapped else None
         case Sub(x=x, y=Constant(value=c)) if not isinstance(x, Constant):
             return Add(name=node.name, x=x, y=float_constant(-c, f"{node.name}:y", uses))
-        case Sub(x=Constant() as c, y=y) if absorbs(y, uses):
+        case Sub(x=Constant() as c, y=y) if absorbs(y, node, uses):
             minus = negated(uses.fresh(f"{node.name}:neg"), y, uses)
             return Add(name=node.name, x=minus, y=c)
         case Div(x=x, y=Constant(value=c)) if invertible(c):

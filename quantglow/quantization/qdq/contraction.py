@@ -159,6 +159,8 @@ def fuse_contraction(node: Node, uses: Uses) -> Node | None:
     """Quantize(Conv(Dequantize(x), Dequantize(w), b) [+ Dequantize(r)]) -> Conv(x, w, b, r)"""
     if not isinstance(node, Quantize) or per_axis(node) or not computes(node):
         return None
+    if isinstance(node.x, Contraction) and not uses.only(node, node.x):
+        return None
     if not uses.single(node.x):
         return None
     found = integers_of(node.x, residual=True)
