@@ -81,19 +81,26 @@ def active_record() -> PassRecord | None:
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
-    """Keep one record of all passes that run in the block, and log it at its end."""
-    if active_record() is not None or not debug.level():
-        yield
-        return
-    record = PassRecord()
+def recording(record: PassRecord) -> Iterator[None]:
+    """Keep a record of all passes that run in the block."""
     token = _record.set(record)
     try:
         yield
     finally:
         _record.reset(token)
-        debug.log(1, record.table())
-        debug.log(2, record.reasons_text())
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Log what all passes that run in the block do, if the debug level asks for it."""
+    if active_record() is not None or not debug.level():
+        yield
+        return
+    record = PassRecord()
+    with recording(record):
+        yield
+    debug.log(1, record.table())
+    debug.log(2, record.reasons_text())
 
 
 def declined(name: str, reason: str) -> None:

@@ -65,9 +65,7 @@ class Dense:
     @staticmethod
     def of(array: Array) -> Dense:
         flat = np.ascontiguousarray(array).reshape(-1)
-        codes = flat.view(np.uint8).reshape(flat.size, array.itemsize)
-        equal = flat.size > 1 and bool((codes == codes[0]).all())
-        values = (flat[:1] if equal else flat).tolist()
+        values = (flat[:1] if is_uniform(array) else flat).tolist()
         shown = map(shortest, values) if DType.of(array).is_float else values
         return Dense(str(DType.of(array)), tuple(map(int, array.shape)), tuple(shown))
 
@@ -84,6 +82,14 @@ class Dense:
         except OverflowError as error:
             raise ValueError(f"a value of an array is no {kind}: {error}") from None
         return np.broadcast_to(values, size).reshape(self.shape).copy()
+
+
+def is_uniform(array: Array) -> bool:
+    """Whether an array of several elements has the same bits in each of them."""
+    if array.size < 2:
+        return False
+    codes = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
+    return bool((codes == codes[0]).all())
 
 
 MAX_DENSE_ELEMENTS = 1 << 24

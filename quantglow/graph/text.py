@@ -12,7 +12,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
-from quantglow.graph.attributes import ArrayMark, Dense, parse_call, register
+from quantglow.graph.attributes import ArrayMark, Dense, is_uniform, parse_call, register
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
 from quantglow.graph.printer import graph_text
@@ -56,18 +56,21 @@ register(ScalesMark, lambda mark: (mark.dtype, mark.scales, mark.axis), ScalesMa
 def arrays_written_out(most: int) -> Callable[[object], object]:
     """Function from an attribute value to its form in a text.
 
-    Arrays with at most ``most`` elements become their values; other values stay.
+    Arrays with at most ``most`` elements, or equal ones, become their values; the rest stays.
     """
 
     def shown(value: object) -> object:
-        small = isinstance(value, np.ndarray) and value.size <= most
-        return Dense.of(value) if small and isinstance(value, np.ndarray) else value
+        if not isinstance(value, np.ndarray) or not (value.size <= most or is_uniform(value)):
+            return value
+        return Dense.of(value)
 
     return shown
 
 
 def print_with_arrays(graph: Graph, most: int) -> str:
-    """The text of ``print_graph``, with the values of arrays of at most ``most`` elements."""
+    """The text of ``print_graph``, with the values of arrays of at most ``most`` elements,
+    or of equal ones.
+    """
     shown = arrays_written_out(most)
     return graph_text(graph.source_hash, graph.declared, graph.nodes, graph.outputs, shown)
 
