@@ -77,7 +77,7 @@ class Expand(Node):
     traits = MOVES | {Trait.VIEW}
 
     def permuted(self, perm: tuple[int, ...]) -> dict[str, Any] | None:
-        same_rank = self.x.type.rank == len(perm)
+        same_rank = self.x.type.rank == len(self.shape)
         return {"shape": tuple(self.shape[axis] for axis in perm)} if same_rank else None
 
     def infer(self) -> TensorType:

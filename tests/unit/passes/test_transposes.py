@@ -98,6 +98,13 @@ def test_a_transpose_sinks_below(kind: str) -> None:
     ]
 
 
+def test_an_expand_to_more_axes_stays_below() -> None:
+    b = Builder()
+    x = b.transpose(b.input(4, 5, 3), 1, 2, 0)
+    after = rewritten(sink_transpose, b, [b.make(Expand, x=x, shape=(2, 5, 3, 4))])
+    assert ops_of(after)[-1] == "Expand"
+
+
 @pytest.mark.parametrize("op", [ReduceMean, ReduceSum, ReduceMax])
 @pytest.mark.parametrize("axes", [(0,), (1,), (1, 3), (2, 3), (0, 1, 2, 3)])
 @pytest.mark.parametrize("keepdims", [True, False])
