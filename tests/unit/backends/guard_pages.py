@@ -50,7 +50,10 @@ ELEMENTS = {
     "u8": ElementType(DType.U8, QuantParams.per_tensor(0.05, 131)),
     "i16": ElementType(DType.I16, QuantParams.per_tensor(0.0003, 0)),
     "f32": ElementType(DType.F32),
+    "i8": ElementType(DType.I8, QuantParams.per_tensor(0.05, 3)),
 }
+SHOWN = "shown"
+"""Name of a node that is a second output."""
 
 
 # -- memory
@@ -159,6 +162,10 @@ def convolutions(kind: str) -> Iterator[Case]:
             f"conv {kind} {c} channels on padded",
             lambda c=c: a_conv(padded(element, c), c, (3, 3)),
         )
+        yield (
+            f"conv {kind} {c} channels on an output",
+            lambda c=c: a_conv(shown(an_input("x", element, 1, 3, 5, c)), c, (2, 1)),
+        )
         residual = lambda c=c: with_residual(element, c)  # noqa: E731
         yield f"conv {kind} {c} channels residual", residual
 
@@ -197,6 +204,11 @@ def a_function(x: Node) -> Node:
     entries = np.arange(2 ** (8 * x.type.dtype.nbytes))[::-1].astype(x.type.dtype.numpy)
     table = Constant(name="t", value=entries, element=x.type.element)
     return Table(name="y", x=x, table=table, out=x.type.element)
+
+
+def shown(x: Node) -> Node:
+    """A function of x that is an output, too."""
+    return replace(a_function(x), name=SHOWN)  # type: ignore[type-var]
 
 
 def others(kind: str) -> Iterator[Case]:
@@ -256,17 +268,20 @@ def cases() -> Iterator[Case]:
 
 
 def graph_of(node: Node) -> Graph:
-    """The graph of one output, its inputs found."""
-    found: dict[str, Input] = {}
+    """The graph of a node and of those that are shown, its inputs found."""
+    inputs: dict[str, Input] = {}
+    outputs = {"out": node}
 
     def visit(node: Node) -> None:
         if isinstance(node, Input):
-            found[node.name] = node
+            inputs[node.name] = node
+        if node.name == SHOWN:
+            outputs[SHOWN] = node
         for operand in node.operands:
             visit(operand)
 
     visit(node)
-    return Graph(tuple(found.values()), (("out", node),))
+    return Graph(tuple(inputs.values()), tuple(outputs.items()))
 
 
 def main(target: str, first: int, step: int) -> None:
