@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
+
 from tests import effort  # noqa: F401  its profiles must be loaded before tests are defined
 
 os.environ.setdefault("QUANTGLOW_VERIFY", "1")
@@ -16,3 +18,9 @@ os.environ.setdefault("QUANTGLOW_CACHE_DIR", "")
 # A shell starts background jobs with Ctrl-C ignored; tests of it need Python's handler.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write tests/golden as passes print it now"
+    )
