@@ -202,7 +202,7 @@ def end_with(lifeline: int) -> None:
     fcntl.fcntl(
         lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK
     )
-    with suppress(BlockingIOError):  # what it raises while the other end is open
+    with suppress(BlockingIOError):  # raised while the other end is open
         os._exit(1 + len(os.read(lifeline, 1)))
 
 

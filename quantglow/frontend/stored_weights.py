@@ -90,7 +90,7 @@ def widened(tensor: onnx.TensorProto) -> Array:
 def replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
     """Give a tensor other data, wherever it had its own: files of version 2 may have both."""
     tensor.ClearField("float_data")
-    tensor.ClearField("int32_data")  # of float16
+    tensor.ClearField("int32_data")  # float16 elements
     tensor.raw_data = data
 
 

@@ -4,27 +4,7 @@ from __future__ import annotations
 
 from tools.prose import ROOT, files, offenders
 
-UNCONVERTED = (
-    "quantglow/backends",
-    "quantglow/driver",
-    "quantglow/frontend",
-    "quantglow/instr",
-    "quantglow/interpreter",
-    "quantglow/lowering",
-    "quantglow/ops",
-    "quantglow/passes",
-    "quantglow/quantization",
-    "quantglow/__init__.py",
-    "quantglow/arguments.py",
-    "quantglow/errors.py",
-    "quantglow/files.py",
-    "quantglow/interrupts.py",
-    "quantglow/isolation.py",
-    "quantglow/options.py",
-    "quantglow/types.py",
-    "quantglow/workers.py",
-    "tests",
-)
+UNCONVERTED = ("tests",)
 """Folders and files that still break the rules.  This list shrinks; nothing is added to it."""
 
 

@@ -28,7 +28,7 @@ from quantglow.ops.unary import Abs, Reciprocal, Sqrt
 from quantglow.types import Array, DType, ElementType
 
 LEAST_DEVIATION = 1e-9
-"""What the definition of MeanVarianceNormalization adds to the deviation."""
+"""Term that the definition of MeanVarianceNormalization adds to the deviation."""
 
 
 @importer("BatchNormalization")

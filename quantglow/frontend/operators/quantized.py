@@ -179,7 +179,7 @@ def coded(call: Call, value: Known) -> Known:
     operands = {name: call.scope.values[name] for name in names}
     proto = onnx.NodeProto()
     proto.CopyFrom(call.proto)
-    proto.domain = ""  # which has the same operator
+    proto.domain = ""  # the standard domain has the same operator
     (folded,) = fold(proto, operands, call.scope.opsets, call.scope.meter)
     if value.onnx_type not in CONSTANT_STORED or call.integer("block_size", 0):
         return folded

@@ -1,4 +1,4 @@
-"""Which products of a model that comes quantized are left in float, and why."""
+"""Products that a model which comes quantized leaves in float, and why."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def fuse_operator(node: Node, uses: Uses) -> Node | None:
         return None
     else:
         made = fused(f, Site(f, node.out, uses))
-    is_operand = made in uses.counts  # where a function changes nothing
+    is_operand = made in uses.counts  # if a function changes nothing
     return made if made is None or is_operand else replace(made, name=node.name)
 
 
