@@ -9,7 +9,7 @@ from onnx import parser
 
 from tests.fuzz import files, graphs
 from tests.fuzz.compare import REFUSED, Setting, check, session
-from tests.fuzz.isolated import findings
+from tests.fuzz.isolated import findings, last_words
 from tests.fuzz.shrink import shrunk
 from tests.fuzz.unspecified import unspecified_outputs
 
@@ -20,6 +20,13 @@ def test_finds_nothing(what: str, seeds: int) -> None:
     found = [finding for finding in findings(what, range(10_000, 10_000 + seeds)) if finding]
     assert [finding for finding in found if finding.kind != REFUSED] == []
     assert len(found) <= seeds / 10
+
+
+def test_a_finding_shows_the_innermost_frames_of_a_crash() -> None:
+    frames = "".join(f'  File "{i}.py", line {i} in f\n' for i in range(200))
+    found = last_words("a warning\nTimeout (0:01:00)!\n" + frames)
+    assert found.startswith('Timeout (0:01:00)!\n  File "0.py"')
+    assert last_words("x" * 1000) == "x" * 600
 
 
 def test_a_seed_always_gives_the_same_case() -> None:

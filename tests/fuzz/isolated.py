@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,14 +44,18 @@ def results(what: str, seeds: range) -> Iterator[Finding | None]:
     command = [sys.executable, "-m", "tests.fuzz", "worker", what]
     command += [str(seeds.start), str(seeds.stop)]
     pending = seeds.start
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **ENVIRONMENT},
-    ) as process:
-        assert process.stdout and process.stderr
+    # A pipe that nobody reads would fill up and stop the process.
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env={**os.environ, **ENVIRONMENT},
+        ) as process,
+    ):
+        assert process.stdout
         for line in process.stdout:
             if line.startswith("{"):
                 found = json.loads(line)
@@ -60,6 +65,14 @@ def results(what: str, seeds: range) -> Iterator[Finding | None]:
                     if found["kind"]
                     else None
                 )
-        said = process.stderr.read()
+        process.wait()
+        errors.seek(0)
+        said = errors.read()
     if pending < seeds.stop:
-        yield Finding(pending, "crash", f"exit code {process.returncode}: {said[-600:]}")
+        yield Finding(pending, "crash", f"exit code {process.returncode}: {last_words(said)}")
+
+
+def last_words(text: str) -> str:
+    """The innermost frames of the last traceback that ``faulthandler`` wrote, else the end."""
+    start = max(text.rfind(mark) for mark in ("Timeout (", "Fatal Python error"))
+    return text[start:][:1200] if start >= 0 else text[-600:]

@@ -46,7 +46,7 @@ def has_one_class(values: Values) -> bool:
 OPEN: dict[str, Callable[[Values], bool]] = {
     **dict.fromkeys(EXTREMES, holds_nan),
     **dict.fromkeys(LOSSES, has_one_class),
-    "GridSample": holds_no_numbers,
+    **dict.fromkeys(("GridSample", "LRN"), holds_no_numbers),
 }
 """Operator -> its first operands with an open result."""
 
