@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test test-all nightly bench fuzz stress conformance operators
+.PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
 
 check:
 	$(PYTHON) -m ruff check .
@@ -12,6 +12,9 @@ test:
 
 test-all:
 	$(PYTHON) -m pytest -m ""
+
+test-benchmarks:
+	$(PYTHON) -m pytest benchmarks/tests
 
 nightly:
 	HYPOTHESIS_PROFILE=nightly $(PYTHON) -m pytest -m ""

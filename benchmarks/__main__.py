@@ -26,7 +26,6 @@ FOLDERS = {
         "detector",
         "voice",
         "ocr_pipeline",
-        "qdq_agreement",
     ),
 }
 COMMANDS = {

@@ -6,7 +6,9 @@ import sys
 
 from benchmarks.support import commands
 
-COMMANDS = {name: f"tools.{name}" for name in ("conformance", "operators", "prose")}
+COMMANDS = {
+    name: f"tools.{name}" for name in ("conformance", "operators", "prose", "qdq_agreement")
+}
 
 if __name__ == "__main__":
     sys.exit(commands.run("python -m tools", __doc__, COMMANDS, sys.argv[1:]))

@@ -13,7 +13,13 @@ import onnx
 import onnxruntime
 import pytest
 
-from benchmarks.accuracy.qdq_agreement import (
+from quantglow.frontend import export_onnx, import_model
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.passes import optimize
+from tests.embedded import network
+from tools.qdq_agreement import (
+    CALIBRATION,
     LEVELS,
     int8_graph,
     local_agreement,
@@ -21,11 +27,6 @@ from benchmarks.accuracy.qdq_agreement import (
     run_onnx,
     total,
 )
-from benchmarks.networks.registry import network
-from quantglow.frontend import export_onnx, import_model
-from quantglow.graph.graph import Graph
-from quantglow.interpreter import interpret
-from quantglow.passes import optimize
 
 NETWORKS = ("mnist", "ppocr_cls")
 RATE = 2e-5
@@ -33,7 +34,8 @@ RATE = 2e-5
 
 @cache
 def quantized(name: str) -> Graph:
-    return int8_graph(network(name))
+    chosen = network(name)
+    return int8_graph(chosen.path, chosen.shapes, chosen.feeds(CALIBRATION))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -57,7 +59,7 @@ def test_outputs_of_the_whole_model_are_a_step_apart_at_most(name: str, level: s
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_exported_float_graph_agrees_and_can_be_imported_again(name: str) -> None:
     chosen = network(name)
-    graph = optimize(import_model(chosen.path(), {chosen.input_name: chosen.input_shape()}))
+    graph = optimize(import_model(chosen.path, chosen.shapes))
     model, (feed,) = export_onnx(graph), chosen.feeds(1, seed=1)
     (expected,) = interpret(graph, feed)
     np.testing.assert_allclose(run_onnx(model, feed)[0], expected, rtol=1e-4, atol=1e-4)

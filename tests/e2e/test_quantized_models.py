@@ -15,16 +15,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import (
+    CalibrationDataReader,
+    QuantFormat,
+    QuantType,
+    quantize_dynamic,
+    quantize_static,
+)
 from onnxruntime.quantization.shape_inference import quant_pre_process
 
 import quantglow as qg
-from benchmarks.networks.network import Network, with_input_shape
-from benchmarks.networks.registry import network
-from benchmarks.support.peer_runtimes import Reader, without_weight_inputs
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import is_integer
 from quantglow.types import DType
+from tests.embedded import Network, network
 from tests.unit.quantization.qdq.qdq_models import by_onnxruntime
 
 QDQ, QOPERATOR = QuantFormat.QDQ, QuantFormat.QOperator
@@ -61,13 +65,36 @@ def quiet() -> Any:
 
 def prepared(chosen: Network, folder: Path) -> Path:
     """The model in the quantizer's form: opset 13, initializers only, fixed shape."""
-    model = without_weight_inputs(with_input_shape(onnx.load(chosen.path()), chosen.input_shape()))
+    model = with_fixed_input(onnx.load(chosen.path), *chosen.shapes.values())
     if model.opset_import[0].version < 13:
         model = onnx.version_converter.convert_version(model, 13)
     plain, path = folder / "plain.onnx", folder / "float.onnx"
     onnx.save(model, plain)
     quant_pre_process(str(plain), str(path), skip_symbolic_shape=True)
     return path
+
+
+def with_fixed_input(model: onnx.ModelProto, shape: tuple[int, ...]) -> onnx.ModelProto:
+    """The model with one input of this shape, and without weights among its inputs."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    (fed,) = [value for value in model.graph.input if value.name not in weights]
+    made = onnx.helper.make_tensor_value_info(fed.name, onnx.TensorProto.FLOAT, shape)
+    del model.graph.input[:], model.graph.value_info[:]
+    model.graph.input.append(made)
+    for output in model.graph.output:
+        output.type.tensor_type.shape.dim[0].dim_value = shape[0]
+    model.ir_version = max(model.ir_version, 4)
+    return model
+
+
+class Reader(CalibrationDataReader):
+    """Feeds one after the other, then None."""
+
+    def __init__(self, feeds: list[dict[str, np.ndarray]]) -> None:
+        self.remaining = iter(feeds)
+
+    def get_next(self) -> Any:  # the base class promises a dict, its callers await None
+        return next(self.remaining, None)
 
 
 def quantized(chosen: Network, form: str, folder: Path) -> onnx.ModelProto:
@@ -165,7 +192,7 @@ def test_a_network_quantized_by_nncf_runs_on_integers() -> None:
     assert Counter(n.op for n in graph.nodes)["Conv"] == 3
     assert all(is_integer(n.type) for n in graph.nodes if n.op == "Conv")
     assert assert_operators_agree(model, feeds)["Conv"] >= 2
-    assert_as_good(model, onnx.load(chosen.path()), feeds)
+    assert_as_good(model, onnx.load(chosen.path), feeds)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -199,8 +226,7 @@ def test_a_dynamically_quantized_network_gives_onnxruntimes_outputs(
 def test_an_exported_network_is_imported_with_its_integers(name: str, tmp_path: Path) -> None:
     """Quantize, export and import give the same numbers, bit for bit."""
     chosen = network(name)
-    shapes = {chosen.input_name: chosen.input_shape()}
-    graph = qg.import_model(chosen.path(), shapes)
+    graph = qg.import_model(chosen.path, chosen.shapes)
     profile = qg.profile(graph, chosen.feeds(CALIBRATION), progress=False)
     int8 = qg.quantize(graph, profile)
     qg.compile(int8, num_threads=1).export_onnx(tmp_path / "int8.onnx")

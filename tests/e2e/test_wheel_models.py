@@ -11,12 +11,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 import quantglow as qg
-from benchmarks.accuracy.voice import CALIBRATION_SECONDS, CHUNKS, calls, model_file, session
 from quantglow.types import DType
+from tools.downloads.silero_vad import CHUNKS, calls, model_file
 from tools.downloads.wheels import wheel_member
+
+CALIBRATION_SECONDS = 2.0
+
+
+def session(model: str) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model, options)
 
 
 def fetched(file: Callable[[], Any]) -> str:

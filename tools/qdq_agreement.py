@@ -1,6 +1,6 @@
 """Integers of the exported QDQ model in onnxruntime beside quantglow's, and the error of both.
 
-``python -m benchmarks qdq_agreement [NAME ...]`` prints a row for each network and each level of
+``python -m tools qdq_agreement [NAME ...]`` prints a row for each network and each level of
 onnxruntime's optimizations: share of differing integers and largest difference in steps, counted
 over int8 values.  *local*: every operator alone, on the interpreter's operands; operators that
 differ are listed, the most frequent first.  *network*: every value of one run of the model, where a
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,8 +26,6 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 import quantglow as qg
-from benchmarks.accuracy.evaluation import sqnr
-from benchmarks.networks.network import Network
 from benchmarks.networks.registry import TABLE, network
 from quantglow.frontend import import_model
 from quantglow.frontend.export.model import export_onnx
@@ -40,6 +39,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize
+from quantglow.report.metrics import sqnr_db
 from quantglow.types import f32
 
 Array = NDArray[Any]
@@ -183,11 +183,12 @@ def steps_apart(node: Node, expected: Array, found: Array) -> Agreement:
     return Agreement.of(*(to_integers(a, node.type.element) for a in (expected, found)))
 
 
-def int8_graph(chosen: Network) -> Graph:
+def int8_graph(
+    model: Path, shapes: Mapping[str, tuple[int, ...]], calibration: Sequence[Feeds]
+) -> Graph:
     """The network in int8 up to its outputs."""
-    shapes = {chosen.input_name: chosen.input_shape()}
-    graph = optimize(import_model(chosen.path(), shapes))
-    seen = profile(graph, chosen.feeds(CALIBRATION), progress=False)
+    graph = optimize(import_model(model, dict(shapes)))
+    seen = profile(graph, list(calibration), progress=False)
     return quantize(graph, seen, QuantizationConfig(quantize_output=True))
 
 
@@ -247,7 +248,7 @@ def print_accuracy(
 
 
 def sqnr_of(expected: Sequence[Array], found: Sequence[Array]) -> float:
-    return sqnr(np.stack(expected), np.stack(found))
+    return sqnr_db(np.stack(expected), np.stack(found))
 
 
 def of_network(name: str) -> None:
@@ -255,7 +256,9 @@ def of_network(name: str) -> None:
     chosen = network(name)
     feeds = chosen.feeds(TEST, seed=1)
     source = onnx.load(chosen.path())
-    report(name, int8_graph(chosen), feeds, [run_onnx(source, feed)[0] for feed in feeds])
+    shapes = {chosen.input_name: chosen.input_shape()}
+    int8 = int8_graph(chosen.path(), shapes, chosen.feeds(CALIBRATION))
+    report(name, int8, feeds, [run_onnx(source, feed)[0] for feed in feeds])
 
 
 def of_file(model: str, samples: str, source: str | None) -> None:
