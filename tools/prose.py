@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+GENERATED = ("build", "dist", "results", "fuzz-findings")
 SUFFIXES = (".py", ".md", ".ipynb", ".toml")
 SENTENCE = re.compile(r"[(*_ ]*(of|what|those|who)\b", re.IGNORECASE)
 OPENER = re.compile(r"[(*_ ]*(of|what|those|who|whom|where|whose|which)\b", re.IGNORECASE)
@@ -37,12 +38,13 @@ class Text:
 def files(paths: Sequence[Path]) -> list[Path]:
     """Files with prose below some paths, without generated ones."""
     found = {f for p in paths for f in (p.rglob("*") if p.is_dir() else [p])}
-    hidden = (".git", ".venv", "build", "dist", "results")
-    return sorted(
-        f
-        for f in found
-        if f.suffix in SUFFIXES and not set(f.relative_to(ROOT).parts) & set(hidden)
-    )
+    return sorted(f for f in found if f.suffix in SUFFIXES and not is_generated(f))
+
+
+def is_generated(path: Path) -> bool:
+    """Whether a path of the repository lies in a hidden folder, or in one of generated files."""
+    parts = path.relative_to(ROOT).parts
+    return any(part.startswith(".") or part in GENERATED for part in parts)
 
 
 def offenders(path: Path) -> Iterator[tuple[int, str]]:

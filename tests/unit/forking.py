@@ -10,7 +10,9 @@ PATIENCE_SECONDS = 60
 
 
 def exit_code_of_child(check: Callable[[], bool]) -> int:
-    """Of a forked child: 0 if the check holds there, 1 if not, negative if it hangs or crashes."""
+    """Exit code of a forked child: 0 if the check holds there, 1 if not, negative if it hangs or
+    crashes.
+    """
     child = os.fork()
     if child == 0:
         signal.alarm(PATIENCE_SECONDS)

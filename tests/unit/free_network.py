@@ -1,4 +1,4 @@
-"""Small networks that leave dimensions free, in several spellings."""
+"""Small networks with free dimensions, in several spellings."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ def hang(arrays: list[Array], **facts: Any) -> list[Array]:
 
 
 def hang_in_silence(arrays: list[Array], **facts: Any) -> list[Array]:
-    """As foreign code does that neither returns nor lets other threads of Python run."""
-    kept = {signal.SIGALRM, signal.SIGIO}  # those that end the child
+    """Hang like foreign code that neither returns nor lets other threads of Python run."""
+    kept = {signal.SIGALRM, signal.SIGIO}  # signals that end the child
     signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - kept)
     while True:
         sum(range(10**8))

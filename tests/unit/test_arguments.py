@@ -25,7 +25,7 @@ COMPILED = qg.compile(GRAPH, num_threads=1)
 
 
 class Rude:
-    """Raises where it can."""
+    """An object that raises in every method."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no text")
@@ -218,7 +218,7 @@ def test_every_option_is_tried(function: Function) -> None:
 
 
 @pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=label)
-def test_what_is_no_model_is_refused(wrong: Any) -> None:
+def test_objects_that_are_no_models_are_refused(wrong: Any) -> None:
     with pytest.raises(qg.ModelError):
         qg.compile(wrong)
     with pytest.raises(qg.ModelError):
@@ -226,7 +226,7 @@ def test_what_is_no_model_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=label)
-def test_what_is_no_calibration_data_is_refused(wrong: Any) -> None:
+def test_objects_that_are_no_calibration_data_are_refused(wrong: Any) -> None:
     with pytest.raises(qg.CalibrationError):
         qg.quantize_and_compile(MODEL, wrong, num_threads=1)
     with pytest.raises(qg.CalibrationError):
@@ -240,7 +240,7 @@ def test_invalid_validation_data_is_refused(wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [*NOTHING, *OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS], ids=label)
-def test_what_are_no_feeds_is_refused(wrong: Any) -> None:
+def test_objects_that_are_no_feeds_are_refused(wrong: Any) -> None:
     with pytest.raises(qg.InputError):
         COMPILED.run(None, wrong)
     with pytest.raises(qg.InputError):

@@ -1,4 +1,4 @@
-"""What nothing in the package uses is not kept."""
+"""Every function and class of the package is used somewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays are read whole, or one message says why not."""
+"""Arrays are read whole, or one message has the reason."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def damaged(path: Path) -> bytes:
         (lambda path: b"\x93NUMPY\x01\x00", "one array without a name"),
     ],
 )
-def test_what_is_no_archive_is_refused(tmp_path: Path, make: object, message: str) -> None:
+def test_files_that_are_no_archives_of_arrays_are_refused(
+    tmp_path: Path, make: object, message: str
+) -> None:
     (tmp_path / "a.npz").write_bytes(make(tmp_path / "made.npz"))  # type: ignore[operator]
     with pytest.raises(ValueError, match=message):
         read_arrays(tmp_path / "a.npz")
@@ -70,7 +72,7 @@ def test_any_altered_byte_gives_arrays_or_one_kind_of_error(tmp_path: Path, flip
     assert {"BadZipFile", "NotImplementedError", "error"} <= causes
 
 
-def test_what_unpacks_to_too_much_is_refused_unread(
+def test_archives_that_unpack_to_too_much_are_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "MAX_UNPACKED_NBYTES", 1 << 20)

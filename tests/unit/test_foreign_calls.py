@@ -24,7 +24,7 @@ SOON = 0.3
 
 @contextmanager
 def ctrl_c(presses: int = 1) -> Iterator[None]:
-    """Inside, the main thread is interrupted, and ends within a second."""
+    """Interrupt the main thread inside the block, which must end within a second."""
     press = (threading.main_thread().ident, signal.SIGINT)
     for count in range(1, presses + 1):
         threading.Timer(SOON * count, signal.pthread_kill, press).start()

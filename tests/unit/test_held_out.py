@@ -53,7 +53,7 @@ def test_the_split_depends_on_the_contents_alone(
 
 
 @given(st.integers(1, 90), st.integers(1, 60))
-def test_those_beyond_the_subset_come_first(count: int, subset: int) -> None:
+def test_samples_beyond_the_subset_come_first(count: int, subset: int) -> None:
     used, held = split(range(count), subset, capacity=10)
     beyond = set(range(subset, min(count, subset + 10)))
     assert beyond <= held

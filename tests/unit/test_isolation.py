@@ -205,7 +205,7 @@ def wait_for_children(process: int) -> list[int]:
 
 
 def wait_for_end(process: int) -> None:
-    """Until it is gone, or dead and not yet reaped."""
+    """Wait until it is gone, or dead and not yet reaped."""
     end = time.monotonic() + SECONDS / 2
     while is_alive(process):
         assert time.monotonic() < end

@@ -76,7 +76,7 @@ def test_all_options_are_keywords() -> None:
 
 
 def test_the_model_type_of_nncf_changes_nothing() -> None:
-    """What NNCF does for transformers is decided for each layer of any model."""
+    """NNCF's changes for transformers are decided for each layer of any model."""
     plain, named = (
         qg.quantize_and_compile(small_model(), small_samples(), verify=False, model_type=kind)
         for kind in (None, "transformer")

@@ -102,7 +102,7 @@ def test_threads_see_the_error_state_of_their_caller() -> None:
     assert np.isnan(found[0]).all() and np.isinf(found[1:]).all()
 
 
-def test_what_is_computed_later_is_there_when_it_is_asked_for() -> None:
+def test_a_deferred_result_is_there_when_it_is_asked_for() -> None:
     with blas_threads(2), side_by_side():
         waiting = [later(lambda item: item + 1, item) for item in range(20)]
         assert [result() for result in waiting] == list(range(1, 21))

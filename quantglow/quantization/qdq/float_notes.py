@@ -12,7 +12,7 @@ MAX_NAMES = 3
 
 
 def float_notes(graph: Graph) -> tuple[str, ...]:
-    """A line for each reason: how many products with a quantized operand, and which come first."""
+    """A line for each reason: the number of such products, and the names of the first ones."""
     found: dict[str, list[str]] = {}
     for node in graph.nodes:
         if (reason := reason_of(node)) is not None:

@@ -1,4 +1,4 @@
-"""Run batches in pieces and on several threads, all memory before pages that may not be touched.
+"""Run batches in pieces and on several threads, with all memory before guard pages.
 
 ``python -m tests.unit.backends.guard_batches TARGET FIRST STEP`` runs every ``STEP``-th case, from
 ``FIRST`` on, and prints its name before, so that the last line names the one that crashed.

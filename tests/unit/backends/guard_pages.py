@@ -1,4 +1,4 @@
-"""Run programs whose every buffer lies against a page that may not be touched.
+"""Run programs with every buffer beside a guard page.
 
 ``python -m tests.unit.backends.guard_pages TARGET FIRST STEP`` runs every ``STEP``-th case, from
 ``FIRST`` on, and prints its name before, so that the last line names the one that crashed.
@@ -61,7 +61,9 @@ SHOWN = "shown"
 
 @dataclass(frozen=True)
 class PagedPlan:
-    """Every temporary on pages of its own, at the end or the start of them, gaps forbidden."""
+    """A memory plan with every temporary on pages of its own, at the end or the start of them, and
+    guarded gaps.
+    """
 
     plan: MemoryPlan
     gaps: tuple[tuple[int, int], ...]
@@ -74,11 +76,11 @@ class PagedPlan:
             offsets[buffer] = position + (room - buffer.nbytes if at_end else 0)
             gaps.append((position + room, PAGE))
             position += room + PAGE
-        # An odd size tells the arena from constants.
+        # An odd size distinguishes the arena from constants.
         return PagedPlan(MemoryPlan(offsets, position + 1, position), tuple(gaps))
 
     def allocate(self, nbytes: int, at_end: bool) -> Array:
-        """What ``compile_program`` asks for: the arena with its gaps, or a constant."""
+        """Memory for ``compile_program``: the arena with its gaps, or a constant."""
         filler = patterned(nbytes + SLACK_NBYTES)
         if nbytes != self.plan.peak_nbytes:
             return guarded(filler, at_end)
@@ -89,7 +91,7 @@ class PagedPlan:
 
 
 def check(graph: Graph, target: Target, at_end: bool) -> None:
-    """Run on guarded memory, and in one piece of plain memory; both give the same."""
+    """Run on guarded memory, and in one piece of plain memory; both results must be equal."""
     lowered = lower(graph, unsigned=target.isa.unsigned_activations)
     program = share_in_place(generate(lowered))
     feeds = {node.name: values(node.type) for node in graph.inputs}
@@ -142,7 +144,9 @@ Case = tuple[str, Callable[[], Node]]
 
 
 def convolutions(kind: str) -> Iterator[Case]:
-    """Directly on an input, every channel count; and inside a padded temporary."""
+    """A convolution directly on an input, with every channel count; and inside a padded
+    temporary.
+    """
     element = ELEMENTS[kind]
     for c in CHANNELS:
         for kernel, stride in (((1, 1), 1), ((2, 3), 2)):

@@ -1,4 +1,4 @@
-"""Kernels known by the names of their calls: the same ones, found without making texts."""
+"""Kernels found by the names of their calls, without making texts."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_known_program_needs_no_texts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["kernel", "call"])
-def test_what_is_missing_in_the_cache_is_made_again(tmp_path: Path, kind: str) -> None:
+def test_kernels_missing_in_the_cache_are_made_again(tmp_path: Path, kind: str) -> None:
     calls, names = calls_of(network()), named(network())
     KernelLibrary(NATIVE, ObjectCache(tmp_path)).load_calls(names, calls)
     before = {path.name: path.read_bytes() for path in tmp_path.glob("*.o")}

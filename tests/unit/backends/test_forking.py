@@ -1,4 +1,4 @@
-"""A forked process goes on, and so does its child, whatever other threads did at that moment."""
+"""A forked process continues, and so does its child, whatever other threads did at that moment."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ from tests.unit.frontend.onnx_models import floats, model_of
 pytestmark = pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 
 SECONDS = 120
-"""For what would otherwise hang."""
+"""Time limit in seconds of calls that would hang otherwise."""
 
 
 @pytest.fixture
 def slowly(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., threading.Event]]:
-    """Lets another thread call a function of a module that takes a moment; the event says that it
-    has begun."""
+    """Let another thread call a slow function of a module; the event says that it has begun."""
     started: list[threading.Thread] = []
 
     def start(owner: Any, name: str, work: Callable[[], object]) -> threading.Event:

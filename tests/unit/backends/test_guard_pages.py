@@ -1,4 +1,4 @@
-"""Generated code touches no byte outside its buffers (and the slack it is promised)."""
+"""Generated code touches no byte outside its buffers, and the slack behind them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PARTS = 5
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("module", MODULES)
 def test_kernels_of_a_part_stay_inside_their_buffers(module: str, target: str) -> None:
-    """Another part of the cases for each target."""
+    """Each target runs another part of the cases."""
     assert_inside(module, target, TARGETS.index(target) % PARTS, PARTS)
 
 

@@ -1,4 +1,4 @@
-"""What LLVM found out about the processor is remembered, and never believed when it cannot be."""
+"""LLVM's description of the processor is cached, and the cache is validated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from quantglow.backends.llvm.jit.compiler import detect_host
 from quantglow.backends.llvm.jit.host import Host
 
 
-def test_what_is_remembered_is_what_llvm_says(tmp_path: Path) -> None:
+def test_the_remembered_host_is_llvms(tmp_path: Path) -> None:
     host.remember(tmp_path, "a", detect_host())
     assert host.remembered(tmp_path, "a") == detect_host() == host.host()
 
@@ -79,7 +79,7 @@ def test_a_cache_path_that_is_too_long_is_no_error(monkeypatch: pytest.MonkeyPat
     assert host.host.__wrapped__() == detect_host()
 
 
-def test_what_killed_processes_left_is_swept(tmp_path: Path) -> None:
+def test_files_of_killed_processes_are_swept(tmp_path: Path) -> None:
     host.remember(tmp_path, "a", Host("t", "c", "+f"))
     left = tmp_path / f".a.json.{'0' * 16}"
     left.write_text("half")

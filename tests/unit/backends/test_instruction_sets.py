@@ -55,7 +55,9 @@ def test_only_instruction_sets_name_instructions(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_assembly_is_left_to_instruction_sets(path: Path) -> None:
-    """But for an empty one that hides the origin of a pointer, which every processor takes."""
+    """An empty one that hides the origin of a pointer is allowed, because every processor
+    takes it.
+    """
     allowed = 1 if place(path) == "builder.py" else 0
     own = place(path).startswith("isa/")
     assert own or len(ASSEMBLY.findall(path.read_text())) == allowed

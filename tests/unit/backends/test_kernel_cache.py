@@ -1,4 +1,4 @@
-"""The object cache: it saves compilation, and nothing that happens to its files does harm."""
+"""The object cache saves compilation, and damage to its files does no harm."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ RESULTS = [6 * 7, 6 + 7, 6 - 7, 6 | 7, 6 & 7, 6 ^ 7]
 
 
 def product(kernels: KernelLibrary) -> int:
-    """What the kernel ``TEXT`` makes of 6 and 7."""
+    """Result of the kernel ``TEXT`` for 6 and 7."""
     (address,) = kernels.load([TEXT])
     out = np.zeros(1, np.int64)
     ENTRY(address)(out.ctypes.data, 6, 7)
@@ -299,7 +299,7 @@ def test_an_entry_that_is_no_file_is_not_used(tmp_path: Path, kind: str) -> None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only the administrator gives files away")
 @pytest.mark.parametrize("given", [".", "a.o"])
-def test_what_belongs_to_another_user_is_not_used(tmp_path: Path, given: str) -> None:
+def test_files_of_another_user_are_not_used(tmp_path: Path, given: str) -> None:
     folder = tmp_path / "kernels"
     ObjectCache(folder).put("a", b"code")
     os.chown(folder / given, 12345, 12345)

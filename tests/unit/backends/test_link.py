@@ -1,4 +1,4 @@
-"""Our linker loads what kernels consist of, and leaves everything else to LLVM's."""
+"""quantglow's linker loads objects of kernels, and leaves all others to LLVM's."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_both_linkers_give_code_that_does_the_same() -> None:
 
 
 @pytest.mark.parametrize("text", [COUNTER, UNKNOWN], ids=["variable", "unknown function"])
-def test_what_kernels_do_not_contain_is_refused(text: str) -> None:
+def test_objects_with_variables_or_unknown_functions_are_refused(text: str) -> None:
     with pytest.raises(UnlinkableError):
         linked({"f": object_of(text)})
 
@@ -107,7 +107,7 @@ def test_other_files_are_refused(code: bytes) -> None:
         linked({"f": code})
 
 
-def test_what_is_refused_is_linked_by_llvm() -> None:
+def test_refused_objects_are_linked_by_llvm() -> None:
     (address,) = KernelLibrary(resolve("native"), ObjectCache(None)).load([COUNTER], "f")
     assert ctypes.CFUNCTYPE(ctypes.c_int64)(address)() == 42
 

@@ -67,7 +67,7 @@ def evaluate(expression: Expr, target: str, *operands: Array) -> Array:
 
 
 def assert_close(got: Array, exact: Array, relative: float) -> None:
-    """Relative error where float32 is normal; infinities and NaN where float32 has them."""
+    """Check the relative error where float32 is normal, and infinities and NaN elsewhere."""
     with np.errstate(all="ignore"):
         rounded = exact.astype(np.float32)
     special_values = ~np.isfinite(rounded)

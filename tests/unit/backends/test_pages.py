@@ -1,4 +1,4 @@
-"""Memory in large pages: the allocator's contract, and where pieces lie."""
+"""Memory in large pages: the allocator's contract, and the places of pieces."""
 
 from __future__ import annotations
 

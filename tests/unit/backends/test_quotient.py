@@ -1,4 +1,4 @@
-"""Division by a constant: every mantissa gives the bits that a division gives."""
+"""Division by a constant: every mantissa gives the bits of a division."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DIVISORS = (
 
 
 def quotients(x: Array, divisor: float, target: str, limit: int) -> Array:
-    """What generated code makes of ``x / divisor``; the length of x is a multiple of 16."""
+    """``x / divisor`` by generated code; the length of x is a multiple of 16."""
     lanes = resolve(target).f32_lanes
     b = Builder()
     y_at, x_at = b.kernel(2)
@@ -66,7 +66,7 @@ def test_any_divisor_divides_exactly(divisor: float, seed: int, target: str) -> 
 
 
 @given(st.floats(2.0**-60, 2.0**60, width=32), st.integers(1, 2**20 - 1))
-def test_what_lies_beyond_rounds_to_the_limit(divisor: float, limit: int) -> None:
+def test_values_beyond_the_limit_round_to_it(divisor: float, limit: int) -> None:
     edge = np.float32(limit) * np.float32(divisor)
     beyond = [edge, np.nextafter(edge, np.float32(np.inf)), 2 * edge, np.inf]
     x = np.array([*beyond, *np.negative(beyond), *[np.nan] * 8], np.float32)

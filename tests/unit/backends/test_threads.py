@@ -26,7 +26,7 @@ from tests.unit.forking import exit_code_of_child
 
 @pytest.fixture(autouse=True)
 def however_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads take part in programs of any size."""
+    """Let threads take part in programs of any size."""
     monkeypatch.setattr(executables, "SERIAL_PROGRAM", 0.0)
 
 

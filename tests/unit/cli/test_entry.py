@@ -1,4 +1,4 @@
-"""The process of the command line, before it knows what to do."""
+"""The process of the command line, before it knows its command."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_nobody_needs_to_read_stdout() -> None:
     assert (found.returncode, found.stderr) == (0, "")
 
 
-def test_what_stdout_cannot_encode_is_replaced() -> None:
+def test_characters_that_stdout_cannot_encode_are_replaced() -> None:
     found = quantglow("run", "--help", env={**os.environ, "PYTHONIOENCODING": "ascii"})
     assert (found.returncode, found.stderr) == (0, "")
     assert "NAME:D,D,?" in found.stdout

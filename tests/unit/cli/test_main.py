@@ -254,7 +254,7 @@ def test_errors_are_one_message_and_exit_code_1(
         "run net.onnx --inputs one.npz --output one.npz",
     ],
 )
-def test_what_is_read_is_not_overwritten(
+def test_inputs_are_not_overwritten(
     folder: Path, capsys: pytest.CaptureFixture[str], line: str
 ) -> None:
     before = {path: path.read_bytes() for path in folder.iterdir() if path.is_file()}

@@ -51,13 +51,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What ``quantglow opt`` writes to stdout where it succeeds."""
+    """Output of ``quantglow opt`` on stdout if it succeeds."""
     assert main(["opt", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
 
 def message(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The message of ``quantglow opt`` where it fails."""
+    """Message of ``quantglow opt`` if it fails."""
     assert main(["opt", *map(str, arguments)]) == 1
     shown = capsys.readouterr()
     assert "Traceback" not in shown.err
@@ -71,7 +71,7 @@ def test_passes_run_in_the_order_given(file: Path, capsys: pytest.CaptureFixture
     assert found != TEXT
 
 
-def test_what_is_printed_is_read_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_printed_graph_is_read_again(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert print_with_arrays(parse_graph(printed(capsys, file), {}), 64) == TEXT
 
 

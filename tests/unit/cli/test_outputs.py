@@ -50,7 +50,7 @@ def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["folder", "none/a", "file/a", "a" * 260])
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.usefixtures("no_work")
-def test_what_cannot_be_written_is_refused_before_the_work(
+def test_unwritable_outputs_are_refused_before_the_work(
     folder: Path, capsys: pytest.CaptureFixture[str], command: str, name: str
 ) -> None:
     assert main(COMMANDS[command].format(name).split()) == 1

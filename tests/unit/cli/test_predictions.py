@@ -1,4 +1,4 @@
-"""What outputs say: the largest class, or a line of text."""
+"""Answers in outputs: the largest class, or a line of text."""
 
 from __future__ import annotations
 

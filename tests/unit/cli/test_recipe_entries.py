@@ -53,7 +53,7 @@ ENTRIES: dict[str, set[str]] = {
     "gate.max_drop": NUMBERS,
     "gate.min_agreement": NUMBERS,
 }
-"""With those of ``WRONG`` that each takes."""
+"""Entry -> the values of ``WRONG`` that it takes."""
 
 STEPS_THAT_WORK = {(step, number) for step in ("divide", "subtract") for number in ("-1", "1.5")}
 STEPS_THAT_WORK.add(("channels_first", "true"))

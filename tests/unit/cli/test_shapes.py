@@ -1,4 +1,4 @@
-"""Commands on models that leave dimensions free: data, files and flags tell the shapes."""
+"""Commands on models with free dimensions: data, files and flags give the shapes."""
 
 from __future__ import annotations
 

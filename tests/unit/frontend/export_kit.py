@@ -83,7 +83,7 @@ class Kit:
         return Constant(name=self.name(), value=value)
 
     def weights(self, *shape: int) -> Constant:
-        """By channel or with one scale."""
+        """Weights with a scale for each channel, or with one scale."""
         if not self.int8:
             return self.floats(*shape)
         params = QuantParams.symmetric(self.random.uniform(0.001, 0.02, shape[-1]), len(shape) - 1)

@@ -75,7 +75,9 @@ def mat_mul(k: Kit) -> Node:
 
 
 def binary(op: Any) -> Callable[[Kit], Node]:
-    """With a value in another layout, of other rank or broadcast, or with a Constant."""
+    """The operator with a value in another layout, of other rank or broadcast, or with a
+    Constant.
+    """
 
     def make(k: Kit) -> Node:
         n, h, w, c = k.x.type.shape

@@ -1,4 +1,4 @@
-"""Small files that would take endless time or memory are refused before they do."""
+"""Small files that would take endless time or memory are refused early."""
 
 from __future__ import annotations
 

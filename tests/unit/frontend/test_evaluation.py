@@ -1,4 +1,4 @@
-"""What is known at import means the same as what is computed."""
+"""Values computed at import are the values computed at run time."""
 
 from __future__ import annotations
 

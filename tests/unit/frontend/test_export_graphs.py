@@ -237,7 +237,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [DType.U8, DType.I8])
 @pytest.mark.parametrize("out", [DType.U8, DType.I8])
 def test_tables_of_plain_integers(dtype: DType, out: DType) -> None:
-    """As products of integers make them, where uint8 operands are kept 128 lower."""
+    """An integer product as its operators make it: uint8 operands are stored 128 lower."""
     x = Input(name="x", tensor=TensorType(dtype, (16, 16)))
     values = np.random.default_rng(0).permutation(256).astype(np.uint8).view(out.numpy)
     results = Constant(name="t", value=values)

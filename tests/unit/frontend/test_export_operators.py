@@ -29,9 +29,9 @@ def assert_floats_close(found: list[np.ndarray], expected: list[np.ndarray]) -> 
 
 
 def assert_steps_close(graph: Graph, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
-    """At most one integer, or one in a hundred, is off, by one step; float results are close.
+    """Check that at most one integer, or one in a hundred, is off by one step; floats are close.
 
-    Linear interpolation hits ties: one in four.
+    Linear interpolation hits ties: one integer in four may be off.
     """
     real = graph.outputs[0][1]
     scale = real.operands[0].type.params.scale if real.op == "Dequantize" else None

@@ -37,7 +37,7 @@ node = helper.make_node
 
 @pytest.fixture(scope="module", autouse=True)
 def fewer_importers() -> Iterator[None]:
-    """As if there were no importers of Hardmax and RNN."""
+    """Importers without those of Hardmax and RNN."""
     with patch.dict(IMPORTERS):
         del IMPORTERS["Hardmax"], IMPORTERS["RNN"]
         yield

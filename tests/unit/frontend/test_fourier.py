@@ -31,10 +31,10 @@ from tests.unit.frontend.onnx_models import (
 )
 
 LENGTHS = st.one_of(st.integers(1, 20), st.sampled_from([30, 36, 60, 64, 97, 100, 128]))
-"""Odd, even and prime ones; the larger composite ones take two stages."""
+"""Odd, even and prime lengths; the larger composite ones take two stages."""
 
 INEXACT = 1e-4
-"""Of the largest bin: onnxruntime where a length is no power of two."""
+"""Error relative to the largest bin, of onnxruntime if a length is no power of two."""
 
 KINDS = ("forward", "real", "complex", "inverse", "real inverse", "inverse of real")
 
@@ -51,7 +51,7 @@ def in_float64(model: onnx.ModelProto, feeds: dict[str, Array]) -> Array:
 
 
 def assert_close(found: Array, wanted: Array, tolerance: float = 1e-6) -> None:
-    """Relative to the largest bin: float32 sums of some hundred terms."""
+    """Check errors relative to the largest bin: float32 sums have some hundred terms."""
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=0, atol=tolerance * (1 + np.abs(wanted).max()))
 
@@ -73,7 +73,7 @@ def transform_model(
 
 @given(st.data(), st.sampled_from(KINDS), LENGTHS)
 def test_dft_is_that_of_the_reference(data: st.DataObject, kind: str, size: int) -> None:
-    """Along any axis, padded and cut to other lengths."""
+    """The transforms are along any axis, padded and cut to other lengths."""
     rank = data.draw(st.integers(1, 3))
     axis = data.draw(st.integers(0, rank - 1))
     shape = tuple(size if i == axis else data.draw(st.integers(1, 3)) for i in range(rank))
@@ -176,7 +176,7 @@ def test_two_stages_make_fewer_products() -> None:
 
 @pytest.mark.parametrize("n", [2**14, 5 * 5003, 2**40])
 def test_no_matrix_is_large(n: int) -> None:
-    """Nor does it take long to find that out."""
+    """The refusal takes no long time, either."""
     with pytest.raises(Unsupported, match=f"the matrix of {n} samples"):
         Transform(n, n // 2 + 1, np.ones(n % 2**20 or 1), (1, 2)).check()
 

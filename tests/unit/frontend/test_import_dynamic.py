@@ -111,7 +111,7 @@ def test_drawn_products_are_exact(k: int, n: int, dtype: type, seed: int) -> Non
 
 
 def test_a_dynamically_quantized_layer_runs_in_int8() -> None:
-    """As onnxruntime's quantize_dynamic writes a Linear layer."""
+    """A Linear layer in the form of onnxruntime's quantize_dynamic."""
     m = QdqModel()
     codes, scale, point = dynamic(m, m.input(3, 40))
     sums = m.op("MatMulInteger", codes, m.tensor(m.weight_codes((40, 9))), point)

@@ -1,4 +1,4 @@
-"""Wrong models end in a typed error of cause and remedy; unsupported nodes come all at once."""
+"""Wrong models end in a typed error with cause and remedy; unsupported nodes are listed at once."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_all_unsupported_nodes_are_reported_at_once() -> None:
         ),
     ],
 )
-def test_what_cannot_be_compiled_has_a_reason(made: tuple, reason: str) -> None:
+def test_nodes_that_cannot_be_compiled_have_a_reason(made: tuple, reason: str) -> None:
     with pytest.raises(UnsupportedOpError, match=reason):
         import_model(made[0])
 
@@ -214,7 +214,7 @@ def test_names_that_are_no_text_are_refused(of: str) -> None:
 
 @pytest.mark.parametrize("heads", [(1, 0), (0, 1), (0, 0), (2**62, 1), (1, 2**40), (-1, 1)])
 def test_heads_that_onnxruntime_would_divide_by_are_refused(heads: tuple[int, int]) -> None:
-    """In int32 they are 0, and the process would end."""
+    """The numbers are 0 in int32, and the process would end."""
     x = floats(1, 7, 1)
     model, _ = single("Attention", x, x, x, opset=23, q_num_heads=heads[0], kv_num_heads=heads[1])
     with pytest.raises(ModelError, match=r"'the_node' \(Attention\): (q|kv)_num_heads is"):

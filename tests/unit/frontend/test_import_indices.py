@@ -91,7 +91,7 @@ OPERATORS = {
 
 
 def by_onnxruntime(model: onnx.ModelProto, feeds: Arrays) -> list[np.ndarray] | None:
-    """None where it refuses the indices."""
+    """The outputs, or None if onnxruntime refuses the indices."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)

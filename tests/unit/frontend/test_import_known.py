@@ -68,7 +68,7 @@ def test_norms_scale_by_what_is_computed(op_type: str, given: dict[str, int]) ->
 
 
 def test_known_scalars_pass_through_float_arithmetic() -> None:
-    """As Paddle counts the steps of a loop: Cast, Add, Cast, Less, all of known scalars."""
+    """Cast, Add, Cast, Less, all on constant scalars, as Paddle counts the steps of a loop."""
     constants = {"count": np.array(500), "one": np.array(1.0, np.float32), "zero": np.array(0)}
     nodes = [
         helper.make_node("Cast", ["count"], ["real"], to=TensorProto.FLOAT),

@@ -203,7 +203,7 @@ def test_a_model_without_such_labels_is_itself() -> None:
 
 
 def test_known_values_are_what_onnxruntime_makes_of_them() -> None:
-    """Not what ``onnx.reference`` does: it scales integers to integers, for one."""
+    """``onnx.reference`` differs: it scales integers to integers, for example."""
     model = ml_model("Scaler", WHOLE, FLOAT, offset=[0.5], scale=[2.0])
     model.graph.initializer.append(onnx.numpy_helper.from_array(WHOLE, "x"))
     del model.graph.input[:]

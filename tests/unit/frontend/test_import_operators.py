@@ -242,7 +242,7 @@ def test_mean_variance_normalization(axes: list[int] | None) -> None:
 
 
 def test_a_small_deviation_beside_a_large_mean_is_exact() -> None:
-    """Where a difference of the squares' means would leave nothing."""
+    """A difference of the squares' means would lose all digits."""
     model, feeds = single("MeanVarianceNormalization", 1000 + IMAGE / 10, opset=13)
     (found,) = interpret(import_model(model), feeds)
     x = feeds["x0"].astype(np.float64)

@@ -227,7 +227,7 @@ def test_a_scale_computed_at_run_time_is_left_to_onnxruntime() -> None:
     np.testing.assert_allclose(qg.interpret(qg.import_model(model), feeds)[0], expected)
 
 
-def test_what_is_refused_names_the_node_and_the_cause() -> None:
+def test_a_refusal_names_the_node_and_the_cause() -> None:
     m = QdqModel()
     scale = m.tensor(np.array(0.1, np.float32))
     point = m.tensor(np.array(0.0, np.float32), TensorProto.FLOAT8E4M3FN)

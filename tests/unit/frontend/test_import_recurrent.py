@@ -73,7 +73,7 @@ def test_compiled_int8_equals_the_interpreter(op: str) -> None:
         ({4: Const(np.array([3, 4], np.int32))}, {}),
     ],
 )
-def test_what_is_not_unrolled_runs_in_onnxruntime(
+def test_recurrences_that_are_not_unrolled_run_in_onnxruntime(
     operands: dict[int, Any], attributes: dict[str, Any]
 ) -> None:
     given: list[Any] = [floats(4, 2, 3), weights(1, 20, 3), weights(1, 20, 5), None, None]

@@ -30,7 +30,7 @@ def constant(name: str, *values: int) -> onnx.NodeProto:
 
 
 def torch_padded_conv(dims: tuple[int | str, ...] = (1, 2, 7, 9)) -> onnx.ModelProto:
-    """What torch's exporter writes around F.pad: pads computed from the shape of the input."""
+    """The nodes of torch's exporter around F.pad: pads are computed from the shape of the input."""
     nodes = [
         node("Shape", ["x"], ["dims"]),
         constant("two", 2),

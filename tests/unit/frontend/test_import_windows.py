@@ -233,7 +233,7 @@ def test_pad_wraps_as_onnxruntime() -> None:
 
 @pytest.mark.parametrize("coordinates", ["asymmetric", "align_corners", "half_pixel"])
 def test_infinities_are_interpolated_as_by_onnxruntime(coordinates: str) -> None:
-    """Not with a weight of 0 at the edges, nor along an axis of one pixel."""
+    """Infinities with a weight of 0 at the edges are not read, nor along an axis of one pixel."""
     image = floats(2, 3, 1, 8)
     image[image < 0] = -np.inf
     given = {"mode": "linear", "coordinate_transformation_mode": coordinates}

@@ -1,4 +1,4 @@
-"""Where program generation puts values: each awkward placement computes the graph."""
+"""Places that program generation chooses for values: each awkward one computes the graph."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ VALUES = np.array([1, -2, 3, -4], np.float32)
 
 
 def accepted_result(*steps: Instruction) -> list[float]:
-    """What a program that the verifier accepts makes of ``VALUES``."""
+    """Result for ``VALUES`` of a program that the verifier accepts."""
     made = program(*steps)
     verify_program(made)
     (result,) = ReferenceExecutable(made, plan_memory(made)).run({"x": VALUES})

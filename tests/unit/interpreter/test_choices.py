@@ -1,4 +1,4 @@
-"""What a branch that is not taken computes spoils no calibration."""
+"""Values of a branch that is not taken do not disturb calibration."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def graph_of(name: str, nodes: list[onnx.NodeProto], *results: str) -> onnx.Grap
 
 
 def branching(nested: bool = False) -> onnx.ModelProto:
-    """Where the sum of x is positive its logarithm, times x, times w; else x times v.  Two results.
+    """x times the logarithm of its sum if that is positive, times w; else x times v.  Two results.
 
-    ``nested``: x where the mean is large, the root of the mean elsewhere, inside the first branch.
+    ``nested`` adds a condition in the first branch: x if the mean is large, else its root.
     """
     then = [
         node("Log", ["sum"], ["log"]),

@@ -22,5 +22,5 @@ def test_every_rule_is_for_an_operator(cls: type) -> None:
 
 
 @pytest.mark.parametrize("cls", VIEW_PRIMITIVES, ids=lambda c: c.__name__)
-def test_what_moves_data_has_no_rule(cls: type) -> None:
+def test_operators_that_move_data_have_no_rule(cls: type) -> None:
     assert cls not in lowering_rules

@@ -1,4 +1,4 @@
-"""Where 1 is added to a power of e, no power is so small that processors take it slowly."""
+"""A power of e that 1 is added to is never subnormal, because processors are slow on these."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ X = np.concatenate([np.linspace(-9, 9, 1001), [0.0, -0.0, 3.0, -3.0, 1e6, -1e6]]
 
 
 def exact(activation: Activation) -> np.ndarray:
-    """In float64, by the operator."""
+    """The activation in float64, by its operator."""
     b = Builder()
     wide = X.astype(np.float64)
     values = activation.unary("f", b.input(1)).function(wide)

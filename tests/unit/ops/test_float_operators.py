@@ -292,7 +292,7 @@ def test_the_reference_agrees_with_onnxruntime(number: int) -> None:
 COVERED = {case.op for case in CASES}
 INTEGERS = {"Quantize", "Dequantize", "Rescale", "Table"}
 INDEXED = {"Gather", "Scatter", "TopK"}
-"""By the standard's own cases, in ``tests/matrix/test_node_cases.py``."""
+"""Operators that the standard's own cases test, in ``tests/matrix/test_node_cases.py``."""
 
 NOT_ONNX = {"Input", "Constant", "Swish", "Elementwise", "RowMap", "External", *INTEGERS}
 """Leaves, operators younger than the opset of this test, and those of no or any ONNX form."""

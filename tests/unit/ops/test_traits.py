@@ -129,7 +129,7 @@ LAWFUL = [case for case in CASES if case.values[1] in LAWS]
 
 
 @pytest.mark.parametrize(("node", "trait"), LAWFUL)
-def test_what_is_declared_holds(node: Node, trait: Trait) -> None:
+def test_declared_traits_hold(node: Node, trait: Trait) -> None:
     LAWS[trait](node)
 
 

@@ -1,4 +1,4 @@
-"""What a type rule accepts stays inside its operands: generated code has no other checks."""
+"""Operators that a type rule accepts stay inside their operands: generated code does not check."""
 
 from __future__ import annotations
 

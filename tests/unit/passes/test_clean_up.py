@@ -159,7 +159,7 @@ CHANGES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", CHANGES)
-def test_what_changes_the_value_stays(kind: str) -> None:
+def test_operators_that_change_the_value_stay(kind: str) -> None:
     b = Builder()
     before = b.graph(CHANGES[kind](b, b.input(1, 3, 4, 2)))
     assert eliminate_identity(before) is before

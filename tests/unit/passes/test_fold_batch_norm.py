@@ -79,7 +79,7 @@ def test_computed_parameters_are_refused() -> None:
     assert ops_of(rewritten(fold_batch_norm, b, [y])) == ["Conv", "BatchNormalization"]
 
 
-def test_what_remains_becomes_a_scale_and_a_shift() -> None:
+def test_remaining_batch_norms_become_a_scale_and_a_shift() -> None:
     b = Builder()
     y = batch_norm(b, b.input(1, 2, 2, 4))
     assert ops_of(rewritten(decompose_batch_norm, b, [y])) == ["Mul", "Add"]

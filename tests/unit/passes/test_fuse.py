@@ -161,7 +161,7 @@ def test_a_residual_add_goes_into_the_convolution(swap: bool) -> None:
     assert (node.op, node.name, node.high) == ("Conv", total.name, 3.0)  # type: ignore[attr-defined]
 
 
-def test_of_two_convolutions_the_last_takes_the_other() -> None:
+def test_the_last_of_two_convolutions_takes_the_other() -> None:
     b = Builder()
     first, last = conv(b), conv(b)
     after = rewritten(fuse_residual, b, [b.make(Add, x=first, y=last)])

@@ -165,7 +165,7 @@ NOT_NORMALIZED: list[Spelling] = [
 
 
 @pytest.mark.parametrize("spelling", NOT_NORMALIZED)
-def test_what_is_nearly_a_normalization_stays(spelling: Spelling) -> None:
+def test_near_misses_of_a_normalization_stay(spelling: Spelling) -> None:
     b = Builder()
     after = rewritten(recognise, b, [spelling(b, b.input(3, 4))])
     assert "LayerNormalization" not in ops_of(after)

@@ -27,7 +27,7 @@ def graph(source_hash: str, name: str = "a") -> Graph:
     return Graph(inputs=(x,), outputs=((name, x),), source_hash=source_hash)
 
 
-def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
+def test_a_saved_profile_is_loaded(tmp_path: Path) -> None:
     EXAMPLE.save(tmp_path / "p.npz")
     assert Profile.load(tmp_path / "p.npz") == EXAMPLE
 

@@ -33,7 +33,7 @@ def one_input() -> Graph:
 
 
 class Reader:
-    """As onnxruntime's CalibrationDataReader."""
+    """Samples with the interface of onnxruntime's CalibrationDataReader."""
 
     def __init__(self, samples: list[dict[str, Array]]) -> None:
         self.samples = iter(samples)

@@ -1,4 +1,4 @@
-"""How the integers of a tensor are used."""
+"""The use of a tensor's integers."""
 
 from __future__ import annotations
 

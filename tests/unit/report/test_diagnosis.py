@@ -1,4 +1,4 @@
-"""The diagnosis finds the culprit and says the same as text, HTML and JSON."""
+"""The diagnosis finds the layer at fault, in equal words as text, HTML and JSON."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_sensitivity_names_the_spoiled_layer() -> None:
 
 
 def test_sensitivity_looks_before_a_softmax() -> None:
-    """Where the answer is clear, what a Softmax gives shows no error at all."""
+    """If the answer is clear, the outputs of a Softmax show no error at all."""
     graph = float_graph_of(small_model())
     sure = Mul(name="sure", x=graph.by_name("scores"), y=Constant(name="c", value=LARGE))
     softmax = Softmax(name="p", x=sure)

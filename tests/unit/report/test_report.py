@@ -1,4 +1,4 @@
-"""The report tells what happened, in text, HTML and JSON."""
+"""The report as text, HTML and JSON."""
 
 from __future__ import annotations
 

@@ -29,8 +29,10 @@ class Timed:
 
 
 def search(gains: Mapping[str, float], conversion: float, layers: str) -> list[str]:
-    """What is kept in float if each layer gains so much there, and every change between float and
-    int8 along the chain costs ``conversion``; int8 takes 100 in all."""
+    """Layers kept in float if each has a gain in ``gains``.
+
+    Every change between float and int8 along the chain costs ``conversion``; int8 takes 100 in all.
+    """
 
     def build(kept: Sequence[str]) -> Timed:
         changes = sum((a in kept) != (b in kept) for a, b in pairwise(layers))

@@ -1,4 +1,4 @@
-"""The check never costs the model: whatever happens in it ends as a note."""
+"""The check never costs the model: any error in it becomes a note."""
 
 from __future__ import annotations
 

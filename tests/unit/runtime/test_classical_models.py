@@ -1,4 +1,4 @@
-"""Models as scikit-learn's exporter writes them: what is arithmetic is compiled, in int8 too."""
+"""Models in the form of scikit-learn's exporter: arithmetic is compiled, in int8 too."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ML = "ai.onnx.ml"
 INTEGER, STRING, FLOAT = TensorProto.INT64, TensorProto.STRING, TensorProto.FLOAT
 FEATURES, CLASSES = 6, 3
 SCALES = np.array([1e-2, 1, 30, 0.5, 200, 7], np.float32)
-"""Of the features, as tables have them."""
+"""Scales of the features, typical for tables."""
 WORDS = ["no", "perhaps", "yes"]
 
 
@@ -163,7 +163,7 @@ each_model = pytest.mark.parametrize("model", MODELS.values(), ids=list(MODELS))
 
 
 def check(compiled: Any, model: onnx.ModelProto, batch: int, tolerance: float) -> None:
-    """What is declared and what runs is what onnxruntime declares and runs."""
+    """Check declarations and results against onnxruntime's."""
     x = samples(batch, seed=batch)
     for found, wanted in zip(
         compiled.run(None, {"x": x}), by_onnxruntime(model, {"x": x}), strict=True

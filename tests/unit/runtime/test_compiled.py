@@ -1,4 +1,4 @@
-"""A compiled model is called as onnxruntime's session is, from any thread and any process."""
+"""A compiled model has the interface of onnxruntime's session, in any thread and any process."""
 
 from __future__ import annotations
 

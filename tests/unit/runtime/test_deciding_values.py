@@ -1,4 +1,4 @@
-"""Values of small inputs that decide shapes or branches are part of what a program is made for."""
+"""Values of small inputs that decide shapes or branches are part of a program's case."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def gather_model() -> onnx.ModelProto:
 
 
 def data_model() -> onnx.ModelProto:
-    """As ``rate_model``, where the sum of x decides."""
+    """The model of ``rate_model``, decided by the sum of x."""
     nodes = [
         node("ReduceSum", ["x"], ["sum"], keepdims=0),
         node("Greater", ["sum", "zero"], ["positive"]),
@@ -124,7 +124,7 @@ def test_plain_data_decides_nothing() -> None:
     assert isinstance(compiled.specialisations, OneShape)
 
 
-def test_what_data_decides_is_left_to_onnxruntime() -> None:
+def test_decisions_by_data_are_left_to_onnxruntime() -> None:
     compiled = qg.compile(data_model(), num_threads=1)
     for x in (X, -np.abs(X), np.abs(X)):
         (found,) = compiled.run(None, {"x": x})

@@ -23,7 +23,7 @@ from tests.unit.small_network import SHAPE, small_model, small_samples
 KINDS = ("float16", "float64", "bfloat16")
 NAMES = {"float16": "float16", "float64": "double", "bfloat16": "bfloat16"}
 STEP = {"float16": 2.0**-10, "float64": 2.0**-22, "bfloat16": 2.0**-7}
-"""Relative error that rounding each layer in the type makes."""
+"""Relative error of rounding each layer in the type."""
 
 
 def network(kind: str) -> onnx.ModelProto:

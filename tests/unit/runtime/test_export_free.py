@@ -1,4 +1,4 @@
-"""``export_onnx`` of a model that leaves dimensions free: one ONNX model, as free."""
+"""``export_onnx`` of a model with free dimensions writes one ONNX model with the same ones."""
 
 from __future__ import annotations
 

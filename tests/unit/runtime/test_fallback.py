@@ -26,7 +26,7 @@ SHAPE = (4, 32)
 
 @pytest.fixture(scope="module", autouse=True)
 def no_hardmax() -> Iterator[None]:
-    """As if there were no importer of Hardmax."""
+    """Importers without that of Hardmax."""
     with patch.dict(IMPORTERS):
         del IMPORTERS["Hardmax"]
         yield

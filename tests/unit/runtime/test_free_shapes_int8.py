@@ -72,7 +72,7 @@ def test_the_report_is_about_the_shape_of_most_data(compiled: Any) -> None:
 
 @pytest.fixture(scope="module")
 def unchecked() -> qg.CompiledModel:
-    """Without a check all samples are calibrated on."""
+    """Calibration uses all samples, because there is no check."""
     return qg.quantize_and_compile(
         free_model(), SAMPLES, num_threads=1, progress=False, verify=False
     )

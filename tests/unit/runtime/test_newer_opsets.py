@@ -1,4 +1,4 @@
-"""onnxruntime gets models in words that it knows."""
+"""onnxruntime gets models in opsets that it knows."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def too_new(op_type: str = "NonZero", opset: int = onnx.defs.onnx_opset_version(
 
 
 class OlderSession(Session):
-    """Of an onnxruntime that does not know ONNX's newest opset."""
+    """A session of an onnxruntime that does not know ONNX's newest opset."""
 
     def __init__(self, model: bytes, num_threads: int = 1) -> None:
         stamps = onnx.ModelProto.FromString(model).opset_import
@@ -73,6 +73,6 @@ def test_operators_that_nobody_defines_are_named() -> None:
             attempt()
 
 
-def test_what_onnxruntime_says_of_a_model_that_it_cannot_run_is_kept() -> None:
+def test_onnxruntimes_message_on_a_refused_model_is_kept() -> None:
     with pytest.raises(DelegationError, match="onnxruntime cannot load"):
         opened(b"no model")

@@ -1,4 +1,4 @@
-"""Models whose shapes stop being known somewhere are compiled up to there."""
+"""Models whose shapes become unknown somewhere are compiled up to there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
 node = helper.make_node
 SHAPE = (1, 3, 8, 8)
 LATE = {"sel", "index", "picked", "tiled", "y"}
-"""What ``detector`` computes where no shape is known."""
+"""Values of ``detector`` with unknown shapes."""
 
 
 def integers(*values: int) -> np.ndarray:
@@ -71,7 +71,7 @@ def detector() -> onnx.ModelProto:
 
 
 def test_the_tail_reads_known_outputs_of_the_head() -> None:
-    """It would compute them again, and perhaps round them otherwise."""
+    """Otherwise it would compute them again, and perhaps round differently."""
     labels = {"classlabels_strings": ["a", "b", "c"], "domain": "ai.onnx.ml"}
     nodes = [
         node("Softmax", ["w"], ["known"]),
@@ -133,7 +133,7 @@ def test_inputs_and_outputs_are_those_of_the_model() -> None:
     assert [o.name for o in compiled.get_outputs()] == ["f", "sel", "y"]
 
 
-def test_what_comes_before_is_quantized() -> None:
+def test_the_part_before_the_cut_is_quantized() -> None:
     compiled = qg.quantize_and_compile(detector(), [floats(*SHAPE, seed=i) for i in range(3)])
     assert isinstance(compiled, qg.PartlyCompiledModel)
     kinds = {n.name: n.operands[0].type.quant for n in compiled.head.graph.nodes if n.operands}
@@ -329,7 +329,7 @@ def test_nothing_worth_compiling_runs_whole() -> None:
 
 
 @pytest.mark.parametrize("wrap", [list, iter], ids=["list", "iterator"])
-def test_what_comes_before_is_int8_at_every_shape(wrap: Any, tmp_path: Path) -> None:
+def test_the_part_before_the_cut_is_int8_at_every_shape(wrap: Any, tmp_path: Path) -> None:
     samples = [floats(*shape, seed=i) for i in range(2) for shape in SIZES]
     compiled = qg.quantize_and_compile(free_detector(), wrap(samples), num_threads=1)
     assert isinstance(compiled, qg.PartlyCompiledModel)

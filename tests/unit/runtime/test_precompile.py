@@ -23,7 +23,7 @@ Threads = list[str]
 
 @pytest.fixture
 def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
-    """For each kernel the thread that asked for it, in a library that knows none."""
+    """The thread that asked for each kernel, in a library without kernels."""
     found: Threads = []
     asking = [""]
     libraries: dict[Any, KernelLibrary] = {}
@@ -69,7 +69,7 @@ def test_the_reference_backend_loads_no_kernels(compiling: Threads) -> None:
     assert not compiling
 
 
-def test_what_llvm_refuses_is_said_by_the_one_who_compiles_the_graph(
+def test_compiling_the_graph_raises_the_errors_of_llvm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refused(*arguments: Any) -> None:

@@ -242,7 +242,7 @@ def test_a_damaged_report_is_refused(saved: Path, report: Any) -> None:
         qg.load(repacked(saved, edit))
 
 
-def test_what_was_written_is_read_back_before_the_old_file_goes(
+def test_a_new_file_is_read_back_before_the_old_one_goes(
     tmp_path: Path, compiled: Any, monkeypatch: Any
 ) -> None:
     path = tmp_path / "model.qgm"

@@ -35,7 +35,7 @@ def stored(given: list[Array]) -> tuple[ArrayStore, list[int]]:
 
 
 def read_back(store: ArrayStore) -> dict[int, Array]:
-    """What a reader makes of the members and of the manifest's text."""
+    """The arrays that a reader makes of the members and of the manifest's text."""
     members = store.members()
     forms = Forms.of(json.loads(json.dumps(store.manifest())))
     assert forms.members(store.numbers.values()) == set(members)
@@ -101,7 +101,7 @@ def test_members_are_compressed_where_that_pays(tmp_path: Path) -> None:
     assert len(noise) < (tmp_path / "a.zip").stat().st_size < 1.02 * len(noise)
 
 
-def test_what_is_written_may_be_read_however_far_it_would_expand(tmp_path: Path) -> None:
+def test_a_written_file_can_be_read_however_far_it_would_expand(tmp_path: Path) -> None:
     write_members(tmp_path / "a.zip", {"zeros": bytes(FREE_NBYTES + (8 << 20))})
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         check_members(archive)

@@ -250,7 +250,7 @@ def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
         assert np.abs(found[tensor.name] - w).max() <= 0.51 * step
 
 
-def test_what_may_not_be_rounded_is_found_by_halves() -> None:
+def test_weights_that_must_stay_exact_are_found_by_bisection() -> None:
     model = large_model()
     exact = {t.name: array_of(t) for t in model.graph.initializer}
 
@@ -263,7 +263,7 @@ def test_what_may_not_be_rounded_is_found_by_halves() -> None:
 
 
 def test_weights_in_the_field_of_their_type_come_back(tmp_path: Path) -> None:
-    """As older exporters write them: ``float_data`` instead of raw bytes."""
+    """Older exporters write them so: ``float_data`` instead of raw bytes."""
     model = large_model()
     for tensor in model.graph.initializer:
         values = array_of(tensor).reshape(-1)

@@ -65,7 +65,7 @@ def in_readme(op_type: str) -> str:
 
 
 @pytest.mark.parametrize("op_type", CASES)
-def test_what_quantizing_leaves_in_int8(op_type: str) -> None:
+def test_operators_that_quantizing_leaves_in_int8(op_type: str) -> None:
     assert operators.joined(op_type, [form(op_type)]).int8 == CASES[op_type][2]
 
 

@@ -119,7 +119,7 @@ def test_steps_before_the_one_that_decides_are_left_out() -> None:
     assert len(job.trials) < 40
 
 
-def test_those_worth_least_are_left_out_first() -> None:
+def test_the_least_valuable_steps_are_left_out_first() -> None:
     assert weighted([2, 2, 2, 3], 7).run().steps == (0, 1, 3)
 
 

@@ -1,4 +1,4 @@
-"""Other coordinates for values between which the network is linear."""
+"""Other coordinates for values in linear parts of the network."""
 
 from __future__ import annotations
 

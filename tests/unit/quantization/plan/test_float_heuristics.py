@@ -114,7 +114,7 @@ def test_gates_are_float_between_integer_products(op_type: str) -> None:
 
 @pytest.mark.parametrize(("op_type", "least"), [("LSTM", 28), ("GRU", 30), ("RNN", 36)])
 def test_a_recurrent_layer_keeps_its_accuracy(op_type: str, least: float) -> None:
-    """With gates in int8 these are 26.5, 26.2 and 30.8 dB."""
+    """Gates in int8 would give 26.5, 26.2 and 30.8 dB."""
     graph = optimize(qg.import_model(recurrent_model(op_type)))
     made, _ = quantized(graph)
     assert noise_db(graph, made) > least
@@ -245,7 +245,7 @@ def constant_q_network() -> Graph:
 
 
 def test_a_constant_q_transform_of_two_convolutions_is_float() -> None:
-    """Up to the first product, with the filter that makes the lower rate."""
+    """The float part ends at the first product, and includes the filter for the lower rate."""
     graph = constant_q_network()
     made, reasons = quantized(graph)
     pairs = [f"{name}{rate}" for name in ("cosines", "sines") for rate in (0, 1)]
@@ -257,7 +257,7 @@ def test_a_constant_q_transform_of_two_convolutions_is_float() -> None:
 
 @given(st.integers(32, 160), st.integers(6, 24), st.integers(0, 99))
 def test_pairs_of_a_constant_q_transform_turn_steadily(samples: int, bins: int, seed: int) -> None:
-    """At any gain of a kernel; columns that are mixed or noisy are no transform."""
+    """Kernels may have any gain; mixed or noisy columns are not a transform."""
     rng = np.random.default_rng(seed)
     c, s = constant_q_kernels(samples, bins)
     gains = rng.uniform(0.1, 9, bins)
@@ -297,7 +297,7 @@ def test_transforms_are_told_by_their_pairs(n: int) -> None:
 
 @given(st.integers(5, 40), st.integers(5, 20), st.integers(0, 99), st.booleans())
 def test_other_weights_are_no_transform(rows: int, pairs: int, seed: int, signs: bool) -> None:
-    """Neither random ones, nor those of which all have one magnitude."""
+    """Neither random weights nor weights of one magnitude are a transform."""
     w = np.random.default_rng(seed).normal(size=(rows, 2 * pairs)).astype(np.float32)
     assert not is_transform(np.sign(w) if signs else w)
     assert not is_transform(np.ones_like(w))
@@ -386,7 +386,7 @@ HEADS = {"sides": 32, "classes": 3}
 
 @pytest.mark.parametrize("kind", ["Gemm", "MatMul", "ReduceSum"])
 def test_boxes_and_scores_of_a_detector_have_no_common_steps(kind: str) -> None:
-    """From the logits on everything is float; the products of the head are int8."""
+    """All operators from the logits on are float; the products of the head are int8."""
     graph = detector(kind)
     made, reasons = quantized(graph)
     assert {name for name in reasons if name not in HEADS} == {

@@ -118,7 +118,7 @@ def test_every_option_takes_masks(name: str, options: dict[str, Any]) -> None:
 def test_a_scaled_mask_that_calibration_did_not_see_hides_all_the_same(
     name: str, low: float
 ) -> None:
-    """As models have it that are fed 1 for words and 0 for padding."""
+    """Such models are fed 1 for words and 0 for padding."""
     model = FINITE_ATTENTIONS[name](low)
     data = samples(model, 6, hidden=False)
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)
@@ -198,7 +198,7 @@ def _targets(rows: int = 4, seed: int = 0, chosen: float = 0.5) -> Feeds:
 
 @pytest.mark.parametrize("chosen", [0.5, 1.0, 0.0])
 def test_nan_that_marks_absent_values_stays_float(chosen: float, tmp_path: Path) -> None:
-    """Also where calibration saw no NaN, or nothing else."""
+    """The law also holds if calibration saw no NaN, or only NaN."""
     model = targets()
     data = [_targets(seed=seed, chosen=chosen) for seed in range(8)]
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)

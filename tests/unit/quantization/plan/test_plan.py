@@ -1,4 +1,4 @@
-"""Which operators become int8, and with which parameters."""
+"""Operators that become int8, and their parameters."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ def test_a_profile_alone_is_enough(kind: str) -> None:
 
 @pytest.mark.parametrize(("main", "kind"), covering([4, 7], KINDS))
 def test_a_branch_taken_at_one_of_several_shapes_is_int8(kind: str, main: int) -> None:
-    """Its values have ranges, whatever shape decides."""
+    """Its values have ranges, whichever shape decides."""
     model = branching(kind, free=True)
     data = samples(8, rows=main) + samples(2, 1.0, rows=11 - main) + samples(1, 2.0, 11 - main)
     compiled = qg.quantize_and_compile(model, data, num_threads=1, progress=False)

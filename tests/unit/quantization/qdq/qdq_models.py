@@ -143,6 +143,6 @@ def by_onnxruntime(
 
 
 def steps_apart(ours: np.ndarray, theirs: np.ndarray, scale: float) -> np.ndarray:
-    """By how many quantization steps two dequantized results differ, element by element."""
+    """Difference of two dequantized results in quantization steps, element by element."""
     assert ours.shape == theirs.shape
     return np.abs(np.rint(ours / scale) - np.rint(theirs / scale)).astype(int)

@@ -248,7 +248,7 @@ def test_activations_quantized_per_axis_keep_their_roundings() -> None:
 
 
 def test_weights_rounded_in_the_model_are_its_integers() -> None:
-    """As TensorRT's tools write them: float weights, QuantizeLinear, DequantizeLinear."""
+    """Weights as TensorRT's tools write them: float, behind QuantizeLinear and DequantizeLinear."""
     m = QdqModel()
     w = m.tensor(m.random.standard_normal((7, 20)).astype(np.float32))
     stored = m.rounded(w, m.random.uniform(0.01, 0.03, 7), np.zeros(7), INT8, axis=0)

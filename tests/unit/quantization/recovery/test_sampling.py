@@ -1,4 +1,4 @@
-"""Which samples are kept."""
+"""The choice of samples that are kept."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_order_of_the_data_does_not_matter(order: list[int]) -> None:
 def test_every_part_of_the_data_is_drawn_from() -> None:
     kept = np.array(numbers(Reservoir(100).extend(map(sample, range(1000))).kept))
     shares = np.histogram(kept, bins=4, range=(0, 1000))[0]
-    assert shares.min() >= 12  # of 25 expected: a fair draw gives less in one of 400 parts
+    assert shares.min() >= 12  # 25 are expected: a fair draw gives fewer in one of 400 parts
 
 
 def test_another_seed_draws_others() -> None:

@@ -145,7 +145,9 @@ def test_a_value_whose_rounding_gives_infinities_keeps_its_range() -> None:
 
 
 def test_each_sample_tells_of_other_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the first lines only values that are not read go far; in the last line those that are."""
+    """In the first rows only values that no weight reads are large; in the last row the
+    others are.
+    """
     monkeypatch.setattr(range_choice, "WORK", 1)
     x = image(2, 16)
     w = np.array([1.0, 0.0]).reshape(1, 1, 2, 1)
