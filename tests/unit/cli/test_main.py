@@ -58,7 +58,7 @@ def test_quantize_holds_a_contract(folder: Path, capsys: pytest.CaptureFixture[s
     assert run(folder, f"{line} 1e-4 --max-minutes 5") == 0
     shown = capsys.readouterr().out
     assert "accuracy control: drop" in shown
-    assert "Raised by accuracy control" in shown
+    assert "Precision overrides by accuracy control" in shown
 
 
 def test_the_best_model_of_a_broken_contract_is_saved(
