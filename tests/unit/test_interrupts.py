@@ -96,9 +96,9 @@ def child(place: str, turn: int = 1, options: str = "{}") -> Iterator[Child]:
 LAYER = "quantglow.quantization.recovery.layerwise:LayerData"
 STAGES = {
     "profiling": ("quantglow.profiling.recording:_graph_for", 3, "{}"),
-    "functions": ("quantglow.quantization.search.preparation:_Search._fuse", 1, "{}"),
-    "ranges": ("quantglow.quantization.search.preparation:choose_ranges", 1, "{}"),
-    "trials": ("quantglow.quantization.search.preparation:relative_noise", 2, "{}"),
+    "functions": ("quantglow.quantization.search.levers:worth_fusing", 1, "{}"),
+    "ranges": ("quantglow.quantization.search.levers:choose_ranges", 1, "{}"),
+    "trials": ("quantglow.quantization.search.trials:relative_noise", 2, "{}"),
     "recovery": (LAYER, 1, "{}"),
     "last layer": (LAYER, 2, "{}"),
     "int16": (
