@@ -3,7 +3,7 @@
 ``metrics``, ``codes``, ``layers``, ``sensitivity``, ``outputs`` and ``verification`` measure
 accuracy, ``speed`` and ``call_report`` time; ``accuracy``, ``precision_overrides``, ``fallback``,
 ``report`` and ``diagnosis`` hold the figures, ``tables`` draws them, ``headline`` puts them into
-words, ``data_warnings`` judges the calibration data; ``onnxruntime_check`` and
+words, ``data_warnings`` and ``input_scale`` judge the calibration data; ``onnxruntime_check`` and
 ``onnxruntime_quantizer`` run the models to compare with.
 """
 

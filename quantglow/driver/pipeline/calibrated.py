@@ -21,6 +21,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import is_shown
 from quantglow.report.data_warnings import unlike_training
 from quantglow.report.headline import SAME, UNSEEN, VALIDATION
+from quantglow.report.input_scale import out_of_scale
 from quantglow.report.verification import affordable
 
 
@@ -112,7 +113,7 @@ def calibrated(imported: Imported, request: QuantizationRequest) -> Calibrated:
         unseen = samples.unseen(case)
         checks = CheckSamples(affordable(unseen, graph), UNSEEN) if unseen else CheckSamples(kept)
         if request.verify:
-            warnings = data_warnings(imported.model, samples, case, request.progress)
+            warnings = data_warnings(imported.model, samples, case, graph, request.progress)
     if validation is not None:
         checks = _validating(checks, validation, case, family, graph)
     return Calibrated(imported, profile, case, graph, reader, deciding, checks, warnings)
@@ -135,13 +136,17 @@ def _validating(
 
 
 def data_warnings(
-    model: Any, samples: Samples, case: Case, progress: bool | str
+    model: Any, samples: Samples, case: Case, graph: Graph, progress: bool | str
 ) -> tuple[str, ...]:
-    """Signs that the samples are not what the model was trained on, shown as they are found."""
-    found = samples.seen.warnings()
+    """Signs that the samples are not what the model was trained on, shown as they are found.
+
+    ``graph``: the optimized graph of the case.
+    """
+    found, fitting = samples.seen.warnings(), samples.fitting(case)[1]
+    unlike: list[str] = []
     if not isinstance(model, Graph):
-        graph = frontend.open_model(model).at(case)
-        found += unlike_training(graph, samples.fitting(case)[1])
+        unlike = unlike_training(frontend.open_model(model).at(case), fitting)
+    found += unlike or out_of_scale(graph, fitting)
     if is_shown(progress):
         for warning in found:
             say(f"warning: {warning}")
