@@ -78,8 +78,8 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-drop",
         type=float,
         help="relative error of the outputs that is allowed, on the samples checked: 0.1 is an "
-        "SQNR of 20 dB, 0.01 of 40 dB; values become int16, then operators float, those first that "
-        "harm most for the time it costs, until it holds; what is not needed returns to int8",
+        "SQNR of 20 dB, 0.01 of 40 dB; values become int16, then operators float, in the order of "
+        "their sensitivity for the time it costs, until it holds; unneeded ones return to int8",
     )
     parser.add_argument(
         "--max-minutes",

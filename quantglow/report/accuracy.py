@@ -65,12 +65,12 @@ def worst(layers: Sequence[LayerAccuracy], count: int = WORST) -> tuple[LayerAcc
     locally.
     """
 
-    def harm(layer: LayerAccuracy) -> tuple[float, float]:
+    def by_error(layer: LayerAccuracy) -> tuple[float, float]:
         local, alone = layer.sqnr_local_db, layer.sensitivity_db
         return (math.inf if alone is None else alone, math.inf if local is None else local)
 
-    known = [n for n in layers if n.precision != "float" and min(harm(n)) < math.inf]
-    return tuple(sorted(known, key=harm)[:count])
+    known = [n for n in layers if n.precision != "float" and min(by_error(n)) < math.inf]
+    return tuple(sorted(known, key=by_error)[:count])
 
 
 def outputs_table(title: str, outputs: Sequence[OutputAccuracy]) -> Table:

@@ -46,7 +46,7 @@ def test_worst_is_by_local_error_otherwise() -> None:
 
 
 def test_sensitivity_names_the_spoiled_layer() -> None:
-    """Zero weights in one layer: it alone does harm."""
+    """A model with zero weights in one layer, which alone has an error."""
     graph = float_graph_of(small_model())
     int8 = qg.quantize(graph, qg.profile(graph, small_samples()))
     conv = next(n for n in int8.nodes if isinstance(n, Conv))
