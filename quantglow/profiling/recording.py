@@ -74,7 +74,7 @@ def profile(
     batches = islice(feeds_of(data, family.signature), subset_size)
     for feeds in _shown(batches, data, progress):
         with np.errstate(all="ignore"), side_by_side():
-            fitting = _graph_for(feeds, family)
+            fitting = graph_for(feeds, family)
             recorder = _Recorder(recorded, feeds.place)
             run(fitting, feeds, [taken_only(fitting, recorder)])
             recorder.finish()
@@ -91,7 +91,8 @@ def profile(
     return Profile(family.source_hash, recorded, cases.total(), cases)
 
 
-def _graph_for(feeds: Located, family: Family) -> Graph:
+def graph_for(feeds: Located, family: Family) -> Graph:
+    """The graph for the shapes of one sample.  Raises ``CalibrationError``."""
     try:
         return family.fitting(feeds)
     except (InputError, ModelError, UnsupportedOpError) as error:

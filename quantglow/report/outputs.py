@@ -85,11 +85,11 @@ def output_accuracy(graph: Graph, found: Outputs, expected: Outputs) -> tuple[Ou
     for position, (name, node) in enumerate(graph.outputs):
         wanted = [reference[position] for reference, _ in pairs]
         own = [np.reshape(values[position], node.type.shape) for _, values in pairs]
-        entries.append(_entry(name, wanted, own, class_like(node.type)))
+        entries.append(output_accuracy_of(name, wanted, own, class_like(node.type)))
     return tuple(entries)
 
 
-def _entry(
+def output_accuracy_of(
     name: str, wanted: Sequence[Array], found: Sequence[Array], classes: bool
 ) -> OutputAccuracy:
     sums = sum(map(Sums.of, wanted, found), Sums())

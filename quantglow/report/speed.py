@@ -134,13 +134,14 @@ class SpeedSearch:
         """The layers to keep in float: all, those ``slower`` in int8 (worst first), or some."""
         best = self.build(())
         for group in (list(slower), list(layers)):
-            best = self._tried(group, best)
+            best = self.tried(group, best)
         if not self.kept:
             for name in slower[:MOST_TRIALS]:
-                best = self._tried([*self.kept, name], best)
+                best = self.tried([*self.kept, name], best)
         return self.kept
 
-    def _tried(self, group: list[str], best: Executable) -> Executable:
+    def tried(self, group: list[str], best: Executable) -> Executable:
+        """The program with ``group`` in float if it is faster than the best so far, else that."""
         if not group or group == self.kept or self.deadline.ends("measuring speed"):
             return best
         found = self.build(group)

@@ -69,12 +69,13 @@ class Drawing:
             source = [0] * len(shape)
             for axis, p in enumerate(perm):
                 source[p] = shape[axis]
-            return Transpose(name=self.name(), x=self._input(tuple(source), element), perm=perm)
+            x = self.plain_input(tuple(source), element)
+            return Transpose(name=self.name(), x=x, perm=perm)
         if how == "sliced":
             return self._sliced(shape, element)
-        return self._input(shape, element)
+        return self.plain_input(shape, element)
 
-    def _input(self, shape: tuple[int, ...], element: ElementType) -> Input:
+    def plain_input(self, shape: tuple[int, ...], element: ElementType) -> Input:
         made = Input(name=self.name(), tensor=TensorType(element.dtype, shape, element.quant))
         self.inputs.append(made)
         return made
@@ -83,7 +84,7 @@ class Drawing:
         steps = tuple(self.pick(1, 1, 2, -1) for _ in shape)
         sizes = tuple((d - 1) * abs(s) + 2 for d, s in zip(shape, steps, strict=True))
         starts = tuple(1 if s > 0 else d - 1 for d, s in zip(sizes, steps, strict=True))
-        x = self._input(sizes, element)
+        x = self.plain_input(sizes, element)
         return Slice(name=self.name(), x=x, starts=starts, sizes=shape, steps=steps)
 
     def placed(self, node: Node) -> Node:
@@ -96,7 +97,7 @@ class Drawing:
             return Pad(name=self.name(), x=node, before=before, after=after, value=1.0)
         if how == "joined":
             axis = self.number(0, rank - 1)
-            other = self._input(node.type.shape, node.type.element)
+            other = self.plain_input(node.type.shape, node.type.element)
             parts = (node, other) if self.draw(st.booleans()) else (other, node)
             return Concat(name=self.name(), parts=parts, axis=axis)
         return node

@@ -127,7 +127,7 @@ def storage(d: Drawing) -> tuple[Node, ...]:
 def planes(d: Drawing) -> tuple[Node, ...]:
     """Images with few channels, from NCHW into the inside of a padded NHWC tensor."""
     n, h, w, c = d.number(1, 2), d.number(1, 5), d.number(1, 70), d.number(1, 5)
-    x = d._input((n, c, h, w), d.element(DType.F32))
+    x = d.plain_input((n, c, h, w), d.element(DType.F32))
     nhwc = Transpose(name=d.name(), x=x, perm=(0, 2, 3, 1))
     quantized = Quantize(name=d.name(), x=nhwc, out=d.element())
     made = []

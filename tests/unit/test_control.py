@@ -132,7 +132,7 @@ def test_the_report_says_that_the_time_was_up(monkeypatch: pytest.MonkeyPatch) -
         yield search.first(len(search.ranking))
         raise TimeUp
 
-    monkeypatch.setattr(Search, "_trials", once)
+    monkeypatch.setattr(Search, "each_trial", once)
     compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, max_minutes=9, **PLAIN)
     (note,) = (n for n in compiled.report.notes if n.startswith("accuracy control"))
     assert "1 model(s) tried, the time is up;" in note

@@ -98,7 +98,7 @@ def child(place: str, turn: int = 1, options: str = "{}") -> Iterator[Child]:
 
 LAYER = "quantglow.quantization.recovery.layerwise:LayerData"
 STAGES = {
-    "profiling": ("quantglow.profiling.recording:_graph_for", 3, "{}"),
+    "profiling": ("quantglow.profiling.recording:graph_for", 3, "{}"),
     "functions": ("quantglow.quantization.search.levers:worth_fusing", 1, "{}"),
     "ranges": ("quantglow.quantization.search.levers:choose_ranges", 1, "{}"),
     "trials": ("quantglow.quantization.search.trials:relative_noise", 2, "{}"),
@@ -109,9 +109,9 @@ STAGES = {
         1,
         "{'int16_activations': 'auto'}",
     ),
-    "speed": ("quantglow.report.speed:SpeedSearch._tried", 1, "{'measure_speed': True}"),
+    "speed": ("quantglow.report.speed:SpeedSearch.tried", 1, "{'measure_speed': True}"),
     "control": ("quantglow.driver.control:AccuracyControl.trial", 1, "{'max_drop': 0.5}"),
-    "check": ("quantglow.report.outputs:_entry", 1, "{}"),
+    "check": ("quantglow.report.outputs:output_accuracy_of", 1, "{}"),
 }
 """A function in the middle of each stage, and the call of it that Ctrl-C comes in."""
 

@@ -119,7 +119,7 @@ class Search(Generic[Model, Override]):
         """
         self.deadline = Deadline.after(self.contract.max_minutes)
         try:
-            for _ in shown(self._trials(), "Accuracy control", progress):
+            for _ in shown(self.each_trial(), "Accuracy control", progress):
                 pass
         except TimeUp:
             self.cut_short = INTERRUPTED if is_interrupted() else LATE
@@ -144,7 +144,8 @@ class Search(Generic[Model, Override]):
         self.deadline.check()
         return found
 
-    def _trials(self) -> Iterator[Trial[Override]]:
+    def each_trial(self) -> Iterator[Trial[Override]]:
+        """The models that are tried, one after the other, until the contract holds with little."""
         yield from self._shortest_run()
         if (found := self.found) is not None:
             yield from self._omissions(found)

@@ -124,7 +124,7 @@ class LayerData:
             now = columns @ weights
             for term in (bias, *residuals):
                 now += term
-            moments.add(columns, _missing(node, y, now))
+            moments.add(columns, missing_sums(node, y, now))
 
 
 def real_values(node: Node, value: Array) -> Array:
@@ -132,7 +132,7 @@ def real_values(node: Node, value: Array) -> Array:
     return dequantize(value, node.type.params) if is_integer(node.type) else value
 
 
-def _missing(node: Contraction, wanted: Array, now: Array) -> Array:
+def missing_sums(node: Contraction, wanted: Array, now: Array) -> Array:
     """``wanted - now``, in the place of ``now``; 0 where bounds or activation give the same result
     for both.
     """

@@ -144,7 +144,7 @@ class Stretches:
         for stretch in _stretches(trials):
             if some := {name: found for name, found in refused.items() if name in stretch}:
                 yield replace(trials.best, ranges={**trials.best.ranges, **some})
-            yield _plain_in(stretch, trials)
+            yield plain_in(stretch, trials)
 
 
 def exact_levers() -> tuple[Lever, ...]:
@@ -195,7 +195,7 @@ def _stretches(trials: Trials) -> list[set[str]]:
     return [set().union(*groups[i : i + size]) for i in range(0, len(groups), size)]
 
 
-def _plain_in(names: set[str], trials: Trials) -> Prepared:
+def plain_in(names: set[str], trials: Trials) -> Prepared:
     """The best so far, with one stretch as the model has it."""
     start, best = trials.start, trials.best
     factors = {n: f for n, f in best.factors.items() if n not in names}

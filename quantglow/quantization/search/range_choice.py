@@ -88,10 +88,10 @@ def choose_ranges(
     Raises ``Interrupted`` after Ctrl-C.
     """
     plan = make_plan(graph, profile, config, imported)
-    candidates = _candidates(plan, profile, config)
+    candidates = candidates_of(plan, profile, config)
     few = Spread[Feeds](SAMPLES).extend(samples).kept
-    types = [_types(ranges, config) for ranges in candidates]
-    trial = _Trial(plan, types, SampleEvaluator(graph, few), profile.histograms)
+    types = [types_of(ranges, config) for ranges in candidates]
+    trial = RangeTrial(plan, types, SampleEvaluator(graph, few), profile.histograms)
     Execution(graph, (), trial.values).run()
     chosen = {root: candidates[best][root] for root, best in trial.best().items() if best}
     scarce = scarce_values(graph, profile)
@@ -104,7 +104,7 @@ def choose_ranges(
 GroupRanges = dict[Node, Range]
 
 
-def _candidates(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
+def candidates_of(plan: Plan, profile: Profile, config: QuantizationConfig) -> list[GroupRanges]:
     """The range of each group, for every candidate; min-max, as ``auto`` takes it, first."""
     found = []
     for method in METHODS:
@@ -122,12 +122,13 @@ def _by_group(plan: Plan, ranges: Mapping[Node, Range]) -> GroupRanges:
     return {root: Range(min(r.low, 0.0), max(r.high, 0.0)) for root, r in found.items()}
 
 
-def _types(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
+def types_of(ranges: GroupRanges, config: QuantizationConfig) -> dict[Node, ElementType]:
+    """The int8 type of each group with these ranges."""
     return {root: activation_element(r, config.symmetric) for root, r in ranges.items()}
 
 
 @dataclass
-class _Trial:
+class RangeTrial:
     """A float run that tries all candidates at each reader.  ``errors``: group -> [halves,
     candidates], sums over its readers.
     """
@@ -142,14 +143,14 @@ class _Trial:
         """The candidate of each group: the best of one half that holds on the other."""
         found = {}
         for root in self.errors:
-            one, other = self._weighted(root)
+            one, other = self.weighted(root)
             order = np.argsort(one + other, kind="stable")
             # min-max always holds, also where a logarithm of 0 makes its error no number.
             holds = ~((one > one[0]) | (other > other[0]))
             found[root] = next(int(k) for k in order if holds[k])
         return found
 
-    def _weighted(self, root: Node) -> Array:
+    def weighted(self, root: Node) -> Array:
         """[halves, candidates]: the errors of a group, with clipping weighted by ``COHERENCE``.
         Rounding errors grow with the square of the step; the rest is clipping.
         """

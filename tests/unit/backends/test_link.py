@@ -116,7 +116,7 @@ def test_a_system_without_executable_memory_uses_llvm(monkeypatch: pytest.Monkey
     def refused(code: bytes) -> int:
         raise UnlinkableError("code may not be executed")
 
-    monkeypatch.setattr(linker, "_executable", refused)
+    monkeypatch.setattr(linker, "executable_pages", refused)
     (address,) = KernelLibrary(resolve("native"), ObjectCache(None)).load([CONSTANTS], "f")
     assert ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(address)(1) == 300
 

@@ -59,9 +59,9 @@ def test_pieces_can_be_written() -> None:
 def test_small_programs_take_small_pages() -> None:
     allocate = LargePages()
     allocate(FIRST_NBYTES - SLACK_NBYTES)
-    assert allocate._rest.size == 0
+    assert allocate.rest.size == 0
     allocate(1)
-    assert 0 < CHUNK_NBYTES - allocate._rest.size <= 2 * ALIGNMENT
+    assert 0 < CHUNK_NBYTES - allocate.rest.size <= 2 * ALIGNMENT
 
 
 def test_mapped_memory_begins_with_a_page() -> None:

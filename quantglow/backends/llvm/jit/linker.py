@@ -158,7 +158,7 @@ def linked(objects: Mapping[str, bytes], linking: Linking | None) -> dict[str, i
         raise UnlinkableError(f"no linker for this target on {sys.platform}")
     image = Image(linking, _c_function)
     offsets = {symbol: image.add(code, symbol) for symbol, code in objects.items()}
-    base = _executable(bytes(image.data))
+    base = executable_pages(bytes(image.data))
     return {symbol: base + offset for symbol, offset in offsets.items()}
 
 
@@ -174,7 +174,7 @@ _PRIVATE_ANONYMOUS = 0x22
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def _executable(code: bytes) -> int:
+def executable_pages(code: bytes) -> int:
     """The address of executable, read-only pages with these bytes, never released.
 
     Never: worker threads may still run in them when the interpreter ends.

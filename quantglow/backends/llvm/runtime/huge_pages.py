@@ -62,7 +62,7 @@ def mapped_bytes(nbytes: int) -> Array:
 class LargePages:
     """Allocates the memory of one program.  May be called from several threads."""
 
-    _rest: Array = field(default_factory=lambda: np.empty(0, np.uint8))
+    rest: Array = field(default_factory=lambda: np.empty(0, np.uint8))
     _first_nbytes: int = 0
 
     def __call__(self, nbytes: int) -> Array:
@@ -74,8 +74,8 @@ class LargePages:
                 return aligned_bytes(nbytes)
             if needed >= PAGE_NBYTES:
                 return mapped_bytes(needed)
-            if needed > self._rest.size:
-                self._rest = mapped_bytes(CHUNK_NBYTES)
-            found = self._rest[:needed]
-            self._rest = self._rest[-(-needed // ALIGNMENT) * ALIGNMENT :]
+            if needed > self.rest.size:
+                self.rest = mapped_bytes(CHUNK_NBYTES)
+            found = self.rest[:needed]
+            self.rest = self.rest[-(-needed // ALIGNMENT) * ALIGNMENT :]
             return found

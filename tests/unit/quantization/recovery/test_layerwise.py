@@ -25,7 +25,7 @@ from quantglow.quantization.recovery import (
     recover,
     sampling,
 )
-from quantglow.quantization.recovery.layer_data import _missing
+from quantglow.quantization.recovery.layer_data import missing_sums
 from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.sampling import peak_nbytes, row_stride
 from quantglow.types import DType, TensorType
@@ -248,4 +248,4 @@ def test_nothing_is_missing_where_bounds_make_the_same_of_both_sums(
             expected[np.maximum(wanted, now) <= low] = 0
         if high < np.inf:
             expected[np.minimum(wanted, now) >= high] = 0
-        np.testing.assert_array_equal(_missing(node, wanted, now), expected)
+        np.testing.assert_array_equal(missing_sums(node, wanted, now), expected)

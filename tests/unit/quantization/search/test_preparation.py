@@ -41,7 +41,7 @@ from quantglow.quantization.recovery.sample_values import SampleEvaluator
 from quantglow.quantization.search import levers, range_choice, trials
 from quantglow.quantization.search.output_noise import compared_nodes
 from quantglow.quantization.search.plan_noise import relative_noise
-from quantglow.quantization.search.range_choice import _Trial, choose_ranges
+from quantglow.quantization.search.range_choice import RangeTrial, choose_ranges
 from quantglow.quantization.search.trials import split
 from quantglow.types import Array
 from tests.unit.quantization.quantization_networks import (
@@ -212,7 +212,7 @@ def test_clipping_counts_more_than_rounding() -> None:
     root = graph.inputs[0]
     types = [{root: activation_element(Range(0.0, high))} for high in (1.0, 0.5, 0.5)]
     errors = {root: np.array([[1.0, 0.25, 0.35], [1.0, 0.2, 0.25]])}
-    weighted = _Trial(plan, types, SampleEvaluator(graph, data), {}, errors)._weighted(root)
+    weighted = RangeTrial(plan, types, SampleEvaluator(graph, data), {}, errors).weighted(root)
     cut_off = 0.1 * range_choice.COHERENCE
     np.testing.assert_allclose(weighted, [[1, 0.25, 0.25 + cut_off], [1, 0.2, 0.25]], rtol=1e-5)
 
@@ -241,7 +241,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> 
         signal.raise_signal(signal.SIGINT)
         check_interrupt()
 
-    monkeypatch.setattr(levers, "_plain_in", interrupted)
+    monkeypatch.setattr(levers, "plain_in", interrupted)
     with keeping_best():
         assert prepared_of(uneven()).factors
 
@@ -302,11 +302,11 @@ def test_some_lines_of_a_function_represent_all(monkeypatch: pytest.MonkeyPatch)
     data = samples_for(graph, 8)
     seen = profile(graph, data, progress=False)
     plan = make_plan(graph, seen, AUTO)
-    candidates = range_choice._candidates(plan, seen, AUTO)
-    types = [range_choice._types(ranges, AUTO) for ranges in candidates]
+    candidates = range_choice.candidates_of(plan, seen, AUTO)
+    types = [range_choice.types_of(ranges, AUTO) for ranges in candidates]
 
     def errors() -> dict[str, Array]:
-        trial = _Trial(plan, types, SampleEvaluator(graph, data), seen.histograms)
+        trial = RangeTrial(plan, types, SampleEvaluator(graph, data), seen.histograms)
         Execution(graph, (), trial.values).run()
         return {root.name: found for root, found in trial.errors.items()}
 
