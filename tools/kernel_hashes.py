@@ -21,9 +21,6 @@ an offset in the arena, an input or output, or the content of a constant.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -34,7 +31,7 @@ from quantglow.backends.llvm.emission import kernel_calls
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.runtime.executable import chunks_of, crew_for
-from quantglow.backends.llvm.runtime.table_runner import entries
+from quantglow.backends.llvm.runtime.table_runner import run_time_texts
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import BufferKind, View
@@ -145,14 +142,8 @@ def graph_entries(
 
 
 def runtime_entry(level: str, texts: Texts) -> list[str]:
-    """The texts of the run-time system, which the debug log shows while they are compiled."""
-    log = io.StringIO()
-    kept = os.environ.get("QUANTGLOW_DEBUG")
-    os.environ["QUANTGLOW_DEBUG"] = "3"
-    with contextlib.redirect_stderr(log):
-        entries(target_of(level))
-    os.environ["QUANTGLOW_DEBUG"] = kept or "0"
-    return [texts.add(log.getvalue())]
+    """The hashes of the run-time system of a level."""
+    return [texts.add(text) for text in run_time_texts(target_of(level)).values()]
 
 
 def explain(texts: Texts, dump: Path | None, name: str, before: Any, after: Any) -> str:

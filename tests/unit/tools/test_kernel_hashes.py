@@ -63,8 +63,8 @@ def test_texts_that_differ_are_written(tmp_path: Path) -> None:
 
 def test_the_run_time_system_of_a_level_is_hashed() -> None:
     texts = Texts(None)
-    (found,) = runtime_entry("x86-64", texts)
-    assert "cmpxchg" in texts.get(found)
+    found = runtime_entry("x86-64", texts)
+    assert "cmpxchg" in "".join(map(texts.get, found))
 
 
 @pytest.mark.parametrize(

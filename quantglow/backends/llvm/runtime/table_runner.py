@@ -282,17 +282,30 @@ class Entries:
 def entries(target: Target) -> Entries:
     """The run-time system of a target, loaded once."""
     pointer, word = ctypes.c_void_p, ctypes.c_int64
+    texts = run_time_texts(target)
 
-    def function(name: str, text: str, *kinds: Any) -> Any:
-        (address,) = addresses(target, [_filled(_DECLARATIONS + text, target.isa.waiting)], name)
+    def function(name: str, *kinds: Any) -> Any:
+        (address,) = addresses(target, [texts[name]], name)
         return ctypes.CFUNCTYPE(None, *kinds)(address)
 
     return Entries(
-        function("run_alone", _RUN_ALONE, pointer, word),
-        function("run_shared", _SHARE + _RUN_SHARED, pointer, pointer, word, word),
-        function("work", _SHARE + _WORK, pointer, word, word, word),
-        function("shut", _SHUT, pointer),
+        function("run_alone", pointer, word),
+        function("run_shared", pointer, pointer, word, word),
+        function("work", pointer, word, word, word),
+        function("shut", pointer),
     )
+
+
+def run_time_texts(target: Target) -> dict[str, str]:
+    """The LLVM IR of the run-time system of a target, by the names of its functions."""
+    bodies = {
+        "run_alone": _RUN_ALONE,
+        "run_shared": _SHARE + _RUN_SHARED,
+        "work": _SHARE + _WORK,
+        "shut": _SHUT,
+    }
+    waiting = target.isa.waiting
+    return {name: _filled(_DECLARATIONS + text, waiting) for name, text in bodies.items()}
 
 
 def _filled(text: str, waiting: Waiting) -> str:
