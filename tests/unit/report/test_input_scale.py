@@ -86,7 +86,7 @@ def test_inputs_that_are_cut_and_joined_are_inputs() -> None:
     assert "hardly matter" in warning
 
 
-def test_what_other_operators_compute_has_no_scale_of_the_inputs() -> None:
+def test_values_of_other_operators_have_no_scale_of_the_inputs() -> None:
     b = Builder()
     graph = plain(b, lambda x: b.make(Softmax, x=x))
     assert not out_of_scale(graph, images(1e-4))
