@@ -1,19 +1,27 @@
 """Static memory plan: an offset in one arena for every temporary buffer.
 
 The lower bound of any plan is the largest sum of buffers that are alive at one time.  Several
-greedy orders are tried (Glow's, and best fit by size); the smallest peak wins.
+greedy orders are tried (Glow's, and best fit by size); the smallest peak wins.  Each buffer is held
+against those that are alive with it; where those are too many pairs, one scan in the order of
+execution takes the place of all orders (``linear_scan``).
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quantglow.concise import Concise
 from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
+from quantglow.memory.linear_scan import scan
 
 ALIGNMENT = 64
 """Alignment in bytes: a cache line, and the widest vector."""
+
+MOST_PAIRS = 4_000_000
+"""Maximum number of pairs of buffers alive at one time that are compared: 2,800 buffers that are
+all alive together."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +35,6 @@ class Interval:
     @property
     def nbytes(self) -> int:
         return -(-self.buffer.nbytes // ALIGNMENT) * ALIGNMENT
-
-    def meets(self, other: Interval) -> bool:
-        return self.begin <= other.end and other.begin <= self.end
 
 
 @dataclass(frozen=True, repr=False)
@@ -53,19 +58,33 @@ class MemoryPlan(Concise):
 
 
 def plan_memory(program: Program) -> MemoryPlan:
-    """The best of several first-fit plans."""
+    """The best of several first-fit plans, or of a large program the plan of one scan."""
     intervals = lifetimes(program)
-    bound = lower_bound(intervals)
-    best: dict[Buffer, int] = {}
+    bound, together = lower_bound(intervals), alive_together(intervals)
+    if together is None:
+        offsets = scan([(i.begin, i.end, i.nbytes) for i in intervals])
+        return _plan(intervals, offsets, bound)
+    best: list[int] = []
     best_peak = -1
     for order in _ORDERS:
-        offsets = _first_fit(sorted(intervals, key=order))
-        peak = max((offsets[i.buffer] + i.nbytes for i in intervals), default=0)
+        keys = [order(interval) for interval in intervals]
+        offsets = _first_fit(intervals, sorted(range(len(keys)), key=keys.__getitem__), together)
+        peak = _peak(intervals, offsets)
         if best_peak < 0 or peak < best_peak:
             best, best_peak = offsets, peak
         if best_peak == bound:
             break
-    return MemoryPlan(best, best_peak, bound)
+    return _plan(intervals, best, bound)
+
+
+def _plan(intervals: Sequence[Interval], offsets: Sequence[int], bound: int) -> MemoryPlan:
+    named = {i.buffer: at for at, i in zip(offsets, intervals, strict=True)}
+    return MemoryPlan(named, _peak(intervals, offsets), bound)
+
+
+def _peak(intervals: Sequence[Interval], offsets: Sequence[int]) -> int:
+    """Bytes of the arena that a plan needs."""
+    return max((at + i.nbytes for at, i in zip(offsets, intervals, strict=True)), default=0)
 
 
 def lifetimes(program: Program) -> list[Interval]:
@@ -101,16 +120,36 @@ _ORDERS: tuple[Callable[[Interval], tuple[int, int]], ...] = (
 )
 
 
-def _first_fit(intervals: Sequence[Interval]) -> dict[Buffer, int]:
-    """Place each interval in the smallest gap that holds it, among those alive with it."""
-    offsets: dict[Buffer, int] = {}
-    placed: list[Interval] = []
-    for interval in intervals:
-        taken = sorted(
-            (offsets[p.buffer], offsets[p.buffer] + p.nbytes) for p in placed if p.meets(interval)
-        )
-        offsets[interval.buffer] = _smallest_gap(taken, interval.nbytes)
-        placed.append(interval)
+def alive_together(intervals: Sequence[Interval]) -> list[list[int]] | None:
+    """For each interval the others that are alive with it, None if these are too many pairs."""
+    found: list[list[int]] = [[] for _ in intervals]
+    live: dict[int, None] = {}
+    ends: list[tuple[int, int]] = []
+    pairs = 0
+    for index in sorted(range(len(intervals)), key=lambda i: intervals[i].begin):
+        while ends and ends[0][0] < intervals[index].begin:
+            del live[heapq.heappop(ends)[1]]
+        if (pairs := pairs + len(live)) > MOST_PAIRS:
+            return None
+        found[index].extend(live)
+        for other in live:
+            found[other].append(index)
+        live[index] = None
+        heapq.heappush(ends, (intervals[index].end, index))
+    return found
+
+
+def _first_fit(
+    intervals: Sequence[Interval], order: Sequence[int], together: Sequence[Sequence[int]]
+) -> list[int]:
+    """Place each interval, in an order, in the smallest gap that holds it among those alive with
+    it.
+    """
+    offsets = [-1] * len(intervals)
+    for index in order:
+        placed = (other for other in together[index] if offsets[other] >= 0)
+        taken = sorted((offsets[p], offsets[p] + intervals[p].nbytes) for p in placed)
+        offsets[index] = _smallest_gap(taken, intervals[index].nbytes)
     return offsets
 
 

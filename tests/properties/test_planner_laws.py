@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
 from quantglow.instr.program import Alloc, Buffer, BufferKind, Dealloc, Instruction, Program
 from quantglow.lowering import lower
+from quantglow.memory import planner
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
 from quantglow.memory.share import share_in_place
@@ -55,9 +57,22 @@ def assert_disjoint(plan: MemoryPlan, live: set[Buffer]) -> None:
         assert first + a.nbytes <= second or second + b.nbytes <= first
 
 
-@given(programs())
-def test_no_two_live_buffers_overlap(program: Program) -> None:
-    plan = plan_memory(program)
+BY_SCAN = 0
+"""Maximum number of pairs with which all but the smallest programs are planned in one scan."""
+
+both_ways = pytest.mark.parametrize("most_pairs", [planner.MOST_PAIRS, BY_SCAN])
+
+
+def planned(program: Program, most_pairs: int) -> MemoryPlan:
+    """The plan where so many pairs are compared."""
+    with mock.patch.object(planner, "MOST_PAIRS", most_pairs):
+        return plan_memory(program)
+
+
+@both_ways
+@given(program=programs())
+def test_no_two_live_buffers_overlap(program: Program, most_pairs: int) -> None:
+    plan = planned(program, most_pairs)
     for live in live_sets(program):
         assert_disjoint(plan, live)
 
@@ -71,24 +86,27 @@ def test_no_two_live_buffers_of_a_network_overlap(graph: Graph) -> None:
         assert_disjoint(plan, live)
 
 
-@given(programs())
-def test_every_buffer_is_aligned_and_inside_the_arena(program: Program) -> None:
-    plan = plan_memory(program)
+@both_ways
+@given(program=programs())
+def test_every_buffer_is_aligned_and_inside_the_arena(program: Program, most_pairs: int) -> None:
+    plan = planned(program, most_pairs)
     for buffer, offset in plan.offsets.items():
         assert offset % ALIGNMENT == 0
         assert 0 <= offset <= offset + buffer.nbytes <= plan.peak_nbytes
 
 
-@given(programs())
-def test_the_peak_is_never_below_what_is_live(program: Program) -> None:
-    plan = plan_memory(program)
+@both_ways
+@given(program=programs())
+def test_the_peak_is_never_below_what_is_live(program: Program, most_pairs: int) -> None:
+    plan = planned(program, most_pairs)
     largest = max((sum(b.nbytes for b in live) for live in live_sets(program)), default=0)
     assert largest <= plan.lower_bound_nbytes <= plan.peak_nbytes
 
 
-@given(programs())
-def test_the_peak_is_at_most_the_sum(program: Program) -> None:
-    assert plan_memory(program).peak_nbytes <= sum(i.nbytes for i in lifetimes(program))
+@both_ways
+@given(program=programs())
+def test_the_peak_is_at_most_the_sum(program: Program, most_pairs: int) -> None:
+    assert planned(program, most_pairs).peak_nbytes <= sum(i.nbytes for i in lifetimes(program))
 
 
 @given(mixed_graphs())
