@@ -176,9 +176,14 @@ def _times(array: Array, factor: float) -> Array:
 
 
 def _layer_statistics(layer: Node, rows: Sequence[Array]) -> LayerStatistics:
+    """Statistics of the channels whose bias and results are finite; zeros if there are none."""
     results = np.concatenate(rows, dtype=np.float64)
     assert isinstance(layer, Conv | ConvTranspose | Gemm) and isinstance(layer.b, Constant)
-    with np.errstate(all="ignore"):  # infinite inputs are refused elsewhere
+    with np.errstate(all="ignore"):
         mean, deviation = results.mean(axis=0), results.std(axis=0)
+    bias = layer.b.value.astype(np.float64)
+    finite = np.isfinite(bias) & np.isfinite(mean) & np.isfinite(deviation)
+    if not finite.any():
+        return LayerStatistics(np.zeros(1), np.zeros(1), np.ones(1))
     least = np.finfo(np.float32).tiny
-    return LayerStatistics(layer.b.value.astype(np.float64), mean, np.maximum(deviation, least))
+    return LayerStatistics(bias[finite], mean[finite], np.maximum(deviation[finite], least))

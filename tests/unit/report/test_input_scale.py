@@ -107,3 +107,14 @@ def test_the_report_of_a_folded_network_warns() -> None:
     report = qg.quantize_and_compile(folded(example), data, progress=False, num_threads=1).report
     assert "Warning: the inputs are much larger than in training" in str(report)
     assert report.headline.endswith("But see the warnings.")
+
+
+@pytest.mark.parametrize("channels", [1, 16])
+def test_channels_of_infinite_bias_count_for_nothing(channels: int) -> None:
+    b = Builder()
+    biases = b.random.normal(size=16).astype(np.float32)
+    biases[:channels] = -np.inf
+    w, x = b.drawn(3, 3, 3, 16), b.input(1, 12, 12, 3)
+    layer = b.make(Conv, x=x, w=w, b=b.constant(biases))
+    samples = [{x.name: b.random.normal(size=(1, 12, 12, 3)).astype(np.float32)}]
+    assert not out_of_scale(b.graph(layer), samples)
