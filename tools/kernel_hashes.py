@@ -24,6 +24,7 @@ import argparse
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +150,7 @@ def runtime_entry(level: str, texts: Texts) -> list[str]:
 def explain(texts: Texts, dump: Path | None, name: str, before: Any, after: Any) -> str:
     """Differences of an entry; writes the texts."""
     if isinstance(after, list):
-        pairs = list(zip(before, after, strict=True))
+        pairs = list(zip_longest(before, after, fillvalue=""))
         dump_texts(texts, dump, name, pairs)
         return f"{name}: the run-time system differs"
     old, new = ([call.split(" ")[0] for call in entry["calls"]] for entry in (before, after))

@@ -81,3 +81,9 @@ def test_a_graph_is_hashed_with_its_constants(
 def test_former_names_of_operators_count_as_those_of_today() -> None:
     line = "'m': f32[2] = Map(x='x', step='Map')"
     assert graph_hashes.renamed(line) == "'m': f32[2] = Elementwise(x='x', step='Map')"
+
+
+def test_a_run_time_system_of_more_texts_differs(tmp_path: Path) -> None:
+    texts = Texts(None)
+    after = runtime_entry("x86-64", texts)
+    assert "run-time system differs" in explain(texts, tmp_path, "r", after[:1], after)
