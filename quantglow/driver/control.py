@@ -69,7 +69,7 @@ class AccuracyControl:
         Raises ``AccuracyDropError`` with the best model, made whole, if there is none.
         """
         calibrated, progress = self.calibrated, self.prepared.request.progress
-        calibrated.sample_to_measure("max_drop")
+        calibrated.require_samples("accuracy", "max_drop")
         contract = self.contract.measured_by(self.minus_relative_error)
         plain = quantized(self.prepared)
         exact = compiled_float(calibrated.family, calibrated.float_graph, self.compiler)

@@ -149,7 +149,7 @@ def _statistics(
     samples: Sequence[Mapping[str, Array]],
     factor: float = 1.0,
 ) -> list[LayerStatistics]:
-    """Signals of the layers' sums on some samples, times a factor."""
+    """Statistics of the layers' sums on some samples, times a factor."""
     bare = [_bare(layer) for layer in layers]
     up_to = Graph(graph.inputs, tuple((node.name, node) for node in bare), graph.source_hash)
     names = [node.name for node in up_to.inputs]

@@ -71,15 +71,13 @@ class Calibrated:
         """Wall time by stage."""
         return self.imported.seconds
 
-    def sample_to_measure(self, option: str) -> Feeds:
-        """The first sample of the check.  Raises ``CalibrationError`` if there is none."""
+    def require_samples(self, measured: str, option: str) -> None:
+        """Raise ``CalibrationError`` if there is no sample on which ``option`` can measure."""
         if not self.checks.feeds:
-            measured = {"measure_speed": "speed", "max_drop": "accuracy"}[option]
             raise CalibrationError(
                 f"a profile holds no samples to measure {measured} on. Remedy: pass the "
                 f"calibration samples together with {option}."
             )
-        return self.checks.feeds[0]
 
 
 def calibrated(imported: Imported, request: QuantizationRequest) -> Calibrated:

@@ -19,7 +19,8 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
     Raises ``CalibrationError`` if there is no sample to run.
     """
     calibrated = prepared.calibrated
-    feeds = calibrated.sample_to_measure("measure_speed")
+    calibrated.require_samples("speed", "measure_speed")
+    feeds = calibrated.checks.feeds[0]
 
     def build(kept_float: Sequence[str]) -> Build:
         # Without samples: rounding weights against data takes long, and changes no time.

@@ -119,7 +119,9 @@ def test_large_weights_allow_large_constants(monkeypatch: pytest.MonkeyPatch) ->
         node("DequantizeLinear", ["w", "s"], ["f"]),
         node("Add", ["f", "f"], ["c"]),
     ]
-    import_model(added(*nodes, w=w, s=np.float32(0.5)))
+    graph = import_model(added(*nodes, w=w, s=np.float32(0.5)))
+    (found,) = interpret(graph, {"x": floats(1, 4)})
+    np.testing.assert_array_equal(found, floats(1, 4) + 1)
 
 
 def test_an_attention_mask_of_4096_tokens_is_imported() -> None:

@@ -1,8 +1,8 @@
 """Objects made executable without LLVM: a linker for the few relocations of generated kernels.
 
-It saves 53 MB of resident memory (46 instead of 99 MB for a small network) and, on a quiet machine,
-the time in which LLVM is loaded: a process that finds its kernels in the cache does without it
-(``python -m benchmarks memory``, 2026-11-22).
+It saves 53 MB of resident memory (46 instead of 99 MB for MNIST) and up to 27 of 247 ms of start,
+since a process that finds its kernels in the cache does without LLVM (``python -m benchmarks
+memory``, Zen 5, 2026-11-23).
 
 A kernel is position-independent code and constants: its relocations are distances within the
 object, and calls of C functions.  Anything else is refused with ``UnlinkableError``, and LLVM's
