@@ -7,11 +7,6 @@
     compiled = qg.quantize_and_compile("model.onnx", samples)
     outputs = compiled.run(None, {"input": x})
     print(compiled.report)
-
-How a model flows: ``driver`` has the public functions, and ``driver.pipeline`` the stages of the
-main one; ``driver.models`` opens a model as a family of graphs, one for each shape; ``passes``,
-``profiling`` and ``quantization`` rewrite a graph, ``runtime.build`` makes it run.  A model that
-cannot be compiled goes by ``driver.fallback`` to onnxruntime; ``driver.loading`` reads saved files.
 """
 
 from importlib import import_module

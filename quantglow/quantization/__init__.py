@@ -1,4 +1,4 @@
-"""Quantization: a float graph and its profile to an int8 graph.  See ``plan`` for the decisions."""
+"""Quantization: a float graph and its profile to an int8 graph.  README.md has the guide."""
 
 from quantglow.quantization.decisions.decisions import Decisions
 from quantglow.quantization.equalize.float_runs import FloatRuns

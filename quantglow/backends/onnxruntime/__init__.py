@@ -1,1 +1,4 @@
-"""onnxruntime, for what quantglow does not compile."""
+"""onnxruntime, for models that quantglow does not compile.
+
+``session`` runs a model here, ``apart`` in a child process.
+"""

@@ -1,12 +1,4 @@
-"""Models that come quantized: ``Quantize(op(Dequantize(x)))`` becomes the int8 form of ``op``.
-
-The user's rounding points stay: every Quantize is still a rounding to its type, no pass moves
-arithmetic across one, and no range is chosen anew.  Only the way changes in which the operator
-between two of them is computed: exactly in integers, rounding once, instead of in float32.  So an
-integer may differ by one step from the float computation where that lies on a tie, to float32
-rounding.  A bias without parameters of its own is rounded to steps of the int32 sum, where these
-are fine (see ``contraction.FINE``); all other weights and biases are exact, or stay float.
-"""
+"""Models that come quantized: ``Quantize(op(Dequantize(x)))`` becomes the int8 form of ``op``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Kernel generators, one file for each family.  Importing this package fills the tables."""
+"""Kernel generators, a folder for each family.  Importing this package fills the tables.
+
+``conv`` and ``depthwise``: convolutions; ``matmul``: products of two activations; ``elementwise``:
+expressions and tables; ``reduce``: reductions, pools, softmax; ``data_movement``: copies, gathers,
+resizing.  ``contraction`` and ``vector`` are parts of these.
+"""
 
 from __future__ import annotations
 

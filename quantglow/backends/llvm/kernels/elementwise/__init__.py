@@ -1,2 +1,1 @@
-"""Element-wise kernels: ``elementwise`` and ``row_map`` for expressions (``row_invariants`` and
-``row_values`` are their parts), ``quantized`` results, and look-up in a ``table``."""
+"""Element-wise kernels, and look-up in tables."""

@@ -1,6 +1,1 @@
-"""Parts of kernels.
-
-``vectors`` has the operations, ``scalars`` the code of scalar expressions with ``mathfun``,
-``trigonometry``, ``rounding`` and ``quotient``; ``nest`` makes loops, ``partial`` masks last lanes,
-``strided`` reads elements that lie apart, ``fold`` combines a row.
-"""
+"""Parts of kernels: operations on vectors, loops, functions."""
