@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests import effort  # noqa: F401  its profiles must be loaded before tests are defined
+from tests.support import effort  # noqa: F401  its profiles must be loaded before tests are defined
 
 os.environ.setdefault("QUANTGLOW_VERIFY", "1")
 # Tests run in a process for each core: more threads would only wait for one another.

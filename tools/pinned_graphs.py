@@ -19,7 +19,7 @@ import quantglow as qg
 from quantglow import interpreter
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from tests.pinned import FOLDER, HASHES, digest, feeds_of, pinned
+from tests.support.pinned import FOLDER, HASHES, digest, feeds_of, pinned
 from tools.small_networks import NETWORKS, samples
 
 SAMPLES = 8

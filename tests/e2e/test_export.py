@@ -17,7 +17,7 @@ from quantglow.frontend import export_onnx, import_model
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.passes import optimize
-from tests.embedded import network
+from tests.support.embedded import network
 from tools.qdq_agreement import (
     CALIBRATION,
     LEVELS,

@@ -7,11 +7,12 @@ import onnx
 import pytest
 from onnx import parser
 
-from tests.fuzz import files, graphs
+from tests.fuzz import files
 from tests.fuzz.compare import REFUSED, Setting, check, session
 from tests.fuzz.isolated import findings, last_words
 from tests.fuzz.shrink import shrunk
 from tests.fuzz.unspecified import unspecified_outputs
+from tests.generators.onnx_models import models
 
 
 @pytest.mark.parametrize("what", ["graphs", "files"])
@@ -30,7 +31,7 @@ def test_a_finding_shows_the_innermost_frames_of_a_crash() -> None:
 
 
 def test_a_seed_always_gives_the_same_case() -> None:
-    once, again = graphs.drawn(5), graphs.drawn(5)
+    once, again = models.drawn(5), models.drawn(5)
     assert once.model == again.model
     assert files.damaged(5) == files.damaged(5)
 
@@ -40,13 +41,13 @@ def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPa
     seed = next(
         s
         for s in range(500)
-        if sum(n.op_type == "Relu" for n in graphs.drawn(s).model.graph.node)
-        and check(graphs.drawn(s), Setting())
+        if sum(n.op_type == "Relu" for n in models.drawn(s).model.graph.node)
+        and check(models.drawn(s), Setting())
     )
-    found = check(graphs.drawn(seed), Setting())
+    found = check(models.drawn(seed), Setting())
     assert found is not None
     small = shrunk(
-        graphs.drawn(seed),
+        models.drawn(seed),
         lambda case: (again := check(case, Setting())) is not None and again.kind == found.kind,
     )
     assert "Relu" in [node.op_type for node in small.model.graph.node]
@@ -54,12 +55,12 @@ def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_drawn_models_are_valid_onnx() -> None:
-    model = graphs.drawn(17).model
+    model = models.drawn(17).model
     onnx.checker.check_model(model, full_check=True)
     assert model.graph.node
 
 
-def extreme(number: float) -> graphs.Case:
+def extreme(number: float) -> models.Case:
     """A model with the maximum of its input, and other values beside and behind it."""
     model = parser.parse_model(
         """<ir_version: 9, opset_import: ["": 17]>
@@ -71,7 +72,7 @@ def extreme(number: float) -> graphs.Case:
     )
     x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
     x[1, 2] = number
-    return graphs.Case(model, ({"x": x},) * graphs.SAMPLES)
+    return models.Case(model, ({"x": x},) * models.SAMPLES)
 
 
 def test_extremes_of_nan_are_not_compared_with_onnxruntime() -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from quantglow.frontend.context import IMPORTERS
-from tests.fuzz.drawing import FLOAT, OPSETS, Drawing, Rejected
-from tests.fuzz.draws import FAMILIES, Family
+from tests.generators.onnx_models.drawing import FLOAT, OPSETS, Drawing, Rejected
+from tests.generators.onnx_models.operators import FAMILIES, Family
 from tools.operators import README
 
 TRIES = 600

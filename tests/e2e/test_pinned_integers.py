@@ -11,8 +11,8 @@ import pytest
 import quantglow as qg
 from quantglow import interpreter
 from quantglow.backends.llvm.targets import LEVELS, runs_here
-from tests.combinations import covering
-from tests.pinned import NAMES, digest, feeds_of, hashes, pinned
+from tests.support.combinations import covering
+from tests.support.pinned import NAMES, digest, feeds_of, hashes, pinned
 
 HERE = [level for level in LEVELS if runs_here(level)] + ["native"]
 

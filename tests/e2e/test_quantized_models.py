@@ -28,7 +28,7 @@ import quantglow as qg
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.arithmetic import is_integer
 from quantglow.types import DType
-from tests.embedded import Network, network
+from tests.support.embedded import Network, network
 from tests.unit.quantization.qdq.qdq_models import by_onnxruntime
 
 QDQ, QOPERATOR = QuantFormat.QDQ, QuantFormat.QOperator

@@ -14,16 +14,17 @@ import onnx
 from rich.console import Console
 from rich.progress import track
 
-from tests.fuzz import compare, files, graphs, isolated
+from tests.fuzz import compare, files, isolated
 from tests.fuzz.compare import Difference, Setting
 from tests.fuzz.shrink import shrunk
+from tests.generators.onnx_models import models
 
 
 def check(what: str, seed: int) -> Difference | None:
     """The difference of a seed's case, None if there is none."""
     if what == "files":
         return files.check_file(files.damaged(seed))
-    return compare.check(graphs.drawn(seed), Setting.of(seed))
+    return compare.check(models.drawn(seed), Setting.of(seed))
 
 
 def work(what: str, start: int, stop: int) -> None:
@@ -70,10 +71,10 @@ def kept(what: str, finding: isolated.Finding, folder: Path) -> str:
     if what == "files":
         path.write_bytes(files.damaged(finding.seed))
         return str(path)
-    case, setting = graphs.drawn(finding.seed), Setting.of(finding.seed)
+    case, setting = models.drawn(finding.seed), Setting.of(finding.seed)
     if finding.kind != "crash":
 
-        def fails(smaller: graphs.Case) -> bool:
+        def fails(smaller: models.Case) -> bool:
             difference = compare.check(smaller, setting)
             return difference is not None and difference.kind == finding.kind
 

@@ -19,8 +19,8 @@ from quantglow.frontend.export.model import export_onnx
 from quantglow.graph.border import numpy_type
 from quantglow.graph.signature import DECLARED
 from quantglow.types import Array
-from tests.declared_models import with_casts
-from tests.fuzz.graphs import Case
+from tests.generators.onnx_models.float_types import with_casts
+from tests.generators.onnx_models.models import Case
 
 SHARE = 0.25
 """Share of cases whose borders are tried in other types."""

@@ -30,10 +30,10 @@ from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.unary import Relu
 from quantglow.runtime.compiled import CompiledModel
 from tests.fuzz.borders import border_difference
-from tests.fuzz.graphs import Case, Feeds
 from tests.fuzz.parts import parts_difference
 from tests.fuzz.unspecified import unspecified_outputs
-from tests.harsh import harsh
+from tests.generators.onnx_models.models import Case, Feeds
+from tests.support.harsh import harsh
 
 Arrays = list[NDArray[np.generic]]
 TOLERANCE = 1e-4

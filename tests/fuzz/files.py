@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 import quantglow as qg
 from tests.fuzz.attacks import attack, made_for_attack
 from tests.fuzz.compare import Difference
-from tests.fuzz.graphs import drawn
+from tests.generators.onnx_models.models import drawn
 
 SHARED = 40
 """Number of seeds whose graphs the files are made from."""

@@ -17,8 +17,8 @@ from onnx import TensorProto, helper
 import quantglow as qg
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.types import Array
-from tests.fuzz.drawing import ML
-from tests.fuzz.graphs import Case
+from tests.generators.onnx_models.drawing import ML
+from tests.generators.onnx_models.models import Case
 
 SHARE = 0.15
 """Share of cases with such an output."""

@@ -9,7 +9,7 @@ from onnx import helper
 
 from quantglow.backends.onnxruntime.session import failures
 from tests.fuzz.compare import session
-from tests.fuzz.graphs import Case, Feeds, read_by
+from tests.generators.onnx_models.models import Case, Feeds, read_by
 
 Fails = Callable[[Case], bool]
 

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tests.fuzz.graphs import Feeds, read_by
+from tests.generators.onnx_models.models import Feeds, read_by
 
 Values = NDArray[np.generic]
 Run = Callable[[onnx.ModelProto, Feeds], list[Any]]

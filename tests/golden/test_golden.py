@@ -13,8 +13,8 @@ from quantglow.instr.program import Program
 from quantglow.interpreter import interpret
 from quantglow.memory.planner import plan_memory
 from quantglow.types import Array
-from tests.equality import assert_equal_values
 from tests.golden.texts import FILES, PASSES, run
+from tests.support.equality import assert_equal_values
 
 each_text = pytest.mark.parametrize("path", FILES, ids=lambda p: f"{p.parent.name}-{p.stem}")
 

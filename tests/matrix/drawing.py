@@ -21,7 +21,7 @@ from quantglow.memory.planner import plan_memory
 from quantglow.memory.share import share_in_place
 from quantglow.ops import Concat, Pad, Slice, Transpose
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
-from tests.matrix.guarded import guarded
+from tests.support.guarded import guarded
 
 TARGETS = ("native", *(name for name in LEVELS if runs_here(name)))
 ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

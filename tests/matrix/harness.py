@@ -15,7 +15,7 @@ from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.types import Array
-from tests.equality import assert_equal_values
+from tests.support.equality import assert_equal_values
 
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
 

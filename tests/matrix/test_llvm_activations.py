@@ -13,9 +13,9 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Conv
 from quantglow.ops.activation import Activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.effort import moderate
+from tests.generators.values import activations
 from tests.matrix.harness import TARGETS, on_llvm, on_reference
-from tests.strategies import activations
+from tests.support.effort import moderate
 
 TIES = (
     # activation, step, sum in reals: result in steps

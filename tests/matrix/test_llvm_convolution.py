@@ -20,9 +20,7 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Gemm, Input
 from quantglow.ops.activation import Activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.combinations import covering
-from tests.effort import expensive, moderate
-from tests.matrix.convolutions import (
+from tests.generators.quantized_graphs.convolutions import (
     Case,
     cases,
     codes,
@@ -32,9 +30,11 @@ from tests.matrix.convolutions import (
     integers,
     tensor,
 )
+from tests.generators.values import activations
 from tests.matrix.drawing import run_backwards
 from tests.matrix.harness import TARGETS, assert_agree, planned
-from tests.strategies import activations
+from tests.support.combinations import covering
+from tests.support.effort import expensive, moderate
 
 
 @pytest.mark.parametrize("target", TARGETS)

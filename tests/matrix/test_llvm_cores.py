@@ -18,9 +18,16 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 from quantglow.types import DType
-from tests.effort import moderate
-from tests.matrix.convolutions import Case, cases, element, floats, integers, tensor
+from tests.generators.quantized_graphs.convolutions import (
+    Case,
+    cases,
+    element,
+    floats,
+    integers,
+    tensor,
+)
 from tests.matrix.harness import assert_agree, planned
+from tests.support.effort import moderate
 
 LEVEL = "avx512vnni"
 pytestmark = pytest.mark.skipif(not runs_here(LEVEL), reason=f"this processor has no {LEVEL}")

@@ -16,11 +16,11 @@ from quantglow.graph.node import Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Gather, Scatter, TopK, Transpose
 from quantglow.types import Array, DType, TensorType
-from tests.combinations import covering
-from tests.effort import expensive
 from tests.matrix.drawing import CHANNELS, assert_targets_agree
-from tests.matrix.guarded import guarded
 from tests.matrix.harness import TARGETS, planned
+from tests.support.combinations import covering
+from tests.support.effort import expensive
+from tests.support.guarded import guarded
 
 seeds = st.integers(0, 9999)
 indices_of = st.sampled_from([DType.I32, DType.I64])

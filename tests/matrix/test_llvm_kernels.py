@@ -50,8 +50,8 @@ from quantglow.ops import (
 )
 from quantglow.ops.expression import arg, call, const
 from quantglow.types import DType, ElementType, QuantParams, f32
-from tests.effort import expensive
 from tests.matrix.drawing import CHANNELS, Drawing, assert_targets_agree, drawn_feeds
+from tests.support.effort import expensive
 
 Case = Callable[[Drawing], tuple[Node, ...]]
 INTEGERS = (DType.I8, DType.U8)

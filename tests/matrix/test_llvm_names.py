@@ -17,9 +17,9 @@ from quantglow.graph.node import Constant, Input
 from quantglow.instr.program import Alloc, Dealloc
 from quantglow.ops import Conv
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.effort import moderate
 from tests.matrix.harness import planned
 from tests.matrix.test_llvm_convolution import Case, cases, integers
+from tests.support.effort import moderate
 
 SCALES = (1e-3, 1.0, 1.0, 7.0, 1e9)
 

@@ -13,8 +13,8 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
 from quantglow.ops import Constant, Conv, Input
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.effort import moderate
 from tests.matrix.harness import TARGETS, assert_agree, planned
+from tests.support.effort import moderate
 
 PAIRS = "pmadd.ub.sw"
 

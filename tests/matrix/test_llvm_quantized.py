@@ -16,8 +16,8 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Add, Dequantize, Elementwise, Mul, Quantize, Transpose
 from quantglow.ops.expression import arg, call, const, iconst, parse_expression
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, f32
-from tests.effort import expensive, moderate
 from tests.matrix.drawing import Drawing, assert_targets_agree, drawn_feeds
+from tests.support.effort import expensive, moderate
 
 SPECIAL = (np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 1e9, -1e9, 0.5, -0.5, -0.0)
 DIVISORS = (1.0, 0.5, 0.0117, 2.0**-59, 2.0**-70, 3e20)

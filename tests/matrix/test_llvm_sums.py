@@ -11,9 +11,9 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import ReduceMean
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.effort import expensive
 from tests.matrix.drawing import CHANNELS, assert_targets_agree
-from tests.matrix.guarded import guarded
+from tests.support.effort import expensive
+from tests.support.guarded import guarded
 
 OUT = ElementType(DType.I16, QuantParams.per_tensor(0.0004, 0))
 

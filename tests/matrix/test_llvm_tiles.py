@@ -37,10 +37,10 @@ from quantglow.instr.program import Compute
 from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Input
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.effort import moderate
-from tests.matrix.guarded import guarded
 from tests.matrix.harness import TARGETS, assert_agree, planned
 from tests.matrix.tile_machine import TileMachine
+from tests.support.effort import moderate
+from tests.support.guarded import guarded
 
 needs_avx512 = pytest.mark.skipif(
     not runs_here("avx512vnni"), reason="the rest of the code needs AVX-512 VNNI"

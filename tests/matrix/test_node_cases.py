@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quantglow.interpreter import interpret
-from tests.declared_functions import FUNCTIONS
+from tests.generators.unary_functions import FUNCTIONS
 from tests.matrix.harness import on_llvm
 from tests.matrix.node_cases import node_cases
 

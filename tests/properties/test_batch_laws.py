@@ -11,10 +11,10 @@ from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.runtime.batches import divisors
-from tests.effort import moderate
-from tests.equality import assert_equal_values
-from tests.harsh import harsh
-from tests.mixed_graphs import drawn_feeds, mixed_graphs
+from tests.generators.quantized_graphs.graphs import drawn_feeds, mixed_graphs
+from tests.support.effort import moderate
+from tests.support.equality import assert_equal_values
+from tests.support.harsh import harsh
 
 batched = mixed_graphs(most=4, batches=tuple(range(2, 9)))
 

@@ -23,10 +23,10 @@ from quantglow.quantization import Decisions, Quantized, quantize, quantize_for_
 from quantglow.quantization.decisions import serialization
 from quantglow.quantization.decisions.decisions import NO_RANGE, UNDECIDED
 from quantglow.types import f32
-from tests.effort import moderate
-from tests.same import same_graph
-from tests.strategies import networks
-from tests.unit.free_network import SHAPES, free_model, image
+from tests.generators.float_graphs.networks import networks
+from tests.support.effort import moderate
+from tests.support.free_network import SHAPES, free_model, image
+from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import constant, samples_for, small_cnn, sqnr
 
 

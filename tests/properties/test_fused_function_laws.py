@@ -12,10 +12,10 @@ from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import Quantized, quantize_for_all_shapes
 from quantglow.quantization.search import fused_functions
-from tests.effort import expensive
+from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import TARGETS, assert_agree
-from tests.same import same_graph
-from tests.strategies import networks
+from tests.support.effort import expensive
+from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import samples_for
 
 

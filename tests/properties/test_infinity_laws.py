@@ -47,8 +47,10 @@ from quantglow.profiling.specials import ABSENT, Specials, specials_of
 from quantglow.quantization.plan.masks import masked_values, special_values
 from quantglow.quantization.quantizer import quantize_with_report
 from quantglow.types import Array, DType, TensorType
-from tests.effort import expensive
-from tests.strategies import LOWS, STEPS, networks
+from tests.generators.float_graphs.layers import STEPS
+from tests.generators.float_graphs.networks import networks
+from tests.generators.values import LOWS
+from tests.support.effort import expensive
 from tests.unit.quantization.masked_networks import ATTENTIONS
 from tests.unit.quantization.masked_networks import feeds as feeds_of
 

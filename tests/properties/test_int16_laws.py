@@ -14,10 +14,10 @@ from quantglow.quantization import Quantized, quantize_for_all_shapes
 from quantglow.quantization.plan.int16 import int16_ineligibility, value_names
 from quantglow.quantization.plan.plan import make_plan
 from quantglow.types import DType
-from tests.effort import expensive, moderate
+from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import TARGETS, assert_agree
-from tests.same import same_graph
-from tests.strategies import networks
+from tests.support.effort import expensive, moderate
+from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import samples_for
 
 

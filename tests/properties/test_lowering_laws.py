@@ -17,8 +17,8 @@ from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.types import Array
-from tests.equality import assert_equal_values
-from tests.mixed_graphs import drawn_feeds, mixed_graphs
+from tests.generators.quantized_graphs.graphs import drawn_feeds, mixed_graphs
+from tests.support.equality import assert_equal_values
 
 
 def program_of(lowered: Graph) -> Program:

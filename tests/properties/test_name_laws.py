@@ -19,9 +19,9 @@ from quantglow.profiling import profile
 from quantglow.quantization import quantize_for_all_shapes
 from quantglow.runtime.build import Compiler
 from quantglow.types import f32
-from tests.effort import moderate
-from tests.same import same_graph
-from tests.strategies import networks
+from tests.generators.float_graphs.networks import networks
+from tests.support.effort import moderate
+from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import samples_for
 
 TAGS = ("q", "dq", "w:q", "b:q", "table", "x", "real", "w", "b", "gamma", "smooth", "smooth:y")

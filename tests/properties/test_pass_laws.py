@@ -19,8 +19,9 @@ from quantglow.ops.unary import Fusible
 from quantglow.pass_manager import pass_name
 from quantglow.passes.fuse_activation import fuse_float_activation
 from quantglow.passes.repeat import single_passes
-from tests.builder import Builder, assert_same_function, ops_of
-from tests.strategies import STEPS, networks
+from tests.generators.float_graphs.layers import STEPS
+from tests.generators.float_graphs.networks import networks
+from tests.support.builder import Builder, assert_same_function, ops_of
 
 EACH = single_passes(passes.FLOAT_PASSES)
 NCHW_STEPS = tuple(name for name in STEPS if name not in ("masked", "swap"))

@@ -19,8 +19,8 @@ from quantglow.memory import planner
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
 from quantglow.memory.share import share_in_place
-from tests.effort import moderate
-from tests.mixed_graphs import drawn_feeds, mixed_graphs
+from tests.generators.quantized_graphs.graphs import drawn_feeds, mixed_graphs
+from tests.support.effort import moderate
 
 
 @st.composite

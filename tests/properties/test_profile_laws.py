@@ -13,7 +13,7 @@ from quantglow.ops import Add, Relu
 from quantglow.profiling import RANGE_METHODS, Histogram, Profile, choose_range, profile
 from quantglow.profiling.histogram import BINS, bin_exponent
 from quantglow.types import Array, f32
-from tests.effort import moderate
+from tests.support.effort import moderate
 
 values = st.one_of(
     st.floats(-3, 3, width=32),

@@ -17,9 +17,9 @@ from quantglow.quantization import fuse_quantized
 from quantglow.quantization.plan.params import activation_element, quantize_weights
 from quantglow.runtime.build import Compiler
 from quantglow.types import DType, ElementType, QuantParams
-from tests.builder import feeds_of
-from tests.effort import expensive, moderate
-from tests.strategies import networks
+from tests.generators.float_graphs.networks import networks
+from tests.support.builder import feeds_of
+from tests.support.effort import expensive, moderate
 
 TOLERANCE = 0.04
 """Maximum difference: a tie moves a value by a step, 1/255 of its range, and later ones by a few

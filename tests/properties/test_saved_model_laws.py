@@ -19,8 +19,7 @@ from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.runtime.build import Compiler
-from tests.effort import very_expensive
-from tests.free_models import (
+from tests.generators.onnx_models.free_models import (
     Drawn,
     Sample,
     Shape,
@@ -28,6 +27,7 @@ from tests.free_models import (
     recurrent_networks,
     transformers,
 )
+from tests.support.effort import very_expensive
 
 FAMILIES = {
     "image": image_networks(),

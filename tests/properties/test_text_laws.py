@@ -28,9 +28,9 @@ from quantglow.ops import Relu
 from quantglow.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
 from quantglow.ops.functions import BINARY, SELECT, UNARY
 from quantglow.types import Array, DType, ElementType, QuantParams, f32
-from tests.effort import expensive, moderate
-from tests.mixed_graphs import mixed_graphs
-from tests.same import same_graph, same_program
+from tests.generators.quantized_graphs.graphs import mixed_graphs
+from tests.support.effort import expensive, moderate
+from tests.support.same import same_graph, same_program
 
 LARGE = 1 << 20
 """Maximum number of elements of arrays that are written out."""

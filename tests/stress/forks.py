@@ -16,7 +16,7 @@ import numpy as np
 
 import quantglow as qg
 from quantglow.backends.llvm.targets import runs_here
-from tests.unit.free_network import SHAPES, free_model, image, sum_model
+from tests.support.free_network import SHAPES, free_model, image, sum_model
 
 TARGETS = ("native", *(name for name in ("avx2", "x86-64") if runs_here(name)))
 FORKING, COMPILING, RUNNING = 8, 2, 2

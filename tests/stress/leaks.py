@@ -18,8 +18,8 @@ import numpy as np
 
 import quantglow as qg
 from quantglow.backends.llvm.runtime.executable import Context
-from tests.unit.free_network import free_model, image
-from tests.unit.small_network import small_model, small_samples
+from tests.support.free_network import free_model, image
+from tests.support.small_network import small_model, small_samples
 
 LEAST_CYCLES = 24
 MOST_GROWTH_NBYTES = 24 * 2**20

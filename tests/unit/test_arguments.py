@@ -16,7 +16,7 @@ import pytest
 import quantglow as qg
 from quantglow.arguments import brief, integer, number, strings
 from quantglow.profiling import Profile
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 MODEL, SAMPLES = small_model(), small_samples(2)
 GRAPH = qg.import_model(MODEL)

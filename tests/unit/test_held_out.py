@@ -15,8 +15,8 @@ import quantglow as qg
 from quantglow.driver.held_out import EVERY, FEWEST_SAMPLES, HeldOut, digest_of
 from quantglow.profiling.data import Located
 from quantglow.report.headline import SAME, UNSEEN, VALIDATION
-from tests.unit.free_network import free_model
-from tests.unit.small_network import small_model, small_samples
+from tests.support.free_network import free_model
+from tests.support.small_network import small_model, small_samples
 
 FAST: dict[str, Any] = {"progress": False, "num_threads": 1, "calibrate_method": "minmax"}
 

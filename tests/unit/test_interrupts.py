@@ -17,7 +17,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.interrupts import MESSAGE, Interrupted, check_interrupt, is_interrupted, keeping_best
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -25,7 +25,7 @@ CHILD = """
 import select, sys
 import quantglow as qg
 from importlib import import_module
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 place, turn, options = sys.argv[1], int(sys.argv[2]), eval(sys.argv[3])
 module, name = place.split(":")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 HEAVY = {"onnx", "onnxruntime", "scipy", "rich"}
 RUN = """

@@ -9,7 +9,7 @@ from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, declined, rewrite_pass, run_passes
 from quantglow.ops import Abs, Neg, Relu
 from quantglow.passes.repeat import repeat
-from tests.builder import Builder
+from tests.support.builder import Builder
 
 
 @rewrite_pass("drop-relu")

@@ -11,7 +11,7 @@ import pytest
 import quantglow as qg
 from quantglow.backends.llvm import targets
 from quantglow.backends.llvm.isa.target import Host
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 SIGNATURE = {
     "model": inspect.Parameter.empty,

@@ -20,8 +20,8 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Conv, Gemm, ReduceMax, Reshape
 from quantglow.runtime.build import Compiler
 from quantglow.types import DType, ElementType, QuantParams
-from tests.harsh import harsh
-from tests.matrix.guarded import guarded
+from tests.support.guarded import guarded
+from tests.support.harsh import harsh
 from tests.unit.backends.guard_pages import a_conv, an_input, values
 
 ELEMENT = ElementType(DType.I8, QuantParams.per_tensor(0.05, 3))

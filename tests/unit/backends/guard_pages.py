@@ -41,8 +41,8 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
-from tests.harsh import patterned
-from tests.matrix.guarded import guarded, protect
+from tests.support.guarded import guarded, protect
+from tests.support.harsh import patterned
 
 PAGE = mmap.PAGESIZE
 CHANNELS = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 23, 31, 33, 47, 49, 63, 64, 65)

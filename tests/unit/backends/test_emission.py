@@ -15,7 +15,7 @@ from quantglow.interpreter import interpret
 from quantglow.lowering import lower
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Add, Concat, Relu
-from tests.builder import Builder, feeds_of
+from tests.support.builder import Builder, feeds_of
 
 
 def network() -> Graph:

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 TOO_FAR = """
 import ctypes, sys
 import numpy as np
-from tests.matrix.guarded import guarded
+from tests.support.guarded import guarded
 array = guarded(np.zeros(100, np.uint8), at_end=sys.argv[1] == "end")
 ctypes.string_at(array.ctypes.data + int(sys.argv[2]), 1)
 """

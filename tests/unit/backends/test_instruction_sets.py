@@ -22,9 +22,9 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.instr.program import Compute
 from quantglow.types import Array
-from tests.effort import moderate
+from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.matrix.harness import planned
-from tests.mixed_graphs import mixed_graphs
+from tests.support.effort import moderate
 
 LLVM = Path(__file__).resolve().parents[3] / "quantglow" / "backends" / "llvm"
 FILES = sorted(LLVM.rglob("*.py"))

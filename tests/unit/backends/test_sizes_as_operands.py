@@ -16,8 +16,8 @@ from quantglow.graph.node import Input
 from quantglow.instr.program import Compute, Fill
 from quantglow.ops import Conv, Pad
 from quantglow.types import DType, TensorType
-from tests.effort import moderate
-from tests.unit.free_network import free_model, image, wide_model
+from tests.support.effort import moderate
+from tests.support.free_network import free_model, image, wide_model
 
 TARGETS = [name for name in LEVELS if runs_here(name)]
 

@@ -16,8 +16,8 @@ import quantglow as qg
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.cli.timing import medians
 from quantglow.report.metrics import sqnr_db
-from tests.unit.free_network import free_model, image
-from tests.unit.small_network import small_model, small_samples
+from tests.support.free_network import free_model, image
+from tests.support.small_network import small_model, small_samples
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from quantglow.instr.text import parse_program
 from quantglow.lowering import lower
 from quantglow.ops import Abs, Gemm, Relu, Reshape
 from quantglow.types import f32
-from tests.unit.small_network import small_model
+from tests.support.small_network import small_model
 
 
 def small_graph() -> Graph:

@@ -13,7 +13,7 @@ import pytest
 import quantglow as qg
 from quantglow.cli.main import main
 from quantglow.driver.pipeline import imported
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 COMMANDS = {
     "profile": "profile net.onnx --calibration-data samples.npz --output {}.npz",

@@ -10,7 +10,7 @@ import pytest
 
 from quantglow.cli.predictions import READERS, same
 from quantglow.errors import ModelError
-from tests.unit.small_network import small_model
+from tests.support.small_network import small_model
 
 
 @pytest.fixture

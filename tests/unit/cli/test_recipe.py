@@ -15,7 +15,7 @@ from quantglow.cli.calibrate import deviation
 from quantglow.cli.main import main
 from quantglow.cli.preprocessing import STEPS, Images, preprocess
 from quantglow.cli.recipe import DataSet, images_of, load_recipe
-from tests.unit.small_network import small_model
+from tests.support.small_network import small_model
 
 CALIBRATION = Path(__file__).resolve().parents[3] / "calibration"
 RECIPES = sorted(CALIBRATION.glob("*.toml"))

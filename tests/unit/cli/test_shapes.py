@@ -11,7 +11,7 @@ import pytest
 import quantglow as qg
 from quantglow.cli.bench import drawn_feeds
 from quantglow.cli.main import main
-from tests.unit.free_network import free_model, image
+from tests.support.free_network import free_model, image
 
 SHAPE = (1, 3, 8, 12)
 

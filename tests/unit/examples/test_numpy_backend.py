@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "numpy_backend.py"
 

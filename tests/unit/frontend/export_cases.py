@@ -7,7 +7,7 @@ from collections.abc import Callable
 import quantglow.runtime.fallback  # noqa: F401 - gives External nodes their meaning
 from quantglow import ops
 from quantglow.graph.node import Node
-from tests.declared_functions import FUNCTIONS
+from tests.generators.unary_functions import FUNCTIONS
 from tests.unit.frontend.export_kit import Kit
 from tests.unit.frontend.export_nodes import (
     batch_normalization,

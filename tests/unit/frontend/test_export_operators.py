@@ -14,7 +14,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS
 from quantglow.interpreter import interpret
 from quantglow.ops import AveragePool
-from tests.effort import expensive
+from tests.support.effort import expensive
 from tests.unit.frontend.export_cases import FLOAT, INT8
 from tests.unit.frontend.export_kit import Kit
 from tests.unit.frontend.onnx_models import by_onnxruntime

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 import quantglow as qg
-from tests.effort import moderate
+from tests.support.effort import moderate
 from tests.unit.quantization.qdq.qdq_models import INT8, UINT8, QdqModel, by_onnxruntime
 
 

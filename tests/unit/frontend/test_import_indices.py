@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import quantglow as qg
 from quantglow.backends.onnxruntime.session import failures
 from quantglow.errors import ModelError, OutOfRangeError
-from tests.effort import moderate
+from tests.support.effort import moderate
 from tests.unit.frontend.onnx_models import Const, floats, single
 
 Arrays = dict[str, np.ndarray]

@@ -9,7 +9,7 @@ from onnx.reference import ReferenceEvaluator
 
 from quantglow.frontend import import_model
 from quantglow.interpreter import interpret
-from tests.declared_functions import FUNCTIONS, Declared
+from tests.generators.unary_functions import FUNCTIONS, Declared
 from tests.unit.frontend.onnx_models import (
     IMAGE,
     SCALAR,

@@ -12,8 +12,8 @@ from quantglow import frontend
 from quantglow.frontend import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.ops.arithmetic import is_integer
-from tests.effort import expensive, moderate
-from tests.mixed_graphs import drawn_feeds, mixed_graphs
+from tests.generators.quantized_graphs.graphs import drawn_feeds, mixed_graphs
+from tests.support.effort import expensive, moderate
 from tests.unit.frontend.export_cases import INT8
 from tests.unit.frontend.export_kit import Kit
 from tests.unit.quantization.qdq.qdq_models import INT8 as SIGNED

@@ -12,8 +12,8 @@ from onnx import helper
 import quantglow as qg
 from quantglow.errors import OutOfRangeError
 from quantglow.ops.indexing import MOST_INDEX
-from tests.effort import moderate
 from tests.matrix.harness import on_llvm
+from tests.support.effort import moderate
 
 Arrays = dict[str, np.ndarray]
 

@@ -13,7 +13,7 @@ from quantglow.graph.node import Constant, Input
 from quantglow.graph.text import constants_of, parse_graph, print_graph, print_with_arrays
 from quantglow.ops import Conv, Relu
 from quantglow.types import f32
-from tests.altered import edited, edits
+from tests.generators.texts import edited, edits
 
 
 def small_graph() -> Graph:

@@ -6,7 +6,7 @@ from quantglow.graph.names import Names
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.ops import Abs, Relu, Tanh
-from tests.builder import Builder
+from tests.support.builder import Builder
 
 
 def test_fresh_names_are_numbered() -> None:

@@ -16,7 +16,7 @@ from quantglow.instr.text import constants_of, parse_program
 from quantglow.lowering import lower
 from quantglow.ops import Conv, Relu
 from quantglow.types import f32
-from tests.altered import edited, edits
+from tests.generators.texts import edited, edits
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 

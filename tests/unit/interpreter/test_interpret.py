@@ -6,7 +6,7 @@ import numpy as np
 
 from quantglow.interpreter import interpret
 from quantglow.ops import Gemm
-from tests.builder import Builder
+from tests.support.builder import Builder
 
 
 def test_infinities_are_values_without_a_warning() -> None:

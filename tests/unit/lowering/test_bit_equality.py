@@ -18,7 +18,7 @@ from quantglow.interpreter import interpret
 from quantglow.lowering import lower
 from quantglow.ops import Add, Dequantize, Elementwise, Max, Min, Mul, PRelu, Quantize, Rescale, Sub
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.effort import moderate
+from tests.support.effort import moderate
 
 FINE = ElementType(DType.I16, QuantParams.per_tensor(0.003, 0))
 COARSE = ElementType(DType.I16, QuantParams.per_tensor(0.6, 0))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from quantglow.graph.attributes import encode, parse_call
 from quantglow.ops import HardSwish
 from quantglow.ops.activation import Activation
-from tests.builder import Builder
-from tests.strategies import activations
+from tests.generators.values import activations
+from tests.support.builder import Builder
 
 X = np.concatenate([np.linspace(-9, 9, 1001), [0.0, -0.0, 3.0, -3.0, 1e6, -1e6]]).astype(np.float32)
 

@@ -15,7 +15,7 @@ from onnx import helper
 from quantglow import ops
 from quantglow.graph.node import Node
 from quantglow.types import Array
-from tests.declared_functions import FUNCTIONS, Declared
+from tests.generators.unary_functions import FUNCTIONS, Declared
 from tests.unit.ops.exact import constant, floats
 
 NHWC, NCHW = (0, 2, 3, 1), (0, 3, 1, 2)

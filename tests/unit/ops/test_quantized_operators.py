@@ -28,7 +28,7 @@ from quantglow.ops import (
     Table,
 )
 from quantglow.types import DType, ElementType, QuantParams
-from tests.effort import moderate
+from tests.support.effort import moderate
 from tests.unit.ops.exact import (
     constant,
     element,

@@ -15,7 +15,7 @@ from quantglow.ops import (
     MatMul,
 )
 from quantglow.types import ElementType
-from tests.effort import moderate
+from tests.support.effort import moderate
 from tests.unit.ops.exact import (
     constant,
     element,

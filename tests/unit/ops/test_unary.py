@@ -8,7 +8,7 @@ import pytest
 from quantglow.graph.node import OPS, Input
 from quantglow.ops.unary import Unary
 from quantglow.types import f32
-from tests.declared_functions import FUNCTIONS, Declared
+from tests.generators.unary_functions import FUNCTIONS, Declared
 
 RNG = np.random.default_rng(0)
 REALS = np.concatenate(

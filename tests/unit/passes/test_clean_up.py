@@ -39,7 +39,7 @@ from quantglow.passes import (
 from quantglow.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from quantglow.passes.repeat import repeat
 from quantglow.types import DType, ElementType, QuantParams
-from tests.builder import Builder, assert_same_function, cut, ops_of, rewritten
+from tests.support.builder import Builder, assert_same_function, cut, ops_of, rewritten
 
 INT8 = ElementType(DType.I8, QuantParams.per_tensor(0.05, 3))
 

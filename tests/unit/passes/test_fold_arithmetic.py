@@ -18,8 +18,8 @@ from quantglow.passes import (
     simplify_arithmetic,
 )
 from quantglow.passes.repeat import repeat
-from tests.builder import Builder, ops_of, rewritten
-from tests.effort import moderate
+from tests.support.builder import Builder, ops_of, rewritten
+from tests.support.effort import moderate
 
 together = repeat("arithmetic", simplify_arithmetic, merge_arithmetic, fold_arithmetic)
 

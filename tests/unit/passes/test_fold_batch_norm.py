@@ -10,7 +10,7 @@ import pytest
 from quantglow.graph.node import Node
 from quantglow.ops import BatchNormalization, Conv, ConvTranspose, Gemm, Relu
 from quantglow.passes import decompose_batch_norm, fold_batch_norm
-from tests.builder import Builder, ops_of, rewritten
+from tests.support.builder import Builder, ops_of, rewritten
 
 
 def producer(b: Builder, kind: type[Node], /, **fields: Any) -> Node:

@@ -20,7 +20,7 @@ from quantglow.passes import (
     canonicalize_pool,
     fold_pad,
 )
-from tests.builder import Builder, ops_of, rewritten
+from tests.support.builder import Builder, ops_of, rewritten
 
 
 def padded(b: Builder, x: Node, value: float = 0.0) -> Node:

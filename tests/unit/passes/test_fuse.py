@@ -31,7 +31,7 @@ from quantglow.ops.reference_costs import FEWEST_PRODUCTS
 from quantglow.passes import fuse_activation, fuse_residual
 from quantglow.passes.fuse_activation import fuse_float_activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.builder import Builder, ops_of, rewritten
+from tests.support.builder import Builder, ops_of, rewritten
 
 STEP = QuantParams.per_tensor(0.5, 0)
 

@@ -18,7 +18,7 @@ from quantglow.passes import (
     matmul_to_gemm,
     optimize,
 )
-from tests.builder import Builder, assert_same_function, ops_of, rewritten
+from tests.support.builder import Builder, assert_same_function, ops_of, rewritten
 
 
 @pytest.mark.parametrize(("shape", "ops"), [((2, 3), 1), ((4, 2, 3), 3), ((1, 4, 2, 3), 3)])

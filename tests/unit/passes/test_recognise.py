@@ -28,7 +28,7 @@ from quantglow.ops import (
 )
 from quantglow.passes import RECOGNISERS, factor_gate, merge_clips
 from quantglow.passes.repeat import repeat
-from tests.builder import Builder, ops_of, rewritten
+from tests.support.builder import Builder, ops_of, rewritten
 
 recognise = repeat("recognise", *RECOGNISERS)
 

@@ -17,8 +17,8 @@ from quantglow.passes import (
     simplify_slice,
     sink_reshape,
 )
-from tests.builder import Builder, cut, ops_of, rewritten
-from tests.effort import moderate
+from tests.support.builder import Builder, cut, ops_of, rewritten
+from tests.support.effort import moderate
 
 
 def test_reshapes_merge() -> None:

@@ -41,9 +41,9 @@ from quantglow.passes import (
     transpose_to_reshape,
 )
 from quantglow.types import DType, ElementType, QuantParams
-from tests.builder import TO_NCHW, TO_NHWC, Builder, assert_same_function, ops_of, rewritten
-from tests.effort import moderate
-from tests.strategies import permutations, shapes
+from tests.generators.values import permutations, shapes
+from tests.support.builder import TO_NCHW, TO_NHWC, Builder, assert_same_function, ops_of, rewritten
+from tests.support.effort import moderate
 
 INT8 = ElementType(DType.I8, QuantParams.per_tensor(0.05, 3))
 

@@ -40,7 +40,7 @@ from quantglow.quantization.shape_variants import (
     graph_for,
 )
 from quantglow.types import Array, DType, TensorType
-from tests.unit.free_network import SHAPES, free_model, image
+from tests.support.free_network import SHAPES, free_model, image
 from tests.unit.quantization.quantization_networks import compared_values, small_cnn
 
 MAIN = (1, 3, 8, 12)

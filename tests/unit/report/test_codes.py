@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from quantglow.profiling import Histogram
 from quantglow.report.codes import CodeUse, bars, code_use
 from quantglow.types import DType, QuantParams, TensorType
-from tests.effort import moderate
+from tests.support.effort import moderate
 
 
 def use(codes: list[int], zero_point: int = 0, histogram: Histogram | None = None) -> CodeUse:

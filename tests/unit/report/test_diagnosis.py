@@ -20,7 +20,7 @@ from quantglow.report import CodeUse, LayerAccuracy
 from quantglow.report.accuracy import worst
 from quantglow.report.metrics import sqnr_db
 from quantglow.report.sensitivity import consequences, sensitivities
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 LARGE = np.float32([50.0])
 

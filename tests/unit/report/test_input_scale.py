@@ -15,7 +15,7 @@ from quantglow.ops import Concat, Conv, Relu, Slice, Softmax
 from quantglow.passes import optimize
 from quantglow.report.input_scale import out_of_scale
 from quantglow.types import Array
-from tests.builder import Builder
+from tests.support.builder import Builder
 from tests.unit.report.test_data_warnings import BYTES
 
 Feeds = dict[str, Array]

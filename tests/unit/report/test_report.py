@@ -18,7 +18,7 @@ from quantglow.ops import Conv
 from quantglow.report import LayerAccuracy, MemoryFigures, OutputAccuracy, Report
 from quantglow.report.layers import local_sums, values_by_name
 from quantglow.report.metrics import sqnr_db
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 
 @pytest.fixture(scope="module")

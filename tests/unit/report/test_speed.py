@@ -15,7 +15,7 @@ from quantglow.backends.llvm.runtime.profiler import CallTime
 from quantglow.report import speed
 from quantglow.report.speed import LayerSpeed, SpeedSearch, layer_milliseconds, slower
 from quantglow.types import Array
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 
 @dataclass(frozen=True)

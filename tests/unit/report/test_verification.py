@@ -10,7 +10,7 @@ import pytest
 import quantglow as qg
 from quantglow.report import onnxruntime_check, verification
 from quantglow.report.report import Report
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 HERE = "tests.unit.isolated_calls:"
 

@@ -23,7 +23,7 @@ from quantglow.runtime import batches
 from quantglow.runtime.batches import pieces_of, shared_evenly
 from quantglow.runtime.build import plan_program
 from quantglow.types import Array, TensorType, f32
-from tests.harsh import harsh
+from tests.support.harsh import harsh
 
 BATCH = 12
 RNG = np.random.default_rng(0)

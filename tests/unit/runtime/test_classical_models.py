@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.runtime.fallback_model import PartlyCompiledModel
-from tests.combinations import covering
+from tests.support.combinations import covering
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats
 
 ML = "ai.onnx.ml"

@@ -16,9 +16,9 @@ from quantglow.cli.main import main
 from quantglow.graph.border import numpy_type
 from quantglow.graph.signature import Signature
 from quantglow.types import Array
-from tests.combinations import covering
-from tests.declared_models import CODES, all_of
-from tests.unit.small_network import SHAPE, small_model, small_samples
+from tests.generators.onnx_models.float_types import CODES, all_of
+from tests.support.combinations import covering
+from tests.support.small_network import SHAPE, small_model, small_samples
 
 KINDS = ("float16", "float64", "bfloat16")
 NAMES = {"float16": "float16", "float64": "double", "bfloat16": "bfloat16"}

@@ -20,8 +20,8 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.specialisations import FreeShapes
+from tests.support.free_network import SHAPES, free_model, image, sum_model, wide_model
 from tests.unit.forking import exit_code_of_child
-from tests.unit.free_network import SHAPES, free_model, image, sum_model, wide_model
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 import quantglow as qg
 from quantglow.errors import CalibrationError, FileFormatError, OptionError
 from quantglow.runtime import archives
-from tests.unit.free_network import SHAPES, free_model, image, scaled_model, sum_model
+from tests.support.free_network import SHAPES, free_model, image, scaled_model, sum_model
 
 MAIN = (1, 3, 8, 12)
 SAMPLES = [image(shape, seed) for seed in range(2) for shape in (*SHAPES, MAIN)]

@@ -19,8 +19,8 @@ from quantglow.ops import Add, Mul, Relu, Tanh
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.partition import Segment, partition
 from quantglow.types import Array, f32
-from tests.effort import moderate
-from tests.unit.small_network import small_model, small_samples
+from tests.support.effort import moderate
+from tests.support.small_network import small_model, small_samples
 
 SHAPE = (2, 3)
 

@@ -16,7 +16,7 @@ from quantglow.errors import BackendError
 from quantglow.interpreter import interpret
 from quantglow.runtime import build, precompile
 from quantglow.runtime.build import Compiler
-from tests.unit.small_network import small_model, small_samples
+from tests.support.small_network import small_model, small_samples
 
 Threads = list[str]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from tests.sized_models import FAMILIES, in_float16
+from tests.generators.onnx_models.sized_models import FAMILIES, in_float16
 
 LEAST_NBYTES = 20_000
 """Size of ONNX models whose int8 file is smaller; the texts of a graph may be larger than less."""

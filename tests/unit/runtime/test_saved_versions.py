@@ -12,7 +12,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.runtime import archives, saving
-from tests.sized_models import FAMILIES
+from tests.generators.onnx_models.sized_models import FAMILIES
 from tests.unit.runtime.test_saving import repacked, resigned
 
 FILES = Path(__file__).with_name("saved_files")

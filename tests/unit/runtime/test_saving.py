@@ -21,8 +21,8 @@ from quantglow.ops import Add
 from quantglow.runtime import archives, saving, stored_arrays
 from quantglow.runtime import members as members_module
 from quantglow.types import f32
-from tests.effort import moderate
-from tests.unit.small_network import small_model, small_samples
+from tests.support.effort import moderate
+from tests.support.small_network import small_model, small_samples
 
 
 @pytest.fixture(scope="module", params=[(), ("features",)], ids=["int8", "int16"])

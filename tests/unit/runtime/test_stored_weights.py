@@ -20,8 +20,8 @@ from quantglow.frontend import restored, stored
 from quantglow.frontend.values import array_of
 from quantglow.graph.node import Constant
 from quantglow.types import Array, DType, ElementType, QuantParams
-from tests.effort import moderate
-from tests.unit.free_network import image
+from tests.support.effort import moderate
+from tests.support.free_network import image
 from tests.unit.runtime.test_free_shapes_int8 import edited
 
 SIZES = [(1, 8, 6, 6), (2, 8, 5, 9), (1, 8, 1, 3)]

@@ -12,7 +12,7 @@ import pytest
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
-from tests.pinned import pinned
+from tests.support.pinned import pinned
 from tools import graph_hashes
 from tools.kernel_hashes import Texts, explain, graph_entries, runtime_entry
 

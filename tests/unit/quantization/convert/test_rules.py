@@ -14,7 +14,7 @@ from quantglow.quantization.convert.rules import rule_of, tabulate
 from quantglow.quantization.plan.eligibility import NO_INT8_FORM
 from quantglow.quantization.plan.params import activation_element
 from quantglow.types import DType, f32
-from tests.declared_functions import FUNCTIONS, Declared
+from tests.generators.unary_functions import FUNCTIONS, Declared
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

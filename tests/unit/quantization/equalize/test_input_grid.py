@@ -26,8 +26,8 @@ from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.quantization.search.plan_noise import relative_noise
 from quantglow.types import Array, f32
-from tests.effort import moderate
-from tests.same import same_graph
+from tests.support.effort import moderate
+from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import conv, graph_of
 
 ALIGNED = QuantizationConfig(equalization="align-inputs", recovery=())

@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from tests.combinations import covering
+from tests.support.combinations import covering
 from tests.unit.quantization.masked_networks import (
     ATTENTIONS,
     FINITE_ATTENTIONS,

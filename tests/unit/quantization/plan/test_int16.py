@@ -22,8 +22,8 @@ from quantglow.quantization import quantize
 from quantglow.quantization.plan.params import accumulator_excess
 from quantglow.quantization.quantizer import quantize_for_all_shapes
 from quantglow.types import DType
-from tests.effort import moderate
 from tests.matrix.harness import assert_agree
+from tests.support.effort import moderate
 from tests.unit.frontend.onnx_models import by_onnxruntime
 from tests.unit.quantization.quantization_networks import (
     constant,

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.quantization.plan.plan import UNTAKEN
-from tests.combinations import covering
+from tests.support.combinations import covering
 
 node = helper.make_node
 Arrays = dict[str, NDArray[np.float32]]

@@ -24,9 +24,9 @@ from quantglow.quantization.plan.plan import make_plan
 from quantglow.quantization.search import fused_functions
 from quantglow.quantization.search.fused_functions import BUDGET, candidates, worth_fusing
 from quantglow.quantization.search.rounding_sensitivity import rounding_sensitivities
+from tests.generators.float_graphs.networks import networks
 from tests.matrix.harness import assert_agree
-from tests.same import same_graph
-from tests.strategies import networks
+from tests.support.same import same_graph
 from tests.unit.quantization.quantization_networks import (
     constant,
     conv,

@@ -1,0 +1,1 @@
+"""Random ONNX models, graphs and programs: one generator for each level of the compiler."""

@@ -1,0 +1,1 @@
+"""Random float graphs, as the importer writes them."""

@@ -1,0 +1,46 @@
+"""Draws of each operator: operands that fit, attributes of every kind."""
+
+from tests.generators.onnx_models.operators import (
+    attention,
+    choices,
+    classical,
+    constants,
+    elementwise,
+    indexing,
+    integers,
+    losses,
+    masks,
+    normalization,
+    products,
+    quantized,
+    recurrent,
+    reductions,
+    sampling,
+    shapes,
+    spectra,
+    windows,
+)
+from tests.generators.onnx_models.operators.family import FAMILIES, Family
+
+__all__ = [
+    "FAMILIES",
+    "Family",
+    "attention",
+    "choices",
+    "classical",
+    "constants",
+    "elementwise",
+    "indexing",
+    "integers",
+    "losses",
+    "masks",
+    "normalization",
+    "products",
+    "quantized",
+    "recurrent",
+    "reductions",
+    "sampling",
+    "shapes",
+    "spectra",
+    "windows",
+]

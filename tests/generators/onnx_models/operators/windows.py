@@ -1,0 +1,117 @@
+"""Operators of windows: convolutions and pools."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.generators.onnx_models.drawing import Drawing, Rejected, Value
+from tests.generators.onnx_models.operators.family import draws
+
+
+@draws("Conv", "ConvTranspose", often=4)
+def convolution(d: Drawing) -> object:
+    x = d.floats(3, 4)
+    channels, spatial = x.shape[1], x.shape[2:]
+    group = d.choose([g for g in (1, 1, 2, channels) if channels % g == 0])
+    if d.chance(0.25):
+        return transposed(d, x, group)
+    outputs = group * d.choose((1, 2, 3, 5))
+    kernel = [d.integer(1, min(size + 1, 5)) for size in spatial]
+    w = d.weights(outputs, channels // group, *kernel)
+    b = (d.normal(outputs),) if d.chance(0.7) else ()
+    attributes = window(d, kernel)
+    refuse_outside(attributes, kernel, spatial)
+    return d.node("Conv", x, w, *b, group=group, kernel_shape=kernel, **attributes)
+
+
+def refuse_outside(attributes: dict[str, Any], kernel: Sequence[int], sizes: Sequence[int]) -> None:
+    """Raise ``Rejected`` for a window larger than its padded input, which shape inference
+    accepts.
+    """
+    pads = attributes.get("pads", [0] * 2 * len(kernel))
+    steps = attributes.get("dilations", [1] * len(kernel))
+    padded = [sum(ends) for ends in zip(sizes, pads, pads[len(kernel) :], strict=False)]
+    if any((k - 1) * s >= p for k, s, p in zip(kernel, steps, padded, strict=True)):
+        raise Rejected("the window is larger than its input")
+
+
+def transposed(d: Drawing, x: Value, group: int) -> object:
+    kernel = [d.integer(1, 3) for _ in x.shape[2:]]
+    w = d.weights(x.shape[1], d.integer(1, 4), *kernel)
+    attributes: dict[str, Any] = {
+        "strides": [d.integer(1, 3) for _ in kernel],
+        "pads": [d.integer(0, k // 2) for k in kernel] * 2,
+    }
+    if d.chance(0.3):
+        attributes["output_padding"] = [d.integer(0, s - 1) for s in attributes["strides"]]
+    return d.node("ConvTranspose", x, w, group=group, kernel_shape=kernel, **attributes)
+
+
+def window(d: Drawing, kernel: Sequence[int], dilated: bool = True) -> dict[str, Any]:
+    """Strides, pads and dilations of a window."""
+    attributes: dict[str, Any] = {"strides": [d.integer(1, 3) for _ in kernel]}
+    if dilated and d.chance(0.3):
+        attributes["dilations"] = [d.integer(1, 2) for _ in kernel]
+    # onnxruntime leaves dilations out of automatic pads, against ONNX; and where strides leave
+    # elements out, the pads would be negative, of which ONNX says nothing.
+    covered = all(s <= k for s, k in zip(attributes["strides"], kernel, strict=True))
+    if d.chance(0.2) and covered and "dilations" not in attributes:
+        attributes["auto_pad"] = d.choose(("SAME_UPPER", "SAME_LOWER", "VALID"))
+    elif d.chance(0.7):
+        attributes["pads"] = [d.integer(0, k // 2) for _ in range(2) for k in kernel]
+    return attributes
+
+
+@draws("MaxPool", "AveragePool", "LpPool", often=2)
+def pool(d: Drawing) -> object:
+    x = d.floats(3, 4)
+    kernel = [d.integer(1, min(size, 4)) for size in x.shape[2:]]
+    op = d.choose(("MaxPool", "AveragePool", "LpPool"))
+    # A dilated window beyond the input has no meaning; onnxruntime gives a result all the same.
+    roomy = all(2 * k - 1 <= size for k, size in zip(kernel, x.shape[2:], strict=True))
+    attributes = window(d, kernel, dilated=roomy and op == "MaxPool")
+    if op == "AveragePool":
+        attributes["count_include_pad"] = d.integer(0, 1)
+    if op == "LpPool":
+        attributes["p"] = d.integer(1, 3)
+    elif rounds_up_clearly(kernel, x.shape[2:], attributes):
+        attributes["ceil_mode"] = d.integer(0, 1)
+    return d.node(op, x, kernel_shape=kernel, **attributes)
+
+
+def rounds_up_clearly(kernel: Sequence[int], sizes: Sequence[int], given: dict[str, Any]) -> bool:
+    """Whether every window of a rounded-up pool begins inside the input.
+
+    ONNX's shape inference counts windows that begin in the padding behind it; runtimes do not.
+    """
+    if given.get("auto_pad", "VALID") != "VALID":
+        return False
+    pads = given.get("pads", [0] * 2 * len(kernel))
+    dilations = given.get("dilations", [1] * len(kernel))
+    for i, (k, size, stride) in enumerate(zip(kernel, sizes, given["strides"], strict=True)):
+        begin, end = pads[i], pads[i + len(kernel)]
+        span = (k - 1) * dilations[i] + 1
+        last = -(-(size + begin + end - span) // stride)
+        if last * stride >= size + begin:
+            return False
+    return True
+
+
+@draws("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def global_pool(d: Drawing) -> object:
+    # onnxruntime has GlobalLpPool as it was up to opset 21.
+    op = d.choose(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")[: 3 - (d.opset > 21)])
+    return d.node(op, d.floats(3, 4), **({"p": d.integer(1, 3)} if op == "GlobalLpPool" else {}))
+
+
+@draws("CausalConvWithState")
+def causal(d: Drawing) -> object:
+    x = d.floats(3)
+    channels, k = x.shape[1], d.integer(1, 4)
+    state = d.normal(x.shape[0], channels, k - 1) if k > 1 and d.chance(0.5) else None
+    b = d.normal(channels) if d.chance(0.6) else None
+    activation = d.some({"activation": ("none", "silu", "swish")})
+    outputs = 2 if k > 1 and d.chance(0.5) else 1
+    w = d.weights(channels, 1, k)
+    return d.node("CausalConvWithState", x, w, b, state, outputs=outputs, **activation)

@@ -1,0 +1,168 @@
+"""Hypothesis: convolutions as graphs of one node, integer and float, with their feeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.ops import Constant, Conv, Input
+from quantglow.ops.activation import Activation
+from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.generators.values import activations
+
+
+@dataclass(frozen=True)
+class Case:
+    """One drawn convolution."""
+
+    n: int
+    h: int
+    w: int
+    group: int
+    c_group: int
+    o_group: int
+    kernel: tuple[int, int]
+    strides: tuple[int, int]
+    dilations: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    residual: bool
+    float_result: bool
+    zero_points: tuple[int, int]
+    dtypes: tuple[DType, DType, DType]
+    """Quantization of x, the residual and the result."""
+    bounds: tuple[float, float]
+    seed: int
+    activation: Activation | None = None
+
+
+@st.composite
+def cases(draw: st.DrawFn, depthwise: bool = False, wide: bool = False) -> Case:
+    """Shapes at the edges of tiles: channels 1…65, pixels 1…17, any stride; ``wide`` tensors are
+    int8 or int16.
+    """
+    kernel = draw(st.tuples(st.integers(1, 5), st.integers(1, 5)))
+    dilations = draw(st.sampled_from([(1, 1), (1, 1), (2, 1), (2, 3)]))
+    reach = [d * (k - 1) + 1 for k, d in zip(kernel, dilations, strict=True)]
+    pads = draw(st.tuples(*[st.integers(0, 2)] * 4))
+    h, w = (draw(st.integers(max(1, r - p), 17)) for r, p in zip(reach, pads[:2], strict=True))
+    group = draw(st.integers(2, 70)) if depthwise else draw(st.sampled_from([1, 1, 1, 2, 3]))
+    residual = not depthwise and draw(st.booleans())
+    return Case(
+        n=draw(st.integers(1, 2)),
+        h=h,
+        w=w,
+        group=group,
+        c_group=1 if depthwise else draw(st.integers(1, 37)),
+        o_group=1 if depthwise else draw(st.integers(1, 65)),
+        kernel=kernel,
+        strides=draw(st.tuples(st.integers(1, 3), st.integers(1, 3))),
+        dilations=dilations,
+        pads=pads,
+        residual=residual,
+        float_result=not residual and not depthwise and draw(st.booleans()),
+        zero_points=draw(st.tuples(st.integers(-128, 127), st.integers(-128, 127))),
+        dtypes=draw(st.tuples(*[dtypes(wide)] * 3)),
+        bounds=draw(st.sampled_from([(-math.inf, math.inf), (0.0, math.inf), (0.0, 6.0)])),
+        seed=draw(st.integers(0, 2**20)),
+        activation=draw(st.one_of(st.none(), activations())),
+    )
+
+
+def dtypes(wide: bool) -> st.SearchStrategy[DType]:
+    return st.sampled_from([DType.I16, DType.I16, DType.I8]) if wide else st.just(DType.I8)
+
+
+def element(dtype: DType, scale: float, zero_point: int) -> ElementType:
+    """An element type of either width with about the same range."""
+    if dtype is DType.I16:
+        scale, zero_point = scale / 200, 0
+    return ElementType(dtype, QuantParams.per_tensor(scale, zero_point))
+
+
+def integers(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The case on integers with extreme values among the weights and activations."""
+    rng = np.random.default_rng(case.seed)
+    c, o = case.group * case.c_group, case.group * case.o_group
+    x_zero, y_zero = case.zero_points
+    x_dtype, r_dtype, y_dtype = case.dtypes
+    x = tensor("x", (case.n, case.h, case.w, c), element(x_dtype, 0.05, x_zero))
+    w_value = rng.choice([-127, -1, 0, 1, 64, 127], (*case.kernel, case.c_group, o)).astype(np.int8)
+    scales = rng.uniform(1e-4, 1e-2, o).astype(np.float32)
+    w = Constant(
+        name="w", value=w_value, element=ElementType(DType.I8, QuantParams.symmetric(scales, 3))
+    )
+    b = Constant(name="b", value=rng.integers(-5000, 5000, o).astype(np.int32))
+    out = element(y_dtype, 0.11, y_zero)
+    conv = Conv(name="probe", x=x, w=w, b=b, out=out, **shape_of(case))
+    inputs = [x]
+    if case.residual:
+        inputs.append(tensor("r", conv.type.shape, element(r_dtype, 0.03, 7)))
+    low, high = case.bounds
+    conv = Conv(
+        name="y",
+        x=x,
+        w=w,
+        b=b,
+        residual=inputs[1] if case.residual else None,
+        activation=case.activation,
+        out=None if case.float_result else out,
+        low=low,
+        high=high,
+        **shape_of(case),
+    )
+    feeds = {i.name: codes(rng, i.type) for i in inputs}
+    return Graph(tuple(inputs), (("y", conv),)), feeds
+
+
+def tensor(name: str, shape: tuple[int, ...], kind: ElementType) -> Input:
+    return Input(name=name, tensor=TensorType(kind.dtype, shape, kind.quant))
+
+
+def codes(rng: np.random.Generator, kind: TensorType) -> np.ndarray:
+    """Any integers of the type, one in five an extreme."""
+    low, high = kind.dtype.limits
+    drawn = rng.integers(low, high, kind.shape, endpoint=True)
+    extremes = rng.choice([low, high], kind.shape)
+    return np.where(rng.random(kind.shape) < 0.2, extremes, drawn).astype(kind.dtype.numpy)
+
+
+def floats(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    rng = np.random.default_rng(case.seed)
+    c, o = case.group * case.c_group, case.group * case.o_group
+    x = Input(name="x", tensor=TensorType(DType.F32, (case.n, case.h, case.w, c)))
+    w = Constant(
+        name="w", value=rng.normal(size=(*case.kernel, case.c_group, o)).astype(np.float32)
+    )
+    b = Constant(name="b", value=rng.normal(size=o).astype(np.float32))
+    probe = Conv(name="probe", x=x, w=w, b=b, **shape_of(case))
+    inputs = [x]
+    if case.residual:
+        inputs.append(Input(name="r", tensor=probe.type))
+    low, high = case.bounds
+    residual = inputs[1] if case.residual else None
+    conv = Conv(
+        name="y",
+        x=x,
+        w=w,
+        b=b,
+        residual=residual,
+        activation=case.activation,
+        low=low,
+        high=high,
+        **shape_of(case),
+    )
+    feeds = {i.name: rng.normal(size=i.type.shape).astype(np.float32) for i in inputs}
+    return Graph(tuple(inputs), (("y", conv),)), feeds
+
+
+def shape_of(case: Case) -> dict[str, object]:
+    return {
+        "strides": case.strides,
+        "pads": case.pads,
+        "dilations": case.dilations,
+        "group": case.group,
+    }

@@ -1,0 +1,131 @@
+"""Small graphs as the importer writes them: NCHW values, Transposes around every spatial op."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
+from quantglow.interpreter import interpret
+from quantglow.ops import (
+    AveragePool,
+    BatchNormalization,
+    Conv,
+    Gemm,
+    MaxPool,
+    ReduceMean,
+    Reshape,
+    Slice,
+    Transpose,
+)
+from quantglow.types import ElementType, f32
+from tests.support.equality import assert_equal_values
+
+TO_NHWC = (0, 2, 3, 1)
+TO_NCHW = (0, 3, 1, 2)
+
+
+class Builder:
+    """Makes nodes with unique names and drawn weights."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = np.random.default_rng(seed)
+        self.inputs: list[Input] = []
+        self.count = 0
+
+    def name(self, stem: str = "v") -> str:
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def input(self, *shape: int) -> Input:
+        made = Input(name=self.name("input"), tensor=f32(*shape))
+        self.inputs.append(made)
+        return made
+
+    def constant(self, value: Any) -> Constant:
+        return Constant(name=self.name("c"), value=np.array(value, np.float32, order="C"))
+
+    def make_constant(self, value: np.ndarray, element: ElementType) -> Constant:
+        return Constant(name=self.name("c"), value=value, element=element)
+
+    def drawn(self, *shape: int, low: float = -1.0, high: float = 1.0) -> Constant:
+        return self.constant(self.random.uniform(low, high, shape))
+
+    def make(self, op: type[Node], **fields: Any) -> Node:
+        return op(name=self.name(), **fields)
+
+    def transpose(self, x: Node, *perm: int) -> Node:
+        return self.make(Transpose, x=x, perm=perm)
+
+    def spatial(self, op: type[Node], x: Node, **fields: Any) -> Node:
+        """An NHWC op on an NCHW value."""
+        made = self.make(op, x=self.transpose(x, *TO_NHWC), **fields)
+        return self.transpose(made, *TO_NCHW)
+
+    def conv(self, x: Node, channels: int, kernel: int = 1, group: int = 1, **fields: Any) -> Node:
+        w = self.drawn(kernel, kernel, x.type.shape[1] // group, channels)
+        pads = fields.pop("pads", (kernel // 2,) * 4)
+        return self.spatial(Conv, x, w=w, b=self.drawn(channels), group=group, pads=pads, **fields)
+
+    def batch_norm(self, x: Node) -> Node:
+        c = x.type.shape[1]
+        parameters = {k: self.drawn(c, low=0.5, high=2.0) for k in ("gamma", "beta", "mean", "var")}
+        return self.spatial(BatchNormalization, x, **parameters)
+
+    def max_pool(self, x: Node) -> Node:
+        return self.spatial(MaxPool, x, kernel=(2, 2), pads=(0, 0, 1, 1))
+
+    def average_pool(self, x: Node) -> Node:
+        return self.spatial(AveragePool, x, kernel=(2, 2), pads=(1, 1, 0, 0))
+
+    def global_mean(self, x: Node, keepdims: bool = True) -> Node:
+        return self.make(ReduceMean, x=x, axes=(2, 3), keepdims=keepdims)
+
+    def gemm(self, x: Node, columns: int) -> Node:
+        w = self.drawn(x.type.shape[1], columns)
+        return self.make(Gemm, x=x, w=w, b=self.drawn(columns))
+
+    def reshape(self, x: Node, *shape: int) -> Node:
+        return self.make(Reshape, x=x, shape=shape)
+
+    def graph(self, *outputs: Node) -> Graph:
+        named = tuple((f"output{i}", node) for i, node in enumerate(outputs))
+        return Graph(inputs=tuple(self.inputs), outputs=named)
+
+
+def feeds_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(seed)
+    return {
+        node.name: random.standard_normal(node.type.shape).astype(np.float32)
+        for node in graph.inputs
+    }
+
+
+def assert_same_function(before: Graph, after: Graph) -> None:
+    """Check that both graphs are well formed and give the same outputs, to float32 rounding."""
+    after.verify()
+    feeds = feeds_of(before)
+    assert_equal_values(interpret(after, feeds), interpret(before, feeds))
+
+
+def ops_of(graph: Graph) -> list[str]:
+    """The operators of a graph in order, without inputs and Constants."""
+    return [node.op for node in graph.compute_nodes()]
+
+
+def rewritten(step: Any, builder: Builder, outputs: Sequence[Node]) -> Graph:
+    """The graph after one pass, which must keep its function."""
+    before = builder.graph(*outputs)
+    after: Graph = step(before)
+    assert_same_function(before, after)
+    return after
+
+
+def cut(b: Builder, x: Node, start: int, size: int, axis: int = 1, step: int = 1) -> Node:
+    """``size`` elements along one axis of x."""
+    starts, sizes, steps = [0] * x.type.rank, list(x.type.shape), [1] * x.type.rank
+    starts[axis], sizes[axis], steps[axis] = start, size, step
+    return b.make(Slice, x=x, starts=tuple(starts), sizes=tuple(sizes), steps=tuple(steps))
