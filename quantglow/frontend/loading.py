@@ -17,7 +17,7 @@ from quantglow.frontend.proto import (
     MAX_NBYTES,
     OLDEST_OPSET,
     TOO_LARGE,
-    all_tensors,
+    all_names,
     every_node,
     opset_of,
 )
@@ -137,13 +137,7 @@ def check_age(proto: onnx.ModelProto) -> None:
 
 def check_names(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for names that are no text: protobuf gives damaged ones as bytes."""
-    of_nodes = (
-        name
-        for node in every_node(proto)
-        for name in (*node.input, *node.output, *(a.name for a in node.attribute))
-    )
-    values = (value.name for value in (*proto.graph.input, *proto.graph.output))
-    for name in (*values, *(tensor.name for tensor in all_tensors(proto)), *of_nodes):
+    for name in all_names(proto):
         if not isinstance(name, str):
             raise ModelError(f"{origin}: the name {name!r} is not UTF-8; export the model again")
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import onnx
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.message import Message
 
 OLDEST_OPSET = 7
 """Oldest version of the standard operators that is imported."""
@@ -13,6 +16,9 @@ MAX_NBYTES = 2**31 - 1
 """Protobuf's own limit for one message: of all weights, wherever they are stored."""
 
 TOO_LARGE = "the model and its weights are larger than 2 GiB; split the model"
+
+PROSE = frozenset({"doc_string", "metadata_props", "producer_name", "producer_version"})
+"""Fields that are for people: texts in any encoding."""
 
 
 def opset_of(proto: onnx.ModelProto) -> int:
@@ -59,3 +65,21 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
         yield node
         graphs = [g for a in node.attribute for g in (a.g, *a.graphs) if g.node]
         waiting.extend(iter(graph.node) for graph in reversed(graphs))
+
+
+def all_names(proto: Message) -> Iterator[str | bytes]:
+    """Names of values, nodes, operators, domains, dimensions and files, at any depth."""
+    waiting: list[Any] = [proto]
+    while waiting:
+        message = waiting.pop()
+        if isinstance(message, onnx.TensorProto):  # to list its fields would copy its data
+            yield message.name
+            waiting.extend(message.external_data)
+            continue
+        for field, value in message.ListFields():
+            if field.name in PROSE:
+                continue
+            if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+                waiting.extend([value] if isinstance(value, Message) else value)
+            elif field.type == FieldDescriptor.TYPE_STRING:
+                yield from [value] if isinstance(value, str | bytes) else value

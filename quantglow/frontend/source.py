@@ -77,8 +77,9 @@ class Source:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The file's metadata by key."""
-        return {entry.key: entry.value for entry in self.proto.metadata_props}
+        """The file's metadata by key, as far as it is text in UTF-8."""
+        entries = ((entry.key, entry.value) for entry in self.proto.metadata_props)
+        return {k: v for k, v in entries if isinstance(k, str) and isinstance(v, str)}
 
     def at(self, case: Case) -> Graph:
         """The graph for a case; what cannot be compiled is delegated.

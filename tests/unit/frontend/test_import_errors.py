@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import onnx
 import pytest
@@ -11,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.errors import ModelError, QuantglowError, UnsupportedOpError
-from quantglow.frontend import import_model
+from quantglow.frontend import import_model, open_model
 from quantglow.frontend.source_hash import source_hash
 from quantglow.interpreter import interpret
 from tests.unit.frontend.onnx_models import (
@@ -201,15 +203,43 @@ def test_a_pool_of_immense_windows_is_refused() -> None:
         import_model(single("AveragePool", floats(1, 2, 3, 4), **wide)[0])
 
 
-@pytest.mark.parametrize("of", ["input", "tensor", "attribute"])
-def test_names_that_are_no_text_are_refused(of: str) -> None:
+NAMES: dict[str, Callable[[onnx.ModelProto], str]] = {
+    "input": lambda model: model.graph.input[0].name,
+    "tensor": lambda model: model.graph.initializer[0].name,
+    "attribute": lambda model: "alpha",
+    "domain": lambda model: model.opset_import[1].domain,
+    "dimension": lambda model: model.graph.input[0].type.tensor_type.shape.dim[0].dim_param,
+    "graph": lambda model: model.graph.name,
+}
+
+
+def with_names() -> onnx.ModelProto:
+    """A model with a name in every place of ``NAMES``, and a text for people."""
     model = single("Gemm", floats(2, 3), weights(3, 4), weights(4), alpha=0.5)[0]
-    graph = model.graph
-    names = {"input": graph.input[0].name, "tensor": graph.initializer[0].name}
-    name = names.get(of, "alpha").encode()
-    damaged = model.SerializeToString().replace(name, b"\xff" * len(name))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "the_batch"
+    model.graph.name = "the_graph"
+    model.doc_string = "the_words"
+    helper.set_model_props(model, {"the_key": "the_value"})
+    return model
+
+
+def damaged(model: onnx.ModelProto, name: str) -> bytes:
+    """The file with bytes that are no UTF-8 for a name."""
+    return bytes(model.SerializeToString().replace(name.encode(), b"\xff" * len(name)))
+
+
+@pytest.mark.parametrize("of", NAMES)
+def test_names_that_are_no_text_are_refused(of: str) -> None:
+    model = with_names()
     with pytest.raises(ModelError, match="is not UTF-8"):
-        import_model(damaged)
+        qg.compile(damaged(model, NAMES[of](model)))
+
+
+@pytest.mark.parametrize("text", ["the_words", "the_value"])
+def test_texts_for_people_may_be_in_any_encoding(text: str) -> None:
+    texts = open_model(damaged(with_names(), text)).metadata
+    assert all(isinstance(known, str) for known in (*texts, *texts.values()))
 
 
 @pytest.mark.parametrize("heads", [(1, 0), (0, 1), (0, 0), (2**62, 1), (1, 2**40), (-1, 1)])
