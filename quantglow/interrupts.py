@@ -2,8 +2,8 @@
 
 ``keeping_best`` catches the first SIGINT for as long as its block runs.  Stages ask
 ``is_interrupted`` between steps, and end with what they have; ``ended`` notes for the report what
-was cut.  Where Python allows no handler (another thread than the main one) or the program has a
-handler of its own, nothing is caught.
+was cut, unless their result itself has that note.  Where Python allows no handler (another thread
+than the main one) or the program has a handler of its own, nothing is caught.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ class Interrupted(Exception):
 
 @dataclass
 class _Call:
-    """One call of the user's: whether Ctrl-C came, and what was ended early."""
+    """One call of the user's: whether Ctrl-C came, what was ended early, and the stages that
+    ``is_first`` knows.
+    """
 
     is_interrupted: bool = False
     notes: dict[str, str] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
 
 
 _CALL: ContextVar[_Call | None] = ContextVar("quantglow_call", default=None)
@@ -62,21 +65,21 @@ def check_interrupt() -> None:
         raise Interrupted
 
 
-def ended(stage: str, note: str) -> bool:
-    """Keep a note for the report that a stage was ended early; False if there is one already."""
+def ended(stage: str, note: str) -> None:
+    """Keep a note for the report that a stage was ended early."""
+    call = _CALL.get()
+    if call is not None:
+        call.notes[stage] = note
+
+
+def is_first(stage: str) -> bool:
+    """Whether this is the first time that the current call ends the stage early."""
     call = _CALL.get()
     if call is None:
         return True
-    is_new = stage not in call.notes
-    call.notes[stage] = note
+    is_new = stage not in call.told
+    call.told.add(stage)
     return is_new
-
-
-def begins(stage: str) -> None:
-    """Forget that a stage was ended early: it is done once more."""
-    call = _CALL.get()
-    if call is not None:
-        call.notes.pop(stage, None)
 
 
 def notes() -> tuple[str, ...]:

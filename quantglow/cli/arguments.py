@@ -84,7 +84,8 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-minutes",
         type=float,
-        help="ends each search (ranges and scales; max-drop); the best found so far is kept",
+        help="ends the search for ranges, scales and rounded weights, and again that of max-drop; "
+        "the best found so far is kept",
     )
 
 

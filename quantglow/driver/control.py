@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow import debug, interpreter
@@ -51,12 +51,16 @@ Whole = Callable[[CompiledModel], CompiledModel | PartlyCompiledModel]
 
 @dataclass(frozen=True)
 class AccuracyControl:
-    """Search for the fewest operators that leave int8 until the contract holds."""
+    """Search for the fewest operators that leave int8 until the contract holds.
+
+    ``made``: of the models tried the last one and the best so far, by their steps.
+    """
 
     prepared: Prepared
     contract: AccuracyContract
     compiler: Compiler
     whole: Whole
+    made: dict[tuple[Step, ...], Quantized] = field(default_factory=dict)
 
     @property
     def calibrated(self) -> Calibrated:
@@ -75,25 +79,39 @@ class AccuracyControl:
         exact = compiled_float(calibrated.family, calibrated.float_graph, self.compiler)
         baseline = contract.figure(self.whole(exact))
         search = Search[Any, Step](
-            contract, baseline, lambda deadline: self.ranking(plain, deadline), self.trial
+            contract,
+            baseline,
+            lambda deadline: self.ranking(plain, deadline),
+            lambda steps: self.trial(tuple(steps), search),
         )
         with debug.timed("accuracy control", calibrated.seconds):
             found = search.run(progress)
-            best = self.quantized(found.steps)
-        made = compiled(best, self.compiler)
+        made = compiled(self.made[found.steps], self.compiler)
         report = with_steps(made.report, found.steps, noted(search, found))
         return replace(made, reporter=lambda: report)
 
-    def quantized(self, steps: Sequence[Step]) -> Quantized:
-        """The model after these steps."""
-        return quantized(self.prepared, PrecisionOverrides.by(steps), progress=False)
+    def quantized(self, steps: Sequence[Step], deadline: Deadline) -> Quantized:
+        """The model after these steps; the deadline cuts its recovery short."""
+        overrides = PrecisionOverrides.by(steps)
+        return quantized(self.prepared, overrides, progress=False, deadline=deadline)
 
-    def trial(self, steps: Sequence[Step]) -> Any:
+    def trial(self, steps: tuple[Step, ...], search: Search[Any, Step]) -> Any:
         """A model after these steps, not checked."""
-        found = self.quantized(steps)
+        found = self.quantized(steps, search.deadline)
+        self.keep(steps, found, search.found)
         build = self.compiler.compile(found.found.graph)
-        report = with_steps(report_of(build, {}), steps, shown_steps(steps))
+        report = replace(report_of(build, {}), notes=found.notes)
+        report = with_steps(report, steps, shown_steps(steps))
         return self.whole(model_of(found, build, self.compiler, report))
+
+    def keep(self, steps: tuple[Step, ...], found: Quantized, best: Trial[Step] | None) -> None:
+        """Store a model, and forget others than the best before it.
+
+        A model made once more would be another if its deadline came at another step of it.
+        """
+        for other in self.made.keys() - ({best.steps} if best else set()):
+            del self.made[other]
+        self.made[steps] = found
 
     def ranking(self, plain: Quantized, deadline: Deadline) -> list[Step]:
         """All steps.  The worth of float is measured where all values that can be int16 are.
@@ -104,7 +122,7 @@ class AccuracyControl:
         wide = int16_steps(plan, samples, deadline.halfway)
         if deadline.is_over:
             return ranked(plan, wide, float_steps(plan, {}))
-        widened = self.quantized(wide).found
+        widened = self.quantized(wide, deadline).found
         names = [step.name for step in float_steps(plan, {})]
         exact = widened.prepared.graph
         noise = noise_of_each(exact, widened.graph, names, samples, deadline)

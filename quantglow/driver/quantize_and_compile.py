@@ -65,7 +65,8 @@ def quantize_and_compile(
                       ``.npz`` file may have an array ``labels`` (class indices) beside the inputs:
                       the report then has the share of right answers of float and int8
     max_drop, drop_type, validation_fn  accuracy that may be lost, see ``accuracy_contract``
-    max_minutes       bounds each search (ranges and scales; steps out of int8 and their ranking)
+    max_minutes       bounds the search for ranges, scales and rounded weights, and again that for
+                      steps out of int8; the best found until then is kept, and the report says so
     verify            compare with onnxruntime, for the report, on samples that are held out of
                       calibration: up to 60 beyond ``subset_size``, or one in five of ten or more;
                       of fewer, on the same.  False: calibrate on all

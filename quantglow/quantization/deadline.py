@@ -6,9 +6,11 @@ import math
 import time
 from dataclasses import dataclass
 
-from quantglow.interrupts import ended, is_interrupted, say
+from quantglow.interrupts import ended, is_first, is_interrupted, say
 
 INTERRUPTED, LATE = "Ctrl-C", "max_minutes"
+
+BEST_KEPT = "the best found until then is kept"
 
 
 class TimeUp(Exception):
@@ -49,14 +51,19 @@ class Deadline:
         if self.is_over:
             raise TimeUp
 
-    def ends(self, stage: str, kept: str = "the best found until then is kept") -> bool:
-        """Whether no time is left; if so, the report will say that ``stage`` was cut short."""
+    def note(self, stage: str, kept: str = BEST_KEPT) -> str:
+        """A note that ``stage`` is cut short, if no time is left; empty if there is some."""
         if not (reason := self.reason):
-            return False
-        is_new = ended(stage, f"{reason} ended {stage} early: {kept}")
-        if is_new and reason == LATE:  # Ctrl-C was answered when it came.
+            return ""
+        if is_first(stage) and reason == LATE:  # Ctrl-C was answered when it came.
             say(f"{LATE} are over: keeping the best so far ({stage})")
-        return True
+        return f"{reason} ended {stage} early: {kept}"
+
+    def ends(self, stage: str) -> bool:
+        """Whether no time is left; if so, the report will say that ``stage`` was cut short."""
+        if note := self.note(stage):
+            ended(stage, note)
+        return bool(note)
 
 
 NEVER = Deadline()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow import debug
@@ -14,7 +14,7 @@ from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.convert.converter import Converter
-from quantglow.quantization.deadline import NEVER
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.decisions.decisions import Decisions
 from quantglow.quantization.plan.int16 import AUTO, with_named_int16
 from quantglow.quantization.plan.plan import Plan, make_plan
@@ -27,6 +27,8 @@ from quantglow.quantization.search.prepared import Prepared
 from quantglow.quantization.search.trials import WORTH
 from quantglow.quantization.shape_variants import at_own_shapes, fit
 from quantglow.types import Array
+
+INT16_STAGE = "choosing int16"
 
 Converted = Callable[[Graph], object]
 """Called with the int8 graph before its weights are rounded against samples, which takes long.
@@ -84,6 +86,7 @@ class Quantizer:
     cache      layers of earlier runs with the same samples, so that none is recovered twice
     overrides  values and operators that accuracy control takes out of int8
     converted  see ``Converted``
+    deadline   when recovery and the choice of int16 end, with the best so far
     """
 
     prepared: Prepared
@@ -94,21 +97,37 @@ class Quantizer:
     cache: Cache = field(default_factory=Cache)
     overrides: PrecisionOverrides = NO_OVERRIDES
     converted: Converted | None = None
+    deadline: Deadline = NEVER
 
     def run(self) -> Made:
         """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
         config, profile, plan = self.config, self.prepared.profile, self.plan()
         samples, floats = self.prepared.fitting(self.samples)
         made = self.made(self.overrides.applied_to(plan, profile, config), samples, floats)
-        if samples and config.int16_activations == AUTO and not NEVER.ends("choosing int16"):
-            wider = with_chosen_int16(plan, profile, config, floats, self.progress)
-            if wider is not plan:
-                other = self.made(wider, samples, floats)
-                made = better(self.prepared.graph, made, other)
+        if samples and config.int16_activations == AUTO:
+            made = self.with_int16(made, plan, samples, floats)
         if debug.verifying():
             made.graph.verify()
         debug.dump_ir("quantize", made.graph)
         return made
+
+    def with_int16(
+        self, plain: Made, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]
+    ) -> Made:
+        """The graph with int16 where it helps most, if its outputs are less noisy, else ``plain``.
+
+        The choice takes half of the time at most; the rest is for recovery.
+        """
+        found, profile, half = plain, self.prepared.profile, self.deadline.halfway
+        wider = plan
+        if not half.is_over:
+            wider = with_chosen_int16(plan, profile, self.config, floats, self.progress, half)
+        note = half.note(INT16_STAGE)
+        if wider is not plan:
+            other = self.made(wider, samples, floats)
+            found = better(self.prepared.graph, plain, other)
+            note = note or (self.deadline.note(INT16_STAGE) if other.notes else "")
+        return replace(found, notes=(*found.notes, note)) if note else found
 
     def plan(self) -> Plan:
         """Precision and parameters of every value, before int16 is chosen by trial."""
@@ -142,10 +161,12 @@ class Quantizer:
             self.cache,
             list(fitting.values()),
             [node.name for node in compared_nodes(graph)] if is_compared else [],
+            self.deadline,
         )
         pairs = zip(recovered.found, recovered.wanted, strict=True)
         ends_of_samples = dict(zip(fitting, pairs, strict=bool(recovered.found)))
-        return Made(recovered.graph, plan, ends_of_samples)
+        notes = (recovered.note,) if recovered.note else ()
+        return Made(recovered.graph, plan, ends_of_samples, notes)
 
     def _integers(self, int8: Graph, plan: Plan, samples: Sequence[Feeds]) -> list[Feeds | None]:
         """The samples with the int8 graphs for their shapes; None for one unlike ``int8``."""
@@ -157,12 +178,14 @@ class Quantizer:
 @dataclass(frozen=True)
 class Made:
     """An int8 graph and its plan.  ``ends``: place of a sample -> the values by which outputs are
-    compared (``output_noise.compared_nodes``), in this graph and in the float one.
+    compared (``output_noise.compared_nodes``), in this graph and in the float one.  ``notes``: what
+    the deadline cut short.
     """
 
     graph: Graph
     plan: Plan
     ends: Mapping[int, tuple[Sequence[Array], Sequence[Array]]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def noise(self, graph: Graph, places: Iterable[int]) -> float:
         """Noise of the outputs over their signal; ``graph``: the float one."""
@@ -173,6 +196,8 @@ class Made:
 def better(graph: Graph, plain: Made, other: Made) -> Made:
     """The other one if its outputs are less noisy, on the samples that both can run."""
     places = sorted(plain.ends.keys() & other.ends.keys())
+    if not places:  # A deadline ended the runs.
+        return plain
     return other if other.noise(graph, places) < WORTH * plain.noise(graph, places) else plain
 
 
@@ -190,7 +215,8 @@ def report_of(plan: Plan) -> QuantizationReport:
 class Quantized(Concise):
     """An int8 graph, the precision of each operator, and the decisions for other shapes.
 
-    ``prepared`` and ``plan``: the float graph it was made from, and how.
+    ``prepared`` and ``plan``: the float graph it was made from, and how.  ``notes``: what the
+    deadline cut short.
     """
 
     graph: Graph
@@ -198,6 +224,7 @@ class Quantized(Concise):
     decisions: Decisions
     prepared: Prepared
     plan: Plan
+    notes: tuple[str, ...] = ()
 
 
 def quantize_for_all_shapes(
@@ -207,14 +234,17 @@ def quantize_for_all_shapes(
     data: Sequence[Feeds] | None = None,
     progress: bool | str = "auto",
     overrides: PrecisionOverrides = NO_OVERRIDES,
+    deadline: Deadline = NEVER,
 ) -> Quantized:
     """``quantize`` at the shapes of ``graph``, with the decisions that other shapes take over.
 
     ``data``: samples, all of which are used; the other arguments as for ``Quantizer``.
     """
-    config = config or QuantizationConfig()
-    prepared = prepare(graph, profile, config, data or (), progress=progress)
-    quantizer = Quantizer(prepared, config, data or (), progress=progress, overrides=overrides)
+    config, samples, half = config or QuantizationConfig(), data or (), deadline.halfway
+    prepared = prepare(graph, profile, config, samples, progress=progress, deadline=half)
+    quantizer = Quantizer(
+        prepared, config, samples, progress=progress, overrides=overrides, deadline=deadline
+    )
     return quantized_by(quantizer)
 
 
@@ -222,4 +252,5 @@ def quantized_by(quantizer: Quantizer) -> Quantized:
     """The int8 graph with its report, and the decisions that other shapes take over."""
     made, prepared = quantizer.run(), quantizer.prepared
     decisions = Decisions.of(made.plan, made.graph, prepared, quantizer.config)
-    return Quantized(made.graph, report_of(made.plan), decisions, prepared, made.plan)
+    report = report_of(made.plan)
+    return Quantized(made.graph, report, decisions, prepared, made.plan, made.notes)

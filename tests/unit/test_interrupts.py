@@ -104,6 +104,7 @@ STAGES = {
     "trials": ("quantglow.quantization.search.trials:relative_noise", 2, "{}"),
     "recovery": (LAYER, 1, "{}"),
     "last layer": (LAYER, 2, "{}"),
+    "recovery under a contract": (LAYER, 1, "{'max_drop': 0.5}"),
     "int16": (
         "quantglow.quantization.quantizer:with_chosen_int16",
         1,
@@ -119,6 +120,7 @@ CUT = {
     "profiling": "Ctrl-C ended profiling early: calibrated on 3 batch(es)",
     "ranges": "Ctrl-C ended choosing ranges and scales early",
     "recovery": "Ctrl-C ended accuracy recovery early: 1 of 2 layers",
+    "recovery under a contract": "Ctrl-C ended accuracy recovery early: 1 of 2 layers",
     "speed": "Ctrl-C ended measuring speed early",
 }
 

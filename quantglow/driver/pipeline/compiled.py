@@ -38,7 +38,7 @@ def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
     profile = calibrated.profile
     report = replace(
         checked_report(build, seconds, result),
-        notes=(*calibrated.checks.notes, *result.notes, *interrupts.notes()),
+        notes=(*calibrated.checks.notes, *result.notes, *quantized.notes, *interrupts.notes()),
         warnings=calibrated.warnings,
         origin=calibrated.checks.origin if result.samples else "",
         profile={"samples": profile.samples, "tensors": len(profile.histograms)},
@@ -53,7 +53,7 @@ def model_of(
     """The compiled model of a build of the quantized graph."""
     calibrated = quantized.calibrated
     first = Specialisation(quantized.found.graph, build, calibrated.case)
-    built = Built(calibrated.family, quantized.decisions())
+    built = Built(calibrated.family, quantized.decisions)
     whole = DelegationOnUse(lambda: built.source, compiler)
     programs = programs_of(built, first, compiler, whole)
     return CompiledModel(programs, lambda: report, calibrated.profile)

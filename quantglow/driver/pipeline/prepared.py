@@ -24,7 +24,7 @@ class Prepared:
 
     config    the options; some layers may have been excluded since they are slower in int8
     found     equalized graph and ranges
-    deadline  when searches end
+    deadline  when recovery ends, too; the searches before it leave it half of the time
     cache     layers that were recovered before, so that none is twice
     speeds    measured times of layers, if ``measure_speed`` asked for them
     """
@@ -49,7 +49,7 @@ def prepared(calibrated: Calibrated, request: QuantizationRequest) -> Prepared:
             request.config,
             calibrated.deciding or (),
             progress=request.progress,
-            deadline=deadline,
+            deadline=deadline.halfway,
             runs=samples.taken_runs(graph) if samples else None,
         )
     return Prepared(calibrated, request, request.config, found, deadline)

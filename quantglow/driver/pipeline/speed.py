@@ -38,7 +38,7 @@ def without_slower(prepared: Prepared, compiler: Compiler) -> Prepared:
         kept = SpeedSearch(
             lambda names: build(names).executable,
             lambda one, other: time_ratio(one, other, feeds),
-            deadline=prepared.deadline,
+            deadline=prepared.deadline.halfway,
         ).run(slower(speeds), [speed.name for speed in speeds])
     config = excluding(prepared.config, kept)
     return replace(prepared, config=config, speeds=with_float(speeds, kept))

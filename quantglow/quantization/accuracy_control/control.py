@@ -40,7 +40,7 @@ class Contract(Generic[Model]):
     """The accuracy that may be lost, and how it is measured.
 
     ``metric`` gives a figure that is better when larger.  A ``relative`` drop is a share of the
-    float model's figure.  ``max_minutes`` bounds the search, not a trial under way.
+    float model's figure.  ``max_minutes`` bounds the search; in a trial under way it ends recovery.
     """
 
     max_drop: float

@@ -23,13 +23,12 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
-from quantglow.interrupts import begins
 from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.convert.rules import Operands, integer_operands, renamed
-from quantglow.quantization.deadline import NEVER
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.params import QuantizedWeights
 from quantglow.quantization.recovery.adapt_weights import adapt_weights
 from quantglow.quantization.recovery.cache import Cache
@@ -62,12 +61,13 @@ STAGE = "accuracy recovery"
 @dataclass(frozen=True)
 class Recovered:
     """An int8 graph with improved layers, and the real values of its ``ends`` and of the float
-    graph's, [samples][ends]; without them after Ctrl-C.
+    graph's, [samples][ends]; without them if the deadline ended the run.  ``note``: what it left.
     """
 
     graph: Graph
     found: Sequence[Sequence[Array]] = ()
     wanted: Sequence[Sequence[Array]] = ()
+    note: str = ""
 
 
 def recover(
@@ -80,6 +80,7 @@ def recover(
     cache: Cache | None = None,
     int8_samples: Sequence[Feeds] | None = None,
     ends: Sequence[str] = (),
+    deadline: Deadline = NEVER,
 ) -> Recovered:
     """``int8`` with weights and biases that bring it closer to ``graph`` on the samples.
 
@@ -87,7 +88,7 @@ def recover(
     ``cache`` has the layers of earlier calls with the same graph and samples.
     ``int8_samples``: the samples, with int8 graphs for those of other shapes (``shape_variants``).
     ``ends``: names of nodes of both graphs, whose values are returned.
-    After Ctrl-C the layers that are left keep their plain rounding.
+    The layers that are left at the deadline, or at Ctrl-C, keep their plain rounding.
     """
     if not samples or not (techniques or ends):
         return Recovered(int8)
@@ -95,17 +96,15 @@ def recover(
     settings = frozenset(techniques), per_channel, cache.known(int8), ends
     both = _SideBySide(graph, int8, samples, int8_samples or samples, *settings)
     with side_by_side():
-        for _ in shown(both.int8_run, "Recovering accuracy", progress, len(int8.nodes)):
-            if NEVER.is_over:
-                break
+        steps = shown(both.int8_run, "Recovering accuracy", progress, len(int8.nodes))
+        is_whole = not deadline.is_over and not any(deadline.is_over for _ in steps)
         improved = both.finished()
     cache.add(int8, {name: both.made[int8.by_name(name)] for name in both.improved})
-    begins(STAGE)
-    if left := len(both.names) - len(both.improved):
-        NEVER.ends(STAGE, f"{left} of {len(both.names)} layers have weights rounded to nearest")
-    if NEVER.is_over:
-        return Recovered(improved)
-    return Recovered(improved, both.found(), both.wanted())
+    if is_whole:
+        return Recovered(improved, both.found(), both.wanted())
+    layers = len(both.names) + len(both.known)
+    left = f"{len(both.left)} of {layers} layers have weights rounded to nearest"
+    return Recovered(improved, note=deadline.note(STAGE, left) if both.left else "")
 
 
 @dataclass
@@ -141,6 +140,11 @@ class _SideBySide:
             for node in self.int8.nodes
             if self.techniques and isinstance(node, Contraction) and is_integer(node.x.type)
         } - self.known.keys()
+
+    @property
+    def left(self) -> set[str]:
+        """Names of layers to improve that the run has not reached."""
+        return self.names.difference(self.improved)
 
     def finished(self) -> Graph:
         """The new int8 graph; nodes that were not reached keep their plain rounding."""

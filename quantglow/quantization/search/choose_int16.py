@@ -14,6 +14,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import int16_seconds, total_seconds
+from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.int16 import int16_ineligibility, ranges_for_int16, with_int16
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.rounding_sensitivity import most_sensitive, stored_members
@@ -28,11 +29,12 @@ def with_chosen_int16(
     config: QuantizationConfig,
     samples: Sequence[Feeds],
     progress: bool | str = False,
+    deadline: Deadline = NEVER,
 ) -> Plan:
-    """The plan with some values in int16."""
+    """The plan with some values in int16, as far as sensitivities are known at the deadline."""
     costs = {root: int16_seconds(plan, stored_members(plan, root)) for root in candidates(plan)}
     budget = BUDGET * total_seconds(plan)
-    worst = most_sensitive(plan, costs, budget, samples, progress=progress)
+    worst = most_sensitive(plan, costs, budget, samples, deadline=deadline, progress=progress)
     ranges = ranges_for_int16(plan.graph, profile, config)
     for root in worst:
         # An earlier choice may forbid it: see ``int16_ineligibility``.
