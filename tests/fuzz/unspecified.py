@@ -3,9 +3,6 @@
 Extremes of NaN: ONNX's reference, NumPy and quantglow give NaN; onnxruntime ignores NaN or gives
 it, by operator, length and processor.
 
-GridSample of infinities: quantglow multiplies the edge by 0 for places outside of the image, which
-is NaN; onnxruntime does not read it.
-
 The loss of a single class: a zero of either sign, which Reciprocal turns into infinities.
 """
 
@@ -46,7 +43,7 @@ def has_one_class(values: Values) -> bool:
 OPEN: dict[str, Callable[[Values], bool]] = {
     **dict.fromkeys(EXTREMES, holds_nan),
     **dict.fromkeys(LOSSES, has_one_class),
-    **dict.fromkeys(("GridSample", "LRN"), holds_no_numbers),
+    "LRN": holds_no_numbers,
 }
 """Operator -> its first operands with an open result."""
 

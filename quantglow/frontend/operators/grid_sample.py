@@ -18,7 +18,7 @@ from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import MatMul
 from quantglow.ops.expression import Expr, arg, const, lconst, polynomial
 from quantglow.ops.expression import call as fn
-from quantglow.ops.shape import Transpose
+from quantglow.ops.shape import Concat, Transpose
 from quantglow.types import Array, DType, ElementType
 
 FLOAT = ElementType(DType.F32)
@@ -32,10 +32,6 @@ class Axis:
     size: int
     padding: str
     align: bool
-
-    def position(self) -> Expr:
-        """In pixels, brought into the image unless it is padded with zeros."""
-        return self.padded(self.place())
 
     def place(self) -> Expr:
         """In pixels."""
@@ -68,10 +64,9 @@ class Axis:
         index = fn("int64", place)
         return fn("imin", fn("imax", index, lconst(0)), lconst(self.size - 1))
 
-    def weight(self, place: Expr, share: Expr) -> Expr:
-        """The share of a pixel, 0 outside of the image."""
-        inside = fn("and", fn("ge", place, const(0)), fn("le", place, const(self.size - 1)))
-        return fn("select", inside, share, const(0))
+    def inside(self, place: Expr) -> Expr:
+        """Whether a whole position is in the image."""
+        return fn("and", fn("ge", place, const(0)), fn("le", place, const(self.size - 1)))
 
 
 @importer("GridSample")
@@ -89,11 +84,20 @@ def grid_sample(call: Call) -> Node:
     align = bool(call.integer("align_corners", 0))
     across, down = (Axis(arg(i), size, padding, align) for i, size in ((0, w), (1, h)))
     table = reshaped(call, x, (n * h * w, c))
+    if padding == "zeros":
+        zeros = call.constant("outside", np.zeros((1, c), np.float32))
+        table = Concat(name=call.derived("padded"), parts=(table, zeros), axis=0)
+
+    def position(row: Expr, column: Expr) -> Expr:
+        """The row of the table that holds a pixel."""
+        found = dotted([(down.pixel(row), w), (across.pixel(column), 1), (arg(2), h * w)])
+        if padding != "zeros":
+            return found
+        inside = fn("and", down.inside(row), across.inside(column))
+        return fn("select", inside, found, lconst(n * h * w))
+
     samples = [
-        (
-            dotted([(down.pixel(row), w), (across.pixel(column), 1), (arg(2), h * w)]),
-            fn("mul", down.weight(row, row_share), across.weight(column, column_share)),
-        )
+        (position(row, column), fn("mul", row_share, column_share))
         for row, row_share in CORNERS[mode](down)
         for column, column_share in CORNERS[mode](across)
     ]
@@ -111,21 +115,28 @@ Corners = Callable[[Axis], list[tuple[Expr, Expr]]]
 
 
 def nearest(axis: Axis) -> list[tuple[Expr, Expr]]:
-    return [(fn("rint", axis.position()), const(1))]
+    return [(axis.padded(fn("rint", axis.place())), const(1))]
+
+
+def part_beyond(place: Expr, before: Expr) -> Expr:
+    """The distance from the pixel before; 1 where the place is infinite or NaN."""
+    return fn("fmin", fn("sub", place, before), const(1))
 
 
 def linear(axis: Axis) -> list[tuple[Expr, Expr]]:
-    place = axis.position()
+    """Two pixels, each padded by itself."""
+    place = axis.place()
     before = fn("floor", place)
+    t = part_beyond(place, before)
     after = fn("add", before, const(1))
-    return [(before, fn("sub", after, place)), (after, fn("sub", place, before))]
+    return [(axis.padded(before), fn("sub", const(1), t)), (axis.padded(after), t)]
 
 
 def cubic(axis: Axis) -> list[tuple[Expr, Expr]]:
     """Four pixels, each padded by itself: Keys' kernel."""
     place = axis.place()
     before = fn("floor", place)
-    t = fn("sub", place, before)
+    t = part_beyond(place, before)
     back = fn("sub", const(1), t)
     shares = (
         outer_share(fn("add", t, const(1))),
