@@ -88,6 +88,17 @@ def positive(option: str, value: Any) -> float:
     return found
 
 
+def limit(variable: str, text: str) -> float:
+    """A limit from an environment variable, above zero; ``inf`` is none."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not found > 0:
+        raise OptionError(f"{variable}={text!r} is no positive number. Remedy: unset it.")
+    return found
+
+
 def file_path(option: str, value: Any) -> str:
     """A path as text.
 

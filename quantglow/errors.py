@@ -17,6 +17,7 @@
     │   └── OutOfRangeError       an index that was computed is outside of its axis
     ├── FileFormatError           a saved file that is truncated, altered or of another version
     └── BackendError              a target or code-generation problem
+        ├── CompileBudgetError    compiling all kernels takes longer than is allowed
         ├── OutOfMemoryError      no memory for what a program needs
         └── DelegationError       onnxruntime refuses what was handed to it
 
@@ -126,6 +127,10 @@ class FileFormatError(QuantglowError):
 
 class BackendError(QuantglowError):
     """The target is unknown, or code for it could not be generated."""
+
+
+class CompileBudgetError(BackendError):
+    """Compiling the kernels of a program takes longer than ``QUANTGLOW_COMPILE_SECONDS`` allows."""
 
 
 class OutOfMemoryError(BackendError, MemoryError):

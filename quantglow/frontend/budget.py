@@ -19,7 +19,8 @@ from dataclasses import dataclass, field, fields
 
 import onnx
 
-from quantglow.errors import ImportBudgetError, OptionError
+from quantglow.arguments import limit
+from quantglow.errors import ImportBudgetError
 
 OWN_TIMES = 32
 """Bytes of computed values for each byte of weights.  20 are needed where int8 weights become
@@ -39,23 +40,12 @@ class ImportBudget:
     def from_environment() -> ImportBudget:
         """The defaults, and what the environment says.  Raises ``OptionError``."""
         given = {f.name: os.environ.get(variable(f.name)) for f in fields(ImportBudget)}
-        return ImportBudget(**{name: limit(name, text) for name, text in given.items() if text})
+        return ImportBudget(**{n: limit(variable(n), text) for n, text in given.items() if text})
 
 
 def variable(name: str) -> str:
     """The environment variable of a limit."""
     return f"QUANTGLOW_IMPORT_{name.upper()}"
-
-
-def limit(name: str, text: str) -> float:
-    """A limit from the environment; ``inf`` is none."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value > 0:
-        raise OptionError(f"{variable(name)}={text!r} is no positive number. Remedy: unset it.")
-    return value
 
 
 @dataclass

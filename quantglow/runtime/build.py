@@ -12,7 +12,7 @@ from quantglow import debug
 from quantglow.arguments import brief, choice, instance, integer
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
-from quantglow.backends.llvm.runtime.executable import compile_program, load_kernels
+from quantglow.backends.llvm.runtime.executable import Check, compile_program, load_kernels
 from quantglow.backends.llvm.targets import resolve
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.concise import Concise
@@ -144,15 +144,16 @@ class Compiler:
     def _is_ours(self, graph: Graph) -> bool:
         return not self.backends and not any(isinstance(node, External) for node in graph.nodes)
 
-    def load_kernels(self, graph: Graph) -> None:
+    def load_kernels(self, graph: Graph, check: Check = lambda: None) -> None:
         """Compile the kernels that ``compile`` needs for such a graph, whatever its weights.
 
-        A graph that is cut into segments is skipped.
+        A graph that is cut into segments is skipped.  ``check`` is called before each kernel; its
+        error ends the work.
         """
         whole = self._is_ours(graph) and not branches_apart(graph)
         if self.target is not None and whole:
             planned, _ = ProgramBackend(self.target).planned(graph, self.num_threads)
-            load_kernels(planned.program, self.target)
+            load_kernels(planned.program, self.target, check)
 
 
 def code_generators(backends: Any) -> tuple[Backend, ...]:

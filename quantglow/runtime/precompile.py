@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import contextmanager
 
 from quantglow.graph.graph import Graph
@@ -16,13 +17,27 @@ def kernels_ahead(compiler: Compiler) -> Iterator[Callable[[Graph], object]]:
 
     Weights are not part of a kernel, so it is called as soon as the operators and their types are
     known.  LLVM then has the second core while the first one rounds weights.  Errors are ignored
-    here, because compiling the whole graph raises them again.
+    here, because compiling the whole graph raises them again.  An error in the block, or Ctrl-C,
+    drops the kernels that are not being compiled yet.
     """
     if physical_cores() < 2:
         yield _nothing
         return
-    with ThreadPoolExecutor(1, "quantglow-kernels") as pool:
-        yield lambda graph: pool.submit(compiler.load_kernels, graph)
+    ended = threading.Event()
+
+    def check() -> None:
+        if ended.is_set():
+            raise CancelledError
+
+    pool = ThreadPoolExecutor(1, "quantglow-kernels")
+    try:
+        yield lambda graph: pool.submit(compiler.load_kernels, graph, check)
+        pool.shutdown()
+    except BaseException:
+        ended.set()
+        raise
+    finally:
+        pool.shutdown()
 
 
 def _nothing(graph: Graph) -> None:

@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from quantglow.concise import Concise
 from quantglow.errors import (
+    CompileBudgetError,
     DelegationError,
     InputError,
     QuantglowError,
@@ -278,6 +279,8 @@ class FreeShapes(Concise):
         try:
             graph = self._arrays.graph(self.graph_at(case))
             build = self.compiler.compile(graph)
+        except CompileBudgetError:
+            raise
         except QuantglowError as error:
             if isinstance(error, UndecidedError) and case.values is not None:
                 raise

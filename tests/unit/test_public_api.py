@@ -50,6 +50,7 @@ NAMES = {
     "CalibrationError",
     "ProfileMismatchError",
     "IgnoredScopeError",
+    "CompileBudgetError",
     "ImportBudgetError",
     "AccuracyDropError",
     "BackendError",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import llvmlite.binding as llvm
@@ -9,7 +13,7 @@ import pytest
 
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.compiler import compiled, machine, object_of, unlocked_emit
-from quantglow.backends.llvm.jit.library import KernelLibrary
+from quantglow.backends.llvm.jit.library import QUEUED, KernelLibrary, processors
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError
 
@@ -59,3 +63,43 @@ def test_a_kernel_that_llvm_refuses_is_shown_and_the_others_work() -> None:
     with pytest.raises(BackendError, match="refused"):
         library.load([text(1), "define void @kernel() {", text(2)])
     assert len(library.load([text(1), text(2)])) == 2
+
+
+def test_ctrl_c_drops_kernels_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, compiled_texts = KernelLibrary(resolve("native"), ObjectCache(None)), []
+    main = threading.main_thread().ident
+    assert main is not None and threading.current_thread() is threading.main_thread()
+
+    def slow(text: str) -> bytes:
+        compiled_texts.append(text)
+        if len(compiled_texts) == 4:
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.02)
+        return b""
+
+    monkeypatch.setattr(library, "compile", slow)
+    with pytest.raises(KeyboardInterrupt):
+        library.load(text(i) for i in range(1000))
+    assert len(compiled_texts) < 500
+    monkeypatch.undo()
+    assert len(library.load([text(1), text(2)])) == 2
+
+
+def test_few_texts_wait_for_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    library, done = KernelLibrary(resolve("native"), ObjectCache(None)), []
+    ahead = []
+
+    def texts() -> Iterator[str]:
+        for i in range(100):
+            ahead.append(i - len(done))
+            yield text(i)
+
+    def slow(text: str) -> bytes:
+        time.sleep(0.001)
+        done.append(text)
+        return b""
+
+    monkeypatch.setattr(library, "compile", slow)
+    monkeypatch.setattr(library, "_loaded", lambda objects: dict.fromkeys(objects, 0))
+    library.load(texts())
+    assert max(ahead) <= QUEUED + processors() + 1

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from quantglow.errors import BackendError
 from quantglow.interpreter import interpret
 from quantglow.runtime import build, precompile
 from quantglow.runtime.build import Compiler
+from quantglow.runtime.precompile import kernels_ahead
 from tests.support.small_network import small_model, small_samples
 
 Threads = list[str]
@@ -80,3 +84,42 @@ def test_compiling_the_graph_raises_the_errors_of_llvm(
     monkeypatch.setattr(build, "compile_program", refused)
     with pytest.raises(BackendError, match="refused"):
         qg.quantize_and_compile(small_model(), small_samples(), verify=False)
+
+
+def test_an_error_beside_drops_the_kernels_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block ends long before a thousand kernels are compiled."""
+    begun, checks = threading.Event(), []
+
+    def load_kernels(self: Compiler, graph: qg.Graph, check: Callable[[], object]) -> None:
+        for _ in range(1000):
+            begun.set()
+            check()
+            checks.append(1)
+            time.sleep(0.02)
+
+    monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
+    monkeypatch.setattr(Compiler, "load_kernels", load_kernels)
+    compiler, graph = Compiler.of("native"), qg.import_model(small_model())
+
+    def interrupted() -> None:
+        with kernels_ahead(compiler) as load:
+            load(graph)
+            begun.wait()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert len(checks) < 500
+
+
+def test_a_check_before_each_kernel_may_end_the_work(compiling: Threads) -> None:
+    calls = []
+
+    def check() -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise CancelledError
+
+    with pytest.raises(CancelledError):
+        Compiler.of("native").load_kernels(qg.import_model(small_model()), check)
+    assert len(compiling) < 2

@@ -9,13 +9,15 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 
 import llvmlite
 
 from quantglow import debug
 from quantglow.backends.llvm.isa.target import SETTINGS, Target
+from quantglow.backends.llvm.jit.budget import CompileMeter
 from quantglow.backends.llvm.jit.cache import ObjectCache, user_cache
 from quantglow.backends.llvm.jit.identity import call_names
 from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
@@ -25,6 +27,11 @@ from quantglow.instr.program import Instruction
 KERNEL = "kernel"
 """The function that a kernel's text defines."""
 
+QUEUED = 16
+"""Maximum number of kernels that wait for a thread to compile them."""
+
+Submit = Callable[[str, str], Future[bytes]]
+"""Begins to make the object of a symbol and its text."""
 
 _loading = threading.RLock()
 """Held while kernels are compiled or loaded, for any target, and while this process forks: a child
@@ -50,17 +57,24 @@ class KernelLibrary:
         symbols = self._load(texts, entry)
         return [self._addresses[symbol] for symbol in symbols]
 
-    def _load(self, texts: Iterable[str], entry: str) -> list[str]:
-        """The symbols of texts, loaded.  Texts are made while threads compile those before."""
+    def _load(
+        self, texts: Iterable[str], entry: str = KERNEL, number: int | None = None
+    ) -> list[str]:
+        """The symbols of texts, loaded.  Texts are made while threads compile those before.
+
+        Raises ``CompileBudgetError``, early if the number of texts is known.
+        """
+        meter = CompileMeter(number)
         symbols: list[str] = []
         coming: dict[str, Future[bytes]] = {}
-        with _loading, ThreadPoolExecutor(processors(), "quantglow-compile") as pool:
+        with _loading, compiling_threads(self.object_code) as submit:
             for text in texts:
                 symbol = self.symbol(text, entry)
                 symbols.append(symbol)
                 if symbol not in self._addresses and symbol not in coming:
                     module = text.replace(f"@{entry}(", f"@{symbol}(")
-                    coming[symbol] = pool.submit(self.object_code, symbol, module)
+                    meter.check(len(coming))
+                    coming[symbol] = submit(symbol, module)
             objects = {symbol: future.result() for symbol, future in coming.items()}
             if objects:
                 self._addresses.update(self._loaded(objects))
@@ -78,7 +92,7 @@ class KernelLibrary:
             self._load_known(names)
             new = {n: c for n, c in zip(names, calls, strict=True) if n not in self._named}
             if new:
-                made = self._load((call.ir for call in new.values()), KERNEL)
+                made = self._load((call.ir for call in new.values()), number=len(new))
                 for name, symbol in zip(new, made, strict=True):
                     self._named[name] = symbol
                     self.cache.put(name, symbol.encode())
@@ -138,6 +152,28 @@ class KernelLibrary:
         from quantglow.backends.llvm.jit.compiler import linked_by_llvm
 
         return linked_by_llvm(self.target, objects)
+
+
+@contextmanager
+def compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit]:
+    """A function that has threads compile a symbol's text; it waits while ``QUEUED`` texts do.
+
+    Texts of kernels are large, so few of them wait.  An error, or Ctrl-C, drops those that wait,
+    and ends the block as soon as the kernels being compiled are done.
+    """
+    pool = ThreadPoolExecutor(processors(), "quantglow-compile")
+    room = threading.Semaphore(processors() + QUEUED)
+
+    def submit(symbol: str, text: str) -> Future[bytes]:
+        room.acquire()
+        future = pool.submit(compile_, symbol, text)
+        future.add_done_callback(lambda _: room.release())
+        return future
+
+    try:
+        yield submit
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 def processors() -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -37,6 +37,9 @@ from quantglow.lazy import cached_property
 from quantglow.memory.planner import MemoryPlan
 from quantglow.ops.indexing import out_of_range
 from quantglow.types import Array
+
+Check = Callable[[], object]
+"""Raises an error where work that goes on beside other work is not wanted any more."""
 
 CHUNKS_PER_THREAD = 2
 """Chunks of a call for each thread: more even out disturbances by other programs, but each costs a
@@ -239,9 +242,19 @@ def allocator(target: Target) -> Allocate:
     return LargePages() if target.core.large_pages and HAS_LARGE_PAGES else aligned_bytes
 
 
-def load_kernels(program: Program, target: Target) -> None:
+def load_kernels(program: Program, target: Target, check: Check) -> None:
     """Compile the kernels of a program: ``compile_program`` will find them loaded, also that of a
-    program with other constants.
+    program with other constants.  ``check`` is called before each; it may raise.
     """
     steps, calls = zip(*kernel_calls(program, target), strict=True)
-    kernel_addresses(target, steps, calls)
+    kernel_addresses(target, steps, [checked(call, check) for call in calls])
+
+
+def checked(call: KernelCall, check: Check) -> KernelCall:
+    """The same call, whose text is made after a check."""
+
+    def code() -> str:
+        check()
+        return call.ir
+
+    return replace(call, code=code)

@@ -1,0 +1,50 @@
+"""Limit of the time that compiling the kernels of one program takes.
+
+``QUANTGLOW_COMPILE_SECONDS``, 1200 by default, is read when kernels are compiled.  It is compared
+with an estimate from the first kernels, so that a model of 100,000 different layers is refused
+after seconds, not after an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+
+from quantglow.arguments import limit
+from quantglow.errors import CompileBudgetError
+
+VARIABLE = "QUANTGLOW_COMPILE_SECONDS"
+ALLOWED_SECONDS = 1200.0
+
+SAMPLE = 200
+"""Number of kernels whose time is an estimate of that of the others."""
+
+
+def allowed_seconds() -> float:
+    """The default, or what the environment says.  Raises ``OptionError``."""
+    given = os.environ.get(VARIABLE)
+    return limit(VARIABLE, given) if given else ALLOWED_SECONDS
+
+
+@dataclass
+class CompileMeter:
+    """The time that some kernels take.  ``total``: their number, None if it is not known."""
+
+    total: int | None
+    allowed: float = field(default_factory=allowed_seconds)
+    started: float = field(default_factory=time.monotonic)
+
+    def check(self, done: int) -> None:
+        """Raise ``CompileBudgetError`` if all take longer than is allowed, after ``done``."""
+        spent = time.monotonic() - self.started
+        total = done if self.total is None or done < SAMPLE else max(done, self.total)
+        expected = spent * total / max(done, 1)
+        if expected <= self.allowed:
+            return
+        raise CompileBudgetError(
+            f"compiling {total} different kernels takes about {expected:.0f} s ({done} took "
+            f"{spent:.0f} s), and {self.allowed:g} s are allowed. Remedy: if you trust the model, "
+            f"raise the limit in the environment: {VARIABLE}=inf. Kernels compiled so far are in "
+            "the cache."
+        )
