@@ -6,6 +6,7 @@ import argparse
 
 from rich.console import Console
 
+from quantglow.backends.llvm.targets import resolve
 from quantglow.cli.arguments import (
     calibration_arguments,
     config_of,
@@ -59,7 +60,7 @@ def stage_text(options: argparse.Namespace) -> str:
         raise OptionError("stage int8 needs --calibration-data FILE")
     if options.stage in ("imported", "optimized", "int8"):
         return str(graph)
-    planned = plan_program(graph)
+    planned = plan_program(graph, resolve("native"))
     texts = {"lowered": planned.lowered, "program": planned.program, "memory": planned.plan}
     return str(texts[options.stage])
 

@@ -33,18 +33,15 @@ from quantglow.types import TensorType
 CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT)
 """Kinds of buffers that belong to the caller, who gives them no slack."""
 
-SLACK_NBYTES = 64
-"""Bytes after temporaries and constants that kernels may read, never write (vector loads at the
-end): no fewer than the widest vector of any target.  The caller's buffers have none: see
-``_reads_slack``."""
 
-CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT)
-"""Buffers in the caller's memory."""
+def generate(
+    graph: Graph, order: Sequence[Node] | None = None, *, slack_nbytes: int = 0
+) -> Program:
+    """The program of a lowered graph, its nodes executed in ``order``.
 
-
-def generate(graph: Graph, order: Sequence[Node] | None = None) -> Program:
-    """The program of a lowered graph, its nodes executed in ``order``."""
-    generator = _Generator(graph, place(graph))
+    ``slack_nbytes``: bytes after each temporary that the target's kernels may read, never write.
+    """
+    generator = _Generator(graph, place(graph), slack_nbytes)
     for node in order or graph.nodes:
         generator.visit(node)
     return generator.finish()
@@ -54,6 +51,7 @@ def generate(graph: Graph, order: Sequence[Node] | None = None) -> Program:
 class _Generator:
     graph: Graph
     placement: Placement
+    slack_nbytes: int
     views: dict[Node, View] = field(default_factory=dict)
     steps: list[Instruction] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
@@ -92,7 +90,7 @@ class _Generator:
         view = self.views[operand]
         if not (isinstance(node, Elementwise) or view.dense_rows):
             return self.copied(view, f"{operand.name}:dense")
-        if _reads_slack(node, operand) and view.buffer.kind in CALLERS:
+        if self.slack_nbytes and _reads_slack(node, operand) and view.buffer.kind in CALLERS:
             return self.copied(view, f"{operand.name}:slack")
         return view
 
@@ -183,7 +181,7 @@ class _Generator:
     # -- buffers
 
     def buffer(self, name: str, kind: BufferKind, tensor: TensorType) -> Buffer:
-        slack = SLACK_NBYTES if kind is BufferKind.TEMP else 0
+        slack = self.slack_nbytes if kind is BufferKind.TEMP else 0
         return Buffer(self.unique(name), kind, tensor.nbytes + slack)
 
     def unique(self, name: str) -> str:

@@ -74,14 +74,19 @@ class Build(Concise):
 
 
 def plan_program(
-    graph: Graph, *, unsigned: bool = True, seconds: dict[str, float] | None = None
+    graph: Graph, target: Target | None, seconds: dict[str, float] | None = None
 ) -> PlannedProgram:
-    """The planned program of a graph; ``unsigned`` stores int8 activations as uint8."""
+    """The planned program of a graph for a target, or for the reference backend.
+
+    The target decides whether int8 activations are stored as uint8, and the slack after buffers.
+    """
+    unsigned = target is None or target.isa.unsigned_activations
+    slack_nbytes = 0 if target is None else target.isa.slack_nbytes
     with debug.timed("lower", seconds):
         lowered = lower(graph, unsigned=unsigned)
     debug.dump_ir("lower", lowered)
     with debug.timed("plan", seconds):
-        program = optimize_program(generate(lowered, schedule(lowered)))
+        program = optimize_program(generate(lowered, schedule(lowered), slack_nbytes=slack_nbytes))
         if debug.verifying():
             verify_program(program)
         plan = plan_memory(program)
@@ -201,14 +206,12 @@ class ProgramBackend:
 
     def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
         """The program of a graph or of a piece of its batch, and the number of pieces."""
-        target = self.target
-        unsigned = target is None or target.isa.unsigned_activations
-        planned = plan_program(segment, unsigned=unsigned, seconds=self.seconds)
-        if target is None:
+        planned = plan_program(segment, self.target, self.seconds)
+        if self.target is None:
             return planned, 1
         part, pieces = piece_of(segment, planned.program, planned.plan, num_threads)
         if pieces > 1:
-            planned = plan_program(part, unsigned=unsigned, seconds=self.seconds)
+            planned = plan_program(part, self.target, self.seconds)
         return planned, pieces
 
 

@@ -14,13 +14,9 @@ from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
-from quantglow.instr.generate import generate
-from quantglow.instr.verify import verify_program
-from quantglow.lowering import lower
-from quantglow.memory.planner import plan_memory
-from quantglow.memory.share import share_in_place
 from quantglow.ops import Concat, Pad, Slice, Transpose
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
+from tests.matrix.harness import planned
 from tests.support.guarded import guarded
 
 TARGETS = ("native", *(name for name in LEVELS if runs_here(name)))
@@ -131,9 +127,7 @@ def assert_targets_agree(
 
     Integers are equal bit for bit, floats within ``rtol`` of the largest.
     """
-    program = share_in_place(generate(lower(graph, unsigned=unsigned)))
-    verify_program(program)
-    plan = plan_memory(program)
+    program, plan = planned(graph, unsigned)
     expected = ReferenceExecutable(program, plan).run(feeds)
     for target in TARGETS:
         executable = compile_program(program, plan, resolve(target))

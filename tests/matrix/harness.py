@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.executable import compile_program
-from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
+from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
@@ -18,12 +18,15 @@ from quantglow.types import Array
 from tests.support.equality import assert_equal_values
 
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
+SLACK_NBYTES = max(level_target(name).isa.slack_nbytes for name in LEVELS)
+"""Bytes after buffers that kernels of any target may read."""
 
 
 def planned(graph: Graph, unsigned: bool = True):
     """The shared, verified and planned program of a graph; ``unsigned`` activations or signed."""
     lowered = lower(graph, unsigned=unsigned)
-    program = share_in_place(generate(lowered, schedule(lowered)))
+    program = generate(lowered, schedule(lowered), slack_nbytes=SLACK_NBYTES)
+    program = share_in_place(program)
     verify_program(program)
     return program, plan_memory(program)
 

@@ -1,8 +1,9 @@
-"""Convolution kernels on every x86 level: integers bit for bit, floats to tolerance."""
+"""Convolution kernels on every level: integers bit for bit, floats to tolerance."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import llvmlite.binding as llvm
 import numpy as np
@@ -43,6 +44,17 @@ from tests.support.effort import expensive, moderate
 def test_integer_conv_equals_the_interpreter(target: str, case: Case) -> None:
     graph, feeds = integers(case)
     assert_agree(graph, feeds, target, threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("nbytes", [32, 64])
+@moderate
+@given(case=st.one_of(cases(), cases(depthwise=True)))
+def test_plain_code_takes_vectors_of_any_width(nbytes: int, case: Case) -> None:
+    """Plain LLVM IR packs across whole vectors, others within 16 bytes of them."""
+    graph, feeds = integers(case)
+    plain = level_target("portable")
+    wider = replace(plain.isa, vector_nbytes=nbytes)
+    assert_agree(graph, feeds, replace(plain, name=f"portable{nbytes}", isa=wider))
 
 
 @pytest.mark.parametrize("target", ["native", *TARGETS])

@@ -11,7 +11,6 @@ import pytest
 from quantglow.backends.llvm.runtime import executable
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.instr.program import Program
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan
 from quantglow.runtime import batches
@@ -44,9 +43,9 @@ def some_pieces(batch: int, program: Program, plan: MemoryPlan, threads: int) ->
 
 
 def guarded_bytes(nbytes: int) -> Array:
-    """Memory of a program, aligned, with the slack that kernels may read."""
-    room = -(-(nbytes + SLACK_NBYTES) // ALIGNMENT) * ALIGNMENT
-    return guarded(patterned(room), at_end=True)[: nbytes + SLACK_NBYTES]
+    """Memory of a program, aligned."""
+    room = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    return guarded(patterned(room), at_end=True)[:nbytes]
 
 
 def guarded_version(new_outputs: Callable[..., list[Array]]) -> Callable[..., list[Array]]:

@@ -19,7 +19,7 @@ from quantglow.backends.llvm.runtime.executable import compile_program
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.instr.generate import SLACK_NBYTES, generate
+from quantglow.instr.generate import generate
 from quantglow.instr.program import Program
 from quantglow.lowering import lower
 from quantglow.memory.planner import MemoryPlan, plan_memory
@@ -67,9 +67,10 @@ class PagedPlan:
 
     plan: MemoryPlan
     gaps: tuple[tuple[int, int], ...]
+    slack_nbytes: int
 
     @staticmethod
-    def of(program: Program, at_end: bool) -> PagedPlan:
+    def of(program: Program, slack_nbytes: int, at_end: bool) -> PagedPlan:
         offsets, gaps, position = {}, [], 0
         for buffer in plan_memory(program).offsets:
             room = -(-buffer.nbytes // PAGE) * PAGE
@@ -77,14 +78,14 @@ class PagedPlan:
             gaps.append((position + room, PAGE))
             position += room + PAGE
         # An odd size distinguishes the arena from constants.
-        return PagedPlan(MemoryPlan(offsets, position + 1, position), tuple(gaps))
+        plan = MemoryPlan(offsets, position + 1, position)
+        return PagedPlan(plan, tuple(gaps), slack_nbytes)
 
     def allocate(self, nbytes: int, at_end: bool) -> Array:
         """Memory for ``compile_program``: the arena with its gaps, or a constant."""
-        filler = patterned(nbytes + SLACK_NBYTES)
-        if nbytes != self.plan.peak_nbytes:
-            return guarded(filler, at_end)
-        arena = guarded(filler, at_end=False)
+        if nbytes != self.plan.peak_nbytes + self.slack_nbytes:
+            return guarded(patterned(nbytes), at_end)
+        arena = guarded(patterned(nbytes), at_end=False)
         for start, length in self.gaps:
             protect(arena.ctypes.data + start, length)
         return arena
@@ -93,10 +94,10 @@ class PagedPlan:
 def check(graph: Graph, target: Target, at_end: bool) -> None:
     """Run on guarded memory, and in one piece of plain memory; both results must be equal."""
     lowered = lower(graph, unsigned=target.isa.unsigned_activations)
-    program = share_in_place(generate(lowered))
+    program = share_in_place(generate(lowered, slack_nbytes=target.isa.slack_nbytes))
     feeds = {node.name: values(node.type) for node in graph.inputs}
     expected = compile_program(program, plan_memory(program), target).run(feeds)
-    paged = PagedPlan.of(program, at_end)
+    paged = PagedPlan.of(program, target.isa.slack_nbytes, at_end)
     executable = compile_program(
         program, paged.plan, target, allocate=lambda nbytes: paged.allocate(nbytes, at_end)
     )

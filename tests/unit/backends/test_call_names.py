@@ -54,7 +54,7 @@ def network(
 
 
 def steps_of(graph: Graph) -> list[Instruction]:
-    found = plan_program(graph).program.instructions
+    found = plan_program(graph, NATIVE).program.instructions
     return [step for step in found if not isinstance(step, Alloc | Dealloc)]
 
 

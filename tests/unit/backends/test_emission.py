@@ -15,6 +15,7 @@ from quantglow.interpreter import interpret
 from quantglow.lowering import lower
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Add, Concat, Relu
+from tests.matrix.harness import SLACK_NBYTES
 from tests.support.builder import Builder, feeds_of
 
 
@@ -27,7 +28,7 @@ def network() -> Graph:
 
 
 def emitted(target: str) -> EmittedProgram:
-    program = generate(lower(network()))
+    program = generate(lower(network()), slack_nbytes=SLACK_NBYTES)
     return emit_program(program, plan_memory(program), level_target(target))
 
 
@@ -61,7 +62,7 @@ def test_emitting_twice_gives_the_same_program() -> None:
 
 def test_a_program_that_was_emitted_before_is_loaded_and_runs() -> None:
     graph = network()
-    program = generate(lower(graph))
+    program = generate(lower(graph), slack_nbytes=SLACK_NBYTES)
     made = emit_program(program, plan_memory(program), resolve("native"), own=owned)
     feeds = feeds_of(graph)
     found = load_program(made, 1, aligned_bytes).run(feeds)
@@ -71,6 +72,6 @@ def test_a_program_that_was_emitted_before_is_loaded_and_runs() -> None:
 
 def owned(array: np.ndarray) -> np.ndarray:
     """A copy with the slack that kernels may read."""
-    memory = aligned_bytes(array.nbytes)
+    memory = aligned_bytes(array.nbytes + SLACK_NBYTES)
     memory[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     return memory

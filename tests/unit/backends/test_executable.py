@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from quantglow.backends.llvm.runtime.buffers import aligned_bytes
+from quantglow.backends.llvm.runtime.buffers import SHARED_NBYTES, Constants, aligned_bytes
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
-from quantglow.instr.generate import SLACK_NBYTES, generate
+from quantglow.instr.generate import generate
 from quantglow.lowering import lower
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Constant, Conv, Input, Pad
@@ -24,14 +24,16 @@ def executable(asked: list[int] | None = None) -> LlvmExecutable:
     weights = np.ones((3, 3, 3, 7), np.float32)
     w, b = Constant(name="w", value=weights), Constant(name="b", value=np.zeros(7, np.float32))
     conv = Conv(name="y", x=padded, w=w, b=b)
-    program = generate(lower(Graph((x,), (("out", conv),))))
+    target = resolve("native")
+    lowered = lower(Graph((x,), (("out", conv),)))
+    program = generate(lowered, slack_nbytes=target.isa.slack_nbytes)
 
     def allocate(nbytes: int) -> Array:
         if asked is not None:
             asked.append(nbytes)
         return aligned_bytes(nbytes)
 
-    return compile_program(program, plan_memory(program), resolve("native"), allocate=allocate)
+    return compile_program(program, plan_memory(program), target, allocate=allocate)
 
 
 def test_outputs_are_written_where_the_caller_wants_them() -> None:
@@ -47,15 +49,22 @@ def test_arena_and_constants_come_from_the_allocator() -> None:
     compiled = executable(asked)
     compiled.run(FEEDS)
     program = compiled.program
-    assert sorted(asked) == sorted(
-        [program.arena_nbytes, *(array.nbytes - SLACK_NBYTES for array in program.constants)]
-    )
+    arena_nbytes = program.arena_nbytes + program.target.isa.slack_nbytes
+    assert sorted(asked) == sorted([arena_nbytes, *(array.nbytes for array in program.constants)])
 
 
-def test_own_memory_has_slack_and_alignment() -> None:
+def test_own_memory_is_aligned() -> None:
     memory = aligned_bytes(100)
-    assert memory.nbytes == 100 + SLACK_NBYTES
+    assert memory.nbytes == 100
     assert memory.ctypes.data % 64 == 0
+
+
+def test_constants_end_with_the_slack_of_the_target() -> None:
+    """Also large ones, which programs of several targets share only where the slack is equal."""
+    array = np.ones(2 * SHARED_NBYTES, np.uint8)
+    for slack_nbytes in (64, 128):
+        copy = Constants(aligned_bytes, slack_nbytes, shared=True).copy(array)
+        assert copy.tolist() == [1] * array.nbytes + [0] * slack_nbytes
 
 
 def test_profiled_calls_name_every_step_and_count_its_products() -> None:

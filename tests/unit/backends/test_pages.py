@@ -25,12 +25,11 @@ from quantglow.backends.llvm.runtime.huge_pages import (
 )
 from quantglow.backends.llvm.targets import level_target
 from quantglow.errors import OutOfMemoryError
-from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.types import Array
 
 pytestmark = pytest.mark.skipif(not HAS_LARGE_PAGES, reason="the system has no large pages")
 
-sizes = st.integers(0, FIRST_NBYTES) | st.integers(FIRST_NBYTES, 3 * PAGE_NBYTES)
+sizes = st.integers(1, FIRST_NBYTES) | st.integers(FIRST_NBYTES, 3 * PAGE_NBYTES)
 
 
 def address(array: Array) -> int:
@@ -38,10 +37,10 @@ def address(array: Array) -> int:
 
 
 @given(st.lists(sizes, min_size=1, max_size=12))
-def test_pieces_are_aligned_have_slack_and_do_not_overlap(asked: list[int]) -> None:
+def test_pieces_are_aligned_and_do_not_overlap(asked: list[int]) -> None:
     allocate = LargePages()
     pieces = [allocate(nbytes) for nbytes in asked]
-    assert [piece.nbytes for piece in pieces] == [nbytes + SLACK_NBYTES for nbytes in asked]
+    assert [piece.nbytes for piece in pieces] == asked
     assert all(address(piece) % ALIGNMENT == 0 for piece in pieces)
     ordered = sorted(pieces, key=address)
     ends = [address(piece) + piece.nbytes for piece in ordered]
@@ -58,10 +57,10 @@ def test_pieces_can_be_written() -> None:
 
 def test_small_programs_take_small_pages() -> None:
     allocate = LargePages()
-    allocate(FIRST_NBYTES - SLACK_NBYTES)
+    allocate(FIRST_NBYTES)
     assert allocate.rest.size == 0
     allocate(1)
-    assert 0 < CHUNK_NBYTES - allocate.rest.size <= 2 * ALIGNMENT
+    assert 0 < CHUNK_NBYTES - allocate.rest.size <= ALIGNMENT
 
 
 def test_mapped_memory_begins_with_a_page() -> None:

@@ -15,11 +15,9 @@ from quantglow.backends.llvm.runtime.threads import ThreadPool
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
-from quantglow.instr.generate import generate
 from quantglow.interpreter import interpret
-from quantglow.lowering import lower
-from quantglow.memory.planner import plan_memory
 from quantglow.ops import Constant, Conv, Input
+from quantglow.runtime.build import plan_program
 from quantglow.types import f32
 from tests.unit.forking import exit_code_of_child
 
@@ -42,8 +40,8 @@ def network(seed: int = 0) -> tuple[Graph, dict[str, np.ndarray]]:
 
 
 def compiled(graph: Graph, threads: int) -> LlvmExecutable:
-    program = generate(lower(graph))
-    return compile_program(program, plan_memory(program), resolve("native"), threads)
+    made = plan_program(graph, resolve("native"))
+    return compile_program(made.program, made.plan, resolve("native"), threads)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])

@@ -255,6 +255,6 @@ def test_convolutions_read_no_buffer_of_the_caller() -> None:
     for name in ("first", "second"):
         node = Conv(name=name, x=node, w=w, b=b, out=element)
         ends.append((name, node))
-    program = generate(Graph((x,), tuple(ends)))
+    program = generate(Graph((x,), tuple(ends)), slack_nbytes=64)
     read = [step.ins[0].buffer.kind for step in program.instructions if isinstance(step, Compute)]
     assert read == [BufferKind.TEMP, BufferKind.TEMP]

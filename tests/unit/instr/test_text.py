@@ -28,7 +28,7 @@ def small_graph() -> Graph:
     return Graph((x,), (("y", Relu(name="r", x=conv)),), "abc")
 
 
-PROGRAM = generate(lower(small_graph()))
+PROGRAM = generate(lower(small_graph()), slack_nbytes=64)
 TEXT = str(PROGRAM)
 
 

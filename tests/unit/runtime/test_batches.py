@@ -65,7 +65,7 @@ def int8_images() -> Graph:
 def cut(graph: Graph, pieces: int, threads: int) -> BatchedExecutable:
     part = split_batch(graph, pieces)
     assert part is not None
-    made = plan_program(part)
+    made = plan_program(part, resolve("native"))
     piece = compile_program(made.program, made.plan, resolve("native"), threads)
     inputs = tuple(node.type for node in graph.inputs)
     return BatchedExecutable(piece, pieces, inputs, tuple(node.type for _, node in graph.outputs))
@@ -125,8 +125,9 @@ def test_pieces_that_do_not_make_up_the_batch_are_refused(
     x = Input(name="x", tensor=f32(BATCH // 2, 8))
     late = Input(name="late", tensor=f32(BATCH // 2, 4))
     product = ops.Gemm(name="g", x=x, w=constant(8, 4))
-    made = plan_program(Graph((x, late), (("y", ops.Add(name="y", x=product, y=late)),)))
-    piece = compile_program(made.program, made.plan, resolve("native"))
+    target = resolve("native")
+    made = plan_program(Graph((x, late), (("y", ops.Add(name="y", x=product, y=late)),)), target)
+    piece = compile_program(made.program, made.plan, target)
     with pytest.raises(qg.BackendError, match=r"2 pieces of .* do not make up"):
         BatchedExecutable(piece, 2, inputs, outputs)
 
@@ -196,7 +197,7 @@ def test_calls_of_the_first_piece_can_be_timed(monkeypatch: pytest.MonkeyPatch) 
 
 
 def pieces(graph: Graph, threads: int) -> int:
-    planned = plan_program(graph)
+    planned = plan_program(graph, resolve("native"))
     batch = graph.inputs[0].type.shape[0]
     return pieces_of(batch, planned.program, planned.plan, threads)
 

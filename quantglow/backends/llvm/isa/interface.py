@@ -16,6 +16,9 @@ from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import DotProduct, PairDot
 from quantglow.types import Array, DType
 
+LINE_NBYTES = 64
+"""Bytes of a cache line, to which memory is aligned."""
+
 
 class ByteTable(Protocol):
     """Look-up of bytes in a table of 256 entries that stays in registers."""
@@ -177,9 +180,10 @@ class InstructionSet(ABC):
     # -- results
 
     @property
+    @abstractmethod
     def group_nbytes(self) -> int:
-        """Bytes of the groups of their operands that packs interleave."""
-        return 16
+        """Granule of packing within lanes, in bytes: packs interleave groups of so many bytes of
+        their operands.  ``vector_nbytes`` where packs leave one operand after the other."""
 
     @abstractmethod
     def pack_words(self, b: Builder, x: Value, y: Value) -> Value:
@@ -220,6 +224,14 @@ class InstructionSet(ABC):
     def use(self, b: Builder, kind: str, value: Value) -> None:
         """Keep LLVM from dropping a vector that nobody reads."""
 
+    # -- memory
+
+    @property
+    def slack_nbytes(self) -> int:
+        """Bytes after arenas, temporaries and constants that kernels may read, never write: a cache
+        line, or a vector if that is longer."""
+        return max(LINE_NBYTES, self.vector_nbytes)
+
     # -- system
 
     @property
@@ -229,5 +241,9 @@ class InstructionSet(ABC):
 
     @property
     def linking(self) -> Linking | None:
-        """How objects are linked; None where LLVM's own linker does it."""
+        """How objects are linked; None where LLVM's own linker does it.
+
+        That linker knows the relocations of every processor, so ``portable`` needs no other one.
+        One of our own saves memory and time of start, see ``jit/linker.py``.
+        """
         return None

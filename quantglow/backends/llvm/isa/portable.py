@@ -67,6 +67,11 @@ class Portable(InstructionSet):
 
     # -- results
 
+    @property
+    def group_nbytes(self) -> int:
+        """Packs leave one operand after the other."""
+        return self.vector_nbytes
+
     def pack_words(self, b: Builder, x: Value, y: Value) -> Value:
         return self._packed(b, ("i32", "i16"), (x, y), (-(2**15), 2**15 - 1))
 
@@ -80,11 +85,10 @@ class Portable(InstructionSet):
         values: tuple[Value, Value],
         limits: tuple[int, int],
     ) -> Value:
-        """Two vectors, saturated and truncated to the second of the elements, their groups in
-        turn."""
+        """Two vectors, saturated and truncated to the second of the elements, one after the
+        other."""
         source, result = elements
-        itemsize = int(source[1:]) // 8
-        lanes, size = self.vector_nbytes // itemsize, self.group_nbytes // itemsize
+        lanes = self.vector_nbytes * 8 // int(source[1:])
         kind, halves = vector(lanes, source), vector(lanes, result)
         parts = []
         for value in values:
@@ -92,13 +96,7 @@ class Portable(InstructionSet):
                 bound = (kind, splat(kind, str(limit)))
                 value = b.call(f"llvm.{name}.v{lanes}{source}", kind, (kind, value), bound)
             parts.append(b.cast("trunc", kind, value, halves))
-        order = [
-            first + other + i
-            for first in range(0, lanes, size)
-            for other in (0, lanes)
-            for i in range(size)
-        ]
-        return b.shuffle(halves, parts[0], parts[1], order)
+        return b.shuffle(halves, parts[0], parts[1], range(2 * lanes))
 
     def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
         """Adding 2**23 with the sign of |x| < 2**23 leaves no fraction, so the addition itself
@@ -132,7 +130,11 @@ class Portable(InstructionSet):
 
     @property
     def waiting(self) -> Waiting:
-        """No instruction for waiting, no futex: sleeping threads look from time to time."""
+        """Sleeping threads look from time to time.
+
+        Plain LLVM IR has no instruction that waits, and C libraries lay out mutexes and conditions
+        differently.  A late worker delays nobody: the other threads take its chunks.
+        """
         sleep = f"%w = call i32 @usleep(i32 {SLEEP_MICROSECONDS})"
         return Waiting("", sleep, "", "call i64 @now()", 1e9, CLOCK)
 

@@ -1,7 +1,7 @@
 """Memory that executables own: arenas and constants.
 
-Kernels may read, never write, ``SLACK_NBYTES`` beyond what they were given here; beyond buffers of
-the caller they read nothing.
+Kernels may read, never write, ``InstructionSet.slack_nbytes`` beyond arenas and constants; beyond
+buffers of the caller they read nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import numpy as np
 
 from quantglow.concise import Concise
 from quantglow.errors import OutOfMemoryError
-from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.types import Array
 
@@ -30,7 +29,7 @@ SHARED_NBYTES = 4096
 """Larger constants are looked for among those there are."""
 
 Allocate = Callable[[int], Array]
-"""Makes ``nbytes + SLACK_NBYTES`` bytes of memory (uint8, any content)."""
+"""Makes ``nbytes`` bytes of memory (uint8, any content)."""
 
 
 def uninitialised(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
@@ -42,19 +41,20 @@ def uninitialised(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def aligned_bytes(nbytes: int) -> Array:
-    """Uninitialised bytes at a cache-line boundary, with slack after them."""
-    raw = uninitialised((nbytes + SLACK_NBYTES + ALIGNMENT,), np.dtype(np.uint8))
+    """Uninitialised bytes at a cache-line boundary."""
+    raw = uninitialised((nbytes + ALIGNMENT,), np.dtype(np.uint8))
     start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + nbytes + SLACK_NBYTES]
+    return raw[start : start + nbytes]
 
 
 @dataclass(repr=False)
 class Constants(Concise):
-    """Copies of a program's constants with slack after them; ``shared``: with other programs that
-    have equal ones.
+    """Copies of a program's constants with ``slack_nbytes`` zeros after them; ``shared``: with
+    other programs that have equal ones.
     """
 
     allocate: Allocate
+    slack_nbytes: int
     shared: bool
     _kept_nbytes: int = 0
 
@@ -62,13 +62,19 @@ class Constants(Concise):
         """A copy of ``array``, whose own memory is no longer needed."""
         self._count(array.nbytes)
         if not self.shared or array.nbytes < SHARED_NBYTES:
-            return _new_copy(array, self.allocate)
+            return self._new_copy(array)
         octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        key = hashlib.sha256(octets.data).digest()
+        key = hashlib.sha256(octets.data).digest(), self.slack_nbytes
         found = _shared.get(key)
         if found is None:
-            found = _shared.setdefault(key, _new_copy(octets, self.allocate))
+            found = _shared.setdefault(key, self._new_copy(octets))
         return found
+
+    def _new_copy(self, array: Array) -> Array:
+        copy = self.allocate(array.nbytes + self.slack_nbytes)
+        copy[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        copy[array.nbytes :] = 0
+        return copy
 
     def _count(self, nbytes: int) -> None:
         """Give memory back from time to time: packing needs more than it keeps."""
@@ -78,17 +84,9 @@ class Constants(Concise):
             self._kept_nbytes = 0
 
 
-_shared: WeakValueDictionary[bytes, Array] = WeakValueDictionary()
-"""Copies by content, in the process's own memory: programs of one model at other shapes, and other
-models with the same weights, read the same bytes.
-"""
-
-
-def _new_copy(array: Array, allocate: Allocate) -> Array:
-    copy = allocate(array.nbytes)
-    copy[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    copy[array.nbytes :] = 0
-    return copy
+_shared: WeakValueDictionary[tuple[bytes, int], Array] = WeakValueDictionary()
+"""Copies by content and slack, in the process's own memory: programs of one model at other shapes,
+and other models with the same weights, read the same bytes."""
 
 
 def release_freed() -> None:

@@ -171,7 +171,8 @@ class LlvmExecutable(Concise):
     def new_context(self) -> Context:
         """An arena and a table that points into it; inputs and outputs are still missing."""
         calls = self.program.calls
-        arena = self.allocate(self.program.arena_nbytes)
+        slack_nbytes = self.program.target.isa.slack_nbytes
+        arena = self.allocate(self.program.arena_nbytes + slack_nbytes)
         outside = np.zeros(sum(call.indexing is not None for call in calls), np.int64)
         constants = [array.ctypes.data for array in self.program.constants]
 
@@ -221,10 +222,11 @@ def compile_program(
     ``allocate`` makes arenas and constants, by default in the process's own memory, where programs
     share equal constants.
     """
-    constants = Constants(allocate or allocator(target), shared=allocate is None)
+    allocate, shared = allocate or allocator(target), allocate is None
+    constants = Constants(allocate, target.isa.slack_nbytes, shared)
     with debug.timed("emit"):
         emitted = emit_program(program, plan, target, constants.copy)
-    return load_program(emitted, threads, constants.allocate)
+    return load_program(emitted, threads, allocate)
 
 
 def load_program(emitted: EmittedProgram, threads: int, allocate: Allocate) -> LlvmExecutable:

@@ -16,7 +16,6 @@ import numpy as np
 
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.errors import OutOfMemoryError
-from quantglow.instr.generate import SLACK_NBYTES
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.types import Array
 
@@ -66,16 +65,15 @@ class LargePages:
     _first_nbytes: int = 0
 
     def __call__(self, nbytes: int) -> Array:
-        """``nbytes + SLACK_NBYTES`` bytes of any content, at a cache-line boundary."""
-        needed = nbytes + SLACK_NBYTES
+        """Bytes of any content, at a cache-line boundary."""
         with _allocating:
-            if self._first_nbytes + needed <= FIRST_NBYTES:
-                self._first_nbytes += needed
+            if self._first_nbytes + nbytes <= FIRST_NBYTES:
+                self._first_nbytes += nbytes
                 return aligned_bytes(nbytes)
-            if needed >= PAGE_NBYTES:
-                return mapped_bytes(needed)
-            if needed > self.rest.size:
+            if nbytes >= PAGE_NBYTES:
+                return mapped_bytes(nbytes)
+            if nbytes > self.rest.size:
                 self.rest = mapped_bytes(CHUNK_NBYTES)
-            found = self.rest[:needed]
-            self.rest = self.rest[-(-needed // ALIGNMENT) * ALIGNMENT :]
+            found = self.rest[:nbytes]
+            self.rest = self.rest[-(-nbytes // ALIGNMENT) * ALIGNMENT :]
             return found

@@ -95,6 +95,11 @@ class X86(InstructionSet):
 
     # -- results
 
+    @property
+    def group_nbytes(self) -> int:
+        """Packs work within each 128 bits of their operands."""
+        return 16
+
     def pack_words(self, b: Builder, x: Value, y: Value) -> Value:
         name, nbytes = f"llvm.x86.{PACKED_WORDS[self.vector_nbytes]}", self.vector_nbytes
         ints = vector(nbytes // 4, "i32")
