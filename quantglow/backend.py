@@ -25,6 +25,7 @@ from quantglow import frontend
 from quantglow.driver import compilation
 from quantglow.driver.fallback import delegated_model
 from quantglow.errors import UnsupportedOpError
+from quantglow.frontend.inference import inferred
 from quantglow.runtime.build import thread_count
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import DelegatedModel
@@ -106,8 +107,7 @@ def model_of(node: onnx.NodeProto, inputs: Sequence[Any], opset: int) -> onnx.Mo
     opsets = [onnx.helper.make_opsetid(node.domain, opset)]
     version = onnx.helper.find_min_ir_version_for(opsets, ignore_unknown=True)
     made = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=version)
-    inferred: onnx.ModelProto = onnx.shape_inference.infer_shapes(made, data_prop=True)
-    return inferred
+    return inferred(made, data_prop=True)
 
 
 is_compatible = QuantglowBackend.is_compatible

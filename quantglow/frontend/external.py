@@ -15,6 +15,7 @@ import onnx
 from quantglow.errors import FileFormatError, ModelError
 from quantglow.frontend.context import AlreadyReported, Scope, Unsupported, qualified
 from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES, with_defaults
+from quantglow.frontend.inference import inferred
 from quantglow.frontend.loading import decoded
 from quantglow.frontend.ml_types import ml_types
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
@@ -155,11 +156,11 @@ def concrete_types(proto: onnx.ModelProto, scope: Scope) -> Types:
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in outputs)
     try:
         probe.graph.node[0].CopyFrom(with_defaults(proto.graph.node[0], scope.opsets))
-        probe = onnx.shape_inference.infer_shapes(probe)
+        probe = inferred(probe)
     except (*INFERENCE_FAILURES, *FAILURES):
         probe.Clear()
-    inferred = {info.name: info for info in probe.graph.output}
-    types = {name: concrete(inferred.get(name), scope.declared.get(name)) for name in outputs}
+    found = {info.name: info for info in probe.graph.output}
+    types = {name: concrete(found.get(name), scope.declared.get(name)) for name in outputs}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 

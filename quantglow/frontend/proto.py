@@ -83,3 +83,11 @@ def all_names(proto: Message) -> Iterator[str | bytes]:
                 waiting.extend([value] if isinstance(value, Message) else value)
             elif field.type == FieldDescriptor.TYPE_STRING:
                 yield from [value] if isinstance(value, str | bytes) else value
+
+
+def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
+    """The graph and its subgraphs."""
+    yield proto.graph
+    for node in all_nodes(proto.graph.node):
+        for attribute in node.attribute:
+            yield from (g for g in (attribute.g, *attribute.graphs) if g.node)

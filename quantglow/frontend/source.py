@@ -23,6 +23,7 @@ from quantglow.frontend.importer import (
     new_scope,
     output_node,
 )
+from quantglow.frontend.inference import inferred
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resolve_values
 from quantglow.frontend.loading import check_age, load_model
 from quantglow.frontend.proto import all_nodes, opsets_of
@@ -145,7 +146,7 @@ class Source:
                 onnx.TensorShapeProto.Dimension(dim_value=n) for n in shapes.get(value.name, ())
             )
         try:
-            onnx.shape_inference.infer_shapes(copy, strict_mode=True)
+            inferred(copy, strict=True)
         except INFERENCE_FAILURES as error:
             raise ModelError(f"inputs of the shapes {dict(shapes)} do not fit: {error}") from error
 

@@ -18,6 +18,7 @@ from quantglow.frontend.context import Scope
 from quantglow.frontend.external import read_names
 from quantglow.frontend.folding import INFERENCE_FAILURES
 from quantglow.frontend.importer import live_nodes
+from quantglow.frontend.inference import inferred
 from quantglow.frontend.label_codes import with_label_codes
 from quantglow.frontend.source import Source
 from quantglow.frontend.values import (
@@ -190,8 +191,8 @@ class _Cut:
         if not self.source.conversions:
             return {}
         with suppress(*INFERENCE_FAILURES):
-            inferred = onnx.shape_inference.infer_shapes(self.source.proto).graph
-            infos = (*inferred.value_info, *inferred.output)
+            typed = inferred(self.source.proto).graph
+            infos = (*typed.value_info, *typed.output)
             kinds = {info.name: info.type.tensor_type.elem_type for info in infos}
             return {name: kind for name, kind in kinds.items() if kind in OTHER_FLOATS}
         return {}

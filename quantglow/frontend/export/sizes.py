@@ -17,6 +17,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from quantglow.frontend.export.writer import unused
+from quantglow.frontend.inference import inferred
 from quantglow.types import Array
 
 LAST = np.iinfo(np.int64).max
@@ -229,7 +230,7 @@ def _from_behind(column: Column, sizes: Column) -> int | None:
 
 def _shapes_of(model: onnx.ModelProto) -> dict[str, tuple[int, ...]]:
     """The shapes of all values that ONNX's shape inference knows."""
-    graph = onnx.shape_inference.infer_shapes(_without_weights(model)).graph
+    graph = inferred(_without_weights(model)).graph
     found = {t.name: tuple(t.dims) for t in model.graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         kind = value.type.tensor_type
