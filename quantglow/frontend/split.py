@@ -65,8 +65,8 @@ def split(
     cut = _Cut(source, source.scope(input_shapes, input_values, delegate=True))
     if not cut.late or not cut.is_worth_it:
         return None
-    early = [o.name for o in source.proto.graph.output if o.name in cut.computed]
-    late = [o for o in source.proto.graph.output if o.name not in cut.computed]
+    late = [o for o in source.proto.graph.output if o.name in cut.late_outputs]
+    early = [name for name in cut.outputs if name not in cut.late_outputs]
     wanted = dict.fromkeys([*early, *cut.border])
     read = cut.read_by_tail
     inputs = [i for i in source.fed if i.name in read] + [cut.info(n) for n in cut.border]
@@ -128,6 +128,15 @@ class _Cut:
         return frozenset(name for node in self.head for name in node.output if name)
 
     @cached_property
+    def late_outputs(self) -> frozenset[str]:
+        """Outputs that the tail gives; the head gives inputs and constants, unless it cannot hold
+        them.
+        """
+        late = {name for number in self.late for name in self.nodes[number].output}
+        passed = {name for name in self.outputs if name not in self.makers}
+        return frozenset(late.intersection(self.outputs) | set(filter(self.is_unmade, passed)))
+
+    @cached_property
     def tail(self) -> list[onnx.NodeProto]:
         """The late nodes, and those that compute known values they read."""
         taken: set[int] = set()
@@ -153,9 +162,9 @@ class _Cut:
         return name in self.outputs and is_float_type(onnx_type_of(value))
 
     @cached_property
-    def outputs(self) -> frozenset[str]:
-        """Names of the model's outputs."""
-        return frozenset(output.name for output in self.source.proto.graph.output)
+    def outputs(self) -> dict[str, None]:
+        """Names of the model's outputs, in order."""
+        return dict.fromkeys(output.name for output in self.source.proto.graph.output)
 
     @cached_property
     def makers(self) -> dict[str, int]:
@@ -166,7 +175,8 @@ class _Cut:
     def read_by_tail(self) -> frozenset[str]:
         """Names of values from outside the tail."""
         made = {name for node in self.tail for name in node.output}
-        return frozenset(n for node in self.tail for n in read_names(node) if n not in made)
+        read = {name for node in self.tail for name in read_names(node)}
+        return frozenset((read | self.late_outputs) - made)
 
     @cached_property
     def border(self) -> list[str]:
@@ -225,7 +235,8 @@ def part_of(
     inputs: Iterable[onnx.ValueInfoProto],
     outputs: Iterable[onnx.ValueInfoProto],
 ) -> onnx.ModelProto:
-    """A model of some of the nodes, with the initializers that they read."""
+    """A model of some of the nodes, with the initializers that they read or that are outputs."""
+    outputs = list(outputs)
     made = onnx.ModelProto(ir_version=max(source.proto.ir_version, 4))
     made.opset_import.extend(source.proto.opset_import)
     made.graph.name = source.proto.graph.name
@@ -233,6 +244,7 @@ def part_of(
     made.graph.input.extend(inputs)
     made.graph.output.extend(outputs)
     read = {name for node in made.graph.node for name in read_names(node)}
+    read.update(output.name for output in outputs)
     given = source.proto.graph.initializer
     made.graph.initializer.extend(tensor for tensor in given if tensor.name in read)
     return made

@@ -1,0 +1,73 @@
+"""Outputs that no node makes, of a model that is cut: inputs and constants."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantglow as qg
+from quantglow.runtime.fallback_model import PartlyCompiledModel
+from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
+
+CONSTANTS = {
+    "floats": floats(2, 3),
+    "integers": np.array([1, 2], np.int64),
+    "halves": floats(4).astype(np.float16),
+    "words": np.array(["one", "two"], object),
+}
+
+
+def cut_model(output: str, element: int, shape: list[int]) -> onnx.ModelProto:
+    """Relu of x [2, 3], the positions of its values, and one more output."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("NonZero", ["y"], ["positions"]),
+    ]
+    known = [numpy_helper.from_array(a, name) for name, a in CONSTANTS.items() if name == output]
+    model = model_of(nodes, {"x": floats(2, 3)}, ["y"], known)
+    positions = helper.make_tensor_value_info("positions", TensorProto.INT64, [2, None])
+    passed = helper.make_tensor_value_info(output, element, shape)
+    model.graph.output.extend([passed, positions])
+    return model
+
+
+def same(found: Any, wanted: Any) -> bool:
+    return bool(np.array_equal(np.asarray(found), np.asarray(wanted)))
+
+
+@pytest.mark.parametrize(
+    ("output", "element", "shape"),
+    [
+        ("x", TensorProto.FLOAT, [2, 3]),
+        ("floats", TensorProto.FLOAT, [2, 3]),
+        ("integers", TensorProto.INT64, [2]),
+        ("halves", TensorProto.FLOAT16, [4]),
+        ("words", TensorProto.STRING, [2]),
+    ],
+)
+def test_an_output_that_no_node_makes_is_no_reason_to_run_all_in_onnxruntime(
+    output: str, element: int, shape: list[int], tmp_path: Path
+) -> None:
+    model, feeds = cut_model(output, element, shape), {"x": floats(2, 3)}
+    wanted = by_onnxruntime(model, feeds)
+    made = [qg.compile(model), qg.quantize_and_compile(model, [feeds] * 2, progress=False)]
+    made[0].save(tmp_path / "m.qgm")
+    for compiled in (*made, qg.load(tmp_path / "m.qgm")):
+        assert isinstance(compiled, PartlyCompiledModel)
+        assert [info.name for info in compiled.get_outputs()] == ["y", output, "positions"]
+        found = compiled.run(None, feeds)
+        assert all(same(one, other) for one, other in zip(found[1:], wanted[1:], strict=True))
+
+
+def test_an_input_of_strings_may_be_an_output() -> None:
+    model = cut_model("name", TensorProto.STRING, [1])
+    model.graph.input.append(helper.make_tensor_value_info("name", TensorProto.STRING, [1]))
+    feeds = {"x": floats(2, 3), "name": np.array(["one"], object)}
+    wanted = by_onnxruntime(model, feeds)
+    found = qg.compile(model).run(None, feeds)
+    assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
