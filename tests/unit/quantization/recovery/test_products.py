@@ -59,7 +59,9 @@ def test_weights_undoes_matrix(name: str) -> None:
     ("every", "first", "lines"),
     [(1, 0, {0, 1, 2}), (3, 0, {0}), (3, 1, {1}), (3, 5, {2}), (2, 1, {1}), (7, 4, {1})],
 )
-def test_every_so_manieth_line_from_the_first(every: int, first: int, lines: set[int]) -> None:
+def test_bands_have_rows_at_a_stride_from_the_first(
+    every: int, first: int, lines: set[int]
+) -> None:
     x = Input(name="x", tensor=f32(1, 3, 2, 4))
     w = Constant(name="w", value=np.ones((1, 1, 4, 2), np.float32))
     values = np.broadcast_to(np.arange(3, dtype=np.float32).reshape(1, 3, 1, 1), (1, 3, 2, 4))

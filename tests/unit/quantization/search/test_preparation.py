@@ -224,12 +224,6 @@ def test_the_same_seed_decides_the_same() -> None:
     assert all(np.array_equal(one.factors[name], other.factors[name]) for name in one.factors)
 
 
-def test_the_seed_draws_the_samples_that_decide() -> None:
-    samples = samples_for(small_cnn(), 12)
-    one, other = (split(samples, seed)[1] for seed in (0, 1))
-    assert {id(s) for s in one} != {id(s) for s in other}
-
-
 def test_a_deadline_ends_the_search_with_the_best_so_far() -> None:
     found = prepared_of(uneven(), deadline=Deadline(time.monotonic()))
     assert not found.factors

@@ -1,0 +1,130 @@
+"""The data that a layer is recovered from."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.options import RECOVERIES, QuantizationConfig
+from quantglow.profiling import profile
+from quantglow.quantization import quantize_with_report
+from quantglow.quantization.recovery import layer_data
+from quantglow.quantization.recovery.layer import Layer
+from quantglow.quantization.recovery.layer_data import LayerData, missing_sums, real_values
+from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
+from quantglow.types import Array
+from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for
+
+PLAIN = QuantizationConfig(recovery=(), equalization=(), calibrate_method="minmax")
+BARE = {"low": -np.inf, "high": np.inf}
+
+
+def layers(has_residual: bool = False, **options: Any) -> Graph:
+    """Two layers; the second one, ``y``, is under test."""
+    x = image(4, 6)
+    first = conv("first", x, 4, low=0.0)
+    if has_residual:
+        options["residual"] = first
+    return graph_of(conv("y", first, 4, **options), inputs=(x,))
+
+
+def data_of(
+    graph: Graph, count: int = 6, techniques: Collection[str] = RECOVERIES, offset: float = 0.0
+) -> LayerData:
+    """The data of ``y``, which should give the sums of its real weights on the rounded input, and
+    ``offset``.
+    """
+    samples = samples_for(graph, count)
+    seen = profile(graph, samples, progress=False)
+    int8 = quantize_with_report(graph, seen, PLAIN)[0]
+    evaluator = SampleEvaluator(int8, samples)
+    values: dict[Node, SampleValues] = {}
+    for node in int8.nodes:
+        values[node] = evaluator.values(node, [values[operand] for operand in node.operands])
+    layer, real = int8.by_name("y"), replace(graph.by_name("y"), **BARE)
+
+    def sums(sample: int) -> Array:
+        pairs = zip(real.operands, layer.operands, strict=True)
+        given = (
+            own.value if isinstance(own, Constant) else real_values(other, values[other].of(sample))
+            for own, other in pairs
+        )
+        return real.evaluate(*given) + np.float32(offset)
+
+    operands = [values[operand] for operand in layer.operands]
+    wanted = [sums(sample) for sample in range(count)]
+    return LayerData(layer, operands, evaluator, wanted, techniques)
+
+
+def layer_of(graph: Graph, **options: Any) -> Layer:
+    return data_of(graph, **options).layer(graph.by_name("y"), per_channel=True)
+
+
+def test_a_layer_begins_with_weights_rounded_to_nearest() -> None:
+    layer = layer_of(layers())
+    assert np.abs(layer.integers - layer.target).max() <= 0.5 + 1e-4
+
+
+def test_every_row_of_every_sample_counts() -> None:
+    assert layer_of(layers(), count=6).moments.count == 6 * 6 * 6
+
+
+@pytest.mark.parametrize("has_residual", [False, True])
+def test_nothing_is_missing_where_the_real_weights_give_the_result(has_residual: bool) -> None:
+    moments = layer_of(layers(has_residual)).moments
+    np.testing.assert_allclose(moments.rest_mean, 0, atol=1e-4)
+
+
+def test_an_offset_of_the_wanted_result_is_the_mean_that_is_missing() -> None:
+    moments = layer_of(layers(), offset=0.25).moments
+    np.testing.assert_allclose(moments.rest_mean, 0.25, atol=1e-4)
+
+
+def test_sums_that_a_bound_makes_equal_miss_nothing() -> None:
+    moments = layer_of(layers(low=1e3), offset=0.25).moments
+    np.testing.assert_array_equal(moments.rest_mean, 0)
+
+
+@pytest.mark.parametrize(
+    ("techniques", "count", "halves"),
+    [(RECOVERIES, 6, 2), (RECOVERIES, 3, 1), (("round-weights",), 6, 1)],
+)
+def test_moments_are_in_halves_if_weights_are_adapted_on_enough_samples(
+    techniques: Collection[str], count: int, halves: int
+) -> None:
+    layer = layer_of(layers(), count=count, techniques=techniques)
+    assert len(layer.statistics.halves) == halves
+
+
+def test_correcting_biases_takes_no_second_moments() -> None:
+    assert not layer_of(layers(), techniques=("correct-bias",)).moments.second
+
+
+def test_second_moments_beyond_the_limit_of_memory_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(layer_data, "GRAM_NBYTES", 36 * 36 * 8 - 1)
+    assert not layer_of(layers()).moments.second
+
+
+@pytest.mark.parametrize("bounds", [(0.0, np.inf), (-1.0, 1.0), (-np.inf, np.inf)])
+def test_nothing_is_missing_where_bounds_make_the_same_of_both_sums(
+    bounds: tuple[float, float],
+) -> None:
+    low, high = bounds
+    node = conv("c", image(), 4, low=low, high=high)
+    values = np.array([-np.inf, -2, -1, -0.0, 0, 0.5, 1, 2, np.inf], np.float32)
+    wanted, now = (np.ascontiguousarray(v) for v in np.meshgrid(values, values))
+    with np.errstate(invalid="ignore"):
+        expected = wanted - now
+        if low > -np.inf:
+            expected[np.maximum(wanted, now) <= low] = 0
+        if high < np.inf:
+            expected[np.minimum(wanted, now) >= high] = 0
+        np.testing.assert_array_equal(missing_sums(node, wanted, now), expected)

@@ -1,0 +1,181 @@
+"""Levers: each alone, and what it proposes."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Range, profile
+from quantglow.quantization import FloatRuns, Prepared
+from quantglow.quantization.deadline import Deadline
+from quantglow.quantization.search import levers
+from quantglow.quantization.search.levers import (
+    STRETCHES,
+    AlignInputs,
+    FuseFunctions,
+    Lever,
+    NarrowRanges,
+    Plain,
+    RescaleChannels,
+    Stretches,
+    exact_levers,
+    plain_in,
+    tried_levers,
+)
+from quantglow.quantization.search.trials import Trials, split
+from quantglow.types import Array
+from tests.unit.quantization.quantization_networks import (
+    constant,
+    conv,
+    graph_of,
+    image,
+    samples_for,
+)
+
+NARROW = {"first": Range(0.0, 1.0), "last": Range(-1.0, 1.0)}
+
+
+def uneven() -> Graph:
+    """Conv -> Relu -> Conv, with channels between them that differ by a factor of a thousand."""
+    x = image(8, 6)
+    first = conv("first", x, 8, low=0.0)
+    factors = np.logspace(-2, 1, 8)
+    assert first.b is not None
+    w, b = (constant(c.name, c.value * factors) for c in (first.w, first.b))
+    return graph_of(conv("last", replace(first, w=w, b=b), 8), inputs=(x,))
+
+
+def trials_of(graph: Graph, data: list[dict[str, Array]], **options: Any) -> Trials:
+    start = Prepared(graph, profile(graph, data, progress=False))
+    return Trials(start, QuantizationConfig(**options), *split(data, 0), FloatRuns(graph))
+
+
+def uneven_trials(**options: Any) -> Trials:
+    return trials_of(uneven(), samples_for(uneven(), 12), **options)
+
+
+def bytes_for(graph: Graph, count: int) -> list[dict[str, Array]]:
+    """Samples made of bytes, as images are."""
+    rng, (x,) = np.random.default_rng(0), graph.inputs
+    pixels = [rng.integers(0, 256, x.type.shape) for _ in range(count)]
+    return [{"x": ((p - 128) / np.float32(64)).astype(np.float32)} for p in pixels]
+
+
+def test_levers_that_are_exact_come_before_those_that_are_tried() -> None:
+    assert [type(lever) for lever in (*exact_levers(), *tried_levers())] == [
+        FuseFunctions,
+        AlignInputs,
+        Plain,
+        NarrowRanges,
+        RescaleChannels,
+        Stretches,
+    ]
+
+
+@pytest.mark.parametrize("lever", [FuseFunctions(), AlignInputs(), RescaleChannels(NarrowRanges())])
+def test_a_technique_that_is_not_chosen_proposes_nothing(lever: Lever) -> None:
+    graph = uneven()
+    found = trials_of(graph, bytes_for(graph, 12), equalization=(), calibrate_method="minmax")
+    assert list(lever.proposals(found)) == []
+
+
+def test_an_input_made_of_bytes_gets_their_steps() -> None:
+    graph = uneven()
+    (aligned,) = AlignInputs().proposals(trials_of(graph, bytes_for(graph, 12)))
+    assert [r.high - r.low for r in aligned.ranges.values()] == [pytest.approx(255 / 64)]
+
+
+def test_an_input_of_any_reals_is_left_alone() -> None:
+    assert list(AlignInputs().proposals(uneven_trials())) == []
+
+
+def test_the_graph_as_it_is_is_proposed_first() -> None:
+    found = uneven_trials()
+    assert list(Plain().proposals(found)) == [found.start]
+
+
+def test_ranges_of_aligned_inputs_are_not_chosen_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen, grid = {**NARROW, "x": Range(-9.0, 9.0)}, {"x": Range(-2.0, 1.984375)}
+    monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: chosen)
+    found = uneven_trials()
+    found.begin(replace(found.start, ranges=grid))
+    (proposal,) = NarrowRanges().proposals(found)
+    assert proposal.ranges == NARROW | grid
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_ranges_that_are_refused_are_remembered(
+    monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    monkeypatch.setattr(levers, "choose_ranges", lambda *arguments: NARROW)
+    found, lever = uneven_trials(), NarrowRanges()
+    for proposal in lever.proposals(found):
+        if is_taken:
+            found.best = proposal
+    assert lever.refused == (None if is_taken else (found.start, NARROW))
+
+
+def test_rescaled_channels_keep_the_function_of_the_network() -> None:
+    found = uneven_trials()
+    proposal = next(RescaleChannels(NarrowRanges()).proposals(found))
+    one, other = (interpret(g, found.held[0])[0] for g in (found.start.graph, proposal.graph))
+    np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4)
+
+
+def test_channels_of_small_range_are_enlarged() -> None:
+    found = uneven_trials()
+    (factors,) = next(RescaleChannels(NarrowRanges()).proposals(found)).factors.values()
+    assert factors[-1] > 5 * factors[0]
+
+
+def test_nothing_is_rescaled_after_the_deadline() -> None:
+    found = uneven_trials()
+    found.deadline = Deadline(time.monotonic() - 1)
+    assert list(RescaleChannels(NarrowRanges()).proposals(found)) == []
+
+
+def test_each_stretch_is_tried_as_the_model_has_it() -> None:
+    found = uneven_trials()
+    found.best = replace(found.start, ranges=NARROW)
+    kept = [proposal.ranges.keys() for proposal in Stretches(NarrowRanges()).proposals(found)]
+    groups = 3  # the input, between the layers, the output
+    assert len(kept) == math.ceil(groups / math.ceil(groups / STRETCHES))
+    assert all(any(name not in ranges for ranges in kept) for name in NARROW)
+
+
+def test_ranges_refused_on_the_whole_are_tried_in_each_stretch() -> None:
+    found = uneven_trials()
+    ranges = NarrowRanges(refused=(found.start, NARROW))
+    tried = [proposal.ranges.keys() for proposal in Stretches(ranges).proposals(found)]
+    assert {"first"} in tried
+    assert {"last"} in tried
+
+
+def test_ranges_refused_for_another_candidate_are_forgotten() -> None:
+    found = uneven_trials()
+    ranges = NarrowRanges(refused=(replace(found.start, ranges=NARROW), NARROW))
+    assert all(not proposal.ranges for proposal in Stretches(ranges).proposals(found))
+
+
+def test_a_plain_stretch_has_neither_factors_nor_ranges() -> None:
+    found = uneven_trials()
+    found.best = next(RescaleChannels(NarrowRanges()).proposals(found))
+    found.best = replace(found.best, ranges=NARROW)
+    plain = plain_in({"first"}, found)
+    assert "first" not in plain.factors
+    assert plain.ranges.keys() == {"last"}
+
+
+def test_a_plain_stretch_has_the_weights_of_the_model() -> None:
+    found = uneven_trials()
+    found.best = next(RescaleChannels(NarrowRanges()).proposals(found))
+    plain = plain_in({"first"}, found)
+    assert plain.graph.by_name("first").w.value is found.start.graph.by_name("first").w.value

@@ -1,0 +1,111 @@
+"""Trials: which samples decide, and when a candidate is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quantglow.interpreter import interpret
+from quantglow.options import QuantizationConfig
+from quantglow.profiling import Range, profile
+from quantglow.quantization import FloatRuns, Prepared
+from quantglow.quantization.search import trials
+from quantglow.quantization.search.trials import HELD_BACK, MIN_SAMPLES, WORTH, Trials, split
+from tests.unit.quantization.quantization_networks import (
+    conv,
+    graph_of,
+    image,
+    samples_for,
+    small_cnn,
+)
+
+NARROW = {"y": Range(-1.0, 1.0)}
+
+
+def trials_of(count: int = 12, **options: Any) -> Trials:
+    """Trials of a network of one layer on ``count`` samples."""
+    x = image(4, 4)
+    graph = graph_of(conv("y", x, 4), inputs=(x,))
+    data = samples_for(graph, count)
+    start = Prepared(graph, profile(graph, data, progress=False))
+    return Trials(start, QuantizationConfig(**options), *split(data, 0), FloatRuns(graph))
+
+
+def judged(found: Trials, noises: Iterable[float], monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each of several candidates of these noises is taken."""
+    given = iter(noises)
+    monkeypatch.setattr(trials, "relative_noise", lambda *arguments: next(given))
+    taken = []
+    for _ in noises:
+        candidate = replace(found.start, ranges=NARROW)
+        found.judge(candidate)
+        taken.append(found.best is candidate)
+    return taken
+
+
+@pytest.mark.parametrize(("count", "held"), [(2, 1), (3, 1), (12, 4), (24, HELD_BACK), (90, 8)])
+def test_a_third_of_the_samples_decides_and_eight_at_most(count: int, held: int) -> None:
+    assert len(split(samples_for(small_cnn(), count), 0)[1]) == held
+
+
+def test_no_sample_is_chosen_on_and_decides() -> None:
+    samples = samples_for(small_cnn(), 12)
+    fitting, held = split(samples, 0)
+    assert sorted(map(id, [*fitting, *held])) == sorted(map(id, samples))
+
+
+def test_a_single_sample_does_both() -> None:
+    samples = samples_for(small_cnn(), 1)
+    assert split(samples, 0) == (samples, samples)
+
+
+def test_the_seed_draws_the_samples_that_decide() -> None:
+    samples = samples_for(small_cnn(), 12)
+    one, other = (split(samples, seed)[1] for seed in (0, 1))
+    assert {id(s) for s in one} != {id(s) for s in other}
+
+
+def test_the_first_candidate_is_taken_and_later_ones_if_they_are_clearly_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    little = 1 - (1 - WORTH) / 2
+    noises = (1.0, little, 0.9, 0.9 * little, 0.5, 2.0)
+    taken = judged(trials_of(), noises, monkeypatch)
+    assert taken == [True, False, True, False, True, False]
+
+
+def test_a_candidate_of_infinite_noise_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert judged(trials_of(), [np.inf, np.nan, 5.0], monkeypatch) == [False, False, True]
+
+
+def test_a_candidate_that_begins_is_the_best_without_a_trial() -> None:
+    found = trials_of()
+    candidate = replace(found.start, ranges=NARROW)
+    found.begin(candidate)
+    assert found.start is found.best is candidate
+
+
+@pytest.mark.parametrize(
+    ("count", "method", "tried"),
+    [(MIN_SAMPLES, "auto", True), (MIN_SAMPLES - 1, "auto", False), (12, "minmax", False)],
+)
+def test_ranges_are_tried_on_enough_samples(count: int, method: str, tried: bool) -> None:
+    assert trials_of(count, calibrate_method=method).chooses_ranges is tried
+
+
+def test_samples_of_the_same_shape_are_all_alike() -> None:
+    found = trials_of()
+    before = len(found.samples)
+    found.leave_out_unlike()
+    assert len(found.samples) == before
+
+
+def test_outputs_are_compared_with_those_of_the_float_graph() -> None:
+    found = trials_of()
+    found.run_float()
+    expected = [interpret(found.start.graph, feeds)[0] for feeds in found.held]
+    np.testing.assert_array_equal([wanted for (wanted,) in found.wanted], expected)
