@@ -11,13 +11,14 @@
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+from warnings import warn
 
 from quantglow.errors import (
     AccuracyDropError,
     BackendError,
     CalibrationError,
     CompileBudgetError,
-    DelegationError,
+    FallbackError,
     FileFormatError,
     IgnoredScopeError,
     ImportBudgetError,
@@ -43,14 +44,14 @@ if TYPE_CHECKING:
     from quantglow.report import Diagnosis, Report
     from quantglow.runtime.compiled import CompiledModel
     from quantglow.runtime.fallback import OnnxRuntimeBackend
-    from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
+    from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
     from quantglow.runtime.protocol import Backend, Executable
 
 _PLACES = {
     "Backend": "quantglow.runtime.protocol",
     "CompiledModel": "quantglow.runtime.compiled",
-    "DelegatedModel": "quantglow.runtime.fallback_model",
     "Executable": "quantglow.runtime.protocol",
+    "FallbackModel": "quantglow.runtime.fallback_model",
     "Graph": "quantglow.graph.graph",
     "IgnoredScope": "quantglow.options",
     "OnnxRuntimeBackend": "quantglow.runtime.fallback",
@@ -71,6 +72,9 @@ _PLACES = {
 """Modules of the names that are imported on first use: a process that only runs a saved model
 imports no frontend, and the command line begins at once."""
 
+_FORMER_NAMES = {"DelegatedModel": "FallbackModel", "DelegationError": "FallbackError"}
+"""Public names that have another name today."""
+
 __all__ = [
     "AccuracyDropError",
     "Backend",
@@ -78,10 +82,10 @@ __all__ = [
     "CalibrationError",
     "CompileBudgetError",
     "CompiledModel",
-    "DelegatedModel",
-    "DelegationError",
     "Diagnosis",
     "Executable",
+    "FallbackError",
+    "FallbackModel",
     "FileFormatError",
     "Graph",
     "IgnoredScope",
@@ -113,6 +117,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FORMER_NAMES:
+        now = _FORMER_NAMES[name]
+        warn(f"quantglow.{name} is now quantglow.{now}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(__name__), now)
     if name not in _PLACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     found = globals()[name] = getattr(import_module(_PLACES[name]), name)

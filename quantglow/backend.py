@@ -23,19 +23,19 @@ from onnx.backend.base import Backend, BackendRep, namedtupledict
 
 from quantglow import frontend
 from quantglow.driver import compilation
-from quantglow.driver.fallback import delegated_model
+from quantglow.driver.fallback import fallback_model
 from quantglow.errors import UnsupportedOpError
 from quantglow.frontend.inference import inferred
 from quantglow.runtime.build import thread_count
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import DelegatedModel
+from quantglow.runtime.fallback_model import FallbackModel
 
 
 @dataclass(frozen=True, eq=False)
 class PreparedModel(BackendRep):
     """A compiled model that takes its inputs in order, in the types the model declares."""
 
-    compiled: CompiledModel | DelegatedModel
+    compiled: CompiledModel | FallbackModel
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The outputs for arrays in the order of the inputs, for one array, or by name."""
@@ -59,7 +59,7 @@ class QuantglowBackend(Backend):
             return PreparedModel(compilation.compile(model, **kwargs))
         source, threads = frontend.open_model(model), thread_count(kwargs.get("num_threads"))
         reason = UnsupportedOpError(["its inputs or outputs are float64"])
-        return PreparedModel(delegated_model(source, reason, threads))
+        return PreparedModel(fallback_model(source, reason, threads))
 
     @classmethod
     def run_model(

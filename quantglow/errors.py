@@ -19,7 +19,7 @@
     └── BackendError              a target or code-generation problem
         ├── CompileBudgetError    compiling all kernels takes longer than is allowed
         ├── OutOfMemoryError      no memory for what a program needs
-        └── DelegationError       onnxruntime refuses what was handed to it
+        └── FallbackError       onnxruntime refuses what was handed to it
 
 Each message names the node or tensor, the cause and the remedy.
 """
@@ -143,5 +143,5 @@ class OutOfMemoryError(BackendError, MemoryError):
         )
 
 
-class DelegationError(BackendError):
+class FallbackError(BackendError):
     """onnxruntime cannot load or run what quantglow handed to it."""

@@ -25,7 +25,7 @@ from onnx.backend.test.runner import Runner
 
 from quantglow import backend
 from quantglow.backends.llvm.runtime import executable
-from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
+from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 
 PASSED = ("compiled", "partly", "whole")
 """Passed cases, by what computed them: quantglow, quantglow and onnxruntime, onnxruntime."""
@@ -66,9 +66,9 @@ def computed_by(prepared: backend.PreparedModel) -> str:
     compiled = prepared.compiled
     if isinstance(compiled, PartlyCompiledModel):
         return "partly"
-    if isinstance(compiled, DelegatedModel):
+    if isinstance(compiled, FallbackModel):
         return "whole"
-    if not compiled.build.delegated:
+    if not compiled.build.fallback:
         return "compiled"
     return "partly" if compiled.build.programs else "whole"
 

@@ -68,7 +68,7 @@ def node(
 def reasons(model: onnx.ModelProto) -> list[str]:
     """Reasons why nodes of a model are not compiled; empty if all are."""
     try:
-        graph = import_model(model, delegate=True)
+        graph = import_model(model, fallback=True)
     except UnsupportedOpError as error:
         return list(error.problems)
     return [found.reason for found in graph.nodes if isinstance(found, External)]

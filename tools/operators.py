@@ -57,7 +57,7 @@ class Support:
     int8: str
 
     @property
-    def delegated(self) -> str:
+    def fallback(self) -> str:
         """The column of onnxruntime: "-", "the rest" or "yes"."""
         return {"yes": "-", "some": "the rest", "-": "yes"}[self.floats]
 
@@ -104,7 +104,7 @@ def imported(case: Any, known: Sequence[str]) -> Graph | None:
     Further results, such as the mean of a normalization, are for training.
     """
     try:
-        graph = stages.import_model(with_known(case, known), delegate=False)
+        graph = stages.import_model(with_known(case, known), fallback=False)
         graph = replace(graph, outputs=graph.outputs[:1])
         return graph if models.is_quantized(graph) else passes.optimize(graph)
     except UnsupportedOpError as error:
@@ -213,7 +213,7 @@ def table(found: dict[str, Support]) -> Iterator[str]:
     )
     for support in order:
         names = ", ".join(name for name, own in found.items() if own == support)
-        yield f"| {names} | {support.floats} | {support.int8} | {support.delegated} |\n"
+        yield f"| {names} | {support.floats} | {support.int8} | {support.fallback} |\n"
 
 
 def section() -> str:

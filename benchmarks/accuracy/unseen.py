@@ -126,7 +126,7 @@ def row(network: UnseenNetwork) -> str:
         sqnr(np.atleast_1d(w), np.atleast_1d(f)) for w, f in zip(wanted, found, strict=True)
     )
     ours, theirs = (fastest(run, feeds) for run in (compiled.run, session.run))
-    fallback = len(compiled.report.delegated)
+    fallback = len(compiled.report.fallback)
     figures = (f"{decibels:.0f}", fallback, f"{first:.1f}", f"{ours:.2f}", f"{theirs:.2f}")
     return f"| {network.name} | {' | '.join(map(str, figures))} | {ours / theirs:.2f} |"
 

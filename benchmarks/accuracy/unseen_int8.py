@@ -238,7 +238,7 @@ def row(network: Network) -> tuple[str, bool]:
     )
     layers = built.report.to_json().get("layers", [])
     integer = sum(layer["precision"] != "float" for layer in layers)
-    fallback = len(built.report.delegated)
+    fallback = len(built.report.fallback)
     figures = (
         f"{worst(wanted, found):.1f}",
         f"{integer} of {len(layers)}",

@@ -16,7 +16,7 @@ from quantglow.cli.timing import medians
 from quantglow.errors import InputError, OptionError
 from quantglow.report.call_report import CallReport, profile_calls
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
+from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.types import Array
 
 
@@ -64,11 +64,9 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(calls.by_call().rich(), calls.by_kernel().rich())
 
 
-def kernel_times(
-    compiled: CompiledModel | DelegatedModel, feeds: Mapping[str, Array]
-) -> CallReport:
+def kernel_times(compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array]) -> CallReport:
     """The time of every kernel.  Raises ``OptionError`` if the model has no kernels."""
-    if isinstance(compiled, DelegatedModel) or compiled.build.segments or compiled.build.rest:
+    if isinstance(compiled, FallbackModel) or compiled.build.segments or compiled.build.rest:
         raise OptionError(
             "layers: this model is no single program of quantglow. Remedy: omit the flag."
         )
@@ -76,7 +74,7 @@ def kernel_times(
 
 
 def drawn_feeds(
-    compiled: CompiledModel | DelegatedModel, shapes: Mapping[str, Sequence[int]]
+    compiled: CompiledModel | FallbackModel, shapes: Mapping[str, Sequence[int]]
 ) -> dict[str, Array]:
     """Random values in the type of each input.
 

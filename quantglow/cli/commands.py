@@ -37,7 +37,7 @@ from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.report.tables import Table
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import DelegatedModel
+from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.types import Array
 
 DEFAULT_ENDING = f".int8{SAVED}"
@@ -114,7 +114,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
             validation_data=options.validation_data,
         )
     except AccuracyDropError as error:
-        if isinstance(error.best, CompiledModel | DelegatedModel):
+        if isinstance(error.best, CompiledModel | FallbackModel):
             save(error.best, output, console)
         raise
     console.print(compiled.report)
@@ -168,7 +168,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
 # -- helpers
 
 
-def save(compiled: CompiledModel | DelegatedModel, output: str, console: Console) -> None:
+def save(compiled: CompiledModel | FallbackModel, output: str, console: Console) -> None:
     write = compiled.export_onnx if Path(output).suffix == ".onnx" else compiled.save
     write(output)
     saved = f"saved {output} ({os.path.getsize(output)} bytes)"

@@ -13,7 +13,7 @@ from quantglow.cli.data import EXAMPLES, Example
 from quantglow.cli.timing import medians
 from quantglow.driver.compilation import compile
 from quantglow.driver.quantize_and_compile import quantize_and_compile
-from quantglow.frontend.ort_quantizer_input import peer_model
+from quantglow.frontend.ort_quantizer_input import quantizer_input
 from quantglow.report import Report
 from quantglow.report.onnxruntime_quantizer import int8_runner
 from quantglow.report.outputs import Runner
@@ -53,7 +53,7 @@ def prepared(example: Example, threads: int) -> tuple[dict[str, Runner], Report]
     feeds = [{example.input_name: image[None]} for image in samples]
     exact = compile(example.model, num_threads=threads, input_shapes=shapes)
     int8 = quantize_and_compile(example.model, feeds, num_threads=threads, input_shapes=shapes)
-    fixed = peer_model(example.model, shapes)
+    fixed = quantizer_input(example.model, shapes)
     runners: dict[str, Runner] = {
         f"{PEER} float": Session(fixed.SerializeToString(), threads).run,
         f"{OURS} float": lambda feeds: exact.run(None, feeds),

@@ -10,10 +10,10 @@ from quantglow.driver import compilation
 from quantglow.driver.loading import load
 from quantglow.errors import OptionError
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import DelegatedModel
+from quantglow.runtime.fallback_model import FallbackModel
 
 
-def opened(options: argparse.Namespace) -> CompiledModel | DelegatedModel:
+def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
     if is_saved(options.model):
         return load(options.model, options.target, options.num_threads)

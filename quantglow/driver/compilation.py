@@ -9,11 +9,11 @@ from typing import Any
 
 from quantglow import debug, frontend, quantization
 from quantglow.arguments import shapes
-from quantglow.driver.fallback import Delegation, delegated_model, partly_compiled
+from quantglow.driver.fallback import ModelFallback, fallback_model, partly_compiled
 from quantglow.driver.models import InputShapes, family_of, settled
 from quantglow.driver.origins import Built, programs_of
 from quantglow.errors import (
-    DelegationError,
+    FallbackError,
     ModelError,
     UnsupportedOpError,
 )
@@ -23,7 +23,7 @@ from quantglow.report import MemoryFigures, Report
 from quantglow.report.report import report_of
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import DelegatedModel
+from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.specialisations import Specialisation, Specialisations
 
@@ -39,12 +39,12 @@ def compile(
     input_shapes: InputShapes | None = None,
     backend: str = "llvm",
     backends: Sequence[Backend] = (),
-) -> CompiledModel | DelegatedModel:
+) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
     onnxruntime computes the operators that quantglow does not compile.  Where shapes stop being
     known before a run, it computes all that comes behind (``PartlyCompiledModel``); it runs a model
-    whole of which nothing can be compiled (``DelegatedModel``).  Both have the same methods.
+    whole of which nothing can be compiled (``FallbackModel``).  Both have the same methods.
 
     Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
 
@@ -66,8 +66,8 @@ def compile(
         return compile_family(family_of(kept, input_shapes), compiler, kept)
     except UnsupportedOpError as error:
         return compile_parts(source, input_shapes, compiler, error)
-    except DelegationError as error:
-        return delegated_model(source, error, compiler.num_threads)
+    except FallbackError as error:
+        return fallback_model(source, error, compiler.num_threads)
 
 
 def compile_parts(
@@ -75,16 +75,16 @@ def compile_parts(
     input_shapes: InputShapes | None,
     compiler: Compiler,
     error: UnsupportedOpError,
-) -> DelegatedModel:
+) -> FallbackModel:
     """Compile what comes before the nodes that ``error`` names; onnxruntime runs the rest, or all
     of it where nothing does.
     """
-    with suppress(ModelError, DelegationError):
+    with suppress(ModelError, FallbackError):
         if (parts := frontend.split(source, input_shapes)) is not None:
             head = frontend.Source(parts.head)
             compiled = compile_family(family_of(head, input_shapes), compiler, head)
             return partly_compiled(source, parts, compiled, error)
-    return delegated_model(source, error, compiler.num_threads)
+    return fallback_model(source, error, compiler.num_threads)
 
 
 def compile_family(
@@ -97,7 +97,7 @@ def compile_family(
     seconds: dict[str, float] = {}
     with debug.timed("import", seconds):
         graph = family.default
-    whole = Delegation(source, compiler) if source else None
+    whole = ModelFallback(source, compiler) if source else None
     if graph is None:
         return compiled_on_use(programs_of(Built(family), None, compiler, whole), family.notes)
     build = compiler.compile(graph)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from quantglow.backends.onnxruntime.session import NAME, Session
 from quantglow.driver.models import ready
 from quantglow.errors import (
-    DelegationError,
+    FallbackError,
     InputError,
     ModelError,
     QuantglowError,
@@ -25,8 +25,8 @@ from quantglow.lazy import cached_property
 from quantglow.report import MemoryFigures, Report
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel, TensorInfo
-from quantglow.runtime.fallback import DelegatedNode, whole_model
-from quantglow.runtime.fallback_model import DelegatedModel, PartlyCompiledModel
+from quantglow.runtime.fallback import FallbackNode, whole_model
+from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.specialisations import Specialisation
@@ -36,10 +36,10 @@ NOTHING_COMPILED = (
     "nothing of this model is compiled and nothing is int8: onnxruntime runs it as it is"
 )
 
-AnyDelegated = TypeVar("AnyDelegated", bound=DelegatedModel)
+AnyFallback = TypeVar("AnyFallback", bound=FallbackModel)
 
 
-def delegated_model(source: Source, error: QuantglowError, threads: int) -> DelegatedModel:
+def fallback_model(source: Source, error: QuantglowError, threads: int) -> FallbackModel:
     """The model in onnxruntime; ``error`` says why it is not compiled.
 
     Raises ``error`` with onnxruntime's message as its cause if onnxruntime does not take it either.
@@ -51,12 +51,12 @@ def delegated_model(source: Source, error: QuantglowError, threads: int) -> Dele
         MemoryFigures(),
         {},
         notes=(NOTHING_COMPILED,),
-        delegated=whole_model(known),
+        fallback=whole_model(known),
     )
-    found = DelegatedModel(source.serialized(), known, threads, lambda: report)
+    found = FallbackModel(source.serialized(), known, threads, lambda: report)
     try:
         return loaded(found)
-    except DelegationError as refusal:
+    except FallbackError as refusal:
         raise error from refusal
 
 
@@ -71,13 +71,13 @@ def all_reasons(source: Source, error: QuantglowError) -> tuple[str, ...]:
 def partly_compiled(
     source: Source, parts: Split, head: CompiledModel, error: QuantglowError
 ) -> PartlyCompiledModel:
-    """The compiled head of a model, and its tail in onnxruntime.  Raises ``DelegationError``."""
+    """The compiled head of a model, and its tail in onnxruntime.  Raises ``FallbackError``."""
     tail = tail_of(parts)
 
     def report() -> Report:
         known = head.report
         assert isinstance(known, Report)
-        return replace(known, delegated=(*known.delegated, *tail))
+        return replace(known, fallback=(*known.fallback, *tail))
 
     return loaded(
         PartlyCompiledModel(
@@ -93,21 +93,21 @@ def partly_compiled(
 
 
 def check_tail(parts: Split, threads: int) -> None:
-    """Raise ``DelegationError`` if onnxruntime does not load the tail."""
+    """Raise ``FallbackError`` if onnxruntime does not load the tail."""
     opened(parts.tail.SerializeToString(), threads)
 
 
-def tail_of(parts: Split) -> tuple[DelegatedNode, ...]:
+def tail_of(parts: Split) -> tuple[FallbackNode, ...]:
     """The operators behind the cut."""
     return tuple(
-        DelegatedNode(next(filter(None, node.output)), node.op_type, NAME, parts.reason(node))
+        FallbackNode(next(filter(None, node.output)), node.op_type, NAME, parts.reason(node))
         for node in parts.tail.graph.node
         if node.op_type != "Constant"
     )
 
 
-def loaded(model: AnyDelegated) -> AnyDelegated:
-    """The model with its session, loaded here so that it fails here: ``DelegationError``."""
+def loaded(model: AnyFallback) -> AnyFallback:
+    """The model with its session, loaded here so that it fails here: ``FallbackError``."""
     model.session  # noqa: B018
     return model
 
@@ -131,7 +131,7 @@ class WholeExecutable:
         """All outputs.  Raises ``InputError`` for feeds that the model cannot take."""
         try:
             return self.session.run(declared_by(self.session, feeds))
-        except DelegationError as error:
+        except FallbackError as error:
             shapes = {name: array.shape for name, array in feeds.items()}
             raise InputError(
                 f"the model cannot run on inputs of the shapes {shapes}: {error}. Remedy: feed "
@@ -160,7 +160,7 @@ class PartsExecutable:
 
 
 @dataclass(frozen=True)
-class Delegation:
+class ModelFallback:
     """Runs a model of free shapes in the cases in which it cannot be compiled to its end: cut in
     two as ``PartlyCompiledModel`` is, or whole.
     """
@@ -172,13 +172,13 @@ class Delegation:
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
         """The program for a case that cannot be compiled, for these reasons.
 
-        Raises ``DelegationError``; ``InputError`` for wrong ranks.
+        Raises ``FallbackError``; ``InputError`` for wrong ranks.
         """
         try:
             self.source.check_ranks(case.shape_map)
         except ModelError as error:
             raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
-        with suppress(ModelError, DelegationError):
+        with suppress(ModelError, FallbackError):
             parts = split(self.source, case.shape_map, case.value_map)
             if parts is not None:
                 return self._cut(parts, case)
@@ -211,16 +211,16 @@ class Delegation:
 
 
 @dataclass(frozen=True)
-class DelegationOnUse:
-    """``Delegation`` of a source that is made for the first case that needs it."""
+class FallbackOnUse:
+    """``ModelFallback`` of a source that is made for the first case that needs it."""
 
     make: Callable[[], Source]
     compiler: Compiler
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
         """The program for a case that cannot be compiled, for these reasons."""
-        return self._delegation(case, reasons)
+        return self._fallback(case, reasons)
 
     @cached_property
-    def _delegation(self) -> Delegation:
-        return Delegation(self.make(), self.compiler)
+    def _fallback(self) -> ModelFallback:
+        return ModelFallback(self.make(), self.compiler)

@@ -33,7 +33,7 @@ from quantglow.runtime.specialisations import (
 )
 
 if TYPE_CHECKING:
-    from quantglow.driver.fallback import Delegation
+    from quantglow.driver.fallback import ModelFallback
     from quantglow.driver.origins import Origin
 
 
@@ -81,7 +81,7 @@ def report_now(report: Report, programs: Specialisations, tail: Tail | None) -> 
         num_threads=now.num_threads,
         memory=now.memory,
         seconds=now.seconds,
-        delegated=now.delegated if tail is None else report.delegated,
+        fallback=now.fallback if tail is None else report.fallback,
     )
 
 
@@ -127,7 +127,7 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
     source = Reopened(saved, compiler)
     deciding = tuple((case.value_map or {}).keys())
     return FreeShapes(
-        signature, source.graph_at, compiler, source.delegate, source.freedom, deciding
+        signature, source.graph_at, compiler, source.fallback, source.freedom, deciding
     )
 
 
@@ -144,9 +144,9 @@ class Reopened:
         """The graph to compile for a case."""
         return self._origin.graph_at(case)
 
-    def delegate(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
+    def fallback(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
         """onnxruntime, for cases in which the model cannot be compiled."""
-        return self._delegation(case, reasons)
+        return self._fallback(case, reasons)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The parts of the file that further shapes need."""
@@ -159,17 +159,17 @@ class Reopened:
         return Origin.restored(self.saved)
 
     @cached_property
-    def _delegation(self) -> Delegation:
-        from quantglow.driver.fallback import Delegation
+    def _fallback(self) -> ModelFallback:
+        from quantglow.driver.fallback import ModelFallback
         from quantglow.driver.origins import source_of
 
-        return Delegation(source_of(self.saved), self.compiler)
+        return ModelFallback(source_of(self.saved), self.compiler)
 
 
 def check_externals(graph: Graph) -> None:
     """Check the ONNX nodes inside a graph from a file.  Raises ``FileFormatError``."""
     if found := [node for node in graph.nodes if isinstance(node, External)]:
-        # Only here: a process without delegated nodes needs no onnx.
+        # Only here: a process without nodes of the fallback needs no onnx.
         from quantglow.frontend.external import check_external
 
         for node in found:

@@ -29,7 +29,7 @@ from quantglow.quantization.decisions import serialization
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.saving import Freedom, SavedModel
 from quantglow.runtime.specialisations import (
-    Delegate,
+    Fallback,
     FreeShapes,
     OneShape,
     Specialisation,
@@ -156,17 +156,17 @@ def programs_of(
     built: Built,
     first: Specialisation | None,
     compiler: Compiler,
-    delegate: Delegate | None = None,
+    fallback: Fallback | None = None,
 ) -> Specialisations:
     """The programs of a model: ``first``, and programs for other shapes where the family has them.
 
-    ``delegate`` runs what cannot be compiled.
+    ``fallback`` runs what cannot be compiled.
     """
     family = built.family
     if family.is_single and first is not None:
         return OneShape(first)
     programs = FreeShapes(
-        family.signature, built.graph_at, compiler, delegate, built.freedom, family.deciding
+        family.signature, built.graph_at, compiler, fallback, built.freedom, family.deciding
     )
     if first is not None:
         programs.add(first)

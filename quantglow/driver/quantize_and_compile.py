@@ -7,7 +7,7 @@ from typing import Any
 
 from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
 from quantglow.driver.control import AccuracyControl, Whole
-from quantglow.driver.fallback import check_tail, delegated_model, partly_compiled
+from quantglow.driver.fallback import check_tail, fallback_model, partly_compiled
 from quantglow.driver.models import InputShapes
 from quantglow.driver.pipeline.calibrated import calibrated
 from quantglow.driver.pipeline.compiled import compiled
@@ -16,7 +16,7 @@ from quantglow.driver.pipeline.prepared import Prepared, prepared
 from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import AccuracyContract, QuantizationRequest
 from quantglow.driver.pipeline.speed import without_slower
-from quantglow.errors import DelegationError, OptionError, UnsupportedOpError
+from quantglow.errors import FallbackError, OptionError, UnsupportedOpError
 from quantglow.frontend import open_model
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import keeping_best
@@ -25,7 +25,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.quantization.accuracy_control import control
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.fallback_model import DelegatedModel
+from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.runtime.precompile import kernels_ahead
 
 
@@ -54,7 +54,7 @@ def quantize_and_compile(
     input_shapes: InputShapes | None = None,
     measure_speed: bool = False,
     validation_data: Any = None,
-) -> CompiledModel | DelegatedModel:
+) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
     model             path, bytes or ``onnx.ModelProto``
@@ -83,7 +83,7 @@ def quantize_and_compile(
 
     Raises ``quantglow.errors``.  No model is refused because it cannot be compiled: onnxruntime
     runs what cannot (``PartlyCompiledModel``), or, as in ``compile``, all of it
-    (``DelegatedModel``).  The report says which.
+    (``FallbackModel``).  The report says which.
     """
     if model_type is not None:
         choice("model_type", model_type, ["transformer"])
@@ -117,14 +117,14 @@ def quantize_and_compile(
 
 def quantized_and_compiled(
     model: Any, data: Any, request: QuantizationRequest, compiler: Compiler
-) -> CompiledModel | DelegatedModel:
+) -> CompiledModel | FallbackModel:
     """The stages, one after the other."""
     try:
         source = imported(model, data, request.input_shapes)
         if source.cut is not None:
             check_rest(source.cut, compiler)
     except UnsupportedOpError as error:
-        return delegated_model(open_model(model), error, compiler.num_threads)
+        return fallback_model(open_model(model), error, compiler.num_threads)
     whole = whole_model(source.cut)
     with keeping_best():
         ready = prepared(calibrated(source, request), request)
@@ -146,7 +146,7 @@ def check_rest(cut: Cut, compiler: Compiler) -> None:
     """Raise the cut's error if onnxruntime does not take the rest: before the work, not after."""
     try:
         check_tail(cut.parts, compiler.num_threads)
-    except DelegationError as refusal:
+    except FallbackError as refusal:
         raise cut.error from refusal
 
 

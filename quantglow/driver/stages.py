@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from typing import Any
+from warnings import warn
 
 from quantglow import frontend, interpreter, passes, profiling, quantization
 from quantglow.arguments import brief, count, elements, flag, instance, progress_mode, shapes
@@ -39,21 +40,26 @@ def import_model(
     model: Any,
     input_shapes: InputShapes | None = None,
     *,
-    delegate: bool = True,
+    fallback: bool = True,
     input_values: InputValues | None = None,
+    delegate: bool | None = None,
 ) -> Graph:
     """The graph of an ONNX model (path, bytes or ModelProto), see ``frontend``.
 
     Float; of a model that comes quantized, the int8 graph, see ``quantization.qdq``.
-    ``delegate``: operators that quantglow does not compile become ``External`` nodes, which
+    ``fallback``: operators that quantglow does not compile become ``External`` nodes, which
     onnxruntime computes; without it they are an ``UnsupportedOpError``.
     ``input_values``: elements of small integer inputs that decide shapes or branches; a graph is
     for one choice of them.  Where they are missed, that is an ``UndecidedError``.
+    ``delegate``: the former name of ``fallback``.
     """
+    if delegate is not None:
+        warn("import_model: delegate is now called fallback", DeprecationWarning, stacklevel=2)
+        fallback = delegate
     graph = frontend.import_model(
         model,
         shapes("input_shapes", input_shapes),
-        delegate=flag("delegate", delegate),
+        fallback=flag("fallback", fallback),
         input_values=elements("input_values", input_values),
     )
     return quantization.fuse_quantized(graph) if is_quantized(graph) else graph

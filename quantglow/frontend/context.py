@@ -48,7 +48,7 @@ class AlreadyReported(Exception):
 class Scope:
     """Everything named so far.  ``reserved`` holds the value names of the model's main graph.
 
-    ``delegate``: nodes without an importer become External nodes, where ``declared``, the types
+    ``fallback``: nodes without an importer become External nodes, where ``declared``, the types
     that the model states, or inference give them concrete types.  ``placeholders`` are nodes that
     stand for values nobody made, ``missed`` those whose values an importer had to know.
     ``conditions``: values, and what each must be for the branch that is imported to be taken.
@@ -58,7 +58,7 @@ class Scope:
     meter: Meter
     reserved: frozenset[str]
     used: frozenset[str]
-    delegate: bool = False
+    fallback: bool = False
     declared: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
     values: MutableMapping[str, Value] = field(default_factory=dict)
     inputs: tuple[Input, ...] = ()

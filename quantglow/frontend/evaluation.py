@@ -25,7 +25,7 @@ from quantglow.frontend.context import (
     Unsupported,
     qualified,
 )
-from quantglow.frontend.external import delegated
+from quantglow.frontend.external import left_to_fallback
 from quantglow.frontend.folding import admit, inferred_types
 from quantglow.frontend.values import Known, Value
 from quantglow.graph.graph import Graph
@@ -96,7 +96,7 @@ def importer_of(proto: onnx.NodeProto) -> Importer:
 
 def handed_over(proto: onnx.NodeProto, scope: Scope, reason: Unsupported) -> dict[str, Value]:
     """External nodes for what the importer refused.  Raises its reason where they may not be."""
-    results = delegated(proto, scope, str(reason)) if scope.delegate else None
+    results = left_to_fallback(proto, scope, str(reason)) if scope.fallback else None
     if results is None:
         raise reason
     return results

@@ -36,7 +36,7 @@ def expanded(
         used=scope.used | {name for node in nodes for name in node.input},
         values=ChainMap({}, scope.values),
         problems=[],
-        delegate=False,
+        fallback=False,
     )
     try:
         import_nodes([node for node in nodes if any(node.output)], inner)

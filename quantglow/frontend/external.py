@@ -38,7 +38,7 @@ STORED_NBYTES = 1024
 Types = dict[str, TensorType]
 
 
-def delegated(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value] | None:
+def left_to_fallback(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value] | None:
     """External nodes for the outputs that something reads, None if they have no concrete types."""
     made = single_model(proto, scope)
     if made is None:

@@ -22,7 +22,7 @@ from quantglow.frontend.context import (
 )
 from quantglow.frontend.evaluation import evaluated, importer_of, is_ours
 from quantglow.frontend.expansion import expanded
-from quantglow.frontend.external import delegated
+from quantglow.frontend.external import left_to_fallback
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
@@ -42,7 +42,7 @@ Resolver = Callable[[onnx.NodeProto, Scope, Resolve], dict[str, Value] | None]
 """The values of a node's outputs; None if this is not the way to make them."""
 
 
-def new_scope(proto: onnx.ModelProto, meter: Meter, delegate: bool = False) -> Scope:
+def new_scope(proto: onnx.ModelProto, meter: Meter, fallback: bool = False) -> Scope:
     """The names of the main graph reserved."""
     graph = proto.graph
     nodes = list(all_nodes(graph.node))
@@ -53,7 +53,7 @@ def new_scope(proto: onnx.ModelProto, meter: Meter, delegate: bool = False) -> S
         meter=meter,
         reserved=frozenset({*made, *(i.name for i in graph.input)}),
         used=frozenset(read | outputs_of_graphs(graph, nodes)),
-        delegate=delegate,
+        fallback=fallback,
         declared={info.name: info for info in (*graph.value_info, *graph.output)},
     )
 
@@ -157,9 +157,9 @@ def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
 
 def refused(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[str, Value]:
     """Stand-ins for a node that cannot be compiled: External nodes, or a problem of the model."""
-    if scope.delegate:
+    if scope.fallback:
         scope.claimed.difference_update(proto.output)  # by the importer, before it gave up
-        results = delegated(proto, scope, reason)
+        results = left_to_fallback(proto, scope, reason)
         if results is not None:
             return results
     scope.problems.append(f"{described(proto)}: {reason}")

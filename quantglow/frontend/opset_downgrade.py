@@ -21,7 +21,7 @@ OLDEST_IR = 10
 """Has all types that runtimes take."""
 
 
-def restamped(model: bytes) -> Iterator[bytes]:
+def downgraded(model: bytes) -> Iterator[bytes]:
     """The model in its opset, then in older ones, each in the oldest IR version that has it."""
     try:
         proto = onnx.ModelProto.FromString(model)

@@ -16,7 +16,7 @@ PER_CHANNEL_OPSET = 13
 """DequantizeLinear has an axis from here on."""
 
 
-def peer_model(
+def quantizer_input(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     input_shapes: Mapping[str, Sequence[int]],
 ) -> onnx.ModelProto:

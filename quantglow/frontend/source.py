@@ -41,7 +41,7 @@ def import_model(
     model: Model,
     input_shapes: Mapping[str, Sequence[int]] | None = None,
     *,
-    delegate: bool = False,
+    fallback: bool = False,
     input_values: Mapping[str, int | Sequence[int]] | None = None,
 ) -> Graph:
     """The graph of an ONNX model (opset 7 or newer): float, between the Quantize and Dequantize
@@ -55,14 +55,14 @@ def import_model(
     ``input_values`` fixes the elements of small integer inputs that decide shapes or branches; what
     the graph is fed for them then changes nothing.
 
-    ``delegate``: a node that cannot be compiled becomes ``External``, for another runtime, where
+    ``fallback``: a node that cannot be compiled becomes ``External``, for another runtime, where
     its results have concrete types.
 
     Raises ``ModelError`` on files that are corrupt, unsafe, too old, or of unknown shape, and
     ``UnsupportedOpError`` with every node that cannot be compiled: ``UndecidedError`` where the
     values of inputs would help.
     """
-    return open_model(model).graph(input_shapes, input_values, delegate=delegate)
+    return open_model(model).graph(input_shapes, input_values, fallback=fallback)
 
 
 def open_model(model: Model) -> Source:
@@ -83,24 +83,24 @@ class Source:
         return {k: v for k, v in entries if isinstance(k, str) and isinstance(v, str)}
 
     def at(self, case: Case) -> Graph:
-        """The graph for a case; what cannot be compiled is delegated.
+        """The graph for a case; what cannot be compiled is left to the fallback.
 
         Raises ``UndecidedError`` where more values would help, unless the case is for all values.
         """
-        return self.graph(case.shape_map, case.value_map, delegate=True)
+        return self.graph(case.shape_map, case.value_map, fallback=True)
 
     def graph(
         self,
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         input_values: Mapping[str, int | Sequence[int]] | None = None,
         *,
-        delegate: bool = False,
+        fallback: bool = False,
     ) -> Graph:
         """The graph at these shapes and values, see ``import_model``.
 
-        Where ``input_values`` are given, nothing is delegated for the lack of more of them.
+        Where ``input_values`` are given, the fallback takes nothing for the lack of more of them.
         """
-        scope = self.scope(input_shapes, input_values, delegate=delegate)
+        scope = self.scope(input_shapes, input_values, fallback=fallback)
         if scope.deciding and (scope.problems or input_values is not None):
             decided = [f"input {n!r}: its values decide shapes or branches" for n in scope.deciding]
             raise UndecidedError([*scope.problems, *decided], scope.deciding)
@@ -115,13 +115,13 @@ class Source:
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         input_values: Mapping[str, int | Sequence[int]] | None = None,
         *,
-        delegate: bool = False,
+        fallback: bool = False,
     ) -> Scope:
         """Every value at these shapes and values of inputs, and what cannot be imported."""
         check_age(self.proto)
         known, nodes = self.decoded
         own_nbytes = sum(value.array.nbytes for value in known)
-        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), delegate)
+        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback)
         add_initializers(self.proto.graph, known, scope)
         shapes = resolve_shapes(self.fed, input_shapes or {})
         values = resolve_values(self.fed, input_values or {})

@@ -62,7 +62,7 @@ def split(
     Raises ``ModelError`` as importing does.
     """
     source = Source(with_label_codes(source.proto))
-    cut = _Cut(source, source.scope(input_shapes, input_values, delegate=True))
+    cut = _Cut(source, source.scope(input_shapes, input_values, fallback=True))
     if not cut.late or not cut.is_worth_it:
         return None
     late = [o for o in source.proto.graph.output if o.name in cut.late_outputs]
@@ -81,7 +81,7 @@ def reasons(
     source: Source, input_shapes: Mapping[str, Sequence[int]] | None = None
 ) -> tuple[str, ...]:
     """Each node that is not compiled at these shapes, with its reason.  Raises ``ModelError``."""
-    scope = source.scope(input_shapes, delegate=True)
+    scope = source.scope(input_shapes, fallback=True)
     nodes = (value for value in scope.values.values() if isinstance(value, External))
     elsewhere = (f"node {n.name!r} ({n.op_type}): {n.reason}" for n in nodes)
     return tuple(dict.fromkeys([*scope.problems, *elsewhere]))

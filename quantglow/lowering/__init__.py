@@ -18,7 +18,7 @@ from quantglow.lowering.fuse import fuse_elementwise
 from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
     COMPUTE_PRIMITIVES,
-    DELEGATED,
+    FALLBACK,
     LEAVES,
     VIEW_PRIMITIVES,
     lowering_rules,
@@ -29,7 +29,7 @@ from quantglow.passes.fuse_activation import fuse_float_activation
 
 __all__ = [
     "COMPUTE_PRIMITIVES",
-    "DELEGATED",
+    "FALLBACK",
     "LOWERING_PASSES",
     "VIEW_PRIMITIVES",
     "bias_to_uint8",
@@ -89,7 +89,7 @@ LOWERING_PASSES: tuple[Pass, ...] = (
 
 def check_lowered(graph: Graph) -> None:
     """Raise ``BackendError`` if a node is not primitive."""
-    allowed = (*LEAVES, *DELEGATED, *COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES)
+    allowed = (*LEAVES, *FALLBACK, *COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES)
     left = [node for node in graph.nodes if not isinstance(node, allowed)]
     if left:
         raise BackendError(f"no lowering rule for {', '.join(map(repr, left))}")

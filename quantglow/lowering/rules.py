@@ -62,7 +62,7 @@ COMPUTE_PRIMITIVES: tuple[type[Node], ...] = (
 VIEW_PRIMITIVES: tuple[type[Node], ...] = (Reshape, Transpose, Slice, Expand, Concat, Pad)
 """Operators that program generation turns into views, copies and fills."""
 
-DELEGATED: tuple[type[Node], ...] = (External,)
+FALLBACK: tuple[type[Node], ...] = (External,)
 """Operators that no backend has to compute: partitioning hands them to another runtime before
 lowering.  The reference backend runs them as the interpreter does."""
 

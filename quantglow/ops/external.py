@@ -40,7 +40,7 @@ class External(Node):
         if self.output < 0:
             raise self.refuse(f"there is no output {self.output}")
         if self.result.quant is not None:
-            raise self.refuse("a delegated result has no quantization")
+            raise self.refuse("a result of the fallback has no quantization")
         return self.result
 
     def reference(self, args: tuple[Array, ...]) -> Array:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from quantglow.report.tables import Table
-from quantglow.runtime.fallback import DelegatedNode
+from quantglow.runtime.fallback import FallbackNode
 
 
-def delegated_table(nodes: Sequence[DelegatedNode]) -> Table:
+def fallback_table(nodes: Sequence[FallbackNode]) -> Table:
     """A row for each operator that quantglow's own code generators do not run."""
     rows = [(n.name, n.op, n.backend, n.reason) for n in nodes]
     counts = Counter(n.backend for n in nodes)
-    title = "Delegated: " + ", ".join(f"{count} to {name}" for name, count in counts.items())
+    title = "Fallback: " + ", ".join(f"{count} to {name}" for name, count in counts.items())
     return Table(title, ("layer", "op", "runs in", "why"), rows)

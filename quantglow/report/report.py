@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+from warnings import warn
 
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError
@@ -18,15 +19,15 @@ from quantglow.report.accuracy import (
     worst,
     worst_tables,
 )
-from quantglow.report.fallback import delegated_table
+from quantglow.report.fallback import fallback_table
 from quantglow.report.headline import RightAnswers, headline
 from quantglow.report.precision_overrides import PrecisionOverride, overrides_table
 from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
-from quantglow.runtime.fallback import DelegatedNode
+from quantglow.runtime.fallback import FallbackNode
 
-FORMER_KEYS = {"raised": "precision_overrides"}
+FORMER_KEYS = {"raised": "precision_overrides", "delegated": "fallback"}
 """Keys of saved reports that have another name today."""
 
 
@@ -64,7 +65,7 @@ class Report(Concise, Tabular):
     compared_with: str = ""
     samples: int = 0
     notes: tuple[str, ...] = ()
-    delegated: tuple[DelegatedNode, ...] = ()
+    fallback: tuple[FallbackNode, ...] = ()
     speeds: tuple[LayerSpeed, ...] = ()
     precision_overrides: tuple[PrecisionOverride, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -76,6 +77,12 @@ class Report(Concise, Tabular):
         """The accuracy of int8 in words; empty if no outputs were compared."""
         arguments = (self.samples, self.origin, self.right, bool(self.warnings))
         return headline(self.outputs, *arguments) if self.layers else ""
+
+    @property
+    def delegated(self) -> tuple[FallbackNode, ...]:
+        """The former name of ``fallback``."""
+        warn("Report.delegated is now Report.fallback", DeprecationWarning, stacklevel=2)
+        return self.fallback
 
     def heading(self) -> Iterator[str]:
         """The headline and the warnings."""
@@ -96,8 +103,8 @@ class Report(Concise, Tabular):
             yield overrides_table(self.precision_overrides)
         if self.speeds:
             yield speed_table(self.speeds)
-        if self.delegated:
-            yield delegated_table(self.delegated)
+        if self.fallback:
+            yield fallback_table(self.fallback)
         yield _summary_table(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -128,7 +135,7 @@ def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
             sum(b.nbytes for b in buffers if b.kind is BufferKind.CONSTANT),
         ),
         seconds={**seconds, **build.seconds},
-        delegated=build.delegated,
+        fallback=build.fallback,
     )
 
 
@@ -167,7 +174,7 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         samples=int(data["samples"]),
         notes=tuple(map(str, data["notes"])),
         speeds=tuple(LayerSpeed.from_json(speed) for speed in data.get("speeds", ())),
-        delegated=tuple(DelegatedNode.from_json(d) for d in data.get("delegated", ())),
+        fallback=tuple(FallbackNode.from_json(d) for d in data.get("fallback", ())),
         precision_overrides=tuple(map(PrecisionOverride.from_json, overrides)),
         warnings=tuple(map(str, data.get("warnings", ()))),
         origin=str(data.get("origin", "")),

@@ -29,7 +29,7 @@ from quantglow.memory.schedule import schedule
 from quantglow.ops.external import External
 from quantglow.runtime.batches import piece_of
 from quantglow.runtime.branches import branches_apart
-from quantglow.runtime.fallback import DelegatedNode, OnnxRuntimeBackend, nodes_of
+from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
 from quantglow.runtime.partition import Segment, partition
 from quantglow.runtime.protocol import Backend, Executable
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
@@ -64,10 +64,10 @@ class Build(Concise):
     num_threads: int
     seconds: dict[str, float] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
-    rest: tuple[DelegatedNode, ...] = ()
+    rest: tuple[FallbackNode, ...] = ()
 
     @property
-    def delegated(self) -> tuple[DelegatedNode, ...]:
+    def fallback(self) -> tuple[FallbackNode, ...]:
         """All operators that quantglow's own code generators do not run."""
         foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
         return (*(node for segment in foreign for node in nodes_of(segment)), *self.rest)

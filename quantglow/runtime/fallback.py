@@ -1,6 +1,6 @@
 """onnxruntime as a backend: for External nodes, and for all nodes that ONNX can express.
 
-``DelegatedNode`` is the entry in a report for an operator that another backend runs.
+``FallbackNode`` is the entry in a report for an operator that another backend runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quantglow.types import Array
 
 
 @dataclass(frozen=True)
-class DelegatedNode:
+class FallbackNode:
     """One operator, the backend that runs it, and the reason."""
 
     name: str
@@ -29,25 +29,25 @@ class DelegatedNode:
     reason: str = ""
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> DelegatedNode:
+    def from_json(data: Mapping[str, Any]) -> FallbackNode:
         """The entry from the result of ``dataclasses.asdict``.  Raises ``TypeError`` for other
         entries.
         """
-        return DelegatedNode(**{key: str(value) for key, value in data.items()})
+        return FallbackNode(**{key: str(value) for key, value in data.items()})
 
 
-def whole_model(reasons: Sequence[str]) -> tuple[DelegatedNode, ...]:
+def whole_model(reasons: Sequence[str]) -> tuple[FallbackNode, ...]:
     """Entry of a model that onnxruntime runs as a whole, in place of its operators."""
-    return tuple(DelegatedNode("(all)", "the whole model", NAME, reason) for reason in reasons)
+    return tuple(FallbackNode("(all)", "the whole model", NAME, reason) for reason in reasons)
 
 
-def nodes_of(segment: Segment) -> tuple[DelegatedNode, ...]:
+def nodes_of(segment: Segment) -> tuple[FallbackNode, ...]:
     """Entries of the operators of a segment, with the reasons that importing gave."""
     backend = segment.backend.name
     return tuple(
-        DelegatedNode(node.name, node.op_type, backend, node.reason)
+        FallbackNode(node.name, node.op_type, backend, node.reason)
         if isinstance(node, External)
-        else DelegatedNode(node.name, node.op, backend, "its backend asked for it")
+        else FallbackNode(node.name, node.op, backend, "its backend asked for it")
         for node in segment.nodes
     )
 
@@ -69,20 +69,20 @@ class OnnxRuntimeBackend:
             return True
         if not self.everything:
             return False
-        # Imported here because a process without delegated nodes needs no onnx.
+        # Imported here because a process without nodes of the fallback needs no onnx.
         from quantglow.frontend.export.model import is_exportable
 
         values = (node, *node.operands)
         return is_exportable(node) and all(v.type.quant is None for v in values)
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
-        """A session of the segment.  Raises ``DelegationError``."""
+        """A session of the segment.  Raises ``FallbackError``."""
         return OnnxRuntimeExecutable(opened(model_of(segment), num_threads))
 
 
 def model_of(segment: Graph) -> bytes:
-    """A segment as an ONNX model.  A segment of delegated nodes only keeps their operator set."""
-    # Imported here because a process without delegated nodes needs no onnx.
+    """A segment as an ONNX model.  A segment of the fallback alone keeps their operator set."""
+    # Imported here because a process without nodes of the fallback needs no onnx.
     from quantglow.frontend.export.model import export_onnx
     from quantglow.frontend.external import joined_model
 

@@ -27,7 +27,7 @@ from quantglow.runtime.saving import Tail, save
 
 
 @dataclass(frozen=True, eq=False)
-class DelegatedModel:
+class FallbackModel:
     """A valid ONNX model that onnxruntime runs: its shapes or types are only known while it runs.
 
     ``reasons`` name the nodes; ``reporter`` makes the report.  All methods are thread-safe.  Sizes
@@ -96,7 +96,7 @@ class DelegatedModel:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PartlyCompiledModel(DelegatedModel):
+class PartlyCompiledModel(FallbackModel):
     """A model whose first part is compiled, up to values of unknown shapes.
 
     ``head`` is that part, ``tail`` the ONNX model of the rest, which reads values of the head and

@@ -5,29 +5,29 @@ from __future__ import annotations
 from functools import lru_cache
 
 from quantglow.backends.onnxruntime.session import Session
-from quantglow.errors import DelegationError
+from quantglow.errors import FallbackError
 from quantglow.types import Array
 
 
 def opened(model: bytes, num_threads: int = 1) -> Session:
-    """The session of a model.  Raises ``DelegationError`` with onnxruntime's message.
+    """The session of a model.  Raises ``FallbackError`` with onnxruntime's message.
 
     If onnxruntime refuses the model, older opsets are tried in which every operator means the same.
     """
     try:
         return Session(model, num_threads)
-    except DelegationError as error:
-        # Imported here because a process without delegated nodes needs no onnx.
-        from quantglow.frontend.opset_downgrade import foreign_nodes, restamped
+    except FallbackError as error:
+        # Imported here because a process without nodes of the fallback needs no onnx.
+        from quantglow.frontend.opset_downgrade import downgraded, foreign_nodes
 
-        for older in restamped(model):
+        for older in downgraded(model):
             try:
                 return Session(older, num_threads)
-            except DelegationError:
+            except FallbackError:
                 continue
         if not (foreign := foreign_nodes(model)):
             raise
-        raise DelegationError(
+        raise FallbackError(
             f"{error}. Neither ONNX nor quantglow defines {', '.join(foreign)}. Remedy: export "
             "the model with ONNX's operators, or compile it with a code generator of yours, see "
             "examples/README.md."

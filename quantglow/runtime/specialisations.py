@@ -23,7 +23,7 @@ from weakref import WeakSet
 from quantglow.concise import Concise
 from quantglow.errors import (
     CompileBudgetError,
-    DelegationError,
+    FallbackError,
     InputError,
     QuantglowError,
     UndecidedError,
@@ -61,7 +61,7 @@ class Specialisation(Concise):
         return self.build.executable.run(feeds)
 
 
-Delegate = Callable[[Case, tuple[str, ...]], Specialisation]
+Fallback = Callable[[Case, tuple[str, ...]], Specialisation]
 """Function from a case that cannot be compiled, and the reasons, to its replacement."""
 
 
@@ -146,7 +146,7 @@ class OneShape(Concise):
 class FreeShapes(Concise):
     """Programs by the cases of the inputs.  All methods are thread-safe.
 
-    ``graph_at`` makes the graph of a case; ``delegate`` makes a replacement if that cannot be
+    ``graph_at`` makes the graph of a case; ``fallback`` makes a replacement if that cannot be
     compiled, from the case and the reasons; ``freedom`` has the contents of a file that repeat
     this, given the graph of a case.  ``deciding`` are the inputs whose values belong to a case;
     ``graph_at`` may ask for more by ``UndecidedError``.
@@ -155,7 +155,7 @@ class FreeShapes(Concise):
     signature: Signature
     graph_at: Callable[[Case], Graph]
     compiler: Compiler
-    delegate: Delegate | None = None
+    fallback: Fallback | None = None
     freedom: Callable[[Case, Graph], Freedom] | None = None
     deciding: tuple[str, ...] = ()
     most_programs: int = MOST_PROGRAMS
@@ -273,8 +273,8 @@ class FreeShapes(Concise):
         pending.set_result(made)
 
     def _compiled(self, case: Case) -> Specialisation:
-        if self.delegate and any(0 in shape for _, shape in case.shapes):
-            return self.delegate(case, (NO_EMPTY_TENSORS,))
+        if self.fallback and any(0 in shape for _, shape in case.shapes):
+            return self.fallback(case, (NO_EMPTY_TENSORS,))
         self.signature.check(case.shape_map)
         try:
             graph = self._arrays.graph(self.graph_at(case))
@@ -284,8 +284,8 @@ class FreeShapes(Concise):
         except QuantglowError as error:
             if isinstance(error, UndecidedError) and case.values is not None:
                 raise
-            if self.delegate and isinstance(error, UnsupportedOpError | DelegationError):
-                return self.delegate(case, error.reasons)
+            if self.fallback and isinstance(error, UnsupportedOpError | FallbackError):
+                return self.fallback(case, error.reasons)
             raise InputError(
                 f"the model cannot be compiled for inputs of the shapes {case}: {error}. "
                 "Remedy: feed shapes that its operators agree with."

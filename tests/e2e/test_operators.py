@@ -17,4 +17,4 @@ def test_the_readme_is_up_to_date() -> None:
 def test_operators_that_we_compile_have_a_float_form() -> None:
     known = operators.supports()
     assert all(known[name].floats == "yes" for name in ("Conv", "Gemm", "Softmax", "Add"))
-    assert known["NonMaxSuppression"].delegated == "yes"
+    assert known["NonMaxSuppression"].fallback == "yes"

@@ -181,7 +181,7 @@ def test_spectra_need_no_onnxruntime(name: str) -> None:
     (feeds,) = waves(1)
     compiled = qg.compile(spectra(name), num_threads=1)
     compiled.run(None, feeds)
-    assert not compiled.report.delegated
+    assert not compiled.report.fallback
 
 
 @pytest.mark.parametrize("name", ["nemo80_conv", "whisper80_conv"])

@@ -34,9 +34,9 @@ def planned(graph: Graph, unsigned: bool = True):
 def on_llvm(
     graph: Graph, feeds: dict[str, Array], target: str | Target, threads: int = 1
 ) -> list[Array]:
-    machine = resolve(target) if isinstance(target, str) else target
-    program = planned(graph, machine.isa.unsigned_activations)
-    return compile_program(*program, machine, threads).run(feeds)
+    resolved = resolve(target) if isinstance(target, str) else target
+    program = planned(graph, resolved.isa.unsigned_activations)
+    return compile_program(*program, resolved, threads).run(feeds)
 
 
 def on_reference(graph: Graph, feeds: dict[str, Array]) -> list[Array]:

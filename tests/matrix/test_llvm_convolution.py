@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.jit.compiler import machine
+from quantglow.backends.llvm.jit.compiler import target_machine
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.runtime.executable import compile_program
 from quantglow.backends.llvm.targets import level_target, resolve
@@ -70,9 +70,9 @@ def test_integer_depthwise_equals_the_interpreter(target: str, case: Case) -> No
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_items_of_a_convolution_need_each_other_not(target: str, case: Case) -> None:
     graph, feeds = integers(case)
-    machine = resolve(target)
-    program = planned(graph, machine.isa.unsigned_activations)
-    executable = compile_program(*program, machine)
+    resolved = resolve(target)
+    program = planned(graph, resolved.isa.unsigned_activations)
+    executable = compile_program(*program, resolved)
     (want,), (got,) = interpret(graph, feeds), run_backwards(executable, feeds)
     np.testing.assert_array_equal(got, want)
 
@@ -250,7 +250,7 @@ def test_int16_products_take_two_at_once(level: str, instruction: str, group: in
     target = level_target(level)
     texts = [emit(s, target).ir for s in program.instructions if isinstance(s, Compute)]
     modules = [llvm.parse_assembly(text) for text in texts]
-    assert any(instruction in machine(target).emit_assembly(m) for m in modules)
+    assert any(instruction in target_machine(target).emit_assembly(m) for m in modules)
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -33,20 +33,20 @@ LEVEL = "avx512vnni"
 pytestmark = pytest.mark.skipif(not runs_here(LEVEL), reason=f"this processor has no {LEVEL}")
 
 
-def machine(core: Core = ICE_LAKE) -> Target:
+def target_with(core: Core = ICE_LAKE) -> Target:
     return replace(resolve(LEVEL), core=core)
 
 
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True), cases(wide=True)))
 def test_integers_are_those_of_the_interpreter(case: Case) -> None:
-    assert_agree(*integers(case), machine(), threads=1 + case.seed % 2)
+    assert_agree(*integers(case), target_with(), threads=1 + case.seed % 2)
 
 
 @moderate
 @given(case=st.one_of(cases(), cases(depthwise=True)))
 def test_floats_are_close_to_the_interpreter(case: Case) -> None:
-    assert_agree(*floats(case), machine(), threads=1 + case.seed % 2)
+    assert_agree(*floats(case), target_with(), threads=1 + case.seed % 2)
 
 
 def heavy(
@@ -77,7 +77,7 @@ def conv_kernel(graph: Graph, core: Core) -> ConvKernel:
     program, _ = planned(graph)
     (step,) = (s for s in program.instructions if isinstance(s, Compute) and isinstance(s.op, Conv))
     assert isinstance(step.op, Conv)
-    return ConvKernel(step, step.op, machine(core))
+    return ConvKernel(step, step.op, target_with(core))
 
 
 @pytest.mark.parametrize("core", [Core(), ICE_LAKE], ids=["default", "ice-lake"])
@@ -98,7 +98,7 @@ def test_heavy_weights_give_the_same_results(
 ) -> None:
     case = heavy(height, width, channels, kernel, dilation)
     for graph, feeds in (integers(case), floats(case)):
-        assert_agree(graph, feeds, machine(core), threads=1 + channels % 3)
+        assert_agree(graph, feeds, target_with(core), threads=1 + channels % 3)
 
 
 @pytest.mark.parametrize(("core", "evenly"), [(Core(), False), (ICE_LAKE, True)])

@@ -24,7 +24,7 @@ from quantglow.backends.llvm.isa.target import Host, Target
 from quantglow.backends.llvm.isa.x86 import tile_permission
 from quantglow.backends.llvm.isa.x86.levels import AMX, LEVELS, TRIPLE
 from quantglow.backends.llvm.jit.cache import ObjectCache
-from quantglow.backends.llvm.jit.compiler import machine
+from quantglow.backends.llvm.jit.compiler import target_machine
 from quantglow.backends.llvm.jit.host import host
 from quantglow.backends.llvm.jit.library import KernelLibrary
 from quantglow.backends.llvm.kernel import KernelCall
@@ -162,7 +162,7 @@ def test_the_assembly_has_the_tile_instructions() -> None:
     program, _ = planned(convolution((7, 20), 96, 40, (3, 3)))
     target = level_target(AMX)
     (step,) = (s for s in program.instructions if isinstance(s, Compute) and s.op.op == "Conv")
-    text = machine(target).emit_assembly(llvm.parse_assembly(emit(step, target).ir))
+    text = target_machine(target).emit_assembly(llvm.parse_assembly(emit(step, target).ir))
     for instruction in ("ldtilecfg", "tileloadd", "tdpbusd", "tilestored", "tilerelease"):
         assert instruction in text
 

@@ -74,10 +74,10 @@ def test_a_graph_with_two_nodes_of_one_name_is_refused() -> None:
     x = Input(name="x", tensor=f32(2))
     twins = Relu(name="y", x=x), Relu(name="y", x=x)
     graph = Graph((x,), (("sum", Add(name="sum", x=twins[0], y=twins[1])),))
-    for refused in (graph.verify, lambda: graph.by_name("x"), lambda: machine().compile(graph)):
+    for refused in (graph.verify, lambda: graph.by_name("x"), lambda: compiler().compile(graph)):
         with pytest.raises(ModelError, match=r"two nodes are called 'y' \(Relu and Relu\)"):
             refused()
 
 
-def machine() -> Compiler:
+def compiler() -> Compiler:
     return Compiler.of("native", 1, "reference", ())

@@ -166,7 +166,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     imported: {
         "input_shapes": NO_SHAPES,
         "input_values": [*OBJECTS, *TEXTS, *ARRAYS, *LISTS, *NUMBERS, {"x": "1"}, {"x": [1.5]}],
-        "delegate": NO_FLAG,
+        "fallback": NO_FLAG,
     },
     quantized: {
         "profile": [*NOTHING, *OBJECTS, *COLLECTIONS, *NUMBERS],

@@ -54,7 +54,7 @@ Run = Callable[[dict[str, np.ndarray]], object]
 
 
 def interpreted() -> Run:
-    graph = qg.import_model(loop(), delegate=True)
+    graph = qg.import_model(loop(), fallback=True)
     return lambda feeds: qg.interpret(graph, feeds)
 
 
@@ -65,7 +65,7 @@ def compiled() -> Run:
 
 def profiled() -> Run:
     """The first Ctrl-C asks to keep what there is after this sample."""
-    graph = qg.import_model(loop(), delegate=True)
+    graph = qg.import_model(loop(), fallback=True)
     return lambda feeds: qg.profile(graph, [feeds] * 4)
 
 

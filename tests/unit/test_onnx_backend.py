@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 from onnx.backend.base import Backend
 
 import quantglow.backend as backend
-from quantglow.runtime.fallback_model import DelegatedModel
+from quantglow.runtime.fallback_model import FallbackModel
 from tests.unit.frontend.onnx_models import floats, model_of, single
 
 
@@ -53,7 +53,7 @@ def test_results_have_the_declared_type(element: int, dtype: type) -> None:
 def test_float64_is_not_computed_as_float32() -> None:
     tiny = np.full((2, 3), 1 + 1e-12)
     prepared = backend.prepare(typed(TensorProto.DOUBLE))
-    assert isinstance(prepared.compiled, DelegatedModel)
+    assert isinstance(prepared.compiled, FallbackModel)
     np.testing.assert_array_equal(prepared.run([tiny])[0], tiny)
 
 

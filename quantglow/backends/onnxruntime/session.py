@@ -14,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from quantglow.errors import DelegationError
+from quantglow.errors import FallbackError
 from quantglow.foreign_calls import endable
 
 NAME = "onnxruntime"
@@ -76,13 +76,13 @@ class Session:
             else:
                 results = call()
         except failures() as error:
-            raise DelegationError(f"onnxruntime cannot run the model: {error}") from error
+            raise FallbackError(f"onnxruntime cannot run the model: {error}") from error
         self._seconds = time.perf_counter() - started
         return list(results)
 
 
 def loaded(model: bytes | str, num_threads: int, optimize: bool) -> Any:
-    """onnxruntime's session of a model.  Raises ``DelegationError``."""
+    """onnxruntime's session of a model.  Raises ``FallbackError``."""
     ort = runtime()
     options = ort.SessionOptions()
     if not optimize:
@@ -95,7 +95,7 @@ def loaded(model: bytes | str, num_threads: int, optimize: bool) -> Any:
     try:
         return endable(call, lambda: cancel(True))
     except failures() as error:
-        raise DelegationError(f"onnxruntime cannot load the model: {error}") from error
+        raise FallbackError(f"onnxruntime cannot load the model: {error}") from error
 
 
 def runtime() -> ModuleType:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from quantglow import debug, interrupts
-from quantglow.driver.fallback import DelegationOnUse
+from quantglow.driver.fallback import FallbackOnUse
 from quantglow.driver.origins import Built, programs_of
 from quantglow.driver.pipeline.quantized import Quantized
 from quantglow.graph.border import leaving
@@ -54,7 +54,7 @@ def model_of(
     calibrated = quantized.calibrated
     first = Specialisation(quantized.found.graph, build, calibrated.case)
     built = Built(calibrated.family, quantized.decisions)
-    whole = DelegationOnUse(lambda: built.source, compiler)
+    whole = FallbackOnUse(lambda: built.source, compiler)
     programs = programs_of(built, first, compiler, whole)
     return CompiledModel(programs, lambda: report, calibrated.profile)
 

@@ -64,7 +64,7 @@ def computed(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
     graph, scope = call.attributes[branch], call.scope
     if scope.problems:
         raise Unsupported("its branches were not looked at")
-    delegate, scope.delegate = scope.delegate, False
+    fallback, scope.fallback = scope.fallback, False
     scope.conditions.append((call.tensor(0), branch == "then_branch"))
     try:
         import_body(graph, scope)
@@ -76,6 +76,6 @@ def computed(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
     except ModelError as error:
         raise Unsupported(f"{branch}: {error}") from None
     finally:
-        scope.delegate = delegate
+        scope.fallback = fallback
         scope.conditions.pop()
         scope.problems.clear()

@@ -12,7 +12,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from quantglow.backends.llvm.jit.cache import ObjectCache
-from quantglow.backends.llvm.jit.compiler import compiled, machine, object_of, unlocked_emit
+from quantglow.backends.llvm.jit.compiler import compiled, object_of, target_machine, unlocked_emit
 from quantglow.backends.llvm.jit.library import QUEUED, KernelLibrary, processors
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError
@@ -47,7 +47,7 @@ def test_threads_give_the_code_that_one_gives() -> None:
 def test_code_generation_needs_no_lock_of_llvmlite() -> None:
     assert unlocked_emit() is not None
     target = resolve("native")
-    generator, module = machine(target), llvm.parse_assembly(text(3))
+    generator, module = target_machine(target), llvm.parse_assembly(text(3))
     module.triple, module.data_layout = target.triple, str(generator.target_data)
     assert object_of(generator, module) == generator.emit_object(module)
 

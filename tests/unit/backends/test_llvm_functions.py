@@ -12,7 +12,7 @@ import pytest
 from scipy import special
 
 from quantglow.backends.llvm.builder import Builder
-from quantglow.backends.llvm.jit.compiler import initialize, machine
+from quantglow.backends.llvm.jit.compiler import initialize, target_machine
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
 from quantglow.backends.llvm.runtime.executable import compile_program
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
@@ -142,5 +142,5 @@ def test_no_function_becomes_a_call(target: str, lanes: int) -> None:
     initialize()
     module = llvm.parse_assembly(b.finish())
     assert not re.search(
-        r"\bcall|\bjmp\s+\w*f\b", machine(level_target(target)).emit_assembly(module)
+        r"\bcall|\bjmp\s+\w*f\b", target_machine(level_target(target)).emit_assembly(module)
     )

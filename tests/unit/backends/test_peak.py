@@ -5,7 +5,7 @@ from __future__ import annotations
 import llvmlite.binding as llvm
 import pytest
 
-from quantglow.backends.llvm.jit.compiler import machine
+from quantglow.backends.llvm.jit.compiler import target_machine
 from quantglow.backends.llvm.runtime import peak
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.types import DType
@@ -16,7 +16,7 @@ def assembly(level: str, dtype: DType) -> tuple[int, str]:
     target = level_target(level)
     kernel = peak.ProductKernel(target, target.dot_product(dtype))
     module = llvm.parse_assembly(kernel.text())
-    return kernel.sums, machine(target).emit_assembly(module)
+    return kernel.sums, target_machine(target).emit_assembly(module)
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_values_beyond_the_limit_round_to_it(divisor: float, limit: int) -> None
 
 
 def test_divisors_that_lose_bits_are_refused() -> None:
-    machine, limits = resolve(FUSED[0]), (-128.0, 127.0)
-    assert not divides_exactly(machine, 1e-30, limits)
-    assert not divides_exactly(machine, 1e30, limits)
-    assert not divides_exactly(machine, 1.0, (0.0, 2.0**20))
+    resolved, limits = resolve(FUSED[0]), (-128.0, 127.0)
+    assert not divides_exactly(resolved, 1e-30, limits)
+    assert not divides_exactly(resolved, 1e30, limits)
+    assert not divides_exactly(resolved, 1.0, (0.0, 2.0**20))
     assert not divides_exactly(resolve("x86-64"), 1.0, limits)

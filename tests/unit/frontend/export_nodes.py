@@ -296,6 +296,6 @@ def external(kit: Kit) -> Node:
     )
     with patch.dict(IMPORTERS):
         del IMPORTERS["Hardmax"]
-        graph = import_model(model, delegate=True)
+        graph = import_model(model, fallback=True)
     found = next(n for n in graph.nodes if isinstance(n, ops.External))
     return replace(found, name=kit.name(), args=(kit.y,))

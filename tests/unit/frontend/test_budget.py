@@ -169,7 +169,7 @@ def test_integers_of_a_long_input_are_not_listed() -> None:
     """ONNX's data propagation lists the elements of one-dimensional integers, known or not."""
     made, _ = single("Cast", np.broadcast_to(np.int64(0), 2**30), to=onnx.TensorProto.UINT64)
     with pytest.raises(ModelError):
-        import_model(made, delegate=True)
+        import_model(made, fallback=True)
 
 
 def test_a_value_is_computed_in_its_size(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def test_weights_that_a_node_of_constants_makes_are_known_to_those_that_want_wei
     model.graph.input[0].name = "x"
     for name, array in constants.items():
         model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
-    graph = qg.import_model(model, delegate=False)
+    graph = qg.import_model(model, fallback=False)
     assert "Mul" not in str(graph)
 
 

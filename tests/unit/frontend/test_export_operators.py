@@ -77,7 +77,7 @@ def test_importing_an_exported_float_graph_keeps_its_function(case: str, seed: i
     kit = Kit(seed, int8=False)
     graph = kit.graph(FLOAT[case](kit))
     feeds = kit.feeds(graph)
-    again = import_model(export_onnx(graph), delegate=True)
+    again = import_model(export_onnx(graph), fallback=True)
     assert_floats_close(interpret(again, feeds), interpret(graph, feeds))
 
 

@@ -44,7 +44,7 @@ def fewer_importers() -> Iterator[None]:
 
 
 def imported(model: onnx.ModelProto) -> Graph:
-    graph = import_model(model, delegate=True)
+    graph = import_model(model, fallback=True)
     graph.verify()
     return graph
 
@@ -98,7 +98,7 @@ def test_the_interpreter_gives_what_onnxruntime_gives(make: Any) -> None:
         np.testing.assert_allclose(mine, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_without_delegation_the_node_is_a_problem() -> None:
+def test_without_a_fallback_the_node_is_a_problem() -> None:
     with pytest.raises(UnsupportedOpError, match="Hardmax"):
         import_model(squeeze_chain()[0])
 
@@ -131,7 +131,7 @@ def test_values_that_branches_capture_are_operands() -> None:
 def test_shapes_known_only_at_run_time_are_a_problem() -> None:
     model, _ = single("NonZero", floats(2, 3))
     with pytest.raises(UnsupportedOpError, match="NonZero"):
-        import_model(model, delegate=True)
+        import_model(model, fallback=True)
 
 
 def test_the_text_of_an_external_node_reads_back() -> None:

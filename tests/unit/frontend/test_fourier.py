@@ -181,19 +181,19 @@ def test_no_matrix_is_large(n: int) -> None:
         Transform(n, n // 2 + 1, np.ones(n % 2**20 or 1), (1, 2)).check()
 
 
-def delegated(graph: Graph) -> list[str]:
+def fallback(graph: Graph) -> list[str]:
     return [node.reason for node in graph.nodes if isinstance(node, External)]
 
 
 def test_large_matrices_are_left_to_onnxruntime() -> None:
     model, _ = transform_model("forward", (1, 2053), 1, None)
-    reasons = delegated(import_model(model, delegate=True))
+    reasons = fallback(import_model(model, fallback=True))
     assert reasons == ["the matrix of 2053 samples takes 32 MiB"]
 
 
 def test_onesided_transforms_of_complex_signals_are_left_to_onnxruntime() -> None:
     model, _ = single("STFT", floats(1, 40, 2), scalar(4), None, scalar(8))
-    assert delegated(import_model(model, delegate=True)) == [
+    assert fallback(import_model(model, fallback=True)) == [
         "frames of 8 in steps of 4 of a signal of shape (1, 40, 2)"
     ]
 

@@ -14,7 +14,7 @@ from tests.unit.quantization.qdq.qdq_models import INT8, UINT8, QdqModel, by_onn
 
 
 def assert_equal(m: QdqModel, *outputs: str, feeds: dict | None = None) -> qg.Graph:
-    """Interpreted and compiled, onnxruntime's integers bit for bit; nothing is delegated."""
+    """Interpreted and compiled, onnxruntime's integers bit for bit, without the fallback."""
     model, feeds = m.model(*outputs), feeds or m.feeds()
     graph = qg.import_model(model)
     graph.verify()
@@ -143,7 +143,7 @@ def test_products_that_onnxruntime_fused(quantized_first: bool, dtype: type) -> 
     np.testing.assert_allclose(found, by_onnxruntime(model, feeds)[0], rtol=1e-5, atol=1e-4)
 
 
-def test_weights_computed_at_run_time_are_delegated() -> None:
+def test_weights_computed_at_run_time_are_left_to_the_fallback() -> None:
     m = QdqModel()
     x, _, point = dynamic(m, m.input(3, 8))
     y, _, other = dynamic(m, m.input(8, 3))

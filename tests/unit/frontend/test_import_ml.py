@@ -212,7 +212,7 @@ def test_known_values_are_what_onnxruntime_makes_of_them() -> None:
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_a_delegated_operator_of_a_constant_has_a_type() -> None:
+def test_an_operator_of_the_fallback_on_a_constant_has_a_type() -> None:
     attributes = {"coefficients": [1.0], "support_vectors": FOUR, "n_supports": 1, "rho": [0.5]}
     kernel = {"kernel_type": "LINEAR", "kernel_params": [0.25, 0.0, 3.0]}
     model = ml_model("SVMRegressor", X, FLOAT, **kernel, **attributes)

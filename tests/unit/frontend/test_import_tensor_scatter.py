@@ -65,7 +65,7 @@ def test_it_is_the_definition(case: tuple[Arrays, int, bool], from_the_end: bool
     feeds, axis, circular = case
     counted = axis - feeds["cache"].ndim if from_the_end else axis
     mode = "circular" if circular else "linear"
-    graph = qg.import_model(model_of(feeds, axis=counted, mode=mode), delegate=False)
+    graph = qg.import_model(model_of(feeds, axis=counted, mode=mode), fallback=False)
     expected = written(feeds, axis, circular)
     for (found,) in (qg.interpret(graph, feeds), on_llvm(graph, feeds, "native")):
         np.testing.assert_array_equal(found, expected)

@@ -216,7 +216,7 @@ def test_inputs_and_outputs_are_those_that_the_model_declares(model: onnx.ModelP
         ]
 
 
-DELEGATED = {
+FALLBACK = {
     "network": set(),
     "network-map": {"ZipMap"},
     "network-strings": {"ArrayFeatureExtractor", "Reshape"},
@@ -231,8 +231,8 @@ DELEGATED = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_only_what_is_no_arithmetic_runs_in_onnxruntime(name: str) -> None:
-    found = qg.quantize_and_compile(MODELS[name], [samples(2)], verify=False).report.delegated
-    assert {node.op for node in found} == DELEGATED[name]
+    found = qg.quantize_and_compile(MODELS[name], [samples(2)], verify=False).report.fallback
+    assert {node.op for node in found} == FALLBACK[name]
     assert all(node.reason for node in found)
 
 

@@ -60,7 +60,7 @@ def test_a_compiled_model_gives_what_onnxruntime_gives() -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_rest_around_a_delegated_node_is_int8(int8: Any) -> None:
+def test_the_rest_around_a_node_of_the_fallback_is_int8(int8: Any) -> None:
     kinds = {n.name: (type(n), n.operands[0].type.quant) for n in int8.graph.nodes if n.operands}
     assert kinds["h"] == (External, None)
     assert kinds["a"][1] is not None and kinds["y"][1] is not None
@@ -73,7 +73,7 @@ def test_compiled_and_interpreted_integers_agree(int8: Any, backend: str) -> Non
         np.testing.assert_array_equal(compiled(x), qg.interpret(int8.graph, {"x": x})[0])
 
 
-def test_a_contract_holds_around_a_delegated_node() -> None:
+def test_a_contract_holds_around_a_node_of_the_fallback() -> None:
     def sqnr(compiled: Any) -> float:
         return float(compiled.report.outputs[0].sqnr_db)
 
@@ -83,20 +83,29 @@ def test_a_contract_holds_around_a_delegated_node() -> None:
         mixed_model(), samples(), max_drop=10 ** (-wanted / 20), num_threads=1
     )
     assert sqnr(strict) >= wanted - 0.1
-    assert [n.op for n in strict.report.delegated] == ["Hardmax"]
+    assert [n.op for n in strict.report.fallback] == ["Hardmax"]
 
 
-def test_the_report_says_what_was_delegated_and_why(int8: Any) -> None:
-    (found,) = int8.report.delegated
+def test_the_report_says_what_the_fallback_runs_and_why(int8: Any) -> None:
+    (found,) = int8.report.fallback
     assert (found.name, found.op, found.backend) == ("h", "Hardmax", "onnxruntime")
     assert found.reason in str(int8.report)
+
+
+def test_reports_of_older_files_name_the_fallback(int8: Any) -> None:
+    older = int8.report.to_json()
+    older["delegated"] = older.pop("fallback")
+    report = qg.Report.from_json(older)
+    assert report.fallback == int8.report.fallback
+    with pytest.warns(DeprecationWarning, match="Report.fallback"):
+        assert report.delegated == report.fallback
 
 
 def test_a_saved_model_runs_again(int8: Any, tmp_path: Path) -> None:
     int8.save(tmp_path / "m.qgm")
     loaded = qg.load(tmp_path / "m.qgm", num_threads=1)
     np.testing.assert_array_equal(loaded(samples()[0]), int8(samples()[0]))
-    assert loaded.report.delegated == int8.report.delegated
+    assert loaded.report.fallback == int8.report.fallback
 
 
 def test_threads_may_share_a_partitioned_model(int8: Any) -> None:
@@ -151,7 +160,7 @@ def test_results_of_unknown_shape_come_from_onnxruntime() -> None:
 
 def test_a_whole_model_says_why_it_is_not_compiled() -> None:
     compiled = qg.compile(positions()[0])
-    assert isinstance(compiled, qg.DelegatedModel)
+    assert isinstance(compiled, qg.FallbackModel)
     assert "NonZero" in compiled.reasons[0] and "NonZero" in str(compiled.report)
 
 
@@ -179,7 +188,7 @@ def test_sequences_come_back_as_lists() -> None:
 
 def test_wrong_feeds_of_a_whole_model_are_typed_errors() -> None:
     compiled = qg.compile(positions()[0])
-    with pytest.raises(qg.DelegationError, match="cannot run"):
+    with pytest.raises(qg.FallbackError, match="cannot run"):
         compiled.run(None, {"x": floats(5)})
     with pytest.raises(qg.InputError, match="unknown output"):
         compiled.run(["j"], {"x": floats(2, 3)})
@@ -194,6 +203,11 @@ def test_an_operator_nobody_knows_is_an_unsupported_one() -> None:
 
 def test_import_can_refuse_what_it_cannot_compile() -> None:
     with pytest.raises(qg.UnsupportedOpError, match="Hardmax"):
+        qg.import_model(mixed_model(), fallback=False)
+    with (
+        pytest.warns(DeprecationWarning, match="now called fallback"),
+        pytest.raises(qg.UnsupportedOpError),
+    ):
         qg.import_model(mixed_model(), delegate=False)
 
 

@@ -141,8 +141,8 @@ class Counted:
                 self.gate.wait(60)
             return source.graph(shapes)
 
-        machine = Compiler.of(backend="reference")
-        self.programs = FreeShapes(source.signature, graph_at, machine, **limits)
+        compiler = Compiler.of(backend="reference")
+        self.programs = FreeShapes(source.signature, graph_at, compiler, **limits)
 
     def run(self, width: int) -> Any:
         feeds = {"x": image((1, 3, 2, width))}

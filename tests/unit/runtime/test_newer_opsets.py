@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 
 import quantglow as qg
 from quantglow.backends.onnxruntime.session import Session
-from quantglow.errors import DelegationError
-from quantglow.frontend.opset_downgrade import means_the_same, restamped
+from quantglow.errors import FallbackError
+from quantglow.frontend.opset_downgrade import downgraded, means_the_same
 from quantglow.runtime import newer_opsets
 from quantglow.runtime.newer_opsets import opened
 
@@ -29,7 +29,7 @@ class OlderSession(Session):
     def __init__(self, model: bytes, num_threads: int = 1) -> None:
         stamps = onnx.ModelProto.FromString(model).opset_import
         if any(stamp.version >= onnx.defs.onnx_opset_version() for stamp in stamps):
-            raise DelegationError("the opset is too new")
+            raise FallbackError("the opset is too new")
         super().__init__(model, num_threads)
 
 
@@ -47,7 +47,7 @@ def test_a_model_newer_than_onnxruntime_runs_if_an_older_opset_says_the_same() -
 
 
 @pytest.mark.usefixtures("older")
-def test_a_compiled_model_delegates_from_a_newer_opset() -> None:
+def test_a_compiled_model_falls_back_from_a_newer_opset() -> None:
     compiled = qg.compile(too_new(), num_threads=1)
     (found,) = compiled.run(None, {"x": np.eye(2, 3, dtype=np.float32)})
     assert found.tolist() == [[0, 1], [0, 1]]
@@ -58,7 +58,9 @@ def test_operators_that_changed_keep_their_opset() -> None:
     assert not means_the_same("ReduceSum", 13, 11)
     assert means_the_same("Relu", 14, 6)
     model = too_new("Softmax", 13)
-    assert [onnx.ModelProto.FromString(m).opset_import[0].version for m in restamped(model)] == [13]
+    assert [onnx.ModelProto.FromString(m).opset_import[0].version for m in downgraded(model)] == [
+        13
+    ]
 
 
 def test_operators_that_nobody_defines_are_named() -> None:
@@ -69,10 +71,10 @@ def test_operators_that_nobody_defines_are_named() -> None:
     model = helper.make_model(graph, opset_imports=stamps, ir_version=8).SerializeToString()
     samples = [np.ones((2, 3), np.float32)]
     for attempt in (lambda: qg.compile(model), lambda: qg.quantize_and_compile(model, samples)):
-        with pytest.raises(DelegationError, match=r"Own 'y' of my\.domain\. Remedy"):
+        with pytest.raises(FallbackError, match=r"Own 'y' of my\.domain\. Remedy"):
             attempt()
 
 
 def test_onnxruntimes_message_on_a_refused_model_is_kept() -> None:
-    with pytest.raises(DelegationError, match="onnxruntime cannot load"):
+    with pytest.raises(FallbackError, match="onnxruntime cannot load"):
         opened(b"no model")

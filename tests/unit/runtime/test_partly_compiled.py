@@ -117,7 +117,7 @@ def test_all_that_can_be_compiled_is() -> None:
     compiled = qg.compile(detector())
     assert isinstance(compiled, qg.PartlyCompiledModel)
     assert not compiled.head.build.segments
-    assert {node.name for node in compiled.report.delegated} >= LATE
+    assert {node.name for node in compiled.report.fallback} >= LATE
 
 
 def test_only_wanted_outputs_are_computed() -> None:
@@ -185,7 +185,7 @@ def test_a_model_without_a_part_to_compile_is_not_refused(options: Any) -> None:
     model = model_of([node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     made = qg.quantize_and_compile(model, [floats(2, 3)], **options)
-    assert type(made) is qg.DelegatedModel
+    assert type(made) is qg.FallbackModel
     np.testing.assert_array_equal(made(floats(2, 3)), np.nonzero(floats(2, 3)))
     assert "nothing of this model is compiled" in str(made.report)
     assert "NonZero" in str(made.report)
@@ -237,9 +237,9 @@ def test_a_saved_model_runs_again(tmp_path: Path) -> None:
     loaded = qg.load(tmp_path / "m.qgm")
     for found, expected in zip(loaded(floats(*SHAPE)), compiled(floats(*SHAPE)), strict=True):
         np.testing.assert_array_equal(found, expected)
-    assert (loaded.reasons, loaded.report.delegated) == (
+    assert (loaded.reasons, loaded.report.fallback) == (
         compiled.reasons,
-        compiled.report.delegated,
+        compiled.report.fallback,
     )
 
 
@@ -356,17 +356,17 @@ def test_a_profile_tells_where_a_free_model_is_cut(tmp_path: Path) -> None:
 
 def test_the_report_names_the_tail_of_a_model_that_is_cut_on_first_use(tmp_path: Path) -> None:
     compiled = qg.compile(free_detector(), num_threads=1)
-    assert compiled.report.delegated == ()
+    assert compiled.report.fallback == ()
     compiled(floats(*SIZES[0]))
-    found = {node.name: node.reason for node in compiled.report.delegated}
+    found = {node.name: node.reason for node in compiled.report.fallback}
     assert set(found) >= LATE
     assert "NonMaxSuppression" in found["sel"] and "tiled" in str(compiled.report)
     assert compiled.report.memory.peak_nbytes > 0
     compiled.save(tmp_path / "free.qgm")
     loaded = qg.load(tmp_path / "free.qgm", num_threads=1)
-    assert loaded.report.delegated == compiled.report.delegated
+    assert loaded.report.fallback == compiled.report.fallback
     loaded(floats(*SIZES[1]))
-    assert {node.name for node in loaded.report.delegated} == set(found)
+    assert {node.name for node in loaded.report.fallback} == set(found)
 
 
 def test_the_report_says_why_a_shape_runs_whole() -> None:
@@ -375,7 +375,7 @@ def test_the_report_says_why_a_shape_runs_whole() -> None:
     model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
     compiled = qg.compile(model, num_threads=1)
     compiled(floats(2, 3))
-    (found,) = compiled.report.delegated
+    (found,) = compiled.report.fallback
     assert (found.name, found.backend) == ("(all)", "onnxruntime")
     assert "NonZero" in found.reason
 
@@ -383,7 +383,7 @@ def test_the_report_says_why_a_shape_runs_whole() -> None:
 def test_a_free_tail_is_in_the_report_once() -> None:
     samples = [floats(*shape, seed=i) for i, shape in enumerate(SIZES)]
     compiled = qg.quantize_and_compile(free_detector(), samples, num_threads=1, verify=False)
-    names = [node.name for node in compiled.report.delegated]
+    names = [node.name for node in compiled.report.fallback]
     compiled(samples[0])
-    assert [node.name for node in compiled.report.delegated] == names
+    assert [node.name for node in compiled.report.fallback] == names
     assert len(set(names)) == len(names) and set(names) >= LATE

@@ -34,7 +34,7 @@ def detect_host() -> Host:
     return Host(llvm.get_process_triple(), llvm.get_host_cpu_name(), features.flatten())
 
 
-def machine(target: Target) -> llvm.TargetMachine:
+def target_machine(target: Target) -> llvm.TargetMachine:
     """LLVM's code generator of a target."""
     initialize()
     made: llvm.TargetMachine = llvm.Target.from_triple(target.triple).create_target_machine(
@@ -47,7 +47,7 @@ class _Generators(threading.local):
     """Code generators are for one thread at a time, as modules of one context are."""
 
     def __init__(self) -> None:
-        self.of = cache(machine)
+        self.of = cache(target_machine)
 
 
 _generators = _Generators()
@@ -112,7 +112,7 @@ _engines: list[llvm.ExecutionEngine] = []
 
 def linked_by_llvm(target: Target, objects: Mapping[str, bytes]) -> dict[str, int]:
     """Addresses of the symbols that each object defines, loaded by LLVM."""
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine(target))
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), target_machine(target))
     for code in objects.values():
         engine.add_object_file(llvm.ObjectFileRef.from_data(code))
     engine.finalize_object()

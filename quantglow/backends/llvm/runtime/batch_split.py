@@ -180,18 +180,18 @@ class BatchedExecutable(Concise):
 
     def _new(self) -> _Batch:
         """A batch with a slot for each thread that can be at work at one time."""
-        machine = self.piece
+        piece = self.piece
         busiest = min(self.crew, self.pieces, MOST_THREADS)
-        contexts = [machine.new_context() for _ in range(busiest)]
+        contexts = [piece.new_context() for _ in range(busiest)]
         slots = np.array([(c.table.ctypes.data, c.arguments.ctypes.data) for c in contexts])
-        moving = np.zeros((len(machine.external_pointers), 3), np.int64)
+        moving = np.zeros((len(piece.external_pointers), 3), np.int64)
         words = np.zeros(2 * _WORDS["busy"], np.int64)
         words[_WORDS["slots"]] = slots.ctypes.data
-        words[_WORDS["calls"]] = len(machine.program.calls)
+        words[_WORDS["calls"]] = len(piece.program.calls)
         words[_WORDS["moving"]] = moving.ctypes.data
         words[_WORDS["count"]] = len(moving)
         chunks = SERIAL if self.crew == 1 else min(self.pieces, MOST_THREADS)
-        row = (_run_pieces(machine.program.target), words.ctypes.data, self.pieces, chunks)
+        row = (_run_pieces(piece.program.target), words.ctypes.data, self.pieces, chunks)
         return _Batch(contexts, slots, moving, words, np.array([row], np.uint64))
 
 
