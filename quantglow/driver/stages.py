@@ -54,8 +54,8 @@ def import_model(
     ``delegate``: the former name of ``fallback``.
     """
     if delegate is not None:
+        fallback = flag("delegate", delegate)
         warn("import_model: delegate is now called fallback", DeprecationWarning, stacklevel=2)
-        fallback = delegate
     graph = frontend.import_model(
         model,
         shapes("input_shapes", input_shapes),

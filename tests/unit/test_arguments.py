@@ -105,7 +105,7 @@ MAIN = {
 }
 
 
-def main_job(**options: Any) -> object:
+def quantized_and_compiled(**options: Any) -> object:
     return qg.quantize_and_compile(MODEL, SAMPLES, **options)
 
 
@@ -145,7 +145,7 @@ Function = Callable[..., object]
 FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     qg.QuantizationConfig: CONFIG,
     scoped: {"names": NO_STRINGS, "patterns": NO_STRINGS, "types": NO_STRINGS, "validate": NO_FLAG},
-    main_job: MAIN,
+    quantized_and_compiled: MAIN,
     contract: {name: SEARCH[name] for name in ("drop_type", "validation_fn", "max_minutes")},
     compiled: {**MACHINE, **OWN, "input_shapes": NO_SHAPES},
     qg.load: {"path": NO_PATH},
@@ -167,6 +167,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "input_shapes": NO_SHAPES,
         "input_values": [*OBJECTS, *TEXTS, *ARRAYS, *LISTS, *NUMBERS, {"x": "1"}, {"x": [1.5]}],
         "fallback": NO_FLAG,
+        "delegate": [value for value in NO_FLAG if value is not None],
     },
     quantized: {
         "profile": [*NOTHING, *OBJECTS, *COLLECTIONS, *NUMBERS],
@@ -202,10 +203,12 @@ def test_a_wrong_argument_is_named(function: Function, option: str, wrong: Itera
         assert (option in message, "\n" in message) == (True, False), brief(value)
 
 
-@pytest.mark.parametrize("function", [main_job, compiled, profiled, diagnosed, imported])
+@pytest.mark.parametrize(
+    "function", [quantized_and_compiled, compiled, profiled, diagnosed, imported]
+)
 def test_every_option_is_tried(function: Function) -> None:
     public: dict[Function, Function] = {
-        main_job: qg.quantize_and_compile,
+        quantized_and_compiled: qg.quantize_and_compile,
         compiled: qg.compile,
         profiled: qg.profile,
         diagnosed: qg.diagnose,
