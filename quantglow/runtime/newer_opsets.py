@@ -8,12 +8,18 @@ from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import FallbackError
 from quantglow.types import Array
 
+UNSAFE = (b"DFT", b"GridSample", b"Resize", b"ReverseSequence", b"RoiAlign", b"Upsample")
+"""Operators for which ``frontend.rank_guards`` has checks."""
+
 
 def opened(model: bytes, num_threads: int = 1) -> Session:
     """The session of a model.  Raises ``FallbackError`` with onnxruntime's message.
 
     If onnxruntime refuses the model, older opsets are tried in which every operator means the same.
+
+    Wrong ranks raise, also those that end the process otherwise.
     """
+    model = safe(model)
     try:
         return Session(model, num_threads)
     except FallbackError as error:
@@ -32,6 +38,16 @@ def opened(model: bytes, num_threads: int = 1) -> Session:
             "the model with ONNX's operators, or compile it with a code generator of yours, see "
             "examples/README.md."
         ) from error
+
+
+def safe(model: bytes) -> bytes:
+    """The model with checks in front of operators whose kernels may end the process."""
+    if not any(name in model for name in UNSAFE):
+        return model
+    # Imported here because a process without delegated nodes needs no onnx.
+    from quantglow.frontend.rank_guards import guarded
+
+    return guarded(model)
 
 
 SESSIONS = 64

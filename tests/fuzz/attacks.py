@@ -244,7 +244,14 @@ def loop(g: onnx.GraphProto, x: str, y: str, rng: np.random.Generator) -> onnx.N
     return node("Loop", [trips, "", x], [y], body=body)
 
 
+def ranked(g: onnx.GraphProto, x: str, y: str, rng: np.random.Generator) -> onnx.NodeProto:
+    """Operators of images, whatever rank ``x`` has."""
+    kind = ("DFT", "GridSample", "ReverseSequence", "RoiAlign")[int(rng.integers(4))]
+    integers = {"DFT": [], "ReverseSequence": [sizes(g, rng)], "RoiAlign": [x, sizes(g, rng)]}
+    return node(kind, [x, *integers.get(kind, [x])], [y])
+
+
 GROWING: tuple[Growing, ...] = (
-    *(expand, fill, steps, pad, one_hot, resize, product, window, top),
+    *(expand, fill, steps, pad, one_hot, resize, product, window, top, ranked),
     loop,
 )

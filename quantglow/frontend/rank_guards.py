@@ -1,0 +1,143 @@
+"""Checks of ranks in models for onnxruntime, which lets some of its kernels read beyond them.
+
+onnxruntime refuses wrong ranks that it knows when it loads a model.  Others only show while it
+runs, as those of values that a Loop carries; in 1.32, some kernels then end the process.  In front
+of their operands goes a node that raises an error for a wrong rank, and else returns the operand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+import onnx
+from google.protobuf.message import DecodeError
+from onnx import helper
+
+from quantglow.frontend.folding import INFERENCE_FAILURES
+from quantglow.frontend.inference import inferred
+from quantglow.frontend.proto import graphs_of, opset_of
+
+Dims = tuple[int | None, ...]
+"""A shape; None where a size is not known."""
+
+SAFE_RESIZE = 18
+"""Opset since which onnxruntime compares the lengths of scales with ranks."""
+
+RESIZE_BY_REGION = 11
+"""Opset since which a region comes before the scales."""
+
+AXES_AS_INPUT = 13
+"""Opset since which the axes of Unsqueeze are an operand."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A rank that a kernel takes for granted of an operand; ``exact``, or at least so many axes."""
+
+    position: int
+    rank: int
+    exact: bool = True
+
+    def is_met(self, dims: Dims | None) -> bool:
+        """Whether an operand of this shape, None if it is not known, surely has the rank."""
+        if dims is None:
+            return False
+        return len(dims) == self.rank if self.exact else len(dims) >= self.rank
+
+    def guard(self, x: str, y: str, opset: int) -> list[onnx.NodeProto]:
+        """``y = x``, or an error: Transpose checks the rank, and Unsqueeze its axis."""
+        node, axes, wider = helper.make_node, [self.rank], f"{y}:wider"
+        if self.exact:
+            return [node("Transpose", [x], [y], perm=[*range(self.rank)])]
+        if opset < AXES_AS_INPUT:
+            widen = node("Unsqueeze", [x], [wider], axes=axes)
+            return [widen, node("Squeeze", [wider], [y], axes=axes)]
+        given = node("Constant", [], [f"{y}:axes"], value_ints=axes)
+        widen = node("Unsqueeze", [x, f"{y}:axes"], [wider])
+        return [given, widen, node("Squeeze", [wider, f"{y}:axes"], [y])]
+
+
+NEEDS = {
+    "DFT": (Need(0, 1, exact=False),),
+    "GridSample": (Need(0, 1, exact=False),),
+    "ReverseSequence": (Need(0, 2, exact=False),),
+    "RoiAlign": (Need(0, 4), Need(1, 2), Need(2, 1)),
+}
+"""Ranks that do not depend on other operands."""
+
+
+def guarded(model: bytes) -> bytes:
+    """The model, with a check where a wrong rank would end the process."""
+    try:
+        proto = onnx.ModelProto.FromString(model)
+    except DecodeError:  # onnxruntime says so
+        return model
+    with_guards(proto.graph, known_shapes(onnx.ModelProto.FromString(model)), {}, opset_of(proto))
+    return bytes(proto.SerializeToString())
+
+
+def known_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:
+    """The graph with the shapes that follow from its inputs, not those that it declares."""
+    for graph in graphs_of(proto):
+        graph.ClearField("value_info")
+        ends = (*graph.output, *(() if graph is proto.graph else graph.input))
+        for value in ends:
+            value.type.tensor_type.ClearField("shape")
+    with suppress(*INFERENCE_FAILURES):
+        return inferred(proto).graph
+    return proto.graph
+
+
+def with_guards(
+    graph: onnx.GraphProto, typed: onnx.GraphProto, around: Mapping[str, Dims], opset: int
+) -> None:
+    """Put guards into a graph and its subgraphs; ``typed`` is the same with shapes of values."""
+    shapes = {**around, **shapes_of(typed)}
+    nodes = []
+    for node, same in zip(graph.node, typed.node, strict=True):
+        for attribute, equal in zip(node.attribute, same.attribute, strict=True):
+            if attribute.HasField("g"):
+                with_guards(attribute.g, equal.g, shapes, opset)
+        for need in needs(node, shapes, opset):
+            x = node.input[need.position]
+            if not need.is_met(shapes.get(x)):
+                node.input[need.position] = f"{node.output[0]}:operand{need.position}"
+                nodes += need.guard(x, node.input[need.position], opset)
+        nodes.append(node)
+    made = onnx.GraphProto(node=nodes)
+    graph.ClearField("node")
+    graph.node.extend(made.node)
+
+
+def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
+    """The shapes of values, as far as their ranks are known."""
+    found: dict[str, Dims] = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        kind = value.type.tensor_type
+        if kind.HasField("shape"):
+            sizes = (d.dim_value if d.HasField("dim_value") else None for d in kind.shape.dim)
+            found[value.name] = tuple(sizes)
+    return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+
+
+def needs(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> Iterator[Need]:
+    """The ranks that onnxruntime's kernel of a node takes for granted."""
+    if node.domain not in ("", "ai.onnx"):
+        return
+    yield from NEEDS.get(node.op_type, ())
+    if count := number_of_scales(node, shapes, opset):
+        yield Need(0, count)
+
+
+def number_of_scales(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> int | None:
+    """The number of scales; None if it is not known, checked, or if there are sizes instead."""
+    if node.op_type not in ("Resize", "Upsample") or opset >= SAFE_RESIZE:
+        return None
+    for attribute in node.attribute:
+        if attribute.name == "scales":
+            return len(attribute.floats)
+    position = 2 if node.op_type == "Resize" and opset >= RESIZE_BY_REGION else 1
+    dims = shapes.get(node.input[position]) if len(node.input) > position else None
+    return dims[0] if dims and len(dims) == 1 else None

@@ -1,0 +1,98 @@
+"""Wrong ranks that show while onnxruntime runs are errors, never the end of the process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from quantglow.backends.onnxruntime.session import Session
+from quantglow.isolation import RaisedInChild, called
+from quantglow.runtime.newer_opsets import opened, safe
+from quantglow.types import Array
+from tests.unit.frontend.onnx_models import floats
+
+SCALES = np.array([1, 2], np.float32)
+IMAGE, ROIS, NUMBERS = floats(1, 1, 4, 4), floats(2, 4), np.array([0, 0])
+LENGTHS = np.array([3, 2])
+
+CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Array], dict[str, Array]]] = {
+    "Resize-10": ("Resize", 10, {}, {"x": floats(2, 3)}, {"scales": SCALES}),
+    "Resize-13": ("Resize", 13, {}, {"x": floats(2, 3)}, {"": SCALES[:0], "scales": SCALES}),
+    "Upsample-7": ("Upsample", 7, {"scales": [1.0, 2.0]}, {"x": floats(2, 3)}, {}),
+    "Upsample-9": ("Upsample", 9, {}, {"x": floats(2, 3)}, {"scales": SCALES}),
+    "RoiAlign-16": ("RoiAlign", 16, {}, {"x": IMAGE, "rois": ROIS, "numbers": NUMBERS}, {}),
+    "GridSample-16": ("GridSample", 16, {}, {"x": IMAGE, "grid": floats(1, 3, 3, 2)}, {}),
+    "GridSample-20": ("GridSample", 20, {}, {"x": IMAGE, "grid": floats(1, 3, 3, 2)}, {}),
+    "ReverseSequence-10": ("ReverseSequence", 10, {}, {"x": floats(4, 2), "n": LENGTHS}, {}),
+    "ReverseSequence-17": ("ReverseSequence", 17, {}, {"x": floats(4, 2), "n": LENGTHS}, {}),
+    "DFT-17": ("DFT", 17, {"axis": 1}, {"x": floats(1, 8, 1)}, {}),
+    "DFT-20": ("DFT", 20, {}, {"x": floats(1, 8, 1)}, {}),
+}
+"""Operator, opset, attributes, operands and constants."""
+
+
+def model_of(case: str, *, is_declared: bool = False) -> onnx.ModelProto:
+    """A model of one node; the ranks of its operands are not known, or declared."""
+    op, opset, stated, operands, constants = CASES[case]
+    inputs = [
+        helper.make_tensor_value_info(
+            name, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape if is_declared else None
+        )
+        for name, a in operands.items()
+    ]
+    known = [numpy_helper.from_array(array, name) for name, array in constants.items() if name]
+    made = helper.make_node(op, [*operands, *constants], ["y"], **stated)
+    ends = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    graph = helper.make_graph([made], "g", inputs, ends, known)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+
+
+def results(arrays: list[Array], *, case: str) -> list[Array]:
+    """The outputs for operands, by the guarded model."""
+    feeds = dict(zip(CASES[case][3], arrays, strict=True))
+    return list(opened(model_of(case).SerializeToString()).run(feeds))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operands_of_wrong_ranks_raise(case: str) -> None:
+    far = 5 if "Resize" in case or "Upsample" in case else 0
+    wrong = [np.ones((2,) * far, operand.dtype) for operand in CASES[case][3].values()]
+    with pytest.raises(RaisedInChild, match="DelegationError"):
+        called(f"{__name__}:results", wrong, {"case": case}, seconds=60)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operands_that_fit_give_the_same_results(case: str) -> None:
+    operands = CASES[case][3]
+    (wanted,) = Session(model_of(case).SerializeToString()).run(operands)
+    np.testing.assert_array_equal(results([*operands.values()], case=case)[0], wanted)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_operands_of_known_ranks_need_no_guard(case: str) -> None:
+    model = model_of(case, is_declared=True)
+    assert onnx.ModelProto.FromString(safe(model.SerializeToString())) == model
+
+
+def test_ranks_that_a_model_only_declares_are_guarded() -> None:
+    """Here of a value that a Loop carries."""
+    case = model_of("Resize-13", is_declared=True).graph
+    body = onnx.GraphProto(name="body", node=case.node, initializer=case.initializer)
+    body.node.append(helper.make_node("Identity", ["go"], ["on"]))
+    kinds = {"i": TensorProto.INT64, "go": TensorProto.BOOL, "on": TensorProto.BOOL}
+    ends = {n: helper.make_tensor_value_info(n, kind, []) for n, kind in kinds.items()}
+    body.input.extend([ends["i"], ends["go"], case.input[0]])
+    body.output.extend([ends["on"], *case.output])
+    x = helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 1, 4, 4])
+    trips = numpy_helper.from_array(np.array(1), "trips")
+    loop = helper.make_node("Loop", ["trips", "", "image"], ["z"], body=body)
+    end = helper.make_tensor_value_info("z", TensorProto.FLOAT, None)
+    graph = helper.make_graph([loop], "g", [x], [end], [trips])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    made = onnx.ModelProto.FromString(safe(model.SerializeToString()))
+    inside = made.graph.node[0].attribute[0].g.node
+    assert [node.op_type for node in inside] == ["Transpose", "Resize", "Identity"]
