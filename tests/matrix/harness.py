@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
+
+import numpy as np
+
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
@@ -16,10 +20,13 @@ from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.types import Array
 from tests.support.equality import assert_equal_values
+from tests.support.feeds import feeds_of
+from tests.support.guarded import guarded
 
 TARGETS = tuple(name for name in LEVELS if runs_here(name))
 SLACK_NBYTES = max(level_target(name).isa.slack_nbytes for name in LEVELS)
 """Bytes after buffers that kernels of any target may read."""
+ENTRY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 
 
 def planned(graph: Graph, unsigned: bool = True):
@@ -53,3 +60,47 @@ def assert_agree(
     """Integers equal bit for bit, floats within ``rtol`` of the largest expected value."""
     expected = interpret(graph, feeds)
     assert_equal_values(on_llvm(graph, feeds, target, threads), expected, rtol, atol=rtol)
+
+
+def guarded_feeds(graph: Graph, seed: int, spread: float = 3.0) -> dict[str, Array]:
+    """Random values for every input, before or behind a guard page."""
+    at_end = np.random.default_rng(seed).random(len(graph.inputs)) < 0.5
+    drawn = feeds_of(graph, seed, spread).items()
+    return {name: guarded(a, at_end=bool(e)) for (name, a), e in zip(drawn, at_end, strict=True)}
+
+
+def assert_targets_agree(
+    graph: Graph, feeds: dict[str, Array], *, unsigned: bool = False, rtol: float = 1e-5
+) -> None:
+    """Check machine code of every target, whole or item by item, against the reference.
+
+    Integers are equal bit for bit, floats within ``rtol`` of the largest.
+    """
+    program, plan = planned(graph, unsigned)
+    expected = ReferenceExecutable(program, plan).run(feeds)
+    for target in ("native", *TARGETS):
+        executable = compile_program(program, plan, resolve(target))
+        runs = {"whole": executable.run(feeds), "split": run_backwards(executable, feeds)}
+        for how, found in runs.items():
+            for want, got in zip(expected, found, strict=True):
+                assert_equal_or_close(got, want, rtol, f"{target}, {how}")
+
+
+def run_backwards(executable: LlvmExecutable, feeds: dict[str, Array]) -> list[Array]:
+    """Every work item of a kernel in a call of its own, the last one first."""
+    outputs = [guarded(array, at_end=True) for array in executable.new_outputs()]
+    with executable.bound(feeds, outputs) as table:
+        for row, call in zip(table, executable.program.calls, strict=True):
+            kernel = ENTRY(int(row[0]))
+            for item in reversed(range(call.items)):
+                kernel(int(row[1]), item, item + 1)
+    return outputs
+
+
+def assert_equal_or_close(got: Array, want: Array, rtol: float, where: str) -> None:
+    if want.dtype != np.float32:
+        np.testing.assert_array_equal(got, want, err_msg=where)
+        return
+    finite = np.abs(want[np.isfinite(want)])
+    scale = max(1.0, float(finite.max(initial=0.0)))
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * scale, err_msg=where)

@@ -24,7 +24,6 @@ from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.generators.quantized_graphs.convolutions import (
     Case,
     cases,
-    codes,
     dtypes,
     element,
     floats,
@@ -32,10 +31,10 @@ from tests.generators.quantized_graphs.convolutions import (
     tensor,
 )
 from tests.generators.values import activations
-from tests.matrix.drawing import run_backwards
-from tests.matrix.harness import TARGETS, assert_agree, planned
+from tests.matrix.harness import TARGETS, assert_agree, planned, run_backwards
 from tests.support.combinations import covering
 from tests.support.effort import expensive, moderate
+from tests.support.feeds import feeds_of
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -227,7 +226,8 @@ def test_integer_gemm_equals_the_interpreter(
         element=ElementType(DType.I8, QuantParams.symmetric(scales, 1)),
     )
     y = Gemm(name="y", x=x, w=w, activation=activation, out=element(kinds[1], 0.3, 5))
-    assert_agree(Graph((x,), (("y", y),)), {"x": codes(rng, x.type)}, target)
+    graph = Graph((x,), (("y", y),))
+    assert_agree(graph, feeds_of(graph, rows), target)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from quantglow.ops import Elementwise
 from quantglow.ops.expression import Expr, arg, call, iconst
 from quantglow.ops.functions import BINARY, ROW_FUNCTIONS, SELECT, UNARY, kind_of, result_kind
 from quantglow.types import Array, DType, ElementType, TensorType
-from tests.matrix.drawing import CHANNELS, assert_targets_agree
+from tests.generators.quantized_graphs.drawing import CHANNELS
+from tests.matrix.harness import assert_targets_agree
 from tests.support.effort import expensive, moderate
 
 DTYPES = {"f": DType.F32, "i": DType.I32, "l": DType.I64, "b": DType.BOOL}

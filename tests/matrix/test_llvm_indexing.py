@@ -16,8 +16,8 @@ from quantglow.graph.node import Input, Node
 from quantglow.interpreter import interpret
 from quantglow.ops import Gather, Scatter, TopK, Transpose
 from quantglow.types import Array, DType, TensorType
-from tests.matrix.drawing import CHANNELS, assert_targets_agree
-from tests.matrix.harness import TARGETS, planned
+from tests.generators.quantized_graphs.drawing import CHANNELS
+from tests.matrix.harness import TARGETS, assert_targets_agree, planned
 from tests.support.combinations import covering
 from tests.support.effort import expensive
 from tests.support.guarded import guarded

@@ -50,7 +50,8 @@ from quantglow.ops import (
 )
 from quantglow.ops.expression import arg, call, const
 from quantglow.types import DType, ElementType, QuantParams, f32
-from tests.matrix.drawing import CHANNELS, Drawing, assert_targets_agree, drawn_feeds
+from tests.generators.quantized_graphs.drawing import CHANNELS, Drawing
+from tests.matrix.harness import assert_targets_agree, guarded_feeds
 from tests.support.effort import expensive
 
 Case = Callable[[Drawing], tuple[Node, ...]]
@@ -76,80 +77,78 @@ def binary(d: Drawing) -> tuple[Node, ...]:
     shape = image(d)
     other = tuple(d.pick(size, size, 1) for size in shape)
     op = d.pick(Add, Sub, Mul, Max, Min)
-    x, y = d.input(shape), d.input(other)
+    x, y = d.operand(shape), d.operand(other)
     bounds = d.pick((-math.inf, math.inf), (0.0, 6.0))
-    return (op(name=d.name(), x=x, y=y, low=bounds[0], high=bounds[1], out=out(d)),)
+    return (d.make(op, x=x, y=y, low=bounds[0], high=bounds[1], out=out(d)),)
 
 
 def with_constant(d: Drawing) -> tuple[Node, ...]:
     shape = image(d)
     value = np.linspace(-2, 2, shape[-1], dtype=np.float32)
-    constant = Constant(name=d.name(), value=value)
+    constant = d.make(Constant, value=value)
     op = d.pick(Add, Mul)
-    return (op(name=d.name(), x=constant, y=d.input(shape), out=out(d)),)
+    return (d.make(op, x=constant, y=d.operand(shape), out=out(d)),)
 
 
 def prelu(d: Drawing) -> tuple[Node, ...]:
-    x = d.input(image(d))
-    slope = Constant(name=d.name(), value=np.full(x.type.shape[-1:], -0.3, np.float32))
-    return (PRelu(name=d.name(), x=x, slope=slope, out=out(d)),)
+    x = d.operand(image(d))
+    slope = d.make(Constant, value=np.full(x.type.shape[-1:], -0.3, np.float32))
+    return (d.make(PRelu, x=x, slope=slope, out=out(d)),)
 
 
 def functions(d: Drawing) -> tuple[Node, ...]:
-    x = d.input(image(d))
-    y = d.input(x.type.shape)
+    x = d.operand(image(d))
+    y = d.operand(x.type.shape)
     negative = call("lt", arg(0), const(0))
-    condition = Elementwise(
-        name=d.name(), args=(y,), expression=negative, out=ElementType(DType.BOOL)
-    )
+    condition = d.make(Elementwise, args=(y,), expression=negative, out=ElementType(DType.BOOL))
     return (
-        Gelu(name=d.name(), x=Sigmoid(name=d.name(), x=x)),
-        Div(name=d.name(), x=x, y=y),
-        Where(name=d.name(), condition=condition, x=x, y=y),
-        LogSoftmax(name=d.name(), x=x),
-        LayerNormalization(name=d.name(), x=x),
-        LRN(name=d.name(), x=x, size=d.number(1, 5), alpha=0.5),
+        d.make(Gelu, x=d.make(Sigmoid, x=x)),
+        d.make(Div, x=x, y=y),
+        d.make(Where, condition=condition, x=x, y=y),
+        d.make(LogSoftmax, x=x),
+        d.make(LayerNormalization, x=x),
+        d.make(LRN, x=x, size=d.number(1, 5), alpha=0.5),
     )
 
 
 def storage(d: Drawing) -> tuple[Node, ...]:
     """Quantize, and its inverse in a wider type."""
-    x = d.input(image(d), DType.F32)
-    wide = Quantize(name=d.name(), x=x, out=d.element(DType.I16))
-    narrow = Rescale(name=d.name(), x=wide, out=d.element())
+    x = d.operand(image(d), DType.F32)
+    wide = d.make(Quantize, x=x, out=d.element(DType.I16))
+    narrow = d.make(Rescale, x=wide, out=d.element())
     return (
         narrow,
-        Dequantize(name=d.name(), x=narrow),
-        Quantize(name=d.name(), x=x, out=d.element()),
+        d.make(Dequantize, x=narrow),
+        d.make(Quantize, x=x, out=d.element()),
     )
 
 
 def planes(d: Drawing) -> tuple[Node, ...]:
     """Images with few channels, from NCHW into the inside of a padded NHWC tensor."""
     n, h, w, c = d.number(1, 2), d.number(1, 5), d.number(1, 70), d.number(1, 5)
-    x = d.plain_input((n, c, h, w), d.element(DType.F32))
-    nhwc = Transpose(name=d.name(), x=x, perm=(0, 2, 3, 1))
-    quantized = Quantize(name=d.name(), x=nhwc, out=d.element())
+    x = d.input((n, c, h, w), d.element(DType.F32))
+    nhwc = d.make(Transpose, x=x, perm=(0, 2, 3, 1))
+    quantized = d.make(Quantize, x=nhwc, out=d.element())
     made = []
     for node in (nhwc, quantized):
         widths = (0, 1, 2, 0), (0, 2, 1, 0)
-        made.append(Pad(name=d.name(), x=node, before=widths[0], after=widths[1]))
+        made.append(d.make(Pad, x=node, before=widths[0], after=widths[1]))
     return tuple(made)
 
 
 def moves(d: Drawing) -> tuple[Node, ...]:
     """Transposes, slices and broadcasts that no view of the result can express."""
     shape = image(d, largest=20)
-    x = d.input(shape)
+    x = d.operand(shape)
     wider = (d.number(2, 3), *shape)
-    wide = Expand(name=d.name(), x=x, shape=wider)
-    copied = Elementwise(name=d.name(), args=(wide,), expression=arg(0), out=x.type.element)
+    wide = d.make(Expand, x=x, shape=wider)
+    copied = d.make(Elementwise, args=(wide,), expression=arg(0), out=x.type.element)
     perm = tuple(d.draw(st.permutations(range(4))))
-    return Transpose(name=d.name(), x=x, perm=perm), d.input(shape), copied
+    return d.make(Transpose, x=x, perm=perm), d.operand(shape), copied
 
 
 def table(d: Drawing) -> tuple[Node, ...]:
-    x = d.input(image(d))
+    x = d.operand(image(d))
     element = d.element(d.pick(DType.I8, DType.U8, DType.I16))
     low, high = element.dtype.limits
     count = 2 ** (8 * x.type.dtype.nbytes)
@@ -157,8 +156,8 @@ def table(d: Drawing) -> tuple[Node, ...]:
     wide = DType.I16 in (element.dtype, x.type.dtype)
     if element.dtype is not x.type.dtype and not wide and d.pick(0, 1):
         values = np.arange(low, high + 1)
-    entries = Constant(name=d.name(), value=values.astype(element.dtype.numpy), element=element)
-    return (Table(name=d.name(), x=x, table=entries, out=element),)
+    entries = d.make(Constant, value=values.astype(element.dtype.numpy), element=element)
+    return (d.make(Table, x=x, table=entries, out=element),)
 
 
 def window(d: Drawing) -> dict[str, object]:
@@ -175,12 +174,12 @@ def window(d: Drawing) -> dict[str, object]:
 
 
 def max_pool(d: Drawing) -> tuple[Node, ...]:
-    return (MaxPool(name=d.name(), x=d.input(image(d, largest=12)), **window(d)),)
+    return (d.make(MaxPool, x=d.operand(image(d, largest=12)), **window(d)),)
 
 
 def average_pool(d: Drawing) -> tuple[Node, ...]:
-    x, counted = d.input(image(d, largest=12)), d.pick(False, True)
-    pool = AveragePool(name=d.name(), x=x, **window(d), count_include_pad=counted, out=out(d))
+    x, counted = d.operand(image(d, largest=12)), d.pick(False, True)
+    pool = d.make(AveragePool, x=x, **window(d), count_include_pad=counted, out=out(d))
     return (pool,)
 
 
@@ -188,39 +187,39 @@ def reductions(d: Drawing) -> tuple[Node, ...]:
     rank = d.number(1, 4)
     shape = (*(d.number(1, 6) for _ in range(rank - 1)), d.pick(*CHANNELS))
     axes = tuple(sorted(d.draw(st.sets(st.integers(0, rank - 1), min_size=1))))
-    x = d.input(shape)
-    made: list[Node] = [op(name=d.name(), x=x, axes=axes) for op in (ReduceMax, ReduceMin)]
-    made.append(ReduceMean(name=d.name(), x=x, axes=axes, keepdims=False, out=out(d)))
+    x = d.operand(shape)
+    made: list[Node] = [d.make(op, x=x, axes=axes) for op in (ReduceMax, ReduceMin)]
+    made.append(d.make(ReduceMean, x=x, axes=axes, keepdims=False, out=out(d)))
     if d.dtype.is_float:
-        made.append(ReduceSum(name=d.name(), x=x, axes=axes))
+        made.append(d.make(ReduceSum, x=x, axes=axes))
     return tuple(made)
 
 
 def softmax(d: Drawing) -> tuple[Node, ...]:
-    x = d.input((d.number(1, 3), d.number(1, 3), d.pick(*CHANNELS)))
-    return (Softmax(name=d.name(), x=x, out=out(d)),)
+    x = d.operand((d.number(1, 3), d.number(1, 3), d.pick(*CHANNELS)))
+    return (d.make(Softmax, x=x, out=out(d)),)
 
 
 def normalization(d: Drawing) -> tuple[Node, ...]:
-    x = d.input((d.number(1, 3), d.number(1, 3), d.pick(*CHANNELS)))
-    return (LayerNormalization(name=d.name(), x=x, out=out(d)),)
+    x = d.operand((d.number(1, 3), d.number(1, 3), d.pick(*CHANNELS)))
+    return (d.make(LayerNormalization, x=x, out=out(d)),)
 
 
 def resize(d: Drawing) -> tuple[Node, ...]:
-    x = d.input(image(d, largest=6))
+    x = d.operand(image(d, largest=6))
     sizes = (d.number(1, 11), d.number(1, 11))
     scales = (sizes[0] / x.type.shape[1], sizes[1] / x.type.shape[2])
     mode = d.pick("nearest", "linear")
-    return (Resize(name=d.name(), x=x, sizes=sizes, scales=scales, mode=mode),)
+    return (d.make(Resize, x=x, sizes=sizes, scales=scales, mode=mode),)
 
 
 def matmul(d: Drawing) -> tuple[Node, ...]:
     m, k, n = d.number(1, 19), d.pick(d.number(1, 40), 66, 131), d.pick(*CHANNELS)
     batch = d.number(1, 3)
     other = d.dtype if d.dtype.is_float else d.pick(*WIDE)
-    x, y = d.input((batch, m, k)), d.input((d.pick(1, batch), k, n), other)
+    x, y = d.operand((batch, m, k)), d.operand((d.pick(1, batch), k, n), other)
     element = d.pick(out(d), None)
-    return (MatMul(name=d.name(), x=x, y=y, out=element),)
+    return (d.make(MatMul, x=x, y=y, out=element),)
 
 
 CASES: dict[Case, tuple[DType, ...]] = {
@@ -256,7 +255,7 @@ def test_targets_compute_what_the_reference_computes(case: Case, dtype: DType) -
         except TypeRuleError:
             assume(False)
         unsigned = data.draw(st.booleans())
-        assert_targets_agree(graph, drawn_feeds(graph, d.number(0, 999)), unsigned=unsigned)
+        assert_targets_agree(graph, guarded_feeds(graph, d.number(0, 999)), unsigned=unsigned)
 
     check()
 

@@ -16,7 +16,8 @@ from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops import Add, Dequantize, Elementwise, Mul, Quantize, Transpose
 from quantglow.ops.expression import arg, call, const, iconst, parse_expression
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, f32
-from tests.matrix.drawing import Drawing, assert_targets_agree, drawn_feeds
+from tests.generators.quantized_graphs.drawing import Drawing
+from tests.matrix.harness import assert_targets_agree, guarded_feeds
 from tests.support.effort import expensive, moderate
 
 SPECIAL = (np.nan, np.inf, -np.inf, 3e38, -3e38, 2.0**31, -(2.0**31), 1e9, -1e9, 0.5, -0.5, -0.0)
@@ -29,15 +30,17 @@ def test_rows_of_channels_share_their_factors(data: st.DataObject) -> None:
     d = Drawing(data.draw, data.draw(st.sampled_from((DType.I8, DType.U8))))
     channels = d.pick(1, 3, 5, 8, 12, 16, 24, 40, 63, 64, 65, 88, 200)
     shape = (d.pick(1, 1, 2), d.number(1, 6), d.pick(1, 2, 8, 12, 31), channels)
-    x = d.input(shape)
+    x = d.operand(shape)
     low, high = d.pick((-np.inf, np.inf), (0.0, 6.0))
-    scale = d.input((d.pick(1, shape[0]), 1, 1, channels))
-    gated = Mul(name=d.name(), x=x, y=scale, low=low, high=high, out=d.element())
-    bias = Constant(name=d.name(), value=np.linspace(-9, 9, channels, dtype=np.float32))
-    moved = Add(name=d.name(), x=gated, y=bias, out=d.element())
-    scaled = Mul(name=d.name(), x=Dequantize(name=d.name(), x=x), y=bias)
+    scale = d.operand((d.pick(1, shape[0]), 1, 1, channels))
+    gated = d.make(Mul, x=x, y=scale, low=low, high=high, out=d.element())
+    bias = d.make(Constant, value=np.linspace(-9, 9, channels, dtype=np.float32))
+    moved = d.make(Add, x=gated, y=bias, out=d.element())
+    scaled = d.make(Mul, x=d.make(Dequantize, x=x), y=bias)
     graph = d.graph(gated, moved, scaled)
-    assert_targets_agree(graph, drawn_feeds(graph, d.number(0, 999)), unsigned=d.pick(True, False))
+    assert_targets_agree(
+        graph, guarded_feeds(graph, d.number(0, 999)), unsigned=d.pick(True, False)
+    )
 
 
 @pytest.mark.parametrize("channels", [3, 24, 65])
@@ -64,16 +67,15 @@ def test_a_condition_of_each_channel_is_read_in_every_row(channels: int) -> None
 def test_pixels_of_planes_are_quantized(data: st.DataObject) -> None:
     d = Drawing(data.draw, DType.I8)
     shape = (1, d.pick(2, 3, 4), d.number(1, 3), d.pick(1, 15, 64, 100, 128, 150, 192, 203))
-    x = Input(name="x", tensor=f32(*shape))
-    d.inputs.append(x)
-    pixels: Node = Transpose(name=d.name(), x=x, perm=(0, 2, 3, 1))
+    x = d.input(shape, ElementType(DType.F32))
+    pixels: Node = d.make(Transpose, x=x, perm=(0, 2, 3, 1))
     if d.pick(True, False):
-        step = Constant(name=d.name(), value=np.float32([0.3, 2.0, 1.0, 7.0][: shape[1]]))
-        pixels = Mul(name=d.name(), x=pixels, y=step)
+        step = d.make(Constant, value=np.float32([0.3, 2.0, 1.0, 7.0][: shape[1]]))
+        pixels = d.make(Mul, x=pixels, y=step)
     params = QuantParams.per_tensor(d.pick(*DIVISORS), d.pick(-128, -3, 0, 127))
-    graph = d.graph(Quantize(name=d.name(), x=pixels, out=ElementType(DType.I8, params)))
+    graph = d.graph(d.make(Quantize, x=pixels, out=ElementType(DType.I8, params)))
     seed = d.number(0, 999)
-    feeds = {**drawn_feeds(graph, seed), "x": special_values(shape, params.scale, seed)}
+    feeds = {**guarded_feeds(graph, seed), x.name: special_values(shape, params.scale, seed)}
     assert_targets_agree(graph, feeds, unsigned=d.pick(True, False))
 
 

@@ -13,8 +13,7 @@ from quantglow.instr.program import Compute
 from quantglow.ops import Add, Dequantize, LayerNormalization, LogSoftmax, Quantize, RowMap, Softmax
 from quantglow.ops.functions import row_sum
 from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
-from tests.matrix.drawing import assert_targets_agree
-from tests.matrix.harness import TARGETS, on_llvm, planned
+from tests.matrix.harness import TARGETS, assert_targets_agree, on_llvm, planned
 from tests.support.effort import expensive
 
 LENGTHS = (1, 3, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 200, 384, 389)

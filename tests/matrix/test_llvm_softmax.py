@@ -9,7 +9,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import Softmax
 from quantglow.types import f32
-from tests.matrix.drawing import assert_targets_agree
+from tests.matrix.harness import assert_targets_agree
 
 LOWEST = np.finfo(np.float32).min
 

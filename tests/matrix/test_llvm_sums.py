@@ -11,7 +11,8 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import ReduceMean
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.matrix.drawing import CHANNELS, assert_targets_agree
+from tests.generators.quantized_graphs.drawing import CHANNELS
+from tests.matrix.harness import assert_targets_agree
 from tests.support.effort import expensive
 from tests.support.guarded import guarded
 

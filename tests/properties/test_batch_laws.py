@@ -11,9 +11,10 @@ from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.runtime.batches import divisors
-from tests.generators.quantized_graphs.graphs import drawn_feeds, mixed_graphs
+from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import moderate
 from tests.support.equality import assert_equal_values
+from tests.support.feeds import feeds_of
 from tests.support.harsh import harsh
 
 batched = mixed_graphs(most=4, batches=tuple(range(2, 9)))
@@ -21,7 +22,7 @@ batched = mixed_graphs(most=4, batches=tuple(range(2, 9)))
 
 @given(batched)
 def test_the_pieces_of_a_batch_make_up_its_outputs(graph: Graph) -> None:
-    feeds, batch = drawn_feeds(graph), batch_of(graph)
+    feeds, batch = feeds_of(graph, spread=2.0), batch_of(graph)
     whole = interpret(graph, feeds)
     for pieces in divisors(batch or 1):
         part = split_batch(graph, pieces)
@@ -35,7 +36,7 @@ def test_the_pieces_of_a_batch_make_up_its_outputs(graph: Graph) -> None:
 @moderate
 @given(batched, st.sampled_from([1, 2, 3]))
 def test_threads_that_share_a_batch_give_its_outputs(graph: Graph, threads: int) -> None:
-    feeds = drawn_feeds(graph)
+    feeds = feeds_of(graph, spread=2.0)
     with harsh():
         found = qg.compile(graph, num_threads=threads).run(None, feeds)
     assert_equal_values(found, interpret(graph, feeds))

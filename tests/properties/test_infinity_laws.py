@@ -47,6 +47,7 @@ from quantglow.profiling.specials import ABSENT, Specials, specials_of
 from quantglow.quantization.plan.masks import masked_values, special_values
 from quantglow.quantization.quantizer import quantize_with_report
 from quantglow.types import Array, DType, TensorType
+from tests.generators.float_graphs.elementwise import ELEMENTS, SHAPE, Form, elementwise_graphs
 from tests.generators.float_graphs.layers import STEPS
 from tests.generators.float_graphs.networks import networks
 from tests.generators.values import LOWS
@@ -56,7 +57,21 @@ from tests.unit.quantization.masked_networks import feeds as feeds_of
 
 UNARY = (Abs, Exp, Neg, Relu, Sigmoid, Tanh, Elu, Softmax)
 BINARY = (Add, Sub, Mul, Div, Max, Min)
-SHAPE = (2, 3)
+SLOPE = Constant(name="slope", value=np.float32([-0.5]))
+FORMS = [
+    *map(Form, (*UNARY, *BINARY, Where)),
+    Form(Clip, {"low": -1.0}),
+    Form(LeakyRelu, {"alpha": 0.5}),
+    Form(PRelu, {"slope": SLOPE}),
+    Form(Add, {"high": 3.0}),
+    *(Form(kind, {"axes": (1,), "keepdims": True}) for kind in (ReduceMax, ReduceSum)),
+    *(
+        Form(Pad, {"before": (0, 0), "after": widths, "value": value})
+        for value in (0.0, -np.inf, np.inf, np.nan)
+        for widths in ((0, 0), (0, 1))
+    ),
+    Form(Concat, {"axis": 0}),
+]
 
 
 def constants() -> st.SearchStrategy[Array]:
@@ -65,38 +80,10 @@ def constants() -> st.SearchStrategy[Array]:
     return hnp.arrays(np.float32, SHAPE, elements=numbers)
 
 
-@st.composite
-def carrying(draw: st.DrawFn) -> Graph:
-    """A graph of few operators on an input and on Constants, some of which are infinite or NaN."""
-    x, c = (
-        Input(name="x", tensor=TensorType(DType.F32, SHAPE)),
-        Input(name="c", tensor=TensorType(DType.BOOL, SHAPE)),
-    )
-    values: list[Node] = [x]
-    for index in range(draw(st.integers(1, 7))):
-        name = f"v{index}"
-        a = draw(st.sampled_from(values))
-        others = [*values, Constant(name=f"k{index}", value=draw(constants()))]
-        b = draw(st.sampled_from(others[-3:]))
-        value = draw(st.sampled_from([0.0, -np.inf, np.inf, np.nan]))
-        parts = draw(st.permutations([a, b]))
-        made: list[Node] = [
-            *(kind(name=name, x=a) for kind in UNARY),  # type: ignore[call-arg]
-            *(kind(name=name, x=parts[0], y=parts[1]) for kind in BINARY),  # type: ignore[call-arg]
-            Where(name=name, condition=c, x=parts[0], y=parts[1]),
-            Clip(name=name, x=a, low=-1.0),
-            LeakyRelu(name=name, x=a, alpha=0.5),
-            PRelu(name=name, x=a, slope=Constant(name=f"s{index}", value=np.float32([-0.5]))),
-            Add(name=name, x=parts[0], y=parts[1], high=3.0),
-            ReduceMax(name=name, x=a, axes=(1,), keepdims=True),
-            ReduceSum(name=name, x=a, axes=(1,), keepdims=True),
-            Pad(name=name, x=a, before=(0, 0), after=(0, 0), value=value),
-            Concat(name=name, parts=(a, a), axis=0),
-        ]
-        found = draw(st.sampled_from(made))
-        if found.type.shape in (SHAPE, (SHAPE[0], 1)):
-            values.append(found)
-    return Graph((x, c), (("y", values[-1]),), "drawn")
+carrying = elementwise_graphs(
+    FORMS, most=7, inputs=1, conditions=[ELEMENTS], constants=constants(), recent=2
+)
+"""Graphs on an input and on Constants, some of which are infinite or NaN."""
 
 
 def values_of(graph: Graph, feeds: dict[str, Array]) -> dict[Node, Array]:
@@ -106,14 +93,14 @@ def values_of(graph: Graph, feeds: dict[str, Array]) -> dict[Node, Array]:
     return values
 
 
-@given(carrying(), st.integers(0, 9))
+@given(carrying, st.integers(0, 9))
 def test_special_values_are_where_they_may_be(graph: Graph, seed: int) -> None:
     """The special values of each operator follow from those of its operands, except for poles of
     finite operands and NaN that is computed.
     """
     random = np.random.default_rng(seed)
     x, c = random.uniform(0.5, 2, SHAPE).astype(np.float32), random.random(SHAPE) < 0.5
-    values = values_of(graph, {"x": x, "c": c})
+    values = values_of(graph, {"x0": x, "c0": c})
 
     def specials(node: Node) -> Specials:
         return Histogram.of(values[node]).specials

@@ -17,8 +17,9 @@ from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
 from quantglow.memory.share import share_in_place
 from quantglow.types import Array
-from tests.generators.quantized_graphs.graphs import drawn_feeds, mixed_graphs
+from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.equality import assert_equal_values
+from tests.support.feeds import feeds_of
 
 
 def program_of(lowered: Graph) -> Program:
@@ -28,7 +29,7 @@ def program_of(lowered: Graph) -> Program:
 
 
 def run(program: Program, graph: Graph) -> list[Array]:
-    return ReferenceExecutable(program, plan_memory(program)).run(drawn_feeds(graph))
+    return ReferenceExecutable(program, plan_memory(program)).run(feeds_of(graph, spread=2.0))
 
 
 @given(mixed_graphs(), st.booleans())
@@ -36,7 +37,7 @@ def test_lowering_keeps_the_meaning(graph: Graph, unsigned: bool) -> None:
     lowered = lower(graph, unsigned=unsigned)
     lowered.verify()
     check_lowered(lowered)
-    feeds = drawn_feeds(graph)
+    feeds = feeds_of(graph, spread=2.0)
     assert_equal_values(interpret(lowered, feeds), interpret(graph, feeds))
 
 
@@ -44,7 +45,7 @@ def test_lowering_keeps_the_meaning(graph: Graph, unsigned: bool) -> None:
 def test_the_planned_program_gives_the_values_of_its_graph(graph: Graph) -> None:
     lowered = lower(graph)
     found = run(program_of(lowered), graph)
-    expected = interpret(lowered, drawn_feeds(graph))
+    expected = interpret(lowered, feeds_of(graph, spread=2.0))
     for a, b in zip(found, expected, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 

@@ -8,34 +8,20 @@ from unittest import mock
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate
-from quantglow.instr.program import Alloc, Buffer, BufferKind, Dealloc, Instruction, Program
+from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
 from quantglow.lowering import lower
 from quantglow.memory import planner
 from quantglow.memory.planner import ALIGNMENT, MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
 from quantglow.memory.share import share_in_place
-from tests.generators.quantized_graphs.graphs import drawn_feeds, mixed_graphs
+from tests.generators.programs import memory_programs, programs
+from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import moderate
-
-
-@st.composite
-def programs(draw: st.DrawFn) -> Program:
-    """A program of allocs and deallocs in a drawn order."""
-    live: list[Buffer] = []
-    steps: list[Instruction] = []
-    for index in range(draw(st.integers(0, 12))):
-        nbytes = draw(st.sampled_from([0, 1, 63, 64, 65, 128, 1000, 4096]))
-        live.append(Buffer(f"b{index}", BufferKind.TEMP, nbytes))
-        steps.append(Alloc(live[-1]))
-        for _ in range(draw(st.integers(0, min(2, len(live))))):
-            steps.append(Dealloc(live.pop(draw(st.integers(0, len(live) - 1)))))
-    steps += [Dealloc(b) for b in live]
-    return Program((), (), tuple(steps))
+from tests.support.feeds import feeds_of
 
 
 def live_sets(program: Program) -> list[set[Buffer]]:
@@ -70,24 +56,22 @@ def planned(program: Program, most_pairs: int) -> MemoryPlan:
 
 
 @both_ways
-@given(program=programs())
+@given(program=memory_programs())
 def test_no_two_live_buffers_overlap(program: Program, most_pairs: int) -> None:
     plan = planned(program, most_pairs)
     for live in live_sets(program):
         assert_disjoint(plan, live)
 
 
-@given(mixed_graphs())
-def test_no_two_live_buffers_of_a_network_overlap(graph: Graph) -> None:
-    lowered = lower(graph)
-    program = share_in_place(generate(lowered, schedule(lowered)))
+@given(programs())
+def test_no_two_live_buffers_of_a_network_overlap(program: Program) -> None:
     plan = plan_memory(program)
     for live in live_sets(program):
         assert_disjoint(plan, live)
 
 
 @both_ways
-@given(program=programs())
+@given(program=memory_programs())
 def test_every_buffer_is_aligned_and_inside_the_arena(program: Program, most_pairs: int) -> None:
     plan = planned(program, most_pairs)
     for buffer, offset in plan.offsets.items():
@@ -96,7 +80,7 @@ def test_every_buffer_is_aligned_and_inside_the_arena(program: Program, most_pai
 
 
 @both_ways
-@given(program=programs())
+@given(program=memory_programs())
 def test_the_peak_is_never_below_what_is_live(program: Program, most_pairs: int) -> None:
     plan = planned(program, most_pairs)
     largest = max((sum(b.nbytes for b in live) for live in live_sets(program)), default=0)
@@ -104,7 +88,7 @@ def test_the_peak_is_never_below_what_is_live(program: Program, most_pairs: int)
 
 
 @both_ways
-@given(program=programs())
+@given(program=memory_programs())
 def test_the_peak_is_at_most_the_sum(program: Program, most_pairs: int) -> None:
     assert planned(program, most_pairs).peak_nbytes <= sum(i.nbytes for i in lifetimes(program))
 
@@ -138,7 +122,7 @@ def test_an_overlap_shows_in_the_reference_backend() -> None:
         program = generate(lower(graph))
         plan = plan_memory(program)
         bad = MemoryPlan(dict.fromkeys(plan.offsets, 0), plan.peak_nbytes, 0)
-        feeds = drawn_feeds(graph)
+        feeds = feeds_of(graph, spread=2.0)
         good, found = (ReferenceExecutable(program, p).run(feeds) for p in (plan, bad))
         wrong += any(a.tobytes() != b.tobytes() for a, b in zip(good, found, strict=True))
 

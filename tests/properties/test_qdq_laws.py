@@ -18,8 +18,8 @@ from quantglow.quantization.plan.params import activation_element, quantize_weig
 from quantglow.runtime.build import Compiler
 from quantglow.types import DType, ElementType, QuantParams
 from tests.generators.float_graphs.networks import networks
-from tests.support.builder import feeds_of
 from tests.support.effort import expensive, moderate
+from tests.support.feeds import feeds_of
 
 TOLERANCE = 0.04
 """Maximum difference: a tie moves a value by a step, 1/255 of its range, and later ones by a few

@@ -22,12 +22,13 @@ from quantglow.graph.text import (
     print_with_arrays,
 )
 from quantglow.instr.generate import generate
+from quantglow.instr.program import Program
 from quantglow.lowering import lower
-from quantglow.memory.share import share_in_place
 from quantglow.ops import Relu
 from quantglow.ops.expression import Expr, arg, call, iconst, lconst, parse_expression
 from quantglow.ops.functions import BINARY, SELECT, UNARY
 from quantglow.types import Array, DType, ElementType, QuantParams, f32
+from tests.generators.programs import programs
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import expensive, moderate
 from tests.support.same import same_graph, same_program
@@ -99,9 +100,8 @@ def test_a_lowered_graph_is_read_back(graph: Graph) -> None:
     assert same_graph(parse_graph(print_graph(lowered), constants_of(lowered)), lowered)
 
 
-@given(mixed_graphs())
-def test_a_program_is_read_back(graph: Graph) -> None:
-    program = share_in_place(generate(lower(graph)))
+@given(programs())
+def test_a_program_is_read_back(program: Program) -> None:
     again = program_text.parse_program(str(program), program_text.constants_of(program))
     assert same_program(again, program)
 

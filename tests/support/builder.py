@@ -1,4 +1,6 @@
-"""Small graphs as the importer writes them: NCHW values, Transposes around every spatial op."""
+"""Small graphs: NCHW values with Transposes around every spatial operator, as the importer writes
+them, or NHWC values, as the optimizer leaves them.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +25,31 @@ from quantglow.ops import (
 )
 from quantglow.types import ElementType, f32
 from tests.support.equality import assert_equal_values
+from tests.support.feeds import feeds_of
 
 TO_NHWC = (0, 2, 3, 1)
 TO_NCHW = (0, 3, 1, 2)
 
 
 class Builder:
-    """Makes nodes with unique names and drawn weights."""
+    """Makes nodes with unique names and drawn weights.
 
-    def __init__(self, seed: int = 0) -> None:
+    Values are NHWC if ``channels_last``, else NCHW.  The channels of weights differ by three
+    decades if ``spread``.  Weights of one shape are one Constant if ``shared``, as in models whose
+    layers share an initializer.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        channels_last: bool = False,
+        spread: bool = False,
+        shared: bool = False,
+    ) -> None:
         self.random = np.random.default_rng(seed)
+        self.channels_last, self.spread, self.shared = channels_last, spread, shared
+        self.known: dict[tuple[int, ...], Constant] = {}
         self.inputs: list[Input] = []
         self.count = 0
 
@@ -54,6 +71,13 @@ class Builder:
     def drawn(self, *shape: int, low: float = -1.0, high: float = 1.0) -> Constant:
         return self.constant(self.random.uniform(low, high, shape))
 
+    def weights(self, *shape: int) -> Constant:
+        """Weights of a layer, their last axis the channels of its result."""
+        made = self.drawn(*shape)
+        if self.spread:
+            made = self.constant(made.value * 10 ** self.random.uniform(-2, 1, shape[-1]))
+        return self.known.setdefault(shape, made) if self.shared else made
+
     def make(self, op: type[Node], **fields: Any) -> Node:
         return op(name=self.name(), **fields)
 
@@ -61,17 +85,23 @@ class Builder:
         return self.make(Transpose, x=x, perm=perm)
 
     def spatial(self, op: type[Node], x: Node, **fields: Any) -> Node:
-        """An NHWC op on an NCHW value."""
+        """An NHWC operator on a value."""
+        if self.channels_last:
+            return self.make(op, x=x, **fields)
         made = self.make(op, x=self.transpose(x, *TO_NHWC), **fields)
         return self.transpose(made, *TO_NCHW)
 
+    def channels(self, x: Node) -> int:
+        """Number of channels of an image."""
+        return x.type.shape[3 if self.channels_last else 1]
+
     def conv(self, x: Node, channels: int, kernel: int = 1, group: int = 1, **fields: Any) -> Node:
-        w = self.drawn(kernel, kernel, x.type.shape[1] // group, channels)
-        pads = fields.pop("pads", (kernel // 2,) * 4)
-        return self.spatial(Conv, x, w=w, b=self.drawn(channels), group=group, pads=pads, **fields)
+        w = self.weights(kernel, kernel, self.channels(x) // group, channels)
+        fields = {"b": self.weights(channels), "pads": (kernel // 2,) * 4, "group": group, **fields}
+        return self.spatial(Conv, x, w=w, **fields)
 
     def batch_norm(self, x: Node) -> Node:
-        c = x.type.shape[1]
+        c = self.channels(x)
         parameters = {k: self.drawn(c, low=0.5, high=2.0) for k in ("gamma", "beta", "mean", "var")}
         return self.spatial(BatchNormalization, x, **parameters)
 
@@ -82,26 +112,22 @@ class Builder:
         return self.spatial(AveragePool, x, kernel=(2, 2), pads=(1, 1, 0, 0))
 
     def global_mean(self, x: Node, keepdims: bool = True) -> Node:
-        return self.make(ReduceMean, x=x, axes=(2, 3), keepdims=keepdims)
+        axes = (1, 2) if self.channels_last else (2, 3)
+        return self.make(ReduceMean, x=x, axes=axes, keepdims=keepdims)
 
-    def gemm(self, x: Node, columns: int) -> Node:
-        w = self.drawn(x.type.shape[1], columns)
-        return self.make(Gemm, x=x, w=w, b=self.drawn(columns))
+    def gemm(self, x: Node, columns: int, **fields: Any) -> Node:
+        w = self.weights(x.type.shape[1], columns)
+        return self.make(Gemm, x=x, w=w, b=self.weights(columns), **fields)
 
     def reshape(self, x: Node, *shape: int) -> Node:
         return self.make(Reshape, x=x, shape=shape)
 
+    def choose(self, *options: Any) -> Any:
+        return options[self.random.integers(len(options))]
+
     def graph(self, *outputs: Node) -> Graph:
         named = tuple((f"output{i}", node) for i, node in enumerate(outputs))
         return Graph(inputs=tuple(self.inputs), outputs=named)
-
-
-def feeds_of(graph: Graph, seed: int = 0) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(seed)
-    return {
-        node.name: random.standard_normal(node.type.shape).astype(np.float32)
-        for node in graph.inputs
-    }
 
 
 def assert_same_function(before: Graph, after: Graph) -> None:

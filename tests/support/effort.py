@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 
@@ -41,3 +41,5 @@ def effort(quick: int, nightly: int) -> settings:
 moderate = effort(20, 200)
 expensive = effort(6, 50)
 very_expensive = effort(1, 10)
+exhaustive = settings(max_examples=3000, phases=[Phase.generate], database=None)
+"""For searches, which end when they have found what they look for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,8 +14,10 @@ from quantglow.ops import (
     Clip,
     Concat,
     Div,
+    Gemm,
     HardSigmoid,
     HardSwish,
+    LayerNormalization,
     LeakyRelu,
     Max,
     Mul,
@@ -30,7 +33,7 @@ from tests.generators.values import LOWS
 from tests.support.builder import Builder
 
 Step = Callable[[Builder, Node, list[Node]], Node]
-"""A step that adds one layer on the NCHW value x, given all values so far."""
+"""A step that adds one layer on the image x, given all values so far."""
 
 
 def residual(b: Builder, x: Node, values: list[Node]) -> Node:
@@ -111,6 +114,38 @@ def swapped(b: Builder, x: Node, values: list[Node]) -> Node:
     return b.transpose(x, 0, 1, 3, 2)
 
 
+BOUNDS = ((-np.inf, np.inf), (0.0, np.inf), (0.0, 1.5), (-1.0, 1.0))
+"""Bounds of layers that have taken a Relu or a Clip along."""
+
+
+def bounded(b: Builder, x: Node, group: int = 1, **fields: Any) -> Node:
+    """A convolution that keeps the channels and clips its results."""
+    low, high = b.choose(*BOUNDS)
+    c = b.channels(x)
+    return b.conv(x, c, kernel=3, group=group, low=low, high=high, **fields)
+
+
+def gated(b: Builder, x: Node, values: list[Node]) -> Node:
+    """A product of x and a function of its means."""
+    return b.make(Mul, x=x, y=b.make(HardSigmoid, x=b.global_mean(x)))
+
+
+def normalized(b: Builder, x: Node, parameters: float = 1.0) -> Node:
+    """A LayerNormalization, each of its parameters present with some probability."""
+    gamma, beta = (b.random.random() < parameters for _ in range(2))
+    fields = {"gamma": b.weights(x.type.shape[-1])} if gamma else {}
+    fields |= {"beta": b.drawn(x.type.shape[-1])} if beta else {}
+    return b.make(LayerNormalization, x=x, **fields)
+
+
+def block(b: Builder, x: Node) -> Node:
+    """A block of a transformer that normalizes its result, as in BERT; x is a matrix."""
+    rows = b.reshape(x, *x.type.shape)
+    w = b.weights(x.type.shape[1], x.type.shape[1])
+    added = b.make(Add, x=b.make(Gemm, x=rows, w=w), y=x)
+    return b.make(LayerNormalization, x=added, gamma=b.weights(x.type.shape[1]))
+
+
 def per_channel(op: type[Node]) -> Step:
     return lambda b, x, _: b.make(op, x=x, y=b.drawn(1, x.type.shape[1], 1, 1, low=0.5))
 
@@ -149,4 +184,18 @@ STEPS: dict[str, Step] = {
     "masked": masked,
     "swap": swapped,
 }
-"""Layers that networks are drawn from."""
+"""Layers of NCHW networks, as the importer writes them."""
+
+FUSED_STEPS: dict[str, Step] = {
+    "conv": lambda b, x, _: bounded(b, x),
+    "depthwise": lambda b, x, _: bounded(b, x, b.channels(x)),
+    "grouped": lambda b, x, _: bounded(b, x, 2),
+    "residual": lambda b, x, _: bounded(b, x, residual=x),
+    "relu": lambda b, x, _: b.make(Relu, x=x),
+    "average-pool": lambda b, x, _: b.average_pool(x),
+    "max-pool": lambda b, x, _: b.max_pool(x),
+    "add": lambda b, x, _: b.make(Add, x=x, y=b.make(Relu, x=x)),
+    "gate": gated,
+    "hard-swish": lambda b, x, _: b.make(HardSwish, x=x),
+}
+"""Layers of NHWC networks, as the optimizer leaves them."""

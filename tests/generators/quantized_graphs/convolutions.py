@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from quantglow.ops import Constant, Conv, Input
 from quantglow.ops.activation import Activation
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.generators.values import activations
+from tests.support.feeds import feeds_of
 
 
 @dataclass(frozen=True)
@@ -89,77 +91,58 @@ def integers(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
     c, o = case.group * case.c_group, case.group * case.o_group
     x_zero, y_zero = case.zero_points
     x_dtype, r_dtype, y_dtype = case.dtypes
-    x = tensor("x", (case.n, case.h, case.w, c), element(x_dtype, 0.05, x_zero))
-    w_value = rng.choice([-127, -1, 0, 1, 64, 127], (*case.kernel, case.c_group, o)).astype(np.int8)
+    codes = rng.choice([-127, -1, 0, 1, 64, 127], (*case.kernel, case.c_group, o)).astype(np.int8)
     scales = rng.uniform(1e-4, 1e-2, o).astype(np.float32)
-    w = Constant(
-        name="w", value=w_value, element=ElementType(DType.I8, QuantParams.symmetric(scales, 3))
+    symmetric = ElementType(DType.I8, QuantParams.symmetric(scales, 3))
+    out = None if case.float_result else element(y_dtype, 0.11, y_zero)
+    return graph_of(
+        case,
+        tensor("x", (case.n, case.h, case.w, c), element(x_dtype, 0.05, x_zero)),
+        Constant(name="w", value=codes, element=symmetric),
+        Constant(name="b", value=rng.integers(-5000, 5000, o).astype(np.int32)),
+        residual=element(r_dtype, 0.03, 7),
+        out=out,
     )
-    b = Constant(name="b", value=rng.integers(-5000, 5000, o).astype(np.int32))
-    out = element(y_dtype, 0.11, y_zero)
-    conv = Conv(name="probe", x=x, w=w, b=b, out=out, **shape_of(case))
-    inputs = [x]
-    if case.residual:
-        inputs.append(tensor("r", conv.type.shape, element(r_dtype, 0.03, 7)))
+
+
+def floats(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The case on floats."""
+    rng = np.random.default_rng(case.seed)
+    c, o = case.group * case.c_group, case.group * case.o_group
+    w = rng.normal(size=(*case.kernel, case.c_group, o)).astype(np.float32)
+    return graph_of(
+        case,
+        tensor("x", (case.n, case.h, case.w, c), ElementType(DType.F32)),
+        Constant(name="w", value=w),
+        Constant(name="b", value=rng.normal(size=o).astype(np.float32)),
+        residual=ElementType(DType.F32),
+    )
+
+
+def graph_of(
+    case: Case,
+    x: Input,
+    w: Constant,
+    b: Constant,
+    residual: ElementType,
+    out: ElementType | None = None,
+) -> tuple[Graph, dict[str, np.ndarray]]:
+    """The convolution of x with its feeds; ``residual`` is the type of the other summand."""
     low, high = case.bounds
-    conv = Conv(
-        name="y",
-        x=x,
-        w=w,
-        b=b,
-        residual=inputs[1] if case.residual else None,
-        activation=case.activation,
-        out=None if case.float_result else out,
-        low=low,
-        high=high,
-        **shape_of(case),
-    )
-    feeds = {i.name: codes(rng, i.type) for i in inputs}
-    return Graph(tuple(inputs), (("y", conv),)), feeds
+    bare = Conv(name="y", x=x, w=w, b=b, out=out, low=low, high=high, **fields_of(case))
+    inputs, conv = [x], bare
+    if case.residual:
+        inputs.append(tensor("r", bare.type.shape, residual))
+        conv = replace(bare, residual=inputs[1])
+    graph = Graph(tuple(inputs), (("y", replace(conv, activation=case.activation)),))
+    return graph, feeds_of(graph, case.seed)
 
 
 def tensor(name: str, shape: tuple[int, ...], kind: ElementType) -> Input:
     return Input(name=name, tensor=TensorType(kind.dtype, shape, kind.quant))
 
 
-def codes(rng: np.random.Generator, kind: TensorType) -> np.ndarray:
-    """Any integers of the type, one in five an extreme."""
-    low, high = kind.dtype.limits
-    drawn = rng.integers(low, high, kind.shape, endpoint=True)
-    extremes = rng.choice([low, high], kind.shape)
-    return np.where(rng.random(kind.shape) < 0.2, extremes, drawn).astype(kind.dtype.numpy)
-
-
-def floats(case: Case) -> tuple[Graph, dict[str, np.ndarray]]:
-    rng = np.random.default_rng(case.seed)
-    c, o = case.group * case.c_group, case.group * case.o_group
-    x = Input(name="x", tensor=TensorType(DType.F32, (case.n, case.h, case.w, c)))
-    w = Constant(
-        name="w", value=rng.normal(size=(*case.kernel, case.c_group, o)).astype(np.float32)
-    )
-    b = Constant(name="b", value=rng.normal(size=o).astype(np.float32))
-    probe = Conv(name="probe", x=x, w=w, b=b, **shape_of(case))
-    inputs = [x]
-    if case.residual:
-        inputs.append(Input(name="r", tensor=probe.type))
-    low, high = case.bounds
-    residual = inputs[1] if case.residual else None
-    conv = Conv(
-        name="y",
-        x=x,
-        w=w,
-        b=b,
-        residual=residual,
-        activation=case.activation,
-        low=low,
-        high=high,
-        **shape_of(case),
-    )
-    feeds = {i.name: rng.normal(size=i.type.shape).astype(np.float32) for i in inputs}
-    return Graph(tuple(inputs), (("y", conv),)), feeds
-
-
-def shape_of(case: Case) -> dict[str, object]:
+def fields_of(case: Case) -> dict[str, Any]:
     return {
         "strides": case.strides,
         "pads": case.pads,

@@ -16,7 +16,8 @@ from quantglow.lowering import lower
 from quantglow.memory.planner import plan_memory
 from quantglow.ops import Add, Concat, Relu
 from tests.matrix.harness import SLACK_NBYTES
-from tests.support.builder import Builder, feeds_of
+from tests.support.builder import Builder
+from tests.support.feeds import feeds_of
 
 
 def network() -> Graph:

@@ -29,8 +29,9 @@ from quantglow.ops import (
 from quantglow.passes import optimize
 from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 from tests.generators.float_graphs.networks import networks
-from tests.support.builder import TO_NCHW, TO_NHWC, Builder, feeds_of
+from tests.support.builder import TO_NCHW, TO_NHWC, Builder
 from tests.support.effort import moderate
+from tests.support.feeds import feeds_of
 from tests.unit.frontend.onnx_models import by_onnxruntime
 
 

@@ -12,8 +12,9 @@ from quantglow import frontend
 from quantglow.frontend import export_onnx
 from quantglow.graph.graph import Graph
 from quantglow.ops.arithmetic import is_integer
-from tests.generators.quantized_graphs.graphs import drawn_feeds, mixed_graphs
+from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.support.effort import expensive, moderate
+from tests.support.feeds import feeds_of
 from tests.unit.frontend.export_cases import INT8
 from tests.unit.frontend.export_kit import Kit
 from tests.unit.quantization.qdq.qdq_models import INT8 as SIGNED
@@ -206,7 +207,7 @@ def test_an_exported_graph_is_imported_with_its_integers(graph: Graph) -> None:
     assume(all(node.type.size for node in graph.nodes))
     again = qg.import_model(export_onnx(graph))
     again.verify()
-    feeds = drawn_feeds(graph)
+    feeds = feeds_of(graph, spread=2.0)
     expected = qg.interpret(graph, feeds)
     read = {node.name for node in again.inputs}
     found = qg.interpret(again, {name: a for name, a in feeds.items() if name in read})

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Input, Node
+from quantglow.graph.node import Node
 from quantglow.interpreter import interpret
 from quantglow.interpreter.choices import branches_of
 from quantglow.ops import Add, Mul, Relu, Tanh, Where
@@ -23,9 +23,10 @@ from quantglow.runtime import branches
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.partition import partition
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
-from quantglow.types import Array, DType, TensorType, f32
+from quantglow.types import Array
+from tests.generators.float_graphs.elementwise import SCALAR, Form, elementwise_graphs
+from tests.support.feeds import feeds_of
 
-SHAPE = (2, 3)
 WIDTH = 256
 
 
@@ -53,36 +54,17 @@ class CountingExecutable:
         return interpret(self.segment, feeds)
 
 
-BOOL = TensorType(DType.BOOL, ())
+choosing_graphs = elementwise_graphs(
+    [Form(kind) for kind in (Relu, Add, Tanh, Mul, Where, Where)], most=16, conditions=[SCALAR] * 2
+)
+"""Graphs in which single conditions choose, also inside branches of others."""
 
 
-@st.composite
-def choosing_graphs(draw: st.DrawFn) -> Graph:
-    """Random graphs in which single conditions choose, also inside branches of others."""
-    conditions = tuple(Input(name=f"c{i}", tensor=BOOL) for i in range(2))
-    inputs = tuple(Input(name=f"x{i}", tensor=f32(*SHAPE)) for i in range(2))
-    values: list[Node] = list(inputs)
-    for i in range(draw(st.integers(2, 16))):
-        kind = draw(st.sampled_from((Relu, Add, Tanh, Mul, Where, Where)))
-        fields = ("x",) if kind in (Relu, Tanh) else ("x", "y")
-        operands = {f: draw(st.sampled_from(values[-5:])) for f in fields}
-        if kind is Where:
-            operands["condition"] = draw(st.sampled_from(conditions))
-        values.append(kind(name=f"n{i}", **operands))
-    return Graph((*conditions, *inputs), (("y", values[-1]),))
-
-
-def feeds_of(graph: Graph, chosen: tuple[bool, bool]) -> dict[str, Array]:
-    rng = np.random.default_rng(0)
-    reals = {i.name: rng.standard_normal(SHAPE).astype(np.float32) for i in graph.inputs[2:]}
-    return reals | {f"c{i}": np.array(value) for i, value in enumerate(chosen)}
-
-
-@given(choosing_graphs(), st.tuples(st.booleans(), st.booleans()))
+@given(choosing_graphs, st.tuples(st.booleans(), st.booleans()))
 def test_only_what_the_taken_branches_need_runs(graph: Graph, chosen: tuple[bool, bool]) -> None:
     backend, found = Counting(), branches_of(graph)
     parts = compiled_segments(graph, partition(graph, (backend,), found), "native", 1)
-    feeds = feeds_of(graph, chosen)
+    feeds = feeds_of(graph) | {f"c{i}": np.array(value) for i, value in enumerate(chosen)}
     (result,) = SegmentedExecutable(graph, parts).run(feeds)
     np.testing.assert_array_equal(result, interpret(graph, feeds)[0])
     vain = {n.name for b in found if bool(feeds[b.condition.name]) != b.taken for n in b.nodes}

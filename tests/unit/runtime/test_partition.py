@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.errors import BackendError
@@ -19,10 +18,10 @@ from quantglow.ops import Add, Mul, Relu, Tanh
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.partition import Segment, partition
 from quantglow.types import Array, f32
+from tests.generators.float_graphs.elementwise import SHAPE, Form, elementwise_graphs
 from tests.support.effort import moderate
+from tests.support.feeds import feeds_of
 from tests.support.small_network import small_model, small_samples
-
-SHAPE = (2, 3)
 
 
 @dataclass(frozen=True)
@@ -50,31 +49,17 @@ class InterpretedExecutable:
 LEFT, RIGHT = Interpreted((Relu, Add), "left"), Interpreted((Tanh, Mul), "right")
 
 
-@st.composite
-def graphs(draw: st.DrawFn) -> Graph:
-    """Random graphs of two kinds of nodes, with shared operands and several outputs."""
-    inputs = tuple(Input(name=f"x{i}", tensor=f32(*SHAPE)) for i in range(2))
-    values: list[Node] = list(inputs)
-    for i in range(draw(st.integers(1, 14))):
-        kind = draw(st.sampled_from((Relu, Add, Tanh, Mul)))
-        fields = ("x", "y") if kind in (Add, Mul) else ("x",)
-        values.append(kind(name=f"n{i}", **{f: draw(st.sampled_from(values)) for f in fields}))
-    outputs = draw(st.lists(st.sampled_from(values), min_size=1, max_size=3))
-    return Graph(inputs, tuple((f"y{i}", node) for i, node in enumerate([*outputs, values[-1]])))
+graphs = elementwise_graphs([Form(kind) for kind in (Relu, Add, Tanh, Mul)], most=14, results=3)
+"""Graphs of two kinds of nodes, with shared operands and several outputs."""
 
 
-def feeds_of(graph: Graph) -> dict[str, Array]:
-    rng = np.random.default_rng(0)
-    return {i.name: rng.standard_normal(SHAPE).astype(np.float32) for i in graph.inputs}
-
-
-@given(graphs())
+@given(graphs)
 def test_every_node_is_in_one_segment(graph: Graph) -> None:
     nodes = [node for s in partition(graph, (LEFT, RIGHT)) for node in s.nodes]
     assert len(nodes) == len(set(nodes)) and set(nodes) == set(graph.compute_nodes())
 
 
-@given(graphs())
+@given(graphs)
 def test_segments_read_inputs_and_earlier_segments_only(graph: Graph) -> None:
     known = {node.name for node in graph.inputs}
     for segment in partition(graph, (LEFT, RIGHT)):
@@ -82,14 +67,14 @@ def test_segments_read_inputs_and_earlier_segments_only(graph: Graph) -> None:
         known |= {name for name, _ in segment.graph.outputs}
 
 
-@given(graphs())
+@given(graphs)
 def test_segments_give_only_what_is_read(graph: Graph) -> None:
     segments = partition(graph, (LEFT, RIGHT))
     read = {i.name for s in segments for i in s.graph.inputs} | {n.name for _, n in graph.outputs}
     assert all(name in read for s in segments for name, _ in s.graph.outputs)
 
 
-@given(graphs())
+@given(graphs)
 def test_a_path_changes_its_backend_no_more_often_than_its_nodes_do(graph: Graph) -> None:
     segments = partition(graph, (LEFT, RIGHT))
     assert len(segments) <= 2 * (1 + most_changes(graph))
@@ -106,7 +91,7 @@ def most_changes(graph: Graph) -> int:
 
 
 @moderate
-@given(graphs())
+@given(graphs)
 def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:
     feeds = feeds_of(graph)
     found = Compiler.of(backends=[LEFT, RIGHT]).compile(graph).executable.run(feeds)
@@ -115,7 +100,7 @@ def test_segments_together_give_what_the_graph_gives(graph: Graph) -> None:
 
 
 @moderate
-@given(graphs())
+@given(graphs)
 def test_quantglow_computes_what_no_backend_takes(graph: Graph) -> None:
     feeds = feeds_of(graph)
     build = Compiler.of(num_threads=1, backends=[LEFT]).compile(graph)
