@@ -62,8 +62,10 @@ class Need:
 NEEDS = {
     "DFT": (Need(0, 1, exact=False),),
     "GridSample": (Need(0, 1, exact=False),),
+    "Multinomial": (Need(0, 2),),
     "ReverseSequence": (Need(0, 2, exact=False),),
     "RoiAlign": (Need(0, 4), Need(1, 2), Need(2, 1)),
+    "STFT": (Need(0, 1, exact=False), Need(2, 1)),
 }
 """Ranks that do not depend on other operands."""
 
@@ -101,8 +103,8 @@ def with_guards(
             if attribute.HasField("g"):
                 with_guards(attribute.g, equal.g, shapes, opset)
         for need in needs(node, shapes, opset):
-            x = node.input[need.position]
-            if not need.is_met(shapes.get(x)):
+            x = [*node.input, *[""] * need.position][need.position]
+            if x and not need.is_met(shapes.get(x)):
                 node.input[need.position] = f"{node.output[0]}:operand{need.position}"
                 nodes += need.guard(x, node.input[need.position], opset)
         nodes.append(node)

@@ -8,7 +8,10 @@ from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import FallbackError
 from quantglow.types import Array
 
-UNSAFE = (b"DFT", b"GridSample", b"Resize", b"ReverseSequence", b"RoiAlign", b"Upsample")
+UNSAFE = (
+    *(b"DFT", b"GridSample", b"Multinomial", b"Resize", b"ReverseSequence", b"RoiAlign"),
+    *(b"STFT", b"Upsample"),
+)
 """Operators for which ``frontend.rank_guards`` has checks."""
 
 
