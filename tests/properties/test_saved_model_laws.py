@@ -19,15 +19,16 @@ from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.runtime.build import Compiler
-from tests.generators.onnx_models.free_models import (
-    Drawn,
-    Sample,
-    Shape,
+from tests.generators.onnx_models.free_networks import (
     image_networks,
     recurrent_networks,
     transformers,
 )
+from tests.generators.onnx_models.network_drawing import Network, Sample, Shape
 from tests.support.effort import very_expensive
+
+Shapes = tuple[Shape, ...]
+"""One shape for each input."""
 
 FAMILIES = {
     "image": image_networks(),
@@ -36,7 +37,7 @@ FAMILIES = {
 }
 
 
-def built_model(model: Drawn, config: QuantizationConfig, threads: int) -> Any:
+def built_model(model: Network, config: QuantizationConfig, threads: int) -> Any:
     """The result of ``quantize_and_compile`` with any techniques, without the check."""
     samples = [model.sample(shape, seed) for seed in range(2) for shape in model.calibrated]
     request = QuantizationRequest(config, subset_size=len(samples), progress=False)
@@ -44,12 +45,12 @@ def built_model(model: Drawn, config: QuantizationConfig, threads: int) -> Any:
     return compiled(made, Compiler.of("native", threads))
 
 
-def outputs(compiled: Any, model: Drawn, shapes: list[Shape]) -> dict[Shape, list[Any]]:
+def outputs(compiled: Any, model: Network, shapes: list[Shapes]) -> dict[Shapes, list[Any]]:
     """The outputs at each shape, run in this order."""
     return {shape: compiled.run(None, feeds(model, shape)) for shape in shapes}
 
 
-def feeds(model: Drawn, shape: Shape) -> Sample:
+def feeds(model: Network, shape: Shapes) -> Sample:
     return model.sample(shape, 9)
 
 
@@ -80,7 +81,7 @@ def test_a_loaded_model_is_the_built_one_at_every_shape(family: str, data: st.Da
             assert same(outputs(found, model, data.draw(st.permutations(shapes))), wanted)
 
 
-def same(found: dict[Shape, list[Any]], wanted: dict[Shape, list[Any]]) -> bool:
+def same(found: dict[Shapes, list[Any]], wanted: dict[Shapes, list[Any]]) -> bool:
     """Whether the outputs at some shapes have the same shapes and the same bits."""
     return all(
         (one.shape, one.tobytes()) == (other.shape, other.tobytes())

@@ -63,6 +63,7 @@ class Drawing:
     rng: np.random.Generator
     opset: int = OPSETS[0]
     batch: int | None = None
+    most_elements: int = MOST_ELEMENTS
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     values: list[Value] = field(default_factory=list)
     ends: list[Value] = field(default_factory=list)
@@ -218,7 +219,9 @@ class Drawing:
         present = [value.name if value else "" for value in operands]
         proto = helper.make_node(op, present, names, name=f"n{len(self.nodes)}", **attributes)
         kinds = self.types(schema, proto, operands)
-        made = [value_of(name, kinds.get(name), shape) for name in names if name]
+        made = [
+            value_of(name, kinds.get(name), shape, self.most_elements) for name in names if name
+        ]
         self.names += len(names)
         self.nodes.append(proto)
         return made
@@ -279,7 +282,12 @@ class Drawing:
             raise Rejected(str(error)) from error
 
 
-def value_of(name: str, kind: onnx.TypeProto | None, shape: Sequence[int] | None = None) -> Value:
+def value_of(
+    name: str,
+    kind: onnx.TypeProto | None,
+    shape: Sequence[int] | None = None,
+    most_elements: int = MOST_ELEMENTS,
+) -> Value:
     """The value of an inferred type.  Raises ``Rejected`` for free, empty or too large shapes."""
     if kind is None or kind.tensor_type.elem_type not in DRAWN:
         raise Rejected("unknown type")
@@ -289,6 +297,6 @@ def value_of(name: str, kind: onnx.TypeProto | None, shape: Sequence[int] | None
             raise Rejected("free shape")
         shape = [dim.dim_value for dim in dims]
     value = Value(name, kind.tensor_type.elem_type, tuple(shape))
-    if min(value.shape, default=1) < 1 or value.size > MOST_ELEMENTS or value.rank > MOST_RANK:
+    if min(value.shape, default=1) < 1 or value.size > most_elements or value.rank > MOST_RANK:
         raise Rejected("too large")
     return value

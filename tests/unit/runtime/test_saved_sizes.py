@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from tests.generators.onnx_models.sized_models import FAMILIES, in_float16
+from tests.generators.onnx_models.float_types import all_of
+from tests.generators.onnx_models.networks import FAMILIES
 
 LEAST_NBYTES = 20_000
 """Size of ONNX models whose int8 file is smaller; the texts of a graph may be larger than less."""
@@ -37,12 +38,13 @@ IN_FLOAT16 += [("LSTM both ways", True)]
 
 def share(name: str, is_free: bool, is_half: bool, folder: Path) -> float:
     """Size of the int8 file over that of the ONNX model."""
-    proto, shapes = FAMILIES[name](is_free)
-    proto = in_float16(proto) if is_half else proto
+    network = FAMILIES[name](is_free)
+    proto = all_of(network.proto, "float16") if is_half else network.proto
     assert proto.ByteSize() > LEAST_NBYTES
     dtype = np.float16 if is_half else np.float32
     rngs = [np.random.default_rng(seed) for seed in range(4)]
-    samples = [{"x": rng.standard_normal(shape).astype(dtype)} for rng in rngs for shape in shapes]
+    shapes = [shape for (shape,) in network.calibrated]
+    samples = [{"x0": rng.standard_normal(shape).astype(dtype)} for rng in rngs for shape in shapes]
     compiled = qg.quantize_and_compile(proto, samples, num_threads=1, progress=False, verify=False)
     compiled.save(folder / "model.qgm")
     return (folder / "model.qgm").stat().st_size / proto.ByteSize()

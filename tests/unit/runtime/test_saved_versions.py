@@ -12,7 +12,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.runtime import archives, saving
-from tests.generators.onnx_models.sized_models import FAMILIES
+from tests.generators.onnx_models.networks import FAMILIES
 from tests.unit.runtime.test_saving import repacked, resigned
 
 FILES = Path(__file__).with_name("saved_files")
@@ -48,10 +48,13 @@ def manifest_of(path: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module", params=["convolutions", "LSTM"])
 def fixed(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved int8 model of fixed shapes."""
-    proto, (shape,) = FAMILIES[request.param](False)
+    network = FAMILIES[request.param](False)
+    ((shape,),) = network.calibrated
     rng = np.random.default_rng(2)
-    samples = [{"x": rng.standard_normal(shape).astype(np.float32)} for _ in range(4)]
-    compiled = qg.quantize_and_compile(proto, samples, num_threads=1, progress=False, verify=False)
+    samples = [{"x0": rng.standard_normal(shape).astype(np.float32)} for _ in range(4)]
+    compiled = qg.quantize_and_compile(
+        network.proto, samples, num_threads=1, progress=False, verify=False
+    )
     path = tmp_path_factory.mktemp("fixed") / "model.qgm"
     compiled.save(path)
     return path
