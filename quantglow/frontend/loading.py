@@ -28,6 +28,9 @@ LISTLESS_IR = 4
 HEADS = frozenset({"kv_num_heads", "q_num_heads"})
 """Attributes of Attention."""
 
+MAX_PARTS = 2**16
+"""Maximum number of parts of a Split."""
+
 
 def load_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
     """A checked model with all its weights in memory.  Raises ``ModelError``."""
@@ -81,6 +84,7 @@ def checked(
     check_names(proto, origin)
     check_growth(proto, origin)
     check_heads(proto, origin)
+    check_parts(proto, origin)
     whole = not load_external_data(proto, origin, folder)
     try:
         accepted = for_the_checker(proto)
@@ -155,3 +159,17 @@ def check_heads(proto: onnx.ModelProto, origin: str) -> None:
                     f"{origin}: node {name!r} ({node.op_type}): {attribute.name} is {attribute.i}. "
                     "Remedy: give 1 or more heads; leave it out for operands of rank 4."
                 )
+
+
+def check_parts(proto: onnx.ModelProto, origin: str) -> None:
+    """Raise ``ModelError`` for Splits into so many parts that inferring their shapes, as onnx and
+    onnxruntime do, fills the memory.
+    """
+    for node in every_node(proto):
+        parts = [a.i for a in node.attribute if a.name == "num_outputs"]
+        if node.op_type == "Split" and max(parts, default=0) > MAX_PARTS:
+            name = node.name or next(filter(None, node.output), "")
+            raise ModelError(
+                f"{origin}: node {name!r} (Split): num_outputs is {max(parts)}. Remedy: give the "
+                "number of the node's outputs."
+            )

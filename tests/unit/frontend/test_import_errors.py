@@ -249,3 +249,10 @@ def test_heads_that_onnxruntime_would_divide_by_are_refused(heads: tuple[int, in
     model, _ = single("Attention", x, x, x, opset=23, q_num_heads=heads[0], kv_num_heads=heads[1])
     with pytest.raises(ModelError, match=r"'the_node' \(Attention\): (q|kv)_num_heads is"):
         qg.compile(model)
+
+
+def test_a_split_into_more_parts_than_memory_holds_is_refused() -> None:
+    """onnx's inference makes a list of so many sizes."""
+    model, _ = single("Split", floats(6), opset=18, num_outputs=2**31 - 1)
+    with pytest.raises(ModelError, match=r"'the_node' \(Split\): num_outputs is 2147483647"):
+        qg.compile(model)
