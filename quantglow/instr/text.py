@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import quantglow.ops  # noqa: F401 - registers the operators that programs name
 from quantglow.errors import BackendError, FileFormatError
 from quantglow.graph.attributes import ArrayMark, Dense, parse_call
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields

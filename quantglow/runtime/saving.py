@@ -49,6 +49,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import quantglow.ops  # noqa: F401 - registers the operators that graphs name
 from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.attributes import ArrayMark

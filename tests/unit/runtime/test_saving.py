@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +25,8 @@ from quantglow.runtime import members as members_module
 from quantglow.types import f32
 from tests.support.effort import moderate
 from tests.support.small_network import small_model, small_samples
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module", params=[(), ("features",)], ids=["int8", "int16"])
@@ -47,6 +51,20 @@ def test_a_loaded_model_gives_the_same_integers(compiled: Any, saved: Path) -> N
 
 def test_a_loaded_model_has_the_same_graph(compiled: Any, saved: Path) -> None:
     assert str(qg.load(saved).graph) == str(compiled.graph)
+
+
+LOADING = """
+import sys
+from quantglow.runtime.saving import load
+print(load(sys.argv[1]).graph, end="")
+"""
+
+
+def test_files_load_in_a_process_that_imports_nothing_else(compiled: Any, saved: Path) -> None:
+    command = [sys.executable, "-c", LOADING, str(saved)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert found.stdout == str(compiled.graph)
 
 
 def test_a_loaded_model_keeps_the_accuracy_of_its_report(compiled: Any, saved: Path) -> None:
