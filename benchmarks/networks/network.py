@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from benchmarks.networks.macs import count_macs
+import quantglow as qg
+from quantglow.ops.work import macs_of
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]
@@ -68,7 +69,8 @@ class Network:
 
     def macs(self, batch: int = 1) -> int:
         """Multiply-accumulates of one run."""
-        return count_macs(with_input_shape(onnx.load(self.path(batch)), self.input_shape(batch)))
+        graph = qg.import_model(self.path(batch), {self.input_name: self.input_shape(batch)})
+        return sum(map(macs_of, graph.compute_nodes()))
 
 
 def graph_inputs(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:

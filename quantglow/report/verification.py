@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import ended, is_interrupted
-from quantglow.ops.work import macs_of
+from quantglow.ops.work import evaluated_macs
 from quantglow.profiling import Profile
 from quantglow.quantization import QuantizationReport
 from quantglow.report.accuracy import LayerAccuracy, OutputAccuracy
@@ -42,7 +42,7 @@ def no_labels(wanted: object, found: object) -> None:
 
 def affordable(samples: Sequence[Sample], graph: Graph) -> Sequence[Sample]:
     """The samples that the check has time for."""
-    work = sum(map(macs_of, graph.compute_nodes()))
+    work = sum(map(evaluated_macs, graph.compute_nodes()))
     return samples[: max(MAX_SAMPLES, WORK // max(int(work), 1))]
 
 

@@ -22,7 +22,7 @@ from quantglow.interpreter import interpret
 from quantglow.interpreter.executor import Execution
 from quantglow.ops.arithmetic import rounded_reals
 from quantglow.ops.contraction import Contraction
-from quantglow.ops.work import macs_of
+from quantglow.ops.work import evaluated_macs
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.deadline import NEVER, Deadline
@@ -106,7 +106,7 @@ def knapsack(
 
 def _some(plan: Plan, count: int, samples: Sequence[Feeds]) -> Sequence[Feeds]:
     """Samples spread over all, as many as ``MAX_WORK`` allows with ``count`` candidates."""
-    work = sum(map(macs_of, plan.graph.compute_nodes())) * count / 2
+    work = sum(map(evaluated_macs, plan.graph.compute_nodes())) * count / 2
     wanted = min(max(int(MAX_WORK / max(work, 1)), MIN_SAMPLES), MAX_SAMPLES)
     return samples[:: -(-len(samples) // wanted)]
 
