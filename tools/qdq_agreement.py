@@ -96,7 +96,7 @@ def run_onnx(
     session = ort.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    outputs: list[Array] = session.run(None, dict(feeds))
+    outputs: list[Any] = list(session.run(None, dict(feeds)))
     return outputs
 
 

@@ -23,6 +23,7 @@ import quantglow as qg
 from benchmarks.accuracy.evaluation import sqnr
 from benchmarks.networks.samples import load
 from benchmarks.support.peer_runtimes import Reader
+from benchmarks.support.runtime import outputs_of
 from tools.downloads.wheels import wheel_member
 
 Array = NDArray[Any]
@@ -98,7 +99,7 @@ def paste_photo(sheet: Array, rng: np.random.Generator, top: int, left: int, wid
     images = load("photos.npz")["images"]
     photo = images[int(rng.integers(len(images)))][: HEIGHT - top - 20, :width]
     sheet[top : top + photo.shape[0], left : left + photo.shape[1]] = photo
-    return top + photo.shape[0]
+    return top + len(photo)
 
 
 def draw_table(sheet: Array, rng: np.random.Generator, top: int, left: int, width: int) -> int:
@@ -189,8 +190,15 @@ def session(model: str) -> onnxruntime.InferenceSession:
 def onnxruntime_int8(model: str, samples: Sequence[Feeds], folder: Path) -> Run:
     """``quantize_static`` with u8 activations and s8 weights per channel."""
     target = folder / "int8.onnx"
-    quantize_static(model, target, Reader(samples), per_channel=True, weight_type=QuantType.QInt8)
-    return session(str(target)).run
+    quantize_static(
+        model,
+        target,
+        Reader(list(map(dict, samples))),
+        per_channel=True,
+        weight_type=QuantType.QInt8,
+    )
+    made = session(str(target))
+    return lambda names, feeds: outputs_of(made, feeds)
 
 
 def row(name: str, run: Run, tests: Sequence[Feeds], expected: Sequence[list[Array]]) -> str:
@@ -226,7 +234,8 @@ def run(options: argparse.Namespace) -> int:
     model = model_file()
     samples = [feeds_of(page(np.random.default_rng([1, i]))) for i in range(options.samples)]
     tests = [feeds_of(page(np.random.default_rng([2, i]))) for i in range(options.pages)]
-    expected = [session(model).run(None, feeds) for feeds in tests]
+    reference = session(model)
+    expected = [outputs_of(reference, feeds) for feeds in tests]
     print("| int8 by | boxes found | others | IoU | scores dB | distributions dB |")
     print("| --- | --- | --- | --- | --- | --- |")
     for name, chosen in {"quantglow": (), "quantglow int16": "auto"}.items():

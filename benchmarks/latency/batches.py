@@ -18,7 +18,7 @@ import numpy as np
 import quantglow as qg
 from benchmarks.networks import registry
 from benchmarks.support.arguments import add_models, add_samples, positive
-from benchmarks.support.quantglow_runtime import compiled_model
+from benchmarks.support.quantglow_runtime import compiled_model, compiled_whole
 from benchmarks.support.runtime import PRECISIONS
 from quantglow.graph.graph import Graph
 from quantglow.lowering.split_batch import split_batch
@@ -64,7 +64,7 @@ def largest(name: str, precision: str, batch: int, samples: int, folder: Path | 
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         compiled_model(name, precision, 1, batch, samples).save(path)
-    return qg.load(path, num_threads=1).graph
+    return compiled_whole(qg.load(path, num_threads=1)).graph
 
 
 def turn(name: str, graph: Graph, batch: int, threads: int) -> Turn:

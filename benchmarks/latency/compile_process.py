@@ -22,8 +22,11 @@ def main(model: str, data: str, threads: int, begun: float, profile: str | None 
     start = time.time() - begun
     compiled = call(model, data, num_threads=threads, verify=False, progress=False)
     whole = time.time() - begun
-    seconds = {"start": start, **compiled.report.seconds, "all": whole, "cpu": time.process_time()}
+    report = compiled.report
+    assert isinstance(report, qg.Report)
+    seconds = {"start": start, **report.seconds, "all": whole, "cpu": time.process_time()}
     if profile is not None:
+        assert isinstance(compiled, qg.CompiledModel) and compiled.profile is not None
         compiled.profile.save(profile)
     print(json.dumps({"seconds": seconds, "peak_nbytes": status_nbytes("VmHWM")}))
 

@@ -10,6 +10,7 @@ import quantglow as qg
 from benchmarks.networks import registry
 from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.arguments import add_models, add_samples, positive
+from benchmarks.support.quantglow_runtime import compiled_whole
 from benchmarks.support.runtime import shaped
 from quantglow.backends.llvm.targets import LEVELS, runs_here
 
@@ -48,7 +49,8 @@ def compiled(
     quantized = qg.quantize_and_compile(
         path, profile, target=level, num_threads=threads, verify=False
     )
-    return qg.compile(path, target=level, num_threads=threads), quantized
+    floats = qg.compile(path, target=level, num_threads=threads)
+    return compiled_whole(floats), compiled_whole(quantized)
 
 
 def milliseconds(model: qg.CompiledModel, feeds: Feeds) -> float:

@@ -30,13 +30,12 @@ def quantglow(model: str, threads: int) -> Run:
 
 def quantglow_llvm_linker(model: str, threads: int) -> Run:
     """quantglow without a linker of its own."""
-    from quantglow.backends.llvm.jit import library
+    from unittest.mock import patch
+
     from quantglow.backends.llvm.jit.linker import UnlinkableError
 
-    def refuse(*arguments: object) -> dict[str, int]:
-        raise UnlinkableError("switched off")
-
-    library.linked = refuse
+    refusal = UnlinkableError("switched off")
+    patch("quantglow.backends.llvm.jit.library.linked", side_effect=refusal).start()
     return quantglow(model, threads)
 
 

@@ -17,7 +17,7 @@ import quantglow as qg
 from benchmarks.networks import registry
 from benchmarks.networks.network import Feeds
 from benchmarks.support.arguments import add_models, positive
-from benchmarks.support.quantglow_runtime import saved_model_file
+from benchmarks.support.quantglow_runtime import compiled_whole, saved_model_file
 
 TURN_SECONDS, FEWEST_RUNS = 0.02, 3
 QUANTIZERS = ("quantglow", "quantglow int16")
@@ -95,9 +95,10 @@ def run(options: argparse.Namespace) -> int:
     print("| --- " * 6 + "|")
     for name in options.models:
         (feeds,) = registry.network(name).feeds(1, seed=1)
+        paths = [saved_model_file(options.folder, name, q) for q in options.quantizers]
         base, *others = (
-            qg.load(saved_model_file(options.folder, name, quantizer), num_threads=options.threads)
-            for quantizer in (options.quantizers[0], *options.quantizers)
+            compiled_whole(qg.load(path, num_threads=options.threads))
+            for path in (paths[0], *paths)
         )
         for quantizer, model in zip(options.quantizers, others, strict=True):
             ratio = measure(model, base, feeds, options.seconds)

@@ -10,19 +10,34 @@ from benchmarks.networks.network import Network
 from benchmarks.support.runtime import Runtime, shaped
 
 
+def compiled_whole(model: qg.CompiledModel | qg.FallbackModel) -> qg.CompiledModel:
+    """A model that quantglow compiled from its inputs to its outputs."""
+    assert isinstance(model, qg.CompiledModel), f"onnxruntime runs a part of it: {model}"
+    return model
+
+
+def report_of(model: qg.CompiledModel | qg.FallbackModel) -> qg.Report:
+    """The report, with all its figures."""
+    report = model.report
+    assert isinstance(report, qg.Report)
+    return report
+
+
 def float_model(network: Network, threads: int, batch: int, samples: int) -> qg.CompiledModel:
     """The float model compiled for this processor; ``samples`` is not used."""
-    return qg.compile(shaped(network, batch), num_threads=threads)
+    return compiled_whole(qg.compile(shaped(network, batch), num_threads=threads))
 
 
 def int8_model(network: Network, threads: int, batch: int, samples: int) -> qg.CompiledModel:
     """The int8 model, calibrated on ``samples`` samples with min-max ranges, as the peers are."""
-    return qg.quantize_and_compile(
-        shaped(network, batch),
-        network.calibration(samples, batch),
-        calibrate_method="minmax",
-        num_threads=threads,
-        verify=False,
+    return compiled_whole(
+        qg.quantize_and_compile(
+            shaped(network, batch),
+            network.calibration(samples, batch),
+            calibrate_method="minmax",
+            num_threads=threads,
+            verify=False,
+        )
     )
 
 

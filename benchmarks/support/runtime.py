@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime
 from numpy.typing import NDArray
 
 from benchmarks.networks.network import Feeds, Network, with_input_shape
 from tools.downloads.model_cache import cached, content_key
 
 PRECISIONS = ("float", "int8")
+
+
+def outputs_of(
+    session: onnxruntime.InferenceSession, feeds: Mapping[str, NDArray[Any]]
+) -> list[NDArray[Any]]:
+    """All outputs of a session whose outputs are arrays."""
+    found: list[Any] = list(session.run(None, dict(feeds)))
+    return found
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from benchmarks.accuracy import accuracy, evaluation, quantizers
 from benchmarks.accuracy.accuracy import Result, Settings
 from benchmarks.accuracy.quantizers import QUANTIZERS, NotInstalledError, Quantizer, chosen
 from benchmarks.networks import ocr_lines, ppocr, registry, samples
+from benchmarks.support.runtime import outputs_of
 
 
 def test_sqnr_is_ten_decibels_a_factor_ten_of_energy() -> None:
@@ -74,7 +75,8 @@ def test_one_network_is_compared_end_to_end() -> None:
     names = ["quantglow without recovery", "onnxruntime minmax"]
     found = accuracy.compare("mnist", chosen(names), Settings(samples=4, threads=1))
     assert [r.quantizer for r in found] == ["float", *names]
-    assert all(r.error is None and r.sqnr_db > 10 and r.accuracy > 0.95 for r in found[1:])
+    assert all(r.error is None for r in found)
+    assert all((r.sqnr_db or 0) > 10 and (r.accuracy or 0) > 0.95 for r in found[1:])
 
 
 def test_only_what_counts_of_an_output_is_noise() -> None:
@@ -85,12 +87,11 @@ def test_only_what_counts_of_an_output_is_noise() -> None:
 def test_a_network_without_its_softmax_gives_its_logits() -> None:
     network = registry.network("ppocr_cls")
     (image, *_), _ = samples.text_lines_labelled()
-    outputs = [
-        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(
-            None, {"x": image[None]}
-        )[0]
-        for path in (network.path(), registry.network("ppocr_cls_logits").path())
+    paths = (network.path(), registry.network("ppocr_cls_logits").path())
+    sessions = [
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]) for path in paths
     ]
+    outputs = [outputs_of(session, {"x": image[None]})[0] for session in sessions]
     np.testing.assert_allclose(special.softmax(outputs[1], axis=1), outputs[0], rtol=1e-5)
 
 
