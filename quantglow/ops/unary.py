@@ -50,7 +50,13 @@ class Unary(Node):
 
     def function(self, x: Any) -> Any:
         """The exact function on an array of any float precision: the expression, unless its steps
-        trade exactness for speed."""
+        trade exactness for speed.
+
+        Sigmoid, Swish and Softplus have one of their own.  Their steps limit the power of e, which
+        costs the last bits of float32; ranges, tables and the interpreter take the exact bits.
+        ``tests/unit/ops/test_unary.py`` holds that both are equal but for rounding, and that an
+        operator declares two only where they differ.
+        """
         return self.expression().evaluate([x], real=x.dtype.type)
 
     def infer(self) -> TensorType:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Value
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
+from quantglow.backends.llvm.isa.interface import LINE_NBYTES
 from quantglow.backends.llvm.kernels.contraction.tiling import groups
 from quantglow.backends.llvm.kernels.conv.loops import ConvLoops, Place
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
@@ -18,8 +19,6 @@ from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 
 UNROLL = 4
 """Steps in the body of the inner loop."""
-LINE_NBYTES = 64
-"""Bytes of a cache line."""
 MOST_SHARES = 8
 """Maximum number of tiles that share the prefetch of the next panel."""
 
