@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -25,11 +26,30 @@ from quantglow.frontend.proto import (
 LISTLESS_IR = 4
 """IR version since which initializers need not be inputs."""
 
-HEADS = frozenset({"kv_num_heads", "q_num_heads"})
-"""Attributes of Attention."""
 
-MAX_PARTS = 2**16
-"""Maximum number of parts of a Split."""
+@dataclass(frozen=True)
+class Count:
+    """The values of an attribute with which foreign code is safe."""
+
+    range: range
+    remedy: str
+
+
+HEADS = Count(range(1, 2**31), "give 1 or more heads; leave it out for operands of rank 4")
+"""onnxruntime has int32 for them and divides by them, which ends the process if they are 0."""
+
+COUNTS = {
+    "batch_dims": Count(range(2**31), "give the number of leading dimensions, 0 or more"),
+    "kv_num_heads": HEADS,
+    "num_outputs": Count(range(2**16), "give the number of the node's outputs"),
+    "q_num_heads": HEADS,
+}
+"""Attributes of Attention, GatherND and Split by name.  The shape inference of onnx and of
+onnxruntime reads beyond a shape for negative ``batch_dims``, and makes a list of ``num_outputs``
+sizes."""
+
+COUNTING = ("", "ai.onnx", "com.microsoft")
+"""Domains of the operators with such attributes."""
 
 
 def load_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
@@ -83,8 +103,7 @@ def checked(
     check_versions(proto, origin)
     check_names(proto, origin)
     check_growth(proto, origin)
-    check_heads(proto, origin)
-    check_parts(proto, origin)
+    check_counts(proto, origin)
     whole = not load_external_data(proto, origin, folder)
     try:
         accepted = for_the_checker(proto)
@@ -146,30 +165,14 @@ def check_names(proto: onnx.ModelProto, origin: str) -> None:
             raise ModelError(f"{origin}: the name {name!r} is not UTF-8; export the model again")
 
 
-def check_heads(proto: onnx.ModelProto, origin: str) -> None:
-    """Raise ``ModelError`` for numbers of heads that onnxruntime, which has int32 for them, would
-    take for 0 and divide by: that ends the process.
-    """
-    for node in every_node(proto):
-        for attribute in node.attribute:
-            counts_heads = attribute.name in HEADS and attribute.type == onnx.AttributeProto.INT
-            if counts_heads and not 0 < attribute.i < 2**31:
-                name = node.name or next(filter(None, node.output), "")
-                raise ModelError(
-                    f"{origin}: node {name!r} ({node.op_type}): {attribute.name} is {attribute.i}. "
-                    "Remedy: give 1 or more heads; leave it out for operands of rank 4."
-                )
-
-
-def check_parts(proto: onnx.ModelProto, origin: str) -> None:
-    """Raise ``ModelError`` for Splits into so many parts that inferring their shapes, as onnx and
-    onnxruntime do, fills the memory.
-    """
-    for node in every_node(proto):
-        parts = [a.i for a in node.attribute if a.name == "num_outputs"]
-        if node.op_type == "Split" and max(parts, default=0) > MAX_PARTS:
+def check_counts(proto: onnx.ModelProto, origin: str) -> None:
+    """Raise ``ModelError`` for attributes outside of ``COUNTS``."""
+    known = (n for n in every_node(proto) if n.domain in COUNTING)
+    for node, attribute in ((n, a) for n in known for a in n.attribute):
+        count = COUNTS.get(attribute.name)
+        if count and attribute.type == onnx.AttributeProto.INT and attribute.i not in count.range:
             name = node.name or next(filter(None, node.output), "")
             raise ModelError(
-                f"{origin}: node {name!r} (Split): num_outputs is {max(parts)}. Remedy: give the "
-                "number of the node's outputs."
+                f"{origin}: node {name!r} ({node.op_type}): {attribute.name} is {attribute.i}. "
+                f"Remedy: {count.remedy}."
             )

@@ -31,7 +31,7 @@ def work(what: str, start: int, stop: int) -> None:
     """Check seeds and print a line for each; ``isolated`` reads them."""
     resource.setrlimit(resource.RLIMIT_AS, (isolated.MEMORY_NBYTES,) * 2)
     for seed in range(start, stop):
-        faulthandler.dump_traceback_later(isolated.SECONDS, exit=True)
+        faulthandler.dump_traceback_later(isolated.patience(), exit=True)
         found = check(what, seed)
         faulthandler.cancel_dump_traceback_later()
         kind, detail = (found.kind, found.detail) if found else ("", "")

@@ -11,13 +11,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 SECONDS = 60
-"""Time limit of one case, in seconds; then it counts as hanging."""
+"""Time limit of one case on an idle machine, in seconds; then it counts as hanging."""
 
 MEMORY_NBYTES = 6 << 30
 """Maximum address space of the process, in bytes."""
 
 ENVIRONMENT = {"QUANTGLOW_VERIFY": "1", "QUANTGLOW_IMPORT_NODES": "20000"}
 """Maximum number of nodes, more than a drawn model has; a busy machine compiles so many in time."""
+
+
+def patience() -> float:
+    """The time limit of one case, in seconds: longer where processes wait for processors."""
+    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+    return SECONDS * max(1.0, waiting)
 
 
 @dataclass(frozen=True)

@@ -256,3 +256,12 @@ def test_a_split_into_more_parts_than_memory_holds_is_refused() -> None:
     model, _ = single("Split", floats(6), opset=18, num_outputs=2**31 - 1)
     with pytest.raises(ModelError, match=r"'the_node' \(Split\): num_outputs is 2147483647"):
         qg.compile(model)
+
+
+@pytest.mark.parametrize("given", [-1, -5, -(2**31), 2**62])
+def test_batch_dimensions_that_shapes_do_not_have_are_refused(given: int) -> None:
+    """Shape inference, also that of onnxruntime, reads beyond the shape."""
+    x, at = floats(4, 4), np.zeros((4, 4), np.int64)
+    model, _ = single("GatherND", x, at, opset=13, batch_dims=given)
+    with pytest.raises(ModelError, match=rf"'the_node' \(GatherND\): batch_dims is {given}"):
+        qg.compile(model)
