@@ -130,7 +130,8 @@ class BackendError(QuantglowError):
 
 
 class CompileBudgetError(BackendError):
-    """Compiling the kernels of a program takes longer than ``QUANTGLOW_COMPILE_SECONDS`` allows."""
+    """Compiling the kernels of a program takes more processor time than
+    ``QUANTGLOW_COMPILE_SECONDS`` allows."""
 
 
 class OutOfMemoryError(BackendError, MemoryError):

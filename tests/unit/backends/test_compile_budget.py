@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-from onnx import helper
+import threading
 
-import quantglow as qg
+import pytest
+
 from quantglow.backends.llvm.jit import budget
 from quantglow.backends.llvm.jit.budget import CompileMeter
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.jit.library import QUEUED, KernelLibrary, processors
+from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import CompileBudgetError, OptionError
-from tests.unit.frontend.onnx_models import floats, model_of
 
 
-def test_an_estimate_from_the_first_kernels_refuses_them_all(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    seconds = iter([5.0, 10.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
-    meter = CompileMeter(100_000, allowed=1000.0, started=0.0)
-    meter.check(budget.SAMPLE - 1)
-    message = (
-        "100000 different kernels takes about 5000 s .200 took 10 s.*QUANTGLOW_COMPILE_SECONDS"
-    )
+def after(done: int, spent: float, total: int | None) -> CompileMeter:
+    """A meter of 1000 s that has seen kernels."""
+    return CompileMeter(total, allowed=1000.0, done=done, spent=spent)
+
+
+def test_an_estimate_from_the_first_kernels_refuses_them_all() -> None:
+    after(budget.SAMPLE - 1, 10.0, 100_000).check()
+    message = "100000 different kernels takes about 5000 s of .*200 took 10 s.*_COMPILE_SECONDS=inf"
     with pytest.raises(CompileBudgetError, match=message):
-        meter.check(budget.SAMPLE)
+        after(budget.SAMPLE, 10.0, 100_000).check()
 
 
-def test_the_time_spent_counts_where_the_number_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([900.0, 1001.0])
-    monkeypatch.setattr("time.monotonic", lambda: next(seconds))
-    meter = CompileMeter(None, allowed=1000.0, started=0.0)
-    meter.check(5000)
+def test_the_time_spent_counts_where_the_number_is_unknown() -> None:
+    after(5000, 1000.0, None).check()
     with pytest.raises(CompileBudgetError):
-        meter.check(5001)
+        after(5001, 1000.2, None).check()
+
+
+def test_time_in_which_a_thread_waits_does_not_count() -> None:
+    meter, asleep = CompileMeter(1), threading.Event()
+
+    def slow(symbol: str, text: str) -> bytes:
+        asleep.wait(0.2)
+        return b""
+
+    meter.timed(slow)("", "")
+    assert meter.done == 1
+    assert meter.spent < 0.1
 
 
 def test_a_limit_of_the_environment_ends_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
-    feeds = {"x": floats(1, 3, 1997)}
-    steps = (("x", "a", 1), ("a", "b", 2), ("b", "y", 1))
-    nodes = [helper.make_node("Softmax", [x], [y], axis=axis) for x, y, axis in steps]
-    model = model_of(nodes, feeds, ["y"])
+    head = "define void @kernel(ptr %args, i64 %begin, i64 %end)"
+    texts = [f"{head} {{ ; {i}\n  ret void\n}}\n" for i in range(2 * (QUEUED + processors()))]
+    library = KernelLibrary(resolve("native"), ObjectCache(None))
     monkeypatch.setenv(budget.VARIABLE, "1e-6")
     with pytest.raises(CompileBudgetError, match="allowed"):
-        qg.compile(model, num_threads=1)
+        library.load(texts)
     monkeypatch.setenv(budget.VARIABLE, "inf")
-    found = qg.compile(model, num_threads=1).run(None, feeds)[0]
-    np.testing.assert_allclose(found.sum(axis=1), 1, rtol=1e-4)
+    assert all(library.load(texts))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "nan"])

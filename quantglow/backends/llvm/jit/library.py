@@ -67,13 +67,13 @@ class KernelLibrary:
         meter = CompileMeter(number)
         symbols: list[str] = []
         coming: dict[str, Future[bytes]] = {}
-        with _loading, compiling_threads(self.object_code) as submit:
+        with _loading, compiling_threads(meter.timed(self.object_code)) as submit:
             for text in texts:
                 symbol = self.symbol(text, entry)
                 symbols.append(symbol)
                 if symbol not in self._addresses and symbol not in coming:
                     module = text.replace(f"@{entry}(", f"@{symbol}(")
-                    meter.check(len(coming))
+                    meter.check()
                     coming[symbol] = submit(symbol, module)
             objects = {symbol: future.result() for symbol, future in coming.items()}
             if objects:
