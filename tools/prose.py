@@ -67,10 +67,15 @@ def texts(path: Path) -> Iterator[Text]:
             if cell["cell_type"] == "markdown":
                 yield from paragraphs("".join(cell["source"]), 1)
     else:
+        yield from python_texts(path, content) if path.suffix == ".py" else toml_comments(content)
+
+
+def python_texts(path: Path, content: str) -> Iterator[Text]:
+    """Comments and docstrings of a Python file."""
+    if "#" in content:  # Tokenizing takes most of the time.
         with path.open("rb") as file:
-            yield from comments(file) if path.suffix == ".py" else toml_comments(content)
-        if path.suffix == ".py":
-            yield from docstrings(content)
+            yield from comments(file)
+    yield from docstrings(content)
 
 
 def paragraphs(content: str, first: int, is_docstring: bool = False) -> Iterator[Text]:

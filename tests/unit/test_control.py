@@ -22,6 +22,27 @@ SAMPLES = samples_for(GRAPH, 6)
 PLAIN: dict[str, Any] = {"calibrate_method": "minmax", "num_threads": 1, "progress": False}
 
 
+@pytest.fixture(scope="module")
+def plain() -> Any:
+    """The network in int8 without a contract."""
+    return qg.quantize_and_compile(GRAPH, SAMPLES, **PLAIN)
+
+
+@pytest.fixture(scope="module")
+def better(plain: Any) -> Any:
+    """The network under a contract of 3 dB more."""
+    wanted = 10 ** (-(figure(plain) + 3) / 20)
+    return qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=wanted, **PLAIN)
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """The report under a contract without any drop."""
+    found = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
+    assert isinstance(found, Report)
+    return found
+
+
 def figure(compiled: Any) -> float:
     """SQNR in dB over all samples."""
     pairs = [(qg.interpret(GRAPH, f)[0], compiled.run(None, f)[0]) for f in SAMPLES]
@@ -32,14 +53,11 @@ def precisions(compiled: qg.CompiledModel) -> dict[str, str]:
     return {layer.name: layer.precision for layer in compiled.report.layers}
 
 
-def test_int16_comes_before_float() -> None:
-    loose = qg.quantize_and_compile(GRAPH, SAMPLES, **PLAIN)
-    wanted = 10 ** (-(figure(loose) + 3) / 20)
-    strict = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=wanted, **PLAIN)
-    found = precisions(strict)
+def test_int16_comes_before_float(plain: Any, better: Any) -> None:
+    found = precisions(better)
     assert found["thin"] == "int16"
     assert "float" not in found.values()
-    assert figure(strict) > figure(loose) + 2.5
+    assert figure(better) > figure(plain) + 2.5
 
 
 def test_the_validation_function_decides() -> None:
@@ -69,18 +87,13 @@ def is_float(compiled: Any, name: str) -> bool:
     return all(o.type.quant is None for o in compiled.graph.by_name(name).operands)
 
 
-def test_a_graph_is_compared_with_the_interpreter() -> None:
-    report = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
-    assert isinstance(report, Report)
+def test_a_graph_is_compared_with_the_interpreter(report: Report) -> None:
     assert report.compared_with == "the float interpreter"
     (note,) = (n for n in report.notes if n.startswith("accuracy control"))
     assert " to int16 and " in note
 
 
-def test_the_report_has_each_precision_override_and_its_cost() -> None:
-    compiled = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN)
-    report = compiled.report
-    assert isinstance(report, Report)
+def test_the_report_has_each_precision_override_and_its_cost(report: Report) -> None:
     by_name = {layer.name: layer.precision for layer in report.layers}
     assert report.precision_overrides
     assert all(by_name[o.name] in (o.precision, "float") for o in report.precision_overrides)
@@ -89,19 +102,14 @@ def test_the_report_has_each_precision_override_and_its_cost() -> None:
     assert Report.from_json(report.to_json()).precision_overrides == report.precision_overrides
 
 
-def test_a_report_saved_under_the_former_key_still_loads() -> None:
-    report = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=0.0, **PLAIN).report
+def test_a_report_saved_under_the_former_key_still_loads(report: Report) -> None:
     data = report.to_json()
     data["raised"] = data.pop("precision_overrides")
     assert Report.from_json(data) == Report.from_json(report.to_json())
 
 
-def test_every_precision_override_is_needed() -> None:
-    plain = qg.quantize_and_compile(GRAPH, SAMPLES, **PLAIN)
-    wanted = 10 ** (-(figure(plain) + 3) / 20)
-    strict = qg.quantize_and_compile(GRAPH, SAMPLES, max_drop=wanted, **PLAIN)
-    assert isinstance(strict.report, Report)
-    overrides = [(n.name, n.precision) for n in strict.report.precision_overrides]
+def test_every_precision_override_is_needed(better: Any) -> None:
+    overrides = [(n.name, n.precision) for n in better.report.precision_overrides]
     assert ("thin", "int16") in overrides
     assert len(overrides) <= 2
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
@@ -13,6 +14,11 @@ FILES = [path for path in TESTS.rglob("*.py") if path != Path(__file__)]
 def test_the_number_of_examples_is_a_class_of_effort() -> None:
     users = {path.name for path in FILES if "max_examples" in path.read_text()}
     assert users == {"effort.py"}
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def names_of_others(tree: ast.AST) -> Iterator[str]:
@@ -37,7 +43,7 @@ def test_private_names_are_not_tested() -> None:
     assert [
         (path.name, name)
         for path in FILES
-        for name in names_of_others(ast.parse(path.read_text()))
+        for name in names_of_others(tree_of(path))
         if is_private(name)
     ] == []
 
@@ -55,6 +61,6 @@ def test_benchmarks_are_not_imported() -> None:
     assert [
         (path.name, module)
         for path in FILES
-        for module in modules_of(ast.parse(path.read_text()))
+        for module in modules_of(tree_of(path))
         if module.startswith("benchmarks")
     ] == []
