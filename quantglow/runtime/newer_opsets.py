@@ -47,7 +47,7 @@ def safe(model: bytes) -> bytes:
     """The model with checks in front of operators whose kernels may end the process."""
     if not any(name in model for name in UNSAFE):
         return model
-    # Imported here because a process without delegated nodes needs no onnx.
+    # Imported here because a process without nodes of the fallback needs no onnx.
     from quantglow.frontend.rank_guards import guarded
 
     return guarded(model)
