@@ -14,7 +14,7 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.lowering.contraction import require_constant, zero_bias
 from quantglow.lowering.rules import lowers, tag
-from quantglow.ops import Concat, Conv, ConvTranspose, Pad, Reshape, Slice, Transpose
+from quantglow.ops import Concat, Conv, ConvTranspose, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.windows import Pair
 from quantglow.types import Array, ElementType, QuantParams
 
@@ -94,6 +94,7 @@ class _Axis:
     """
 
     stride: int
+    kernel: int
     taps: int
     first: int
     last: int
@@ -103,7 +104,16 @@ class _Axis:
     def of(node: ConvTranspose, axis: int) -> _Axis:
         stride, kernel, pad = node.strides[axis], node.w.type.shape[axis], node.pads[axis]
         first, last = pad // stride, (pad + node.type.shape[axis + 1] - 1) // stride
-        return _Axis(stride, -(-kernel // stride), first, last, pad - first * stride)
+        return _Axis(stride, kernel, -(-kernel // stride), first, last, pad - first * stride)
+
+    @property
+    def is_even(self) -> bool:
+        """Whether all phases have the same number of taps."""
+        return self.kernel % self.stride == 0
+
+    def of_phase(self, phase: int) -> _Axis:
+        """The axis with the taps of one phase only."""
+        return replace(self, taps=len(range(phase, self.kernel, self.stride)))
 
     @property
     def cells(self) -> int:
@@ -116,6 +126,8 @@ class _Axis:
 
 def _by_phases(node: ConvTranspose, w: Constant) -> Node:
     rows, columns = _Axis.of(node, 0), _Axis.of(node, 1)
+    if node.x.type.quant is None and not (rows.is_even and columns.is_even):
+        return _cut(node, _by_single_phases(node, w, rows, columns), rows, columns)
     n, height, width, _ = node.x.type.shape
     pads = zip(rows.pads(height), columns.pads(width), strict=True)
     x = _fitted(node, node.x, *pads)
@@ -143,6 +155,46 @@ def _phase_weights(w: Array, rows: _Axis, columns: _Axis) -> Array:
     padded = np.pad(w, ((0, missing[0]), (0, missing[1]), (0, 0), (0, 0)))
     shape = (rows.taps, rows.stride, columns.taps, columns.stride, c, o)
     return padded.reshape(shape)[::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5)
+
+
+def _by_single_phases(node: ConvTranspose, w: Constant, rows: _Axis, columns: _Axis) -> Node:
+    """[N, row cells, row phases, column cells, column phases, O]: a convolution for each phase.
+
+    Products with absent taps would make NaN of infinities.
+    """
+    shape = (node.type.shape[0], rows.cells, 1, columns.cells, 1, node.type.shape[3])
+    lines = []
+    for row in range(rows.stride):
+        parts = [
+            Reshape(
+                name=tag(node, f"cells{row}.{column}"),
+                x=_single_phase(node, w, (rows, row), (columns, column)),
+                shape=shape,
+            )
+            for column in range(columns.stride)
+        ]
+        lines.append(Concat(name=tag(node, f"line{row}"), parts=tuple(parts), axis=4))
+    return Concat(name=tag(node, "lines"), parts=tuple(lines), axis=2)
+
+
+def _single_phase(
+    node: ConvTranspose, w: Constant, row: tuple[_Axis, int], column: tuple[_Axis, int]
+) -> Node:
+    """The results of one phase of rows and one of columns; the bias where it reads no pixel."""
+    (rows, i), (columns, j) = row, column
+    role, o = f"phase{i}.{j}", w.value.shape[3]
+    value = w.value[i :: rows.stride, j :: columns.stride][::-1, ::-1].copy()
+    own, sizes = (rows.of_phase(i), columns.of_phase(j)), node.x.type.shape[1:3]
+    pads = [axis.pads(size) for axis, size in zip(own, sizes, strict=True)]
+    reads = (before + size > 0 for (before, _), size in zip(pads, sizes, strict=True))
+    if value.size and all(reads):
+        weights = value[:, :, :, None, None]
+        return _phase_conv(node, w, _fitted(node, node.x, *zip(*pads, strict=True)), weights, role)
+    nothing = Constant(name=tag(node, f"{role}-nothing"), value=np.zeros((1, 1, 1, 1), np.float32))
+    weights = np.zeros((1, 1, 1, 1, 1, o), w.value.dtype)
+    shape = (node.type.shape[0], rows.cells, columns.cells, o)
+    conv = _phase_conv(node, w, nothing, weights, role)
+    return Expand(name=tag(node, f"{role}-filled"), x=conv, shape=shape)
 
 
 def _phase_conv(node: ConvTranspose, w: Constant, x: Node, weights: Array, role: str) -> Conv:

@@ -78,3 +78,15 @@ def test_no_product_is_made_with_zeros_between_pixels(kernel: int, channels: int
     padding = kernel // 2 - 1  # a cell more on each side, where kernels overlap
     cells = (6 + padding) * (5 + padding)
     assert products == cells * kernel**2 * 3 * channels
+
+
+@pytest.mark.parametrize("channels", [1, 24])
+@pytest.mark.parametrize("kernel", [(1, 1), (2, 1), (3, 3), (3, 2), (5, 4)])
+def test_infinities_reach_results_of_their_taps_only(
+    kernel: tuple[int, int], channels: int
+) -> None:
+    graph = graph_of((1, 4, 5, 2), kernel, channels, False, strides=(2, 2))
+    x = np.random.default_rng(2).normal(size=(1, 4, 5, 2)).astype(np.float32)
+    x[0, 1, 2, 0] = -np.inf
+    (found,), (expected,) = interpret(lower(graph), {"x": x}), interpret(graph, {"x": x})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-3)
