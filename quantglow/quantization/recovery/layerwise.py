@@ -35,6 +35,7 @@ from quantglow.quantization.recovery.cache import Cache
 from quantglow.quantization.recovery.correct_bias import correct_bias
 from quantglow.quantization.recovery.layer import Layer, flat
 from quantglow.quantization.recovery.layer_data import LayerData, real_values
+from quantglow.quantization.recovery.limit_dead_inputs import limit_dead_inputs
 from quantglow.quantization.recovery.round_weights import round_weights
 from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
 from quantglow.quantization.recovery.search_scales import search_scales
@@ -50,7 +51,7 @@ TECHNIQUES: dict[str, Callable[[Layer], Layer]] = {
 """In the order in which they are applied to a layer.  ``options.RECOVERIES`` has their names."""
 
 FED_BACK = frozenset({"round-weights", "search-scales"})
-"""Techniques that round weights one by one."""
+"""Techniques that round weights one by one; ``limit_dead_inputs`` comes before them."""
 
 BARE: dict[str, Any] = {"activation": None, "low": -math.inf, "high": math.inf}
 """Fields of a contraction that gives its sums as they are."""
@@ -198,6 +199,7 @@ class _SideBySide:
         techniques = self.techniques if second else self.techniques & {"correct-bias"}
         if techniques & FED_BACK:
             _ = layer.statistics.feedback  # Its computation begins, beside that of real weights.
+            layer = limit_dead_inputs(layer)
         self.float_step = later(self._advance_to_layer, None)
         for name, technique in TECHNIQUES.items():
             if name in techniques:
