@@ -18,7 +18,8 @@ import pytest
 
 import quantglow as qg
 from quantglow.types import Array
-from tests.generators.onnx_models.free_models import Model
+from tests.generators.onnx_models.drawing import Value
+from tests.generators.onnx_models.network_drawing import NetworkDrawing, drawing
 
 BLOCKS = 40
 """Blocks of the smaller model, of three or four nodes each."""
@@ -36,36 +37,43 @@ SHAPE = (1, 4, 3, 3)
 Counts = Counter[CodeType]
 
 
+def drawing_of_input() -> tuple[NetworkDrawing, Value]:
+    """A network under construction, and its input."""
+    model = drawing(0)
+    return model, model.free_input(SHAPE, SHAPE)
+
+
 def chain(blocks: int) -> onnx.ModelProto:
     """A convolution, Relu and an addition after the other."""
-    model = Model(0, {"x": SHAPE})
-    x = model.op("Tanh", "x")
+    model, x = drawing_of_input()
+    x = model.inner("Tanh", x)
     for _ in range(blocks):
-        y = model.op("Conv", x, model.normal(4, 4, 1, 1, scale=0.1))
-        x = model.op("Add", x, model.op("Relu", y))
+        y = model.inner("Conv", x, model.filters(4, 4, 1, 1, scale=0.1))
+        x = model.inner("Add", x, model.inner("Relu", y))
     return model.proto(x, SHAPE)
 
 
 def wide(blocks: int) -> onnx.ModelProto:
     """Functions of one value, in a tree of additions."""
-    model = Model(0, {"x": SHAPE})
+    model, x = drawing_of_input()
     ends = [
-        model.op(kind, model.op("Mul", "x", model.normal(4, 1, 1)))
+        model.inner(kind, model.inner("Mul", x, model.filters(4, 1, 1)))
         for kind in ("Sigmoid", "Tanh") * (blocks // 2)
     ]
     while len(ends) > 1:
         pairs = zip(ends[::2], ends[1::2], strict=False)
-        ends = [*(model.op("Add", *pair) for pair in pairs), *ends[len(ends) // 2 * 2 :]]
+        ends = [*(model.inner("Add", *pair) for pair in pairs), *ends[len(ends) // 2 * 2 :]]
     return model.proto(ends[0], SHAPE)
 
 
 def joined(blocks: int) -> onnx.ModelProto:
     """Convolutions of one value, joined by one Concat."""
-    model = Model(0, {"x": SHAPE})
+    model, x = drawing_of_input()
     ends = [
-        model.op("Relu", model.op("Conv", "x", model.normal(4, 4, 1, 1))) for _ in range(blocks)
+        model.inner("Relu", model.inner("Conv", x, model.filters(4, 4, 1, 1)))
+        for _ in range(blocks)
     ]
-    return model.proto(model.op("Concat", *ends, axis=1), (1, 4 * blocks, 3, 3))
+    return model.proto(model.inner("Concat", *ends, axis=1), (1, 4 * blocks, 3, 3))
 
 
 MODELS = {"chain": chain, "wide": wide, "joined": joined}
