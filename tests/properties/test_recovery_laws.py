@@ -11,18 +11,24 @@ from quantglow.ops.arithmetic import F32
 from quantglow.quantization.recovery import TECHNIQUES
 from quantglow.quantization.recovery.correct_bias import correct_bias
 from quantglow.quantization.recovery.layer import Layer
+from quantglow.quantization.recovery.layerwise import FED_BACK
+from quantglow.quantization.recovery.limit_dead_inputs import limit_dead_inputs
 from tests.unit.quantization.recovery.recovery_layers import X, data_error, layer_of
 
 
 @st.composite
 def layers(draw: st.DrawFn) -> Layer:
-    """Few or many rows, inputs that never vary, channels of any magnitude, noisy results."""
+    """Few or many rows, inputs that are always 0, also with weights far larger than all others,
+    channels of any magnitude, noisy results.
+    """
     rows, k, outputs = draw(st.integers(1, 60)), draw(st.integers(1, 12)), draw(st.integers(1, 4))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     x = rng.integers(-128, 128, (rows, k)) - X.zero_point
-    x = x * rng.integers(0, 2, k) if draw(st.booleans()) else x
+    live = rng.integers(0, 2, k) if draw(st.booleans()) else np.ones(k, int)
+    x = x * live
     magnitudes = draw(hnp.arrays(np.int64, outputs, elements=st.integers(-20, 4)))
     w = F32(rng.normal(size=(k, outputs)) * 10.0**magnitudes)
+    w[live == 0] *= F32(10.0 ** draw(st.integers(0, 6)))
     b = F32(rng.normal(size=outputs) * 10.0 ** draw(st.integers(-6, 6)))
     noise = draw(st.sampled_from((0.0, 0.01, 1.0)))
     y = x @ (w.astype(np.float64) * X.scale) + b
@@ -31,6 +37,7 @@ def layers(draw: st.DrawFn) -> Layer:
 
 
 def after(layer: Layer, names: list[str]) -> Layer:
+    layer = layer if FED_BACK.isdisjoint(names) else limit_dead_inputs(layer)
     for name, technique in TECHNIQUES.items():
         layer = technique(layer) if name in names else layer
     return layer
