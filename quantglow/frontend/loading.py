@@ -46,7 +46,7 @@ COUNTS = {
 }
 """Attributes of Attention, GatherND and Split by name.  The shape inference of onnx and of
 onnxruntime reads beyond a shape for negative ``batch_dims``, and makes a list of ``num_outputs``
-sizes."""
+sizes, of which it reads one for each output."""
 
 COUNTING = ("", "ai.onnx", "com.microsoft")
 """Domains of the operators with such attributes."""
@@ -170,7 +170,10 @@ def check_counts(proto: onnx.ModelProto, origin: str) -> None:
     known = (n for n in every_node(proto) if n.domain in COUNTING)
     for node, attribute in ((n, a) for n in known for a in n.attribute):
         count = COUNTS.get(attribute.name)
-        if count and attribute.type == onnx.AttributeProto.INT and attribute.i not in count.range:
+        if count is None or attribute.type != onnx.AttributeProto.INT:
+            continue
+        few = attribute.name == "num_outputs" and attribute.i < len(node.output)
+        if few or attribute.i not in count.range:
             name = node.name or next(filter(None, node.output), "")
             raise ModelError(
                 f"{origin}: node {name!r} ({node.op_type}): {attribute.name} is {attribute.i}. "

@@ -265,3 +265,12 @@ def test_batch_dimensions_that_shapes_do_not_have_are_refused(given: int) -> Non
     model, _ = single("GatherND", x, at, opset=13, batch_dims=given)
     with pytest.raises(ModelError, match=rf"'the_node' \(GatherND\): batch_dims is {given}"):
         qg.compile(model)
+
+
+@pytest.mark.parametrize("given", [0, 1, -1])
+def test_a_split_into_fewer_parts_than_outputs_is_refused(given: int) -> None:
+    """onnx's inference reads a size for each output."""
+    model, _ = single("Split", floats(6), opset=18, num_outputs=given)
+    model.graph.node[0].output.append("more")
+    with pytest.raises(ModelError, match=rf"'the_node' \(Split\): num_outputs is {given}"):
+        qg.compile(model)
