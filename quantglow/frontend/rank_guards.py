@@ -1,8 +1,9 @@
-"""Checks of ranks in models for onnxruntime, which lets some of its kernels read beyond them.
+"""Checks of shapes in models for onnxruntime, which lets some of its kernels read beyond them.
 
 onnxruntime refuses wrong ranks that it knows when it loads a model.  Others only show while it
-runs, as those of values that a Loop carries; in 1.32, some kernels then end the process.  In front
-of their operands goes a node that raises an error for a wrong rank, and else returns the operand.
+runs, as those of values that a Loop carries; in 1.32, some kernels then end the process, and those
+of LSTM and GRU do so over empty sequences.  In front of their operands go nodes that raise an error
+for them, and else return the operand.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from quantglow.frontend.folding import INFERENCE_FAILURES
 from quantglow.frontend.inference import inferred
@@ -59,15 +61,45 @@ class Need:
         return [given, widen, node("Squeeze", [wider, f"{y}:axes"], [y])]
 
 
-NEEDS = {
+@dataclass(frozen=True)
+class Filled:
+    """Sizes that a kernel takes for granted not to be 0: all but one, in each of ``shapes``.
+
+    Reshape copies sizes that are 0 in its shape, and refuses to infer -1 if one of them is 0.
+    """
+
+    position: int
+    shapes: tuple[tuple[int, ...], ...]
+
+    def is_met(self, dims: Dims | None) -> bool:
+        """Whether an operand of this shape, None if it is not known, surely has elements."""
+        return dims is not None and all(dims)
+
+    def guard(self, x: str, y: str, opset: int) -> list[onnx.NodeProto]:
+        """``y = x``, or an error."""
+        nodes, node = [], helper.make_node
+        for number, shape in enumerate(self.shapes):
+            value = numpy_helper.from_array(np.array(shape, np.int64))
+            sizes, made = f"{y}:sizes{number}", f"{y}:filled{number}"
+            nodes += [
+                node("Constant", [], [sizes], value=value),
+                node("Reshape", [x, sizes], [made]),
+            ]
+            x = made
+        return [*nodes, node("Identity", [x], [y])]
+
+
+NEEDS: dict[str, tuple[Need | Filled, ...]] = {
     "DFT": (Need(0, 1, exact=False),),
+    "GRU": (Filled(0, ((-1, 0, 0), (0, 0, -1))),),
     "GridSample": (Need(0, 1, exact=False),),
+    "LSTM": (Filled(0, ((-1, 0, 0),)),),
     "Multinomial": (Need(0, 2),),
     "ReverseSequence": (Need(0, 2, exact=False),),
     "RoiAlign": (Need(0, 4), Need(1, 2), Need(2, 1)),
     "STFT": (Need(0, 1, exact=False), Need(2, 1)),
 }
-"""Ranks that do not depend on other operands."""
+"""Needs that do not depend on other operands."""
 
 
 def guarded(model: bytes) -> bytes:
@@ -124,8 +156,8 @@ def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
     return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
-def needs(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> Iterator[Need]:
-    """The ranks that onnxruntime's kernel of a node takes for granted."""
+def needs(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> Iterator[Need | Filled]:
+    """The ranks and sizes that onnxruntime's kernel of a node takes for granted."""
     if node.domain not in ("", "ai.onnx"):
         return
     yield from NEEDS.get(node.op_type, ())

@@ -20,6 +20,14 @@ IMAGE, ROIS, NUMBERS = floats(1, 1, 4, 4), floats(2, 4), np.array([0, 0])
 STEP, WINDOW = np.array(2), floats(4)
 LENGTHS = np.array([3, 2])
 
+SEQUENCE = floats(4, 2, 3)
+
+
+def weights_of(rows: int) -> dict[str, Array]:
+    """Weights of inputs and of the state."""
+    return {"w": floats(1, rows, 3), "r": floats(1, rows, 2)}
+
+
 CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Array], dict[str, Array]]] = {
     "Resize-10": ("Resize", 10, {}, {"x": floats(2, 3)}, {"scales": SCALES}),
     "Resize-13": ("Resize", 13, {}, {"x": floats(2, 3)}, {"": SCALES[:0], "scales": SCALES}),
@@ -32,6 +40,8 @@ CASES: dict[str, tuple[str, int, dict[str, Any], dict[str, Array], dict[str, Arr
     "ReverseSequence-17": ("ReverseSequence", 17, {}, {"x": floats(4, 2), "n": LENGTHS}, {}),
     "Multinomial-7": ("Multinomial", 7, {"seed": 1.0}, {"x": floats(2, 3)}, {}),
     "STFT-17": ("STFT", 17, {}, {"x": floats(1, 8, 1), "step": STEP, "window": WINDOW}, {}),
+    "LSTM-14": ("LSTM", 14, {"hidden_size": 2}, {"x": SEQUENCE}, weights_of(8)),
+    "GRU-14": ("GRU", 14, {"hidden_size": 2}, {"x": SEQUENCE}, weights_of(6)),
     "DFT-17": ("DFT", 17, {"axis": 1}, {"x": floats(1, 8, 1)}, {}),
     "DFT-20": ("DFT", 20, {}, {"x": floats(1, 8, 1)}, {}),
 }
@@ -83,7 +93,7 @@ def test_operands_of_known_ranks_need_no_guard(case: str) -> None:
 
 
 def test_ranks_that_a_model_only_declares_are_guarded() -> None:
-    """Here of a value that a Loop carries."""
+    """A value that a Loop carries."""
     case = model_of("Resize-13", is_declared=True).graph
     body = onnx.GraphProto(name="body", node=case.node, initializer=case.initializer)
     body.node.append(helper.make_node("Identity", ["go"], ["on"]))
@@ -100,3 +110,16 @@ def test_ranks_that_a_model_only_declares_are_guarded() -> None:
     made = onnx.ModelProto.FromString(safe(model.SerializeToString()))
     inside = made.graph.node[0].attribute[0].g.node
     assert [node.op_type for node in inside] == ["Transpose", "Resize", "Identity"]
+
+
+@pytest.mark.parametrize(
+    ("case", "shape"),
+    [
+        *(("LSTM-14", shape) for shape in ((4, 0, 3), (0, 0, 3), (4, 2, 0))),
+        *(("GRU-14", shape) for shape in ((4, 0, 3), (0, 2, 3), (0, 0, 3), (4, 2, 0))),
+    ],
+)
+def test_empty_sequences_raise(case: str, shape: tuple[int, ...]) -> None:
+    empty = np.zeros(shape, np.float32)
+    with pytest.raises(RaisedInChild, match="FallbackError"):
+        called(f"{__name__}:results", [empty], {"case": case}, seconds=60)
