@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2] / "quantglow"
 LAYERS = (
     ("foreign_calls",),
     ("concise", "errors", "interrupts", "version", "workers", "lazy"),
+    ("symbolic",),
     ("types", "debug", "arguments", "files"),
     ("options", "isolation", "fourier", "pass_manager"),
     ("graph",),

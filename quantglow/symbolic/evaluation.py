@@ -1,0 +1,73 @@
+"""Many expressions evaluated at once, by one Python function that is made for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from quantglow.symbolic.expression import Atom, Expression, Maximum, Quotient, Symbol, Values
+
+
+@dataclass
+class Evaluation:
+    """A list of distinct expressions; ``add`` before ``at``."""
+
+    _positions: dict[Expression, int] = field(default_factory=dict)
+    _function: Callable[[Values], Sequence[int]] | None = None
+
+    def add(self, found: Expression) -> int:
+        """The position of an expression among the results."""
+        self._function = None
+        return self._positions.setdefault(found, len(self._positions))
+
+    def at(self, values: Values) -> Sequence[int]:
+        """The values of all expressions, in the order in which they were added first."""
+        if self._function is None:
+            self._function = _compiled(list(self._positions))
+        return self._function(values)
+
+
+def _compiled(expressions: Iterable[Expression]) -> Callable[[Values], Sequence[int]]:
+    code = _Code()
+    results = [code.expression(found) for found in expressions]
+    lines = ["def evaluate(values):", *(f"    {line}" for line in code.lines)]
+    lines.append(f"    return ({''.join(f'{r}, ' for r in results)})")
+    names: dict[str, Callable[[Values], Sequence[int]]] = {}
+    exec("\n".join(lines), {"max": max}, names)
+    return names["evaluate"]
+
+
+@dataclass
+class _Code:
+    lines: list[str] = field(default_factory=list)
+    known: dict[Atom | Expression, str] = field(default_factory=dict)
+
+    def expression(self, found: Expression) -> str:
+        """The variable of an expression."""
+        if found not in self.known:
+            terms = (
+                "*".join([*map(self.atom, monomial), str(coefficient)])
+                for monomial, coefficient in found.terms
+            )
+            self.known[found] = self.variable(" + ".join(terms) or "0")
+        return self.known[found]
+
+    def atom(self, found: Atom) -> str:
+        """The variable of an atom."""
+        if found not in self.known:
+            self.known[found] = self.variable(self.formula(found))
+        return self.known[found]
+
+    def formula(self, found: Atom) -> str:
+        match found:
+            case Symbol(name):
+                return f"values[{name!r}]"
+            case Quotient(numerator, divisor):
+                return f"{self.expression(numerator)} // {self.expression(divisor)}"
+            case Maximum(first, second):
+                return f"max({self.expression(first)}, {self.expression(second)})"
+
+    def variable(self, formula: str) -> str:
+        name = f"v{len(self.lines)}"
+        self.lines.append(f"{name} = {formula}")
+        return name

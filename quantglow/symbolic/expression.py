@@ -1,0 +1,343 @@
+"""Integer expressions of symbols, in canonical form.
+
+An expression is a polynomial with integer coefficients over atoms.  An atom is a ``Symbol``, a
+``Quotient`` (rounded down) or a ``Maximum``.  Remainders and minima are written with these two, so
+equality of forms proves equality of values; different forms prove nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Union
+
+Bounds = tuple[float, float]
+"""Smallest and largest value; infinite where unknown."""
+
+Atom = Union["Symbol", "Quotient", "Maximum"]
+Monomial = tuple[Atom, ...]
+"""A product of atoms, in the order of their texts; () is 1."""
+
+Terms = tuple[tuple[Monomial, int], ...]
+
+Values = Mapping[str, int]
+"""The value of each symbol."""
+
+
+LARGEST = 2**24
+"""Maximum value of a symbol."""
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A free dimension from ``low`` to ``high``."""
+
+    name: str
+    low: int = 2
+    high: int = LARGEST
+
+    @property
+    def bounds(self) -> Bounds:
+        return self.low, self.high
+
+    def at(self, values: Values) -> int:
+        return values[self.name]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """``numerator`` divided by a positive ``divisor``, rounded down."""
+
+    numerator: Expression
+    divisor: Expression
+
+    @property
+    def bounds(self) -> Bounds:
+        (low, high), (least, most) = self.numerator.bounds, self.divisor.bounds
+        ends = [_quotient(n, d) for n in (low, high) for d in (max(least, 1), most)]
+        return min(ends), max(ends)
+
+    def at(self, values: Values) -> int:
+        return self.numerator.at(values) // self.divisor.at(values)
+
+    def __str__(self) -> str:
+        return f"floor({self.numerator},{self.divisor})"
+
+
+@dataclass(frozen=True)
+class Maximum:
+    """The larger of two expressions, which stand in the order of their texts."""
+
+    first: Expression
+    second: Expression
+
+    @property
+    def bounds(self) -> Bounds:
+        (low, high), (other_low, other_high) = self.first.bounds, self.second.bounds
+        return max(low, other_low), max(high, other_high)
+
+    def at(self, values: Values) -> int:
+        return max(self.first.at(values), self.second.at(values))
+
+    def __str__(self) -> str:
+        return f"max({self.first},{self.second})"
+
+
+class Expression:
+    """A sum of integer multiples of monomials.  Make them by arithmetic from ``symbol``."""
+
+    __slots__ = ("_bounds", "_hash", "_text", "terms")
+
+    terms: Terms
+    """Monomials with coefficients other than 0, the largest monomial first."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self._hash = hash(terms)
+        self._bounds: Bounds | None = None
+        self._text: str | None = None
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the forms are equal."""
+        return self is other or (
+            isinstance(other, Expression)
+            and self._hash == other._hash
+            and self.terms == other.terms
+        )
+
+    @property
+    def constant(self) -> int | None:
+        """The value if it has no symbols, else None."""
+        if not self.terms:
+            return 0
+        monomial, coefficient = self.terms[0]
+        return coefficient if not monomial else None
+
+    @property
+    def bounds(self) -> Bounds:
+        """An interval that contains all values."""
+        if self._bounds is None:
+            low = high = 0.0
+            for monomial, coefficient in self.terms:
+                least, most = scaled(_product_bounds(monomial), coefficient)
+                low, high = low + least, high + most
+            self._bounds = low, high
+        return self._bounds
+
+    def at(self, values: Values) -> int:
+        """The value for values of all symbols."""
+        return sum(
+            coefficient * math.prod(atom.at(values) for atom in monomial)
+            for monomial, coefficient in self.terms
+        )
+
+    def symbols(self) -> Iterator[Symbol]:
+        """Every symbol in it, perhaps several times."""
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                match atom:
+                    case Symbol():
+                        yield atom
+                    case Quotient(first, second) | Maximum(first, second):
+                        yield from first.symbols()
+                        yield from second.symbols()
+
+    def __add__(self, other: Expression) -> Expression:
+        return _collected((*self.terms, *other.terms))
+
+    def __neg__(self) -> Expression:
+        return _collected((m, -c) for m, c in self.terms)
+
+    def __sub__(self, other: Expression) -> Expression:
+        return self + -other
+
+    def __mul__(self, other: Expression) -> Expression:
+        return _collected((_sorted((*m, *n)), c * d) for m, c in self.terms for n, d in other.terms)
+
+    def __floordiv__(self, divisor: Expression) -> Expression:
+        """Rounded down.  The divisor must be positive."""
+        if not divisor.terms:
+            raise ZeroDivisionError("division of a size by 0")
+        if divisor.constant is not None:
+            return _divided_by_number(self, divisor.constant)
+        whole, rest = _divided(self, divisor)
+        if not rest.terms:
+            return whole
+        if rest.bounds[0] >= 0 and (divisor - rest).bounds[0] > 0:
+            return whole
+        return whole + _of_atom(Quotient(rest, divisor))
+
+    def __mod__(self, divisor: Expression) -> Expression:
+        """The remainder of ``//``."""
+        return self - divisor * (self // divisor)
+
+    def maximum(self, other: Expression) -> Expression:
+        """The larger of both."""
+        low, high = (self - other).bounds
+        if low >= 0:
+            return self
+        if high <= 0:
+            return other
+        first, second = sorted((self, other), key=str)
+        return _of_atom(Maximum(first, second))
+
+    def __str__(self) -> str:
+        """``384*T+H*W-1``, without spaces."""
+        if self._text is None:
+            self._text = "".join(map(_term_text, self.terms)).removeprefix("+") or "0"
+        return self._text
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def symbol(name: str, low: int = 2) -> Expression:
+    """The expression of one symbol."""
+    return _of_atom(Symbol(name, low))
+
+
+def number(value: int) -> Expression:
+    """A constant expression."""
+    return Expression((((), value),) if value else ())
+
+
+def _of_atom(atom: Atom) -> Expression:
+    return Expression((((atom,), 1),))
+
+
+def _collected(terms: Iterable[tuple[Monomial, int]]) -> Expression:
+    sums: Counter[Monomial] = Counter()
+    for monomial, coefficient in terms:
+        sums[monomial] += coefficient
+    kept = [(monomial, coefficient) for monomial, coefficient in sums.items() if coefficient]
+    return Expression(tuple(sorted(kept, key=lambda term: _order(term[0]), reverse=True)))
+
+
+def parts(found: Expression) -> tuple[Expression, int, int]:
+    """``core``, ``factor`` and ``constant`` with ``found == core * factor + constant``; the core's
+    coefficients have no common divisor, and the first is positive."""
+    rest = [(m, c) for m, c in found.terms if m]
+    constant = sum(c for m, c in found.terms if not m)
+    if not rest:
+        return number(0), 1, constant
+    factor = math.gcd(*(c for _, c in rest)) * (1 if rest[0][1] > 0 else -1)
+    return Expression(tuple((m, c // factor) for m, c in rest)), factor, constant
+
+
+@cache
+def _text(atom: Atom) -> str:
+    return str(atom)
+
+
+def _sorted(monomial: Monomial) -> Monomial:
+    return tuple(sorted(monomial, key=_text))
+
+
+def _order(monomial: Monomial) -> tuple[int, list[str]]:
+    """Order of monomials: by degree, then by text."""
+    return len(monomial), [_text(atom) for atom in monomial]
+
+
+def _term_text(term: tuple[Monomial, int]) -> str:
+    monomial, coefficient = term
+    sign = "-" if coefficient < 0 else "+"
+    factors = [_text(atom) for atom in monomial]
+    if abs(coefficient) != 1 or not factors:
+        factors.insert(0, str(abs(coefficient)))
+    return sign + "*".join(factors)
+
+
+def _quotient(numerator: float, divisor: float) -> float:
+    if math.isinf(numerator):
+        return numerator
+    if math.isinf(divisor):
+        return -1.0 if numerator < 0 else 0.0
+    return float(numerator // divisor)
+
+
+def scaled(bounds: Bounds, factor: float) -> Bounds:
+    """The interval times a number other than 0."""
+    ends = [end * factor for end in bounds]
+    return min(ends), max(ends)
+
+
+def _product_bounds(monomial: Monomial) -> Bounds:
+    low, high = 1.0, 1.0
+    for atom in monomial:
+        ends = [_product(a, b) for a in (low, high) for b in atom.bounds]
+        low, high = min(ends), max(ends)
+    return low, high
+
+
+def _product(a: float, b: float) -> float:
+    return 0.0 if 0 in (a, b) else a * b
+
+
+def _divided_by_number(found: Expression, divisor: int) -> Expression:
+    """Multiples of the divisor are taken out; common factors are cancelled.
+
+    Coefficients keep the remainder nearest to 0, and the first one is positive: ``ceil(T / 16)`` is
+    ``floor(T+15, 16)`` however it was written.
+    """
+    if divisor < 0:
+        raise ValueError(f"division of a size by {divisor}")
+    rest = _collected((m, _nearest(c, divisor) if m else c % divisor) for m, c in found.terms)
+    whole = _collected((m, c // divisor) for m, c in (found - rest).terms)
+    if rest.terms and rest.terms[0][0] and rest.terms[0][1] < 0:
+        return whole - _divided_by_number(number(divisor - 1) - rest, divisor)
+    common = math.gcd(divisor, *(c for m, c in rest.terms if m))
+    divisor, rest = divisor // common, _collected((m, c // common) for m, c in rest.terms)
+    low, high = rest.bounds
+    if low >= 0 and high < divisor:
+        return whole
+    if divisor == 1:
+        return whole + rest
+    inner = _lone_quotient(rest)
+    if inner is not None:
+        atom, added = inner
+        scale = atom.divisor.terms[0][1]
+        return whole + _divided_by_number(atom.numerator + number(added * scale), divisor * scale)
+    return whole + _of_atom(Quotient(rest, number(divisor)))
+
+
+def _nearest(coefficient: int, divisor: int) -> int:
+    """The remainder of least size; the positive one of two."""
+    rest = coefficient % divisor
+    return rest - divisor if 2 * rest > divisor else rest
+
+
+def _lone_quotient(found: Expression) -> tuple[Quotient, int] | None:
+    """The parts of ``floor(n, number) + constant``."""
+    (monomial, coefficient), *rest = found.terms
+    if coefficient != 1 or len(monomial) != 1 or any(m for m, _ in rest):
+        return None
+    atom = monomial[0]
+    if not isinstance(atom, Quotient) or atom.divisor.constant is None:
+        return None
+    return atom, sum(c for _, c in rest)
+
+
+def _divided(found: Expression, divisor: Expression) -> tuple[Expression, Expression]:
+    """Quotient and remainder of polynomials: leading terms are divided while that is exact."""
+    whole, rest = number(0), number(0)
+    lead, factor = divisor.terms[0]
+    while found.terms:
+        monomial, coefficient = found.terms[0]
+        missing = Counter(monomial)
+        missing.subtract(lead)
+        if coefficient % factor or min(missing.values()) < 0:
+            first = Expression((found.terms[0],))
+            found, rest = found - first, rest + first
+            continue
+        step = Expression(((_sorted(tuple(missing.elements())), coefficient // factor),))
+        found, whole = found - step * divisor, whole + step
+    return whole, rest

@@ -1,0 +1,174 @@
+"""Guards: the conditions on free dimensions that hold wherever a program is used.
+
+Code is made for one shape, the *hint*, with symbols for its free dimensions.  Where a decision
+depends on a symbol and cannot be proven for all its values, the hint decides and the answer is
+recorded: the result is right for every shape at which each guard has the same answer.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from quantglow.symbolic.expression import Bounds, Expression, Values, parts, scaled
+
+
+class Relation(StrEnum):
+    """How an expression compares with 0."""
+
+    EQUAL = "=="
+    UNEQUAL = "!="
+    LESS = "<"
+    NOT_LESS = ">="
+
+    def holds(self, value: float) -> bool:
+        """Whether a value stands in this relation to 0."""
+        match self:
+            case Relation.EQUAL:
+                return value == 0
+            case Relation.UNEQUAL:
+                return value != 0
+            case Relation.LESS:
+                return value < 0
+            case Relation.NOT_LESS:
+                return value >= 0
+
+    @property
+    def opposite(self) -> Relation:
+        """The relation that holds where this one does not."""
+        return _OPPOSITE[self]
+
+
+_OPPOSITE = {
+    Relation.EQUAL: Relation.UNEQUAL,
+    Relation.UNEQUAL: Relation.EQUAL,
+    Relation.LESS: Relation.NOT_LESS,
+    Relation.NOT_LESS: Relation.LESS,
+}
+
+
+@dataclass(frozen=True)
+class Guard:
+    """``expression`` compares with 0 as ``relation`` says."""
+
+    expression: Expression
+    relation: Relation
+
+    def holds(self, values: Values) -> bool:
+        """Whether it holds for values of the symbols."""
+        return self.relation.holds(self.expression.at(values))
+
+    def __str__(self) -> str:
+        return f"{self.expression} {self.relation} 0"
+
+
+@dataclass
+class Guards:
+    """The guards of one program, by the first place in the code that needed each.
+
+    ``hints``: the value of each symbol that decides.  ``names``: expressions by the text that
+    stands for them in code.
+    """
+
+    hints: Mapping[str, int]
+    found: dict[Guard, str] = field(default_factory=dict)
+    names: dict[str, Expression] = field(default_factory=dict)
+    is_closed: bool = False
+    _known: dict[Expression, Bounds] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def decide(self, expression: Expression, relation: Relation) -> bool:
+        """Whether a relation to 0 holds: proven, or at the hints and then recorded."""
+        proven = proof(self.bounds(expression), relation)
+        if proven is not None:
+            return proven
+        answer = relation.holds(expression.at(self.hints))
+        self.record(Guard(expression, relation if answer else relation.opposite))
+        return answer
+
+    def bounds(self, expression: Expression) -> Bounds:
+        """An interval that contains all values for which the guards hold."""
+        low, high = expression.bounds
+        core, factor, constant = parts(expression)
+        least, most = scaled(self._known.get(core, (-math.inf, math.inf)), factor)
+        return max(low, least + constant), min(high, most + constant)
+
+    def _learn(self, guard: Guard) -> None:
+        """Narrow the interval of what a guard bounds."""
+        core, factor, constant = parts(guard.expression)
+        value = -constant / factor
+        low, high = self._known.get(core, core.bounds)
+        match guard.relation:
+            case Relation.EQUAL:
+                low = high = value
+            case Relation.LESS if factor > 0:
+                high = min(high, math.ceil(value) - 1)
+            case Relation.LESS:
+                low = max(low, math.floor(value) + 1)
+            case Relation.NOT_LESS if factor > 0:
+                low = max(low, math.ceil(value))
+            case Relation.NOT_LESS:
+                high = min(high, math.floor(value))
+        self._known[core] = low, high
+
+    def fix(self, expression: Expression) -> int:
+        """The value at the hints, which becomes the only one that is allowed."""
+        value = expression.at(self.hints)
+        self.decide(expression - _constant(value), Relation.EQUAL)
+        return value
+
+    def named(self, expression: Expression) -> str:
+        """The text of a size, by which ``names`` knows it; its digits if it is fixed."""
+        low, high = self.bounds(expression)
+        if low == high:
+            return str(int(low))
+        text = f"{{{expression}}}"
+        self.names[text] = expression
+        return text
+
+    def record(self, guard: Guard) -> None:
+        """Add a guard.  Raises ``RuntimeError`` once the code is made: it would not hold."""
+        if self.is_closed:
+            raise RuntimeError(f"{guard} was decided after the code had been made")
+        with self._lock:
+            self.found.setdefault(guard, _caller())
+            self._learn(guard)
+
+    def hold(self, values: Values) -> bool:
+        """Whether every guard holds for values of the symbols."""
+        return all(guard.holds(values) for guard in self.found)
+
+
+def proof(bounds: Bounds, relation: Relation) -> bool | None:
+    """Whether a relation to 0 holds for all values in an interval, or for none; else None."""
+    low, high = bounds
+    match relation:
+        case Relation.EQUAL | Relation.UNEQUAL:
+            if low == high == 0:
+                return relation is Relation.EQUAL
+            return relation is Relation.UNEQUAL if low > 0 or high < 0 else None
+        case Relation.LESS | Relation.NOT_LESS:
+            if high < 0:
+                return relation is Relation.LESS
+            return relation is Relation.NOT_LESS if low >= 0 else None
+
+
+def _constant(value: int) -> Expression:
+    return Expression((((), value),) if value else ())
+
+
+def _caller() -> str:
+    """File and line of the first frame outside of this folder."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_inner(frame.f_code.co_filename):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _is_inner(filename: str) -> bool:
+    """Whether code only passes a question on: this folder, and what dataclasses generate."""
+    return "/symbolic/" in filename or filename.startswith("<")

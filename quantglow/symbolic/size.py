@@ -1,0 +1,225 @@
+"""``Size``: an integer that is an expression of free dimensions.
+
+It stands where an ``int`` stands in shapes, strides and offsets, and computes with integers.
+Comparisons are decided by proof or by a guard; whatever needs a plain integer (``range``, an
+index, a NumPy array) fixes the value by a guard, so no use of it is wrong, only more special.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from quantglow.symbolic.expression import Expression, number, symbol
+from quantglow.symbolic.guards import Guards, Relation
+
+Number = TypeVar("Number", bound=float)
+
+
+class Size:
+    """An integer of unknown value; its type for annotations is ``int``."""
+
+    __slots__ = ("expression", "guards")
+
+    def __init__(self, expression: Expression, guards: Guards) -> None:
+        self.expression = expression
+        self.guards = guards
+
+    @property
+    def hint(self) -> int:
+        """The value at the shape for which code is made."""
+        return self.expression.at(self.guards.hints)
+
+    def _with(self, other: object, function: Callable[[Any, Any], Any]) -> Any:
+        if isinstance(other, float):
+            return function(float(self), other)
+        operand = _expression(other)
+        if operand is None:
+            return NotImplemented
+        self._check(other)
+        return sized(function(self.expression, operand), self.guards)
+
+    def _check(self, other: object) -> None:
+        if isinstance(other, Size) and other.guards is not self.guards:
+            raise ValueError(f"{self} and {other} are sizes of two programs")
+
+    def __add__(self, other: object) -> Any:
+        return self._with(other, operator.add)
+
+    def __sub__(self, other: object) -> Any:
+        return self._with(other, operator.sub)
+
+    def __rsub__(self, other: object) -> Any:
+        return self._with(other, lambda a, b: b - a)
+
+    def __mul__(self, other: object) -> Any:
+        return self._with(other, operator.mul)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> int:
+        return sized(-self.expression, self.guards)
+
+    def __pos__(self) -> int:
+        return cast(int, self)
+
+    def __abs__(self) -> int:
+        return -self if self < 0 else +self
+
+    def __floordiv__(self, other: object) -> Any:
+        divisor = _expression(other)
+        if divisor is None:
+            return NotImplemented
+        return _divided(self.expression, divisor, self.guards)
+
+    def __rfloordiv__(self, other: object) -> Any:
+        numerator = _expression(other)
+        if numerator is None:
+            return NotImplemented
+        return _divided(numerator, self.expression, self.guards)
+
+    def __mod__(self, other: object) -> Any:
+        return self - (self // other) * other
+
+    def __rmod__(self, other: object) -> Any:
+        return other - (other // self) * self
+
+    def __divmod__(self, other: object) -> Any:
+        whole = self // other
+        return whole, self - whole * other
+
+    def __rdivmod__(self, other: object) -> Any:
+        whole = other // self
+        return whole, other - whole * self
+
+    def __truediv__(self, other: float) -> float:
+        return int(self) / other
+
+    def __rtruediv__(self, other: float) -> float:
+        found: float = other / int(self)
+        return found
+
+    def _compare(self, other: object, relation: Relation, swap: bool) -> Any:
+        operand = _expression(other)
+        if operand is None:
+            return NotImplemented
+        difference = operand - self.expression if swap else self.expression - operand
+        return self.guards.decide(difference, relation)
+
+    def __eq__(self, other: object) -> Any:
+        return self._compare(other, Relation.EQUAL, False)
+
+    def __ne__(self, other: object) -> Any:
+        return self._compare(other, Relation.UNEQUAL, False)
+
+    def __lt__(self, other: object) -> Any:
+        return self._compare(other, Relation.LESS, False)
+
+    def __ge__(self, other: object) -> Any:
+        return self._compare(other, Relation.NOT_LESS, False)
+
+    def __gt__(self, other: object) -> Any:
+        return self._compare(other, Relation.LESS, True)
+
+    def __le__(self, other: object) -> Any:
+        return self._compare(other, Relation.NOT_LESS, True)
+
+    def __hash__(self) -> int:
+        return hash(self.expression)
+
+    def __bool__(self) -> bool:
+        return self.guards.decide(self.expression, Relation.UNEQUAL)
+
+    def __index__(self) -> int:
+        return self.guards.fix(self.expression)
+
+    __int__ = __index__
+
+    def bit_length(self) -> int:
+        """As ``int.bit_length``."""
+        return int(self).bit_length()
+
+    def __float__(self) -> float:
+        return float(int(self))
+
+    def __str__(self) -> str:
+        return self.guards.named(self.expression)
+
+    __repr__ = __str__
+
+
+def symbols(hints: Mapping[str, int]) -> tuple[dict[str, int], Guards]:
+    """A size for each name, and the guards of all.  Hints are at least 2."""
+    guards = Guards(hints)
+    return {name: sized(symbol(name), guards) for name in hints}, guards
+
+
+def sized(expression: Expression, guards: Guards) -> int:
+    """The integer of a constant expression, else a ``Size``."""
+    constant = expression.constant
+    return cast(int, Size(expression, guards)) if constant is None else constant
+
+
+def likely(value: Number) -> Number:
+    """The value at the hints: for choices that make code faster and never wrong."""
+    return cast(Number, value.hint) if isinstance(value, Size) else value
+
+
+def surely_divides(divisor: int, value: int) -> bool:
+    """Whether a value is a multiple for all values of the symbols."""
+    rest = value % divisor
+    return not is_free(rest) and rest == 0
+
+
+def is_free(value: object) -> bool:
+    """Whether an integer is an expression of free dimensions."""
+    return isinstance(value, Size)
+
+
+def guards_of(values: Iterable[object]) -> Guards | None:
+    """The guards behind the first size that is free."""
+    return next((value.guards for value in values if isinstance(value, Size)), None)
+
+
+def maximum(values: Sequence[int]) -> int:
+    """The largest of some integers, without a guard."""
+    guards = guards_of(values)
+    if guards is None:
+        return max(values)
+    first, *rest = (_expression(value) or number(0) for value in values)
+    for value in rest:
+        first = first.maximum(value)
+    return sized(first, guards)
+
+
+def minimum(values: Sequence[int]) -> int:
+    """The smallest of some integers, without a guard."""
+    return -maximum([-value for value in values])
+
+
+def aligned(value: int, multiple: int) -> int:
+    """The smallest multiple that is not below a value."""
+    return -(-value // multiple) * multiple
+
+
+def expression_of(value: int) -> Expression:
+    """The expression of an integer, free or not."""
+    return value.expression if isinstance(value, Size) else number(value)
+
+
+def _expression(value: object) -> Expression | None:
+    if isinstance(value, Size):
+        return value.expression
+    if isinstance(value, float | str | bytes | None) or not hasattr(value, "__index__"):
+        return None
+    return number(operator.index(cast(int, value)))
+
+
+def _divided(numerator: Expression, divisor: Expression, guards: Guards) -> int:
+    if guards.decide(divisor, Relation.EQUAL):
+        raise ZeroDivisionError("division of a size by 0")
+    if guards.decide(divisor, Relation.LESS):
+        return sized(-numerator // -divisor, guards)
+    return sized(numerator // divisor, guards)
