@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantglow.concise import Concise
+from quantglow.symbolic.shapes import integer, surely_equal
 
 Array = npt.NDArray[Any]
 
@@ -183,8 +184,12 @@ class TensorType(Concise):
             raise ValueError(f"{self} is not quantized")
         return self.quant
 
+    def surely_equals(self, other: TensorType) -> bool:
+        """Whether the types are equal for all values of free dimensions."""
+        return self.element == other.element and surely_equal(self.shape, other.shape)
+
     def with_shape(self, shape: tuple[int, ...]) -> TensorType:
-        return TensorType(self.dtype, tuple(int(d) for d in shape), self.quant)
+        return TensorType(self.dtype, tuple(map(integer, shape)), self.quant)
 
     def with_element(self, element: ElementType) -> TensorType:
         return TensorType(element.dtype, self.shape, element.quant)

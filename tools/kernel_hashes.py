@@ -28,6 +28,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from quantglow.backends.llvm.emission import kernel_calls
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
@@ -93,7 +95,8 @@ def program_entry(
     rows, listed, work = [], [], 0.0
     for step, call in kernel_calls(program, target):
         text, pointers = texts.add(call.ir), pointers_of(call, plan)
-        shared = [call.items, chunks_of(call, threads)]
+        chunks = chunks_of(np.array([call.items]), np.array([call.work]), threads)
+        shared = [call.items, int(chunks[0])]
         name = call.label or type(step).__name__
         listed.append(f"{text} {name} {digest(repr((text, pointers, shared)))}")
         rows.append((text, pointers))

@@ -27,7 +27,7 @@ from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.specialisations import Specialisation, Specialisations
 
-ON_USE = "the model leaves dimensions free: it is compiled for each shape on first use"
+ON_USE = "the model leaves dimensions free: it is compiled on first use"
 FIRST = "all that is said here is said of the shapes that came first"
 
 
@@ -52,7 +52,7 @@ def compile(
                   another of ``quantglow.backends.llvm.targets.LEVELS``
     num_threads   None: one for each physical core
     input_shapes  fixes the shapes of inputs that the model leaves free; without it the model
-                  serves all of them, each compiled on first use
+                  serves all of them, compiled on first use
     backend       "llvm", or "reference": the same program in NumPy
     backends      code generators of your own, see ``Backend``; they are asked first, in order
     """

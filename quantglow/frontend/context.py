@@ -20,6 +20,7 @@ from quantglow.frontend.values import (
     Known,
     Layout,
     Quantized,
+    Sizes,
     Value,
     as_element,
     as_float32,
@@ -32,7 +33,11 @@ from quantglow.frontend.values import (
 from quantglow.graph.case import MOST_DECIDING
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.lazy import cached_property
+from quantglow.ops.expression import arg, call, lconst
+from quantglow.ops.primitives import Elementwise
 from quantglow.ops.quantization import Dequantize, Table
+from quantglow.ops.shape import Concat, Reshape
+from quantglow.symbolic.shapes import integer
 from quantglow.types import Array, DType, ElementType
 
 
@@ -114,6 +119,8 @@ class Scope:
         if held_dtype(value.onnx_type) is None:
             kind = type_in_words(value.onnx_type)
             raise Unsupported(f"{name!r} is {kind}, an element type that is not computed")
+        if isinstance(value, Sizes):
+            return self.share(value, "", lambda: size_node(value, self))
         known = cast(Known, value)
         return self.share(known, "", lambda: self._constant(known))
 
@@ -138,6 +145,25 @@ def coded_node(known: Coded, name: str, scope: Scope) -> Node | None:
     codes = np.ascontiguousarray(known.codes).reshape(known.codes.shape)
     stored = Constant(name=scope.claim(f"{name}:codes", True), value=codes, element=element)
     return Dequantize(name=scope.claim(name, name not in scope.values), x=stored)
+
+
+def size_node(value: Sizes, scope: Scope) -> Node:
+    """Known integers that depend on free dimensions as a value of the graph."""
+    flat = value.array.reshape(-1).tolist()
+    parts = [_one_size(scope.claim(f"{value.name}:size", derived=True), size) for size in flat]
+    shape, name = tuple(value.array.shape), scope.claim(value.name)
+    if len(parts) == 1:
+        return Reshape(name=name, x=parts[0], shape=shape)
+    joined = Concat(
+        name=scope.claim(f"{value.name}:sizes", derived=True), parts=tuple(parts), axis=0
+    )
+    return Reshape(name=name, x=joined, shape=shape)
+
+
+def _one_size(name: str, size: int) -> Node:
+    zero = Constant(name=f"{name}:zero", value=np.zeros(1, np.int64))
+    value = call("iadd", arg(0), lconst(size))
+    return Elementwise(name=name, args=(zero,), expression=value, out=ElementType(DType.I64))
 
 
 def integers_of(name: str, value: Quantized, scope: Scope) -> Node:
@@ -256,7 +282,7 @@ class Call:
     def parameter(self, name: str, position: int) -> tuple[int, ...] | None:
         """Integers given as attribute (old opsets) or operand (new ones); None if absent."""
         if self.has(position):
-            return tuple(int(v) for v in self.array(position, name).reshape(-1))
+            return tuple(map(integer, self.array(position, name).reshape(-1).tolist()))
         return self.integers(name, ()) if name in self.attributes else None
 
     def weights(self, position: int, tag: str, layout: Layout) -> Node:

@@ -16,7 +16,7 @@ import onnx
 
 from quantglow.frontend.budget import Meter
 from quantglow.frontend.context import Unsupported
-from quantglow.frontend.values import Known, Value, onnx_type_of, shape_of
+from quantglow.frontend.values import Known, Sizes, Value, onnx_type_of, shape_of
 from quantglow.ops.work import ELEMENT_WORK
 from quantglow.types import Array
 
@@ -84,7 +84,9 @@ def foldable(proto: onnx.NodeProto, operands: Mapping[str, Value], opset: int) -
         return False
     if opset < _CHANGED.get(proto.op_type, 0):
         return False
-    return all(isinstance(value, Known) for value in operands.values())
+    return all(
+        isinstance(value, Known) and not isinstance(value, Sizes) for value in operands.values()
+    )
 
 
 def fold(

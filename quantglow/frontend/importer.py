@@ -24,6 +24,7 @@ from quantglow.frontend.evaluation import evaluated, importer_of, is_ours
 from quantglow.frontend.expansion import expanded
 from quantglow.frontend.external import left_to_fallback
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
+from quantglow.frontend.free_sizes import known_value, with_free_sizes
 from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
 from quantglow.frontend.operators.qlinear import import_float_product, import_qlinear
@@ -229,6 +230,7 @@ def by_importer(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[s
 
 
 RESOLVERS: tuple[Resolver, ...] = (
+    with_free_sizes,
     with_moved_layout,
     with_known_operands,
     quantized.import_moved,
@@ -252,7 +254,7 @@ def bind(proto: onnx.NodeProto, results: Sequence[Result], scope: Scope) -> dict
         raise Unsupported(f"its outputs {missing} are not supported")
     values: dict[str, Value] = {}
     for name, result in zip(proto.output, results, strict=False):
-        value = Known(name, result) if isinstance(result, np.ndarray) else result
+        value = known_value(name, result) if isinstance(result, np.ndarray) else result
         if isinstance(value, Known):
             scope.meter.made(name, value.shape, value.array.itemsize)
         shape = shape_of(value)

@@ -10,6 +10,7 @@ import onnx
 
 from quantglow.errors import ModelError
 from quantglow.graph.signature import Dim, dims_text, is_symbol
+from quantglow.symbolic.size import is_free
 
 
 def resolve_shapes(
@@ -56,14 +57,14 @@ def accepted(
 ) -> tuple[int, ...]:
     """The caller's shape, if it fits the declared one and the other inputs."""
     shape = tuple(given)
-    if not all(isinstance(d, int) and d > 0 for d in shape):
+    if not all((isinstance(d, int) and d > 0) or is_free(d) for d in shape):
         raise ModelError(f"input_shapes[{name!r}] must hold positive integers, got {shape}")
     if dims is None:
         return shape
     fits = len(shape) == len(dims)
     for size, dim in zip(shape, dims, strict=False):
         expected = symbols.setdefault(str(dim), size) if is_symbol(dim) else dim
-        fits = fits and (expected == size or not isinstance(expected, int))
+        fits = fits and (isinstance(expected, str | None) or expected == size)
     if not fits:
         raise ModelError(
             f"input_shapes[{name!r}] is {shape}, but the model declares {dims_text(dims)}"

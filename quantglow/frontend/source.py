@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import onnx
@@ -33,6 +34,7 @@ from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Port, Shapes, Signature
 from quantglow.lazy import cached_property
+from quantglow.symbolic.size import is_free
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -121,9 +123,10 @@ class Source:
         check_age(self.proto)
         known, nodes = self.decoded
         own_nbytes = sum(value.array.nbytes for value in known)
-        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback)
-        add_initializers(self.proto.graph, known, scope)
         shapes = resolve_shapes(self.fed, input_shapes or {})
+        is_concrete = not any(map(is_free, chain.from_iterable(shapes.values())))
+        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and is_concrete)
+        add_initializers(self.proto.graph, known, scope)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)
         with np.errstate(all="ignore"):  # weights may be infinite

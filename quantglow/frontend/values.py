@@ -35,6 +35,19 @@ class Known:
 
 
 @dataclass(frozen=True, eq=False)
+class Sizes(Known):
+    """Known integers, some of which are free sizes; ``array`` is one of objects."""
+
+    @property
+    def onnx_type(self) -> int:
+        return int(onnx.TensorProto.INT64)
+
+    def fixed(self) -> Known:
+        """The integers of the shape at hand, which become the only ones."""
+        return Known(self.name, self.array.astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
 class Coded(Known):
     """Known integers behind DequantizeLinear: ``array = (codes - zero_points) * scales``.
 

@@ -17,6 +17,7 @@ import numpy as np
 from quantglow.errors import TypeRuleError
 from quantglow.graph.traits import Trait
 from quantglow.lazy import cached_property
+from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType, ElementType, TensorType
 
 OPS: dict[str, type[Node]] = {}
@@ -131,6 +132,11 @@ class Node:
         """Fields that are neither operands nor the name nor the type."""
         return {name: getattr(self, name) for name in attribute_fields(type(self))}
 
+    @cached_property
+    def has_free_sizes(self) -> bool:
+        """Whether its shape or an attribute depends on free dimensions: no array has its value."""
+        return any(map(_depends, (self.type.shape, *self.attributes().values())))
+
     def refuse(self, cause: str) -> TypeRuleError:
         """The error of a type rule, for the caller to raise."""
         operands = ", ".join(f"{o.name}: {getattr(o, 'type', '?')}" for o in self.operands)
@@ -138,6 +144,12 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.name}: {getattr(self, 'type', '?')}>"
+
+
+def _depends(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return any(map(_depends, value))
+    return is_free(value) or getattr(value, "has_free_sizes", False)
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True, eq_default=False)

@@ -97,7 +97,7 @@ def _aliases(instruction: Instruction) -> str | None:
     for out in instruction.outs:
         for position, view in enumerate(instruction.ins):
             permitted = position in in_place and same_place(out, view)
-            if may_overlap(out, view) and not permitted:
+            if not permitted and may_overlap(out, view):
                 return f"{out} overlaps the operand {view}"
     return None
 

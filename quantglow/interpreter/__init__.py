@@ -14,6 +14,7 @@ import numpy as np
 from quantglow.errors import InputError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.signature import Signature
 from quantglow.interpreter.executor import Execution
 from quantglow.types import Array, TensorType
 
@@ -54,6 +55,17 @@ def check_feeds(graph: Graph, feeds: Mapping[str, Array]) -> None:
             raise InputError(
                 f"input {name!r} must be {kind.dtype.numpy} of shape {kind.shape}, "
                 f"got {array.dtype} of shape {array.shape}{_remedy(array, kind)}"
+            )
+
+
+def check_types(signature: Signature, feeds: Mapping[str, Array]) -> None:
+    """Raise ``InputError`` unless ``feeds`` have the element types of a model's inputs."""
+    for port in signature.inputs:
+        found, wanted = feeds[port.name].dtype, port.dtype.numpy
+        if found != wanted:
+            raise InputError(
+                f"input {port.name!r} must be {wanted}, got {found}. "
+                f"Remedy: cast it with .astype(numpy.{wanted})"
             )
 
 

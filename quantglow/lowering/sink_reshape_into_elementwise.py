@@ -17,8 +17,13 @@ from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
 from quantglow.lowering.rules import tag
 from quantglow.ops import Elementwise, Expand, Reshape, Resize, Table, Transpose
+from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import is_free
 
 Shape = tuple[int, ...]
+
+MOST_ROWS = 2**14
+"""Rows or columns of a free number for which taps of a Resize are compared."""
 
 
 @rewrite_pass("sink-reshape-into-elementwise")
@@ -46,15 +51,27 @@ def _cells(node: Node) -> Node | None:
 def _repeated(node: Resize) -> Node | None:
     """Every pixel ``fh`` by ``fw`` times: Expand of [N, H, 1, W, 1, C]."""
     n, h, w, c = node.x.type.shape
-    (fh, rest_h), (fw, rest_w) = divmod(node.sizes[0], h), divmod(node.sizes[1], w)
-    if node.mode != "nearest" or rest_h or rest_w:
+    fh, fw = node.sizes[0] // h, node.sizes[1] // w
+    if node.mode != "nearest" or is_free(fh) or is_free(fw):
         return None
-    for axis, factor in enumerate((fh, fw)):
-        taps = node.taps(axis).first
-        if not np.array_equal(taps, np.arange(taps.size) // factor):
-            return None
+    if not surely_equal(node.sizes, (fh * h, fw * w)):
+        return None
+    if not (_repeats(node, 0, fh) and _repeats(node, 1, fw)):
+        return None
     pixels = Reshape(name=tag(node, "pixels"), x=node.x, shape=(n, h, 1, w, 1, c))
     return Expand(name=tag(node, "repeated"), x=pixels, shape=(n, h, fh, w, fw, c))
+
+
+def _repeats(node: Resize, axis: int, factor: int) -> bool:
+    """Whether every row (column) comes ``factor`` times, without others between."""
+    length = node.x.type.shape[axis + 1]
+    if is_free(length):
+        # The nearest row of a longer image is the same, if it does not depend on the length.
+        if length > MOST_ROWS or node.coordinates not in ("asymmetric", "half_pixel"):
+            return False
+        length = MOST_ROWS
+    resized = length * factor
+    return np.array_equal(node.nearest(axis, length, resized), np.arange(resized) // factor)
 
 
 def _on_cells(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from quantglow.concise import Concise
 from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
 from quantglow.memory.linear_scan import scan
+from quantglow.symbolic.size import likely
 
 ALIGNMENT = 64
 """Alignment in bytes: a cache line, and the widest vector."""
@@ -34,7 +35,7 @@ class Interval:
 
     @property
     def nbytes(self) -> int:
-        return -(-self.buffer.nbytes // ALIGNMENT) * ALIGNMENT
+        return -(-likely(self.buffer.nbytes) // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, repr=False)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from quantglow.graph.graph import Graph, topological_order
 from quantglow.graph.node import Constant, Input, Node
+from quantglow.symbolic.size import likely
 
 
 def schedule(graph: Graph) -> tuple[Node, ...]:
@@ -19,7 +20,7 @@ def schedule(graph: Graph) -> tuple[Node, ...]:
     orders: list[Callable[[Sequence[Node]], Sequence[Node]]] = [
         list,
         lambda operands: list(reversed(operands)),
-        lambda operands: sorted(operands, key=lambda n: n.type.nbytes - depth[n]),
+        lambda operands: sorted(operands, key=lambda n: likely(n.type.nbytes) - depth[n]),
     ]
     roots = [*graph.inputs, *(node for _, node in graph.outputs)]
     candidates = [topological_order(roots, order) for order in orders]
@@ -41,7 +42,7 @@ def peak_nbytes(graph: Graph, order: Sequence[Node]) -> int:
 
 
 def _weight(node: Node) -> int:
-    return 0 if isinstance(node, Input | Constant) else node.type.nbytes
+    return 0 if isinstance(node, Input | Constant) else likely(node.type.nbytes)
 
 
 def _subtree_peaks(graph: Graph) -> dict[Node, int]:
@@ -49,7 +50,7 @@ def _subtree_peaks(graph: Graph) -> dict[Node, int]:
     peaks: dict[Node, int] = {}
     for node in graph.nodes:
         held = need = 0
-        for operand in sorted(node.operands, key=lambda n: n.type.nbytes - peaks[n]):
+        for operand in sorted(node.operands, key=lambda n: likely(n.type.nbytes) - peaks[n]):
             need = max(need, held + peaks[operand])
             held += _weight(operand)
         peaks[node] = max(need, held + _weight(node))

@@ -18,7 +18,10 @@ from quantglow.instr.program import (
     Program,
     View,
 )
+from quantglow.ops import Conv
 from quantglow.pass_manager import declined
+from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import is_free
 
 
 def share_in_place(program: Program) -> Program:
@@ -33,7 +36,9 @@ def share_in_place(program: Program) -> Program:
         for view in in_place_candidates(step):
             if out.buffer in renamed:
                 break
-            if last_use[view.buffer] != index:
+            if isinstance(step.op, Conv) and is_free(out.type.size):
+                declined(out.buffer.name, "ends of rows of a free length are computed twice")
+            elif last_use[view.buffer] != index:
                 declined(out.buffer.name, f"{view.buffer} is read later")
             elif first_use[out.buffer] != index:
                 declined(out.buffer.name, "another step has written a part of it")
@@ -65,10 +70,9 @@ def _interchangeable(view: View, out: View) -> bool:
     return (
         view.buffer.kind is BufferKind.TEMP
         and out.buffer.kind is BufferKind.TEMP
-        and view.buffer.nbytes == out.buffer.nbytes
-        and view.shape == out.shape
-        and view.strides == out.strides
-        and view.offset == out.offset
+        and surely_equal((view.buffer.nbytes, view.offset), (out.buffer.nbytes, out.offset))
+        and surely_equal(view.shape, out.shape)
+        and surely_equal(view.strides, out.strides)
         and view.type.dtype.nbytes == out.type.dtype.nbytes
     )
 

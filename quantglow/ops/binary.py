@@ -16,6 +16,7 @@ from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import centred, integer_bounds, is_integer, multiplier, saturate
 from quantglow.ops.expression import Expr, arg, call
 from quantglow.ops.samples import if_aligned
+from quantglow.symbolic.shapes import broadcast_shapes
 from quantglow.types import Array, DType, ElementType, TensorType
 
 X, Y = arg(0), arg(1)
@@ -84,7 +85,7 @@ class Binary(Node):
 def broadcast(node: Node, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     """The common shape.  Raises the node's ``TypeRuleError`` when there is none."""
     try:
-        return tuple(int(d) for d in np.broadcast_shapes(*shapes))
+        return broadcast_shapes(*shapes)
     except ValueError:
         raise node.refuse("operand shapes do not broadcast") from None
 

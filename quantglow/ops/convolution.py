@@ -13,6 +13,7 @@ from quantglow.ops.arithmetic import centred, is_integer, multiplier, saturate
 from quantglow.ops.contraction import Contraction, exact_operands
 from quantglow.ops.window_products import Part, conv2d
 from quantglow.ops.windows import Pads, Pair, check_windows, window_count
+from quantglow.symbolic.shapes import broadcast_shapes
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -50,7 +51,7 @@ class Conv(Contraction):
         check_windows(self, (kh, kw), self.strides, self.dilations, self.pads)
         oh = window_count(h, kh, self.strides[0], self.dilations[0], top, bottom)
         ow = window_count(w, kw, self.strides[1], self.dilations[1], left, right)
-        if min(oh, ow) < 1:
+        if oh < 1 or ow < 1:
             raise self.refuse("the window is larger than the padded input")
         result = self.typed((n, oh, ow, o), o)
         if self.residual is not None and self.residual.type.shape != result.shape:
@@ -118,7 +119,7 @@ class ConvTranspose(Contraction):
         oh = (h - 1) * self.strides[0] + self.dilations[0] * (kh - 1) + 1 - top - bottom
         ow = (w - 1) * self.strides[1] + self.dilations[1] * (kw - 1) + 1 - left - right
         oh, ow = oh + self.output_padding[0], ow + self.output_padding[1]
-        if min(h, w, oh, ow) < 1:
+        if any(size < 1 for size in (h, w, oh, ow)):
             raise self.refuse(f"x or the result, {oh} by {ow}, would have no pixels")
         return self.typed((n, oh, ow, o), o)
 
@@ -205,14 +206,14 @@ class MatMul(Node):
         if x.rank < 2 or y.rank < 2 or x.shape[-1] != y.shape[-2]:
             raise self.refuse("the last axis of x must match the second last of y")
         try:
-            batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+            batch = broadcast_shapes(x.shape[:-2], y.shape[:-2])
         except ValueError:
             raise self.refuse("batch axes do not broadcast") from None
         if is_integer(x) != is_integer(y):
             raise self.refuse("both operands must be float or both quantized")
         if any(kind.dtype is DType.I16 and kind.params.zero_point for kind in (x, y)):
             raise self.refuse("int16 operands must have zero point 0")
-        shape = (*(int(d) for d in batch), x.shape[-2], y.shape[-1])
+        shape = (*batch, x.shape[-2], y.shape[-1])
         if self.out is None:
             return TensorType(DType.F32, shape)
         return TensorType(self.out.dtype, shape, self.out.quant)

@@ -27,6 +27,8 @@ from quantglow.ops.functions import (
     kind_of_array,
     result_kind,
 )
+from quantglow.symbolic.shapes import integer
+from quantglow.symbolic.size import is_free
 from quantglow.types import Array
 
 
@@ -101,6 +103,11 @@ class Expr:
         found = dict.fromkeys(e for a in self.args for e in a.row_functions())
         return (*found, self) if self.op in ROW_FUNCTIONS else tuple(found)
 
+    @property
+    def has_free_sizes(self) -> bool:
+        """Whether a literal depends on free dimensions."""
+        return any(is_free(part.value) for part in self.parts())
+
     def parts(self) -> Iterator[Expr]:
         """The expression and all inside it."""
         yield self
@@ -171,7 +178,7 @@ def iconst(value: int) -> Expr:
 
 def lconst(value: int) -> Expr:
     """An int64 constant."""
-    return Expr("l", value=int(value))
+    return Expr("l", value=integer(value))
 
 
 def call(op: str, *args: Expr) -> Expr:

@@ -164,7 +164,11 @@ class Softmax(Node):
 
     def table(self) -> Array:
         """int32 [256]: ``exp(-scale * d)`` in fixed point for d = max - x."""
-        one = 2 ** (31 - self.x.type.shape[-1].bit_length()) - 1
+        return self.table_for(self.x.type.shape[-1].bit_length())
+
+    def table_for(self, bits: int) -> Array:
+        """The table for rows whose length has a number of bits."""
+        one = 2 ** (31 - bits) - 1
         d = np.arange(256, dtype=np.float64)
         powers: Array = np.exp(-self.x.type.params.scale * d)
         rounded: Array = np.rint(one * powers)

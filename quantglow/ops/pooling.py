@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from quantglow.graph.node import Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, multiplier, saturate
 from quantglow.ops.windows import Pads, Pair, check_windows
+from quantglow.symbolic.size import maximum, minimum
 from quantglow.types import Array, DType, ElementType, TensorType
 
 
@@ -33,7 +35,7 @@ class Pool(Node):
         check_windows(self, self.kernel, self.strides, self.dilations, self.pads)
         n, h, w, c = self.x.type.shape
         sizes = tuple(self.count(axis, size) for axis, size in enumerate((h, w)))
-        if min(sizes) < 1:
+        if any(size < 1 for size in sizes):
             raise self.refuse("the window is larger than the padded input")
         return (n, *sizes, c)
 
@@ -46,7 +48,8 @@ class Pool(Node):
         if not self.ceil_mode:
             return room // stride + 1
         windows = -(-room // stride) + 1
-        return windows - 1 if (windows - 1) * stride >= size + before else windows
+        starts_inside = (size + before - 1) // stride + 1
+        return maximum((windows - 1, minimum((windows, starts_inside))))
 
     def windows(self, x: Array, fill: Any) -> Array:
         """[N, OH, OW, C, KH, KW] views of x, with ``fill`` outside."""
@@ -133,8 +136,16 @@ class AveragePool(Pool):
 
     def output_scale(self) -> Array:
         """float32 [OH, OW, 1]: multiplier from the centred integer sum to output steps."""
-        ratio = self.x.type.params.scale / self.type.params.scale
-        return multiplier(ratio, 1.0 / self.divisors())
+        return self.output_scale_of(self.divisors())
+
+    def output_scale_of(self, elements: Array) -> Array:
+        """The multiplier of windows of so many elements, float64."""
+        return multiplier(self.step_ratio, 1.0 / elements)
+
+    @property
+    def step_ratio(self) -> float:
+        """Steps of the result in one of x."""
+        return self.x.type.params.scale / self.type.params.scale
 
 
 class Reduce(Node):
@@ -183,7 +194,7 @@ class ReduceMean(Reduce):
     @property
     def count(self) -> int:
         """Elements averaged into one."""
-        return int(np.prod([self.x.type.shape[a] for a in self.axes], dtype=np.int64))
+        return math.prod(self.x.type.shape[a] for a in self.axes)
 
     def reference(self, x: Array) -> Array:
         if self.out is None:

@@ -61,7 +61,7 @@ class Resize(Node):
             raise self.refuse(f"unknown coordinate transformation {self.coordinates!r}")
         if self.rounding not in _ROUNDINGS:
             raise self.refuse(f"unknown rounding {self.rounding!r}")
-        if min(*self.x.type.shape[1:3], *self.sizes) < 1:
+        if any(size < 1 for size in (*self.x.type.shape[1:3], *self.sizes)):
             raise self.refuse(f"images of {self.x.type.shape[1:3]} cannot become {self.sizes}")
         if not all(math.isfinite(scale) and np.float32(scale) > 0 for scale in self.scales):
             raise self.refuse(f"scales {self.scales} must be finite and positive")
@@ -70,20 +70,28 @@ class Resize(Node):
 
     def taps(self, axis: int) -> Taps:
         """The taps along H (axis 0) or W (axis 1)."""
-        length, resized = self.x.type.shape[axis + 1], self.sizes[axis]
-        # float32 as in onnxruntime: one ulp decides which row is the nearest.
-        index = np.arange(resized, dtype=np.float32)
-        scale = float(np.float32(self.scales[axis]))
-        source = _COORDINATES[self.coordinates](index, length, resized, scale)
+        length, resized = int(self.x.type.shape[axis + 1]), int(self.sizes[axis])
         if self.mode == "nearest":
-            nearest = np.clip(_ROUNDINGS[self.rounding](source), 0, length - 1).astype(np.int32)
+            nearest = self.nearest(axis, length, resized)
             return Taps(nearest, nearest, np.zeros(resized, np.float32))
-        source = np.clip(source, 0, length - 1)
+        source = np.clip(self._sources(axis, length, resized), 0, length - 1)
         first = np.floor(source).astype(np.int32)
         second = np.minimum(first + 1, length - 1).astype(np.int32)
         # Halves of the same row, as in onnxruntime: a weight of 0 makes NaN of infinities.
         weight = np.where(first == second, np.float32(0.5), (source - first).astype(np.float32))
         return Taps(first, second, weight)
+
+    def nearest(self, axis: int, length: int, resized: int) -> Array:
+        """The nearest of ``length`` rows (columns) to each of ``resized``."""
+        source = _ROUNDINGS[self.rounding](self._sources(axis, length, resized))
+        return np.asarray(np.clip(source, 0, length - 1).astype(np.int32))
+
+    def _sources(self, axis: int, length: int, resized: int) -> Array:
+        """The coordinate in the source of each result."""
+        # float32 as in onnxruntime: one ulp decides which row is the nearest.
+        index = np.arange(resized, dtype=np.float32)
+        scale = float(np.float32(self.scales[axis]))
+        return _COORDINATES[self.coordinates](index, length, resized, scale)
 
     def reference(self, x: Array) -> Array:
         rows, columns = self.taps(0), self.taps(1)

@@ -10,6 +10,7 @@ import numpy as np
 from quantglow.graph.node import Constant, Node, op
 from quantglow.graph.traits import Trait
 from quantglow.ops.arithmetic import is_integer, representable
+from quantglow.symbolic.shapes import broadcast_shapes
 from quantglow.types import Array, TensorType
 
 MOVES = frozenset(
@@ -38,7 +39,7 @@ class Reshape(Node):
         return {"shape": shape}
 
     def infer(self) -> TensorType:
-        if math.prod(self.shape) != self.x.type.size or min(self.shape, default=1) < 0:
+        if math.prod(self.shape) != self.x.type.size or any(d < 0 for d in self.shape):
             raise self.refuse(f"{self.x.type.size} elements do not fill shape {self.shape}")
         return self.x.type.with_shape(self.shape)
 
@@ -82,7 +83,7 @@ class Expand(Node):
 
     def infer(self) -> TensorType:
         try:
-            fits = np.broadcast_shapes(self.x.type.shape, self.shape) == tuple(self.shape)
+            fits = broadcast_shapes(self.x.type.shape, self.shape) == tuple(self.shape)
         except ValueError:
             fits = False
         if not fits:
@@ -165,7 +166,7 @@ class Slice(Node):
 
     def reference(self, x: Array) -> Array:
         index = [
-            start + np.arange(size) * step
+            int(start) + np.arange(int(size)) * int(step)
             for start, size, step in zip(self.starts, self.sizes, self.steps, strict=True)
         ]
         return x[np.ix_(*index)] if index else x

@@ -18,6 +18,7 @@ from quantglow.passes.fold_arithmetic_into_consumer import fold_arithmetic_into_
 from quantglow.passes.fold_batch_norm import fold_batch_norm
 from quantglow.passes.fold_constants import fold_constants
 from quantglow.passes.fold_pad import fold_pad
+from quantglow.passes.fold_parts_of_constants import fold_parts_of_constants
 from quantglow.passes.fold_transpose_into_gemm import fold_transpose_into_gemm
 from quantglow.passes.fuse_activation import fuse_activation
 from quantglow.passes.fuse_residual import fuse_residual
@@ -59,6 +60,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         "move-transposes",
         eliminate_identity,
         fold_constants,
+        fold_parts_of_constants,
         matmul_to_gemm,
         merge_transposes,
         merge_reshapes,
@@ -101,6 +103,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         fold_pad,
         merge_clips,
         fold_constants,
+        fold_parts_of_constants,
     ),
     fuse_activation,
     eliminate_common_subexpressions,

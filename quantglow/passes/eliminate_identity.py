@@ -28,7 +28,7 @@ def eliminate_identity(node: Node, uses: Uses) -> Node | None:
         return reduction_of_ones(node)
     if isinstance(node, Binary):
         return neutral(node)
-    return x if x.type == node.type and changes_nothing(node) else None
+    return x if x.type.surely_equals(node.type) and changes_nothing(node) else None
 
 
 def changes_nothing(node: Node) -> bool:

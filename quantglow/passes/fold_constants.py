@@ -23,9 +23,11 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     operands = node.operands
     if isinstance(node, External):  # it may draw random numbers
         return None
+    if node.has_free_sizes:
+        return declined(node, "its value depends on free dimensions")
     if not operands or not all(isinstance(o, Constant) for o in operands):
         return None
-    if node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in operands)):
+    if grows(node):
         return declined(node, f"its value has {node.type.nbytes} bytes, more than its operands")
     if work_of(node) > MOST_WORK:
         return declined(node, "its value takes too much work")
@@ -33,3 +35,8 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     value = np.array(node.evaluate(*values), order="C")
     element = node.type.element if node.type.quant else None
     return Constant(name=node.name, value=value, element=element)
+
+
+def grows(node: Node) -> bool:
+    """Whether the value is much larger than the operands."""
+    return node.type.nbytes > max(GROWTH_NBYTES, sum(o.type.nbytes for o in node.operands))

@@ -6,6 +6,7 @@ The values of a small piece stay in the cache, and threads take pieces instead o
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import BufferKind, Program
@@ -37,9 +38,23 @@ def pieces_of(batch: int, program: Program, plan: MemoryPlan, threads: int) -> i
     """
     weights = sum(b.nbytes for b in program.buffers if b.kind is BufferKind.CONSTANT)
     moved = sum(b.nbytes for b in program.buffers) - weights
+    return pieces_for(batch, Traffic(weights, moved, plan.peak_nbytes), threads)
+
+
+class Traffic(NamedTuple):
+    """Bytes of all weights, of all other values, and of those alive at one time."""
+
+    weights: int
+    moved: int
+    peak: int
+
+
+def pieces_for(batch: int, traffic: Traffic, threads: int) -> int:
+    """``pieces_of`` for a program of this traffic."""
+    weights, moved, peak = traffic
 
     def far_nbytes(pieces: int) -> float:
-        return weights * pieces / batch + max(plan.peak_nbytes / pieces, NEAR_NBYTES)
+        return weights * pieces / batch + max(peak / pieces, NEAR_NBYTES)
 
     numbers = divisors(batch)
     best = min(numbers, key=far_nbytes)

@@ -146,6 +146,10 @@ class Compiler:
         executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
         return Build(executable, tuple(own.programs), *arguments, own.seconds, segments)
 
+    def is_one_program(self, graph: Graph) -> bool:
+        """Whether quantglow's own backend compiles all of a graph as one program."""
+        return self._is_ours(graph) and not branches_apart(graph)
+
     def _is_ours(self, graph: Graph) -> bool:
         return not self.backends and not any(isinstance(node, External) for node in graph.nodes)
 
@@ -155,8 +159,7 @@ class Compiler:
         A graph that is cut into segments is skipped.  ``check`` is called before each kernel; its
         error ends the work.
         """
-        whole = self._is_ours(graph) and not branches_apart(graph)
-        if self.target is not None and whole:
+        if self.target is not None and self.is_one_program(graph):
             planned, _ = ProgramBackend(self.target).planned(graph, self.num_threads)
             load_kernels(planned.program, self.target, check)
 

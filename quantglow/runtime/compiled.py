@@ -82,8 +82,8 @@ class CompiledModel:
     ``reporter`` makes the report; ``profile`` is the one used for quantization, None for a float
     model or one loaded from a file.
 
-    A model with free dimensions takes inputs of any fitting shape; each new one is compiled on
-    first use, see ``quantglow.runtime.specialisations``.
+    A model with free dimensions takes inputs of any fitting shape; programs are compiled on first
+    use, see ``quantglow.runtime.specialisations``.
     """
 
     specialisations: Specialisations

@@ -1,9 +1,10 @@
 """Programs of one compiled model: one, or one for each case of its inputs.
 
-A program is specialised to its shapes.  A model with free dimensions gets one for each combination
-of input shapes, compiled on first use.  If shapes or branches depend on the values of small inputs
-(a sampling rate), these belong to the case, too; after ``MOST_VALUES`` of them at the same shapes,
-one program serves all further values, with onnxruntime at the operators that they decide.
+The first combination of input shapes gets a program of its own.  The second one gets a program for
+all shapes (``general``), which serves further ones where its guards hold; where none serves a
+combination, it is compiled on first use.  If shapes or branches depend on the values of small
+inputs (a sampling rate), these belong to the case, too; after ``MOST_VALUES`` of them at the same
+shapes, one program serves all further values, with onnxruntime at the operators that they decide.
 
 The last used programs are kept: at most ``MOST_PROGRAMS``, and as many as fit ``MOST_NBYTES`` (the
 first one always stays).  Their kernels and constants are shared.
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakSet
 
+from quantglow import debug
 from quantglow.concise import Concise
 from quantglow.errors import (
     CompileBudgetError,
@@ -33,14 +35,24 @@ from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import SharedArrays
 from quantglow.graph.signature import Shape, Shapes, Signature
-from quantglow.interpreter import check_feeds, check_names
+from quantglow.interpreter import check_feeds, check_names, check_types
+from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
+from quantglow.runtime.general import (
+    GeneralProgram,
+    Template,
+    general_program,
+    template_of,
+)
 from quantglow.runtime.saving import Freedom
+from quantglow.symbolic.expression import Values
 from quantglow.types import Array
 
 NO_EMPTY_TENSORS = "an input has no elements, and programs have no empty tensors"
 
 MOST_PROGRAMS = 32
+MOST_GENERALS = 16
+"""Maximum number of programs for all shapes: where their guards differ, each serves a part."""
 MOST_VALUES = 16
 MOST_NBYTES = 2**30
 """Maximum size of the arenas of all programs; an arena is the memory that a program needs beside
@@ -59,6 +71,30 @@ class Specialisation(Concise):
         """All outputs, in order.  Raises ``InputError`` for feeds that do not fit."""
         check_feeds(self.graph, feeds)
         return self.build.executable.run(feeds)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bound(Concise):
+    """A program for all shapes at one ``case``; ``graph_at`` makes the graph of a case."""
+
+    signature: Signature
+    graph_at: Callable[[Case], Graph]
+    build: Build
+    case: Case
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of the case, made when somebody asks for it."""
+        return self.graph_at(self.case)
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs, in order.  Raises ``InputError`` for feeds of other types."""
+        check_types(self.signature, feeds)
+        return self.build.executable.run(feeds)
+
+
+Served = Specialisation | Bound
+"""The program of a case."""
 
 
 Fallback = Callable[[Case, tuple[str, ...]], Specialisation]
@@ -99,7 +135,7 @@ class Specialisations(Protocol):
         Raises ``InputError`` for shapes that the model does not take.
         """
 
-    def at(self, feeds: Mapping[str, Array]) -> Specialisation:
+    def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the shapes of some arrays.  Raises ``InputError``."""
 
 
@@ -161,10 +197,13 @@ class FreeShapes(Concise):
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _arrays: SharedArrays = field(default_factory=SharedArrays)
-    _ready: OrderedDict[Case, Specialisation] = field(default_factory=OrderedDict)
-    _pending: dict[Case, Future[Specialisation]] = field(default_factory=dict)
+    _ready: OrderedDict[Case, Served] = field(default_factory=OrderedDict)
+    _pending: dict[Case, Future[Served]] = field(default_factory=dict)
     _made: Counter[Case] = field(default_factory=Counter)
     _first: Specialisation | None = None
+    _generals: list[GeneralProgram] = field(default_factory=list)
+    _refused: set[Template] = field(default_factory=set)
+    _generals_lock: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -172,7 +211,7 @@ class FreeShapes(Concise):
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, the cases that threads of the parent were compiling."""
-        self._lock = threading.Lock()
+        self._lock, self._generals_lock = threading.Lock(), threading.Lock()
         self._pending = {}
 
     @property
@@ -222,7 +261,7 @@ class FreeShapes(Concise):
         with self._lock:
             self._keep(case_of(found), found)
 
-    def at(self, feeds: Mapping[str, Array]) -> Specialisation:
+    def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the case of ``feeds``, compiled now if it is new.
 
         Threads that ask for the same new case wait for one of them; others continue.
@@ -238,7 +277,7 @@ class FreeShapes(Concise):
                 if self.deciding == deciding:
                     raise
 
-    def _at(self, case: Case, feeds: Mapping[str, Array]) -> Specialisation:
+    def _at(self, case: Case, feeds: Mapping[str, Array]) -> Served:
         with self._lock:
             if case not in self._ready and self._made[case.whatever_values] >= MOST_VALUES:
                 case = case.whatever_values
@@ -254,11 +293,9 @@ class FreeShapes(Concise):
             self._fulfil(pending, case, feeds)
         return pending.result()
 
-    def _fulfil(
-        self, pending: Future[Specialisation], case: Case, feeds: Mapping[str, Array]
-    ) -> None:
+    def _fulfil(self, pending: Future[Served], case: Case, feeds: Mapping[str, Array]) -> None:
         try:
-            self._check_elements(feeds)
+            check_types(self.signature, feeds)
             made = self._compiled(case)
         except BaseException as error:
             with self._lock:
@@ -272,12 +309,14 @@ class FreeShapes(Concise):
                 self._made[case.whatever_values] += 1
         pending.set_result(made)
 
-    def _compiled(self, case: Case) -> Specialisation:
+    def _compiled(self, case: Case) -> Served:
         if self.fallback and any(0 in shape for _, shape in case.shapes):
             return self.fallback(case, (NO_EMPTY_TENSORS,))
         self.signature.check(case.shape_map)
         try:
-            graph = self._arrays.graph(self.graph_at(case))
+            if (served := self._served(case)) is not None:
+                return served
+            graph = self._shared_graph_at(case)
             build = self.compiler.compile(graph)
         except CompileBudgetError:
             raise
@@ -292,18 +331,51 @@ class FreeShapes(Concise):
             ) from error
         return Specialisation(graph, build, case)
 
-    def _check_elements(self, feeds: Mapping[str, Array]) -> None:
-        for port in self.signature.inputs:
-            found = feeds[port.name].dtype
-            if found != port.dtype.numpy:
-                raise InputError(
-                    f"input {port.name!r} must be {port.dtype.numpy}, got {found}. "
-                    f"Remedy: cast it with .astype(numpy.{port.dtype.numpy})"
-                )
+    def _shared_graph_at(self, case: Case) -> Graph:
+        """The graph of a case; equal constants of all graphs share memory."""
+        return self._arrays.graph(self.graph_at(case))
 
-    def _keep(self, key: Case, found: Specialisation) -> None:
+    def _served(self, case: Case) -> Bound | None:
+        """The program of a case by one for all shapes, which is made when a second shape comes;
+        None where none serves it."""
+        if self._first is None:
+            return None
+        with self._generals_lock:
+            for program in self._generals:
+                if (values := program.values_at(case)) is not None:
+                    return self._bound(program, values, case)
+            template = template_of(self.signature, case)
+            if len(self._generals) == MOST_GENERALS or template in self._refused:
+                return None
+            made = self._general(case)
+            if made is None:
+                self._refused.add(template)
+                return None
+            self._generals.append(made)
+        values = made.values_at(case)
+        return None if values is None else self._bound(made, values, case)
+
+    def _general(self, case: Case) -> GeneralProgram | None:
+        """A program for all shapes made at a case; None where there is none: a program of its own
+        is then compiled."""
+        try:
+            return general_program(self.signature, case, self._shared_graph_at, self.compiler)
+        except QuantglowError as error:
+            debug.log(1, f"no program for all shapes: {error}")
+            return None
+
+    def _bound(self, program: GeneralProgram, values: Values, case: Case) -> Bound | None:
+        found = program.at(values)
+        if found is None:
+            return None
+        build = Build(found, (), self.compiler.name, self.compiler.num_threads)
+        return Bound(self.signature, self._shared_graph_at, build, case)
+
+    def _keep(self, key: Case, found: Served) -> None:
         """Make room for a new program; the caller holds the lock."""
-        self._first = self._first or found
+        if self._first is None:
+            assert isinstance(found, Specialisation)
+            self._first = found
         self._ready[key] = found
         self._ready.move_to_end(key)
         total = sum(nbytes_of(s.build) for s in self._ready.values())

@@ -7,12 +7,14 @@ Text is faster to make than ``llvmlite.ir`` objects, and it is what the kernel c
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
+
+from quantglow.symbolic.size import is_free
 
 Value = str
 I64 = "i64"
@@ -104,7 +106,7 @@ class Builder:
 
     def at(self, pointer: Value, offset: Value | int) -> Value:
         """``pointer + offset`` bytes."""
-        if offset in (0, "0"):
+        if not is_free(offset) and offset in (0, "0"):
             return pointer
         return self.emit(f"getelementptr i8, ptr {pointer}, i64 {offset}")
 
@@ -141,7 +143,7 @@ class Builder:
 
     def add(self, a: Value, b: Value | int) -> Value:
         """i64 addition; adding zero costs nothing."""
-        if b in (0, "0"):
+        if not is_free(b) and b in (0, "0"):
             return a
         if a == "0":
             return str(b)
@@ -149,13 +151,13 @@ class Builder:
 
     def mul(self, a: Value, b: Value | int) -> Value:
         """i64 multiplication; by one, or of zero, costs nothing."""
-        if b in (1, "1") or a == "0":
+        if a == "0" or (not is_free(b) and b in (1, "1")):
             return a
         return self.op("mul", I64, a, str(b))
 
     def divide(self, a: Value, b: int) -> tuple[Value, Value]:
         """Quotient and remainder of an unsigned i64 by a literal."""
-        if b == 1:
+        if not is_free(b) and b == 1:
             return a, "0"
         quotient = self.op("udiv", I64, a, str(b))
         return quotient, self.op("sub", I64, a, self.mul(quotient, b))
@@ -215,6 +217,7 @@ class Builder:
 
     def begin_loop(self, count: int, carried: Sequence[tuple[str, Value]], step: int = 1) -> Loop:
         """``count`` > 0 iterations of a loop that carries values; close with ``end_loop``."""
+        assert count > 0
         label = self.fresh("loop") + ".body"
         entry = self.block
         self.do(f"br label %{label}")
@@ -261,6 +264,18 @@ class Builder:
         self.start_block(f"{loop.label}.done")
         return loop.carried
 
+    def begin_times(self, count: int, carried: Sequence[tuple[str, Value]]) -> Loop:
+        """``count`` iterations: > 0, or perhaps none if free; close with ``end_times``."""
+        if is_free(count):
+            return self.begin_while(str(count), carried)
+        return self.begin_loop(count, carried)
+
+    def end_times(self, loop: Loop, count: int, values: Sequence[Value]) -> list[Value]:
+        """Close the loop; the values it carries after the last iteration."""
+        if is_free(count):
+            return self.end_while(loop, values)
+        return self.end_loop(loop, values)
+
     def _set_phis(self, loop: Loop, following: Value, values: Sequence[Value]) -> None:
         """Phis of the values that a loop carries: from before it, and from the end of its body."""
         phis = [f"  {loop.index} = phi i64 [ 0, %{loop.entry} ], [ {following}, %{self.block} ]"]
@@ -284,6 +299,22 @@ class Builder:
         yield
         self.do(f"br label %{label}.done")
         self.start_block(f"{label}.done")
+
+    def if_so(
+        self,
+        condition: Value,
+        otherwise: Sequence[tuple[str, Value]],
+        body: Callable[[], Sequence[Value]],
+    ) -> list[Value]:
+        """The values of ``body`` if the i1 ``condition`` holds, else those given with types."""
+        before = self.block
+        with self.when(condition):
+            values = body()
+            after = self.block
+        return [
+            self.emit(f"phi {kind} [ {value}, %{after} ], [ {other}, %{before} ]")
+            for (kind, other), value in zip(otherwise, values, strict=True)
+        ]
 
     # -- the whole
 

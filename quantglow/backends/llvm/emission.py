@@ -6,6 +6,7 @@ It holds all that a loader needs and nothing of the process that made it: the JI
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -26,12 +27,20 @@ from quantglow.instr.program import (
     Program,
     View,
 )
+from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.memory.planner import MemoryPlan
 from quantglow.ops.indexing import Gather, Scatter
+from quantglow.symbolic.guards import Guards
+from quantglow.symbolic.size import sized
 from quantglow.types import Array
 
 Own = Callable[[Array], Array]
 """Keeps a constant: returns the bytes that the emitted program refers to."""
+
+
+ENTRY = "entry:\n"
+SIZE_IN_TEXT = re.compile(r"\{[^{}\s]+\}")
+"""A size in the text of a kernel, see ``symbolic.guards.Guards.named``."""
 
 
 class Place(Enum):
@@ -43,12 +52,15 @@ class Place(Enum):
     OUTPUT = "output"
     CHECK = "check"
     """An int64 of the running context, where a kernel stores an index that is out of range."""
+    SIZE = "size"
+    """No memory: the offset itself is the operand, a size that depends on free dimensions."""
 
 
 @dataclass(frozen=True)
 class Pointer:
     """An address that is known when the program is loaded: ``offset_bytes`` from the beginning of
-    a place; ``index`` says which constant, input, output or check."""
+    a place; ``index`` says which constant, input, output, check or (in a program for all shapes)
+    buffer of the arena."""
 
     place: Place
     index: int = 0
@@ -97,6 +109,7 @@ class EmittedProgram(Concise):
     arena_nbytes  memory of all values in between
     inputs        names and views, in the order of the program
     outputs       the same
+    order         the order of buffers in the arena, of a program for all shapes
     """
 
     target: Target
@@ -105,6 +118,7 @@ class EmittedProgram(Concise):
     arena_nbytes: int
     inputs: tuple[tuple[str, View], ...]
     outputs: tuple[tuple[str, View], ...]
+    order: OrderedPlan | None = None
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -132,6 +146,37 @@ def emit_program(
     return EmittedProgram(target, calls, tuple(layout.constants), plan.peak_nbytes, *ends)
 
 
+def emit_free_program(
+    program: Program, order: OrderedPlan, target: Target, guards: Guards, own: Own
+) -> EmittedProgram:
+    """Emit every kernel of a program whose sizes depend on free dimensions: its kernels take them
+    as operands, and ``guards`` has the conditions on which the program serves a shape.
+    """
+    layout = _FreeLayout(program, order, own, guards=guards)
+    calls = tuple(layout.placed(step, call) for step, call in kernel_calls(program, target))
+    ends = (tuple(program.inputs), tuple(program.outputs))
+    return EmittedProgram(target, calls, tuple(layout.constants), 0, *ends, order)
+
+
+def with_operands(text: str, first: int) -> tuple[str, list[str]]:
+    """The text of a kernel that loads the sizes in it from its arguments, ``first`` being the
+    position of the first of them; and these sizes.
+    """
+    head, entry, body = text.partition(ENTRY)
+    names: dict[str, str] = {}
+
+    def operand(found: re.Match[str]) -> str:
+        return names.setdefault(found[0], f"%size{len(names)}")
+
+    body = SIZE_IN_TEXT.sub(operand, body)
+    loads = "".join(
+        f"  {name}.at = getelementptr i8, ptr %args, i64 {8 * (first + index)}\n"
+        f"  {name} = load i64, ptr {name}.at, align 8\n"
+        for index, name in enumerate(names.values())
+    )
+    return f"{head}{entry}{loads}{body}", list(names)
+
+
 def kernel_calls(program: Program, target: Target) -> Iterator[tuple[Instruction, KernelCall]]:
     """The instructions that become kernels with something to do."""
     for step in program.instructions:
@@ -144,7 +189,7 @@ class _Layout:
     """Places of buffers and packed constants, as calls come."""
 
     program: Program
-    plan: MemoryPlan
+    plan: MemoryPlan | OrderedPlan
     own: Own
     constants: list[Array] = field(default_factory=list)
     checks: int = 0
@@ -163,7 +208,7 @@ class _Layout:
         """The call with places instead of views and arrays."""
         pointers = [self._pointer(pointer) for pointer in call.pointers]
         if call.checked:
-            pointers.append(Pointer(Place.CHECK, self.checks))
+            pointers.append(Pointer(Place.CHECK, self.checks, 8 * self.checks))
             self.checks += 1
         nbytes = sum(p.type.nbytes if isinstance(p, View) else p.nbytes for p in call.pointers)
         return EmittedCall(step, replace(call, pointers=()), tuple(pointers), nbytes)
@@ -173,13 +218,36 @@ class _Layout:
             return Pointer(Place.CONSTANT, self._kept(pointer))
         buffer = pointer.buffer
         if buffer.kind is BufferKind.TEMP:
-            return Pointer(Place.ARENA, 0, self.plan.offsets[buffer] + pointer.offset_bytes)
+            return self._in_arena(pointer)
         if buffer.value is None:
             return replace(self._ends[buffer], offset_bytes=pointer.offset_bytes)
         if buffer not in self._constant_of:
             self._constant_of[buffer] = self._kept(buffer.value)
         return Pointer(Place.CONSTANT, self._constant_of[buffer], pointer.offset_bytes)
 
+    def _in_arena(self, view: View) -> Pointer:
+        assert isinstance(self.plan, MemoryPlan)
+        return Pointer(Place.ARENA, 0, self.plan.offsets[view.buffer] + view.offset_bytes)
+
     def _kept(self, array: Array) -> int:
         self.constants.append(self.own(array))
         return len(self.constants) - 1
+
+
+@dataclass
+class _FreeLayout(_Layout):
+    """The same where sizes are free: they are operands, and the arena has buffers, not offsets."""
+
+    guards: Guards = field(kw_only=True)
+
+    def placed(self, step: Instruction, call: KernelCall) -> EmittedCall:
+        """The call with a text that serves all shapes, and the sizes that it takes."""
+        made = super().placed(step, call)
+        text, names = with_operands(call.ir, len(made.pointers))
+        sizes = (sized(self.guards.names[name], self.guards) for name in names)
+        pointers = (*made.pointers, *(Pointer(Place.SIZE, 0, size) for size in sizes))
+        return replace(made, kernel=replace(made.kernel, code=text), pointers=pointers)
+
+    def _in_arena(self, view: View) -> Pointer:
+        assert isinstance(self.plan, OrderedPlan)
+        return Pointer(Place.ARENA, self.plan.positions[view.buffer], view.offset_bytes)

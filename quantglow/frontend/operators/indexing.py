@@ -13,13 +13,14 @@ import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.integers import constant_like
-from quantglow.frontend.operators.shape import normal
+from quantglow.frontend.operators.shape import counting, normal
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Elementwise, Gather, Reshape, Scatter, Slice, TopK, Transpose
+from quantglow.ops import Elementwise, Expand, Gather, Reshape, Scatter, Slice, TopK, Transpose
 from quantglow.ops.expression import Expr, arg, lconst
 from quantglow.ops.expression import call as fn
 from quantglow.ops.indexing import MOST_INDEX, misplaced, out_of_range
 from quantglow.ops.selection import Where
+from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType, ElementType
 
 INT64, BOOL = ElementType(DType.I64), ElementType(DType.BOOL)
@@ -35,9 +36,12 @@ def moved(call: Call, x: Node, perm: Sequence[int]) -> Node:
     return Transpose(name=call.derived("moved"), x=x, perm=tuple(perm))
 
 
-def iota(call: Call, shape: Sequence[int], axis: int) -> Constant:
+def iota(call: Call, shape: Sequence[int], axis: int) -> Node:
     """0, 1, … along one axis of ``len(shape)``; the others are 1."""
     sizes = tuple(d if i == axis else 1 for i, d in enumerate(shape))
+    if is_free(shape[axis]):
+        numbers = counting(call.derived("numbers"), call.derived("count"), shape[axis])
+        return Reshape(name=call.derived("iota"), x=numbers, shape=sizes)
     value = np.arange(shape[axis], dtype=np.int64).reshape(sizes)
     return Constant(name=call.derived("iota"), value=value)
 
@@ -101,7 +105,10 @@ def positions(
 
 
 def value_of(node: Node) -> Array | None:
-    """The elements of a Constant, also reshaped or cut; None for what is computed at run time."""
+    """The elements of a Constant, also reshaped or cut; None for what is computed at run time, or
+    of a free size."""
+    if node.has_free_sizes:
+        return None
     if isinstance(node, Constant):
         return node.value
     if isinstance(node, Reshape | Slice) and (value := value_of(node.x)) is not None:
@@ -181,10 +188,22 @@ def element_positions(
     return positions(call, "positions", dotted(terms), args, [] if trusted else [bound])
 
 
+def are_below(indices: Node, length: int) -> bool:
+    """Whether indices are known to be in range: parts of a Constant."""
+    if isinstance(indices, Reshape | Slice | Expand):
+        return are_below(indices.x, length)
+    return isinstance(indices, Constant) and bool(
+        ((indices.value >= 0) & (indices.value < length)).all()
+    )
+
+
 @importer("GatherElements")
 def gather_elements(call: Call) -> Node:
     x, indices = call.tensor(0), call.tensor(1)
     (axis,) = normal((call.integer("axis", 0),), x.type.rank)
+    if isinstance(x, Expand) and x.x.type.size == 1 and are_below(indices, x.type.shape[axis]):
+        one = reshaped(call, x.x, (1,) * indices.type.rank)
+        return Expand(name=call.result, x=one, shape=indices.type.shape)
     made = rows_at(call, x, element_positions(call, x.type.shape, indices, axis), 1)
     return reshaped(call, made, indices.type.shape)
 

@@ -12,8 +12,14 @@ from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
 from quantglow.frontend.operators.shape import MAX_ELEMENTS, normal
 from quantglow.graph.node import Node
 from quantglow.ops.resize import Resize
+from quantglow.symbolic.shapes import integer
+from quantglow.symbolic.size import is_free, likely, surely_divides
 
 Number = TypeVar("Number", int, float)
+
+MAX_FACTOR = 64
+"""Numerator and denominator of a scale by which free sizes are multiplied, at most: products with
+all sizes of images are exact in float32."""
 
 _COORDINATES = (
     "half_pixel",
@@ -67,18 +73,32 @@ def from_scales(call: Call, scales: list[float]) -> tuple[list[int], list[float]
     full = spread(call, scales, [1.0] * len(dims))
     if not all(math.isfinite(s) and s > 0 for s in full):
         raise ValueError(f"scales {full} must be positive")
-    if math.prod(full) * math.prod(dims) > MAX_ELEMENTS:
+    if math.prod(full) * likely(math.prod(dims)) > MAX_ELEMENTS:
         raise Unsupported(f"scales {full} make more than {MAX_ELEMENTS} elements")
+    return [scaled(d, s) for d, s in zip(dims, full, strict=True)], full
+
+
+def scaled(size: int, scale: float) -> int:
+    """``floor(size * scale)``; a free size stays so where no product is rounded."""
+    numerator, denominator = scale.as_integer_ratio()
+    if is_free(size) and max(numerator, denominator) <= MAX_FACTOR:
+        return size * numerator // denominator
     # The product is a float32 in ONNX: 10 * 2.3 is 23, not 22.9999995.
-    sizes = [math.floor(np.float32(d) * np.float32(s)) for d, s in zip(dims, full, strict=True)]
-    return sizes, full
+    return math.floor(np.float32(size) * np.float32(scale))
 
 
 def from_sizes(call: Call) -> tuple[list[int], list[float]]:
     dims = call.shape(0)
-    given = [int(s) for s in call.array(3, "sizes").reshape(-1)]
+    given = [integer(s) for s in call.array(3, "sizes").reshape(-1)]
     full = spread(call, given, list(dims))
-    return full, [s / d for s, d in zip(full, dims, strict=True)]
+    return full, [ratio(s, d) for s, d in zip(full, dims, strict=True)]
+
+
+def ratio(size: int, dim: int) -> float:
+    """``size / dim``, which no shape changes if a free size is so many times as large."""
+    whole = size // dim
+    exact = not is_free(whole) and surely_divides(dim, size)
+    return float(whole) if exact else size / dim
 
 
 def spread(call: Call, given: list[Number], default: list[Number]) -> list[Number]:

@@ -9,9 +9,11 @@ import onnx
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.layout import channels_first, channels_last
-from quantglow.frontend.values import onnx_type_of
-from quantglow.graph.node import Node
-from quantglow.ops.shape import Concat, Expand, Reshape, Transpose
+from quantglow.frontend.values import as_element, onnx_type_of
+from quantglow.graph.node import Constant, Node
+from quantglow.ops.shape import Concat, Expand, Reshape, Slice, Transpose
+from quantglow.symbolic.shapes import broadcast_shapes, has_free, integers
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import Array
 
 MAX_ELEMENTS = 2**31
@@ -23,12 +25,12 @@ def shape(call: Call) -> Array:
     """Known although the operand is not."""
     dims = call.shape(0)
     start, end = call.integer("start", 0), call.integer("end", len(dims))
-    return np.array(dims[slice(start, end)], np.int64)
+    return integers(dims[slice(start, end)])
 
 
 @importer("Size")
 def size(call: Call) -> Array:
-    return np.array(math.prod(call.shape(0)), np.int64)
+    return integers(math.prod(call.shape(0)))
 
 
 @importer("Reshape")
@@ -105,16 +107,15 @@ def concat(call: Call) -> Node:
 @importer("Expand")
 def expand(call: Call) -> Node:
     x = call.tensor(0)
-    wanted = tuple(int(d) for d in call.array(1, "shape"))
-    common = np.broadcast_shapes(x.type.shape, wanted)
-    return Expand(name=call.result, x=x, shape=tuple(int(d) for d in common))
+    wanted = tuple(call.array(1, "shape").tolist())
+    return Expand(name=call.result, x=x, shape=broadcast_shapes(x.type.shape, wanted))
 
 
 @importer("Tile")
 def tile(call: Call) -> Node:
     """Each repeated axis d gets an axis of 1 before it, which expands and is joined to d."""
     x = call.tensor(0)
-    repeats = [int(r) for r in call.array(1, "repeats")]
+    repeats = call.array(1, "repeats").tolist()
     if len(repeats) != x.type.rank or min(repeats, default=1) < 1:
         raise ValueError(f"repeats {repeats} do not fit shape {x.type.shape}")
     if math.prod(repeats) * x.type.size > MAX_ELEMENTS:
@@ -173,9 +174,12 @@ def eye_like(call: Call) -> Array:
 
 
 @importer("Range")
-def sequence(call: Call) -> Array:
+def sequence(call: Call) -> Array | Node:
     """``start + i * delta`` up to ``limit``, which it does not reach."""
     start, limit, delta = (call.array(i, "bound").reshape(()) for i in range(3))
+    is_plain = not has_free(start) and not has_free(delta) and start == 0 and delta == 1
+    if has_free(limit) and is_plain:
+        return counting(call.derived("all"), call.result, limit.item())
     if not delta:
         raise ValueError("delta is 0")
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
@@ -183,12 +187,26 @@ def sequence(call: Call) -> Array:
     return np.asarray(start + np.arange(count) * delta, start.dtype)
 
 
+FEWEST_NUMBERS = 4096
+"""Minimum length of the constant that ``counting`` cuts."""
+
+
+def counting(whole: str, name: str, size: int) -> Node:
+    """0, 1, …, below a free size: the begin of a longer constant, so that there is a largest."""
+    most = max(FEWEST_NUMBERS, 4 << (likely(size) - 1).bit_length())
+    numbers = Constant(name=whole, value=np.arange(most, dtype=np.int64))
+    return Slice(name=name, x=numbers, starts=(0,), sizes=(size,), steps=(1,))
+
+
 @importer("ConstantOfShape")
-def filled(call: Call) -> Array:
-    dims = tuple(int(d) for d in call.array(0, "shape").reshape(-1))
+def filled(call: Call) -> Array | Node:
+    dims = tuple(call.array(0, "shape").reshape(-1).tolist())
     if min(dims, default=0) < 0:
         raise Unsupported(f"it would have shape {dims}")
     value = call.attributes.get("value")
     element = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value)
+    if any(map(is_free, dims)):
+        one = Constant(name=call.derived("one"), value=as_element(element.reshape(-1)[0]))
+        return Expand(name=call.result, x=one, shape=dims)
     call.reserve(dims, element.itemsize)
     return np.full(dims, element.reshape(-1)[0])

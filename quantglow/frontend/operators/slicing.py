@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,27 +25,54 @@ def slice_(call: Call) -> Node:
     starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)
     steps = call.parameter("steps", 4) or (1,) * len(starts)
-    ranges = [range(d) for d in x.type.shape]
+    spans = [Span(0, d) for d in x.type.shape]
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        ranges[axis] = ranges[axis][start:end:step]
-    return sliced(call.result, x, ranges)
+        spans[axis] = clamped(start, end, step, x.type.shape[axis])
+    return sliced(call.result, x, spans)
 
 
-def sliced(name: str, x: Node, ranges: Sequence[range]) -> Node:
-    """The elements of x at the indices of one range for each axis."""
-    return Slice(
-        name=name,
-        x=x,
-        starts=tuple(r.start if len(r) else 0 for r in ranges),
-        sizes=tuple(len(r) for r in ranges),
-        steps=tuple(r.step for r in ranges),
-    )
+class Span(NamedTuple):
+    """``size`` indices from ``start``, every ``step``-th: a range, whose ends may be free."""
+
+    start: int
+    size: int
+    step: int = 1
+
+    @staticmethod
+    def of(indices: range) -> Span:
+        """The span of a range."""
+        return Span(indices.start if indices else 0, len(indices), indices.step)
+
+
+def clamped(start: int, end: int, step: int, size: int) -> Span:
+    """``range(size)[start:end:step]``"""
+    if not step:
+        raise ValueError("slice step cannot be zero")
+    low, high = (0, size) if step > 0 else (-1, size - 1)
+    start, end = (_within(at + size if at < 0 else at, low, high) for at in (start, end))
+    count = (end - start + step - 1) // step if step > 0 else (start - end - step - 1) // -step
+    return Span(start, count, step) if count > 0 else Span(0, 0, step)
+
+
+def _within(at: int, low: int, high: int) -> int:
+    return low if at < low else high if at > high else at
+
+
+def sliced(name: str, x: Node, spans: Sequence[Span]) -> Node:
+    """The elements of x at the indices of one span for each axis."""
+    starts, sizes, steps = zip(*spans, strict=True) if spans else ((), (), ())
+    return Slice(name=name, x=x, starts=starts, sizes=sizes, steps=steps)
 
 
 def along(name: str, x: Node, axis: int, indices: range) -> Node:
     """``sliced`` on one axis."""
-    ranges = [indices if i == axis else range(d) for i, d in enumerate(x.type.shape)]
-    return sliced(name, x, ranges)
+    return along_span(name, x, axis, Span.of(indices))
+
+
+def along_span(name: str, x: Node, axis: int, span: Span) -> Node:
+    """``sliced`` on one axis."""
+    spans = [span if i == axis else Span(0, d) for i, d in enumerate(x.type.shape)]
+    return sliced(name, x, spans)
 
 
 @importer("Gather")
@@ -109,7 +137,7 @@ def split(call: Call) -> list[Result]:
     start = 0
     for i, size in enumerate(split_sizes(call, x.type.shape[axis])):
         if size:
-            results.append(along(call.result_name(i), x, axis, range(start, start + size)))
+            results.append(along_span(call.result_name(i), x, axis, Span(start, size)))
         else:
             shape = tuple(0 if a == axis else d for a, d in enumerate(x.type.shape))
             results.append(np.zeros(shape, x.type.dtype.numpy))
@@ -138,12 +166,12 @@ def pad(call: Call) -> Node:
     x = call.tensor(0)
     before, after = pad_widths(call, x.type.rank)
     kept = [
-        range(max(-b, 0), d + min(a, 0))
+        Span(max(-b, 0), max(d + min(a, 0) - max(-b, 0), 0))
         for b, a, d in zip(before, after, x.type.shape, strict=True)
     ]
     before, after = [max(b, 0) for b in before], [max(a, 0) for a in after]
     widened = any(before) or any(after)
-    if [len(k) for k in kept] != list(x.type.shape):
+    if [k.size for k in kept] != list(x.type.shape):
         x = sliced(call.derived("cut") if widened else call.result, x, kept)
     mode = call.text("mode", "constant")
     if mode != "constant":

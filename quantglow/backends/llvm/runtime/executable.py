@@ -11,14 +11,13 @@ import numpy as np
 from quantglow import debug
 from quantglow.backends.llvm.emission import (
     EmittedProgram,
-    Place,
-    Pointer,
     emit_program,
     kernel_calls,
 )
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import kernel_addresses
 from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.runtime.binding import Binding, Places
 from quantglow.backends.llvm.runtime.buffers import (
     Allocate,
     Constants,
@@ -51,6 +50,38 @@ SERIAL_PROGRAM = 8e6
 waits saves little, and waking it takes longer than the program."""
 
 
+@dataclass
+class Arenas:
+    """Memory for the values of running inferences; each arena serves one at a time.
+
+    ``growth``: a new arena is so many times as large as the largest one, if that was too small.
+    Arenas are never given back, so that tables may point into them: with a growth of 2 all of them
+    take at most twice the memory of the largest.
+    """
+
+    allocate: Allocate
+    growth: int = 1
+    _idle: dict[int, Array] = field(default_factory=dict)
+    _nbytes: dict[int, int] = field(default_factory=dict)
+
+    def take(self, nbytes: int) -> Array:
+        """An arena of at least so many bytes that nobody uses."""
+        for address, arena in list(self._idle.items()):
+            # Another thread may take it after the question.
+            if self._nbytes[address] >= nbytes and self._idle.pop(address, None) is not None:
+                return arena
+        largest = max(self._nbytes.values(), default=0)
+        if self.growth > 1:
+            nbytes = largest if nbytes <= largest else max(nbytes, self.growth * largest)
+        arena = self.allocate(nbytes)
+        self._nbytes[int(arena.ctypes.data)] = nbytes
+        return arena
+
+    def give(self, arena: Array) -> None:
+        """Return an arena that was taken."""
+        self._idle[int(arena.ctypes.data)] = arena
+
+
 @dataclass(repr=False)
 class Context(Concise):
     """Memory of one running inference: an arena and a table that points into it; ``outside`` has
@@ -64,15 +95,17 @@ class Context(Concise):
 
 @dataclass(eq=False, repr=False)
 class LlvmExecutable(Concise):
-    """A loaded program: ``kernels`` are the addresses of its calls' functions.  ``run`` may be
-    called from several threads.
+    """A loaded program at one shape: ``kernels`` are the addresses of its calls' functions.
+    ``run`` may be called from several threads.
     """
 
     program: EmittedProgram
+    places: Places
+    binding: Binding
     threads: int
-    kernels: list[int]
-    allocate: Allocate
-    _idle: list[Context] = field(default_factory=list)
+    kernels: Array
+    arenas: Arenas
+    _idle: dict[int, Context] = field(default_factory=dict)
 
     def run(
         self, feeds: Mapping[str, Array], outputs: Sequence[Array] | None = None
@@ -86,7 +119,7 @@ class LlvmExecutable(Concise):
         context = self._pointed(arrays, results)
         run_table(self.program.target, self.crew, context.table)
         error = self.index_error(context)
-        self._idle.append(context)
+        self._give_back(context)
         if error is not None:
             raise error
         return results
@@ -99,13 +132,11 @@ class LlvmExecutable(Concise):
         index = int(context.outside[which])
         context.outside[:] = 0
         checked = [op for call in self.program.calls if (op := call.indexing) is not None]
-        return out_of_range(checked[which], index, checked[which].length)
+        return out_of_range(checked[which], index, self.binding.lengths[which])
 
     def new_outputs(self) -> list[Array]:
         """Uninitialised arrays for the outputs."""
-        return [
-            uninitialised(view.shape, view.type.dtype.numpy) for _, view in self.program.outputs
-        ]
+        return [uninitialised(shape, dtype) for shape, dtype in self.binding.outputs]
 
     @contextmanager
     def bound(self, feeds: Mapping[str, Array], outputs: Sequence[Array]) -> Iterator[Array]:
@@ -114,7 +145,7 @@ class LlvmExecutable(Concise):
         context = self._pointed(arrays, outputs)
         yield context.table
         context.outside[:] = 0
-        self._idle.append(context)
+        self._give_back(context)
 
     def contiguous(self, feeds: Mapping[str, Array]) -> list[Array]:
         """The inputs in the program's order; they have to live while it runs."""
@@ -142,67 +173,64 @@ class LlvmExecutable(Concise):
             )
 
     def _take_context(self) -> Context:
-        try:
-            # Not "if self._idle": another thread may take the last one after the question.
-            return self._idle.pop()
-        except IndexError:
-            return self.new_context()
+        arena = self.arenas.take(self._arena_nbytes)
+        known = self._idle.pop(int(arena.ctypes.data), None)
+        return known or self._context_on(arena)
+
+    def _give_back(self, context: Context) -> None:
+        """Keep a context whose arena another program may use meanwhile."""
+        self._idle[int(context.arena.ctypes.data)] = context
+        self.arenas.give(context.arena)
 
     @cached_property
     def crew(self) -> int:
         """Number of threads that take part in a run, the caller's included."""
-        return crew_for(self.program.work, self.threads)
+        return crew_for(float(self.binding.work.sum()), self.threads)
 
     @cached_property
     def external_pointers(self) -> list[tuple[int, int, int]]:
         """Pointers to inputs and outputs: their positions among the pointers of all calls, which
         of the inputs and outputs they lead to, and bytes from its beginning."""
-        first = {Place.INPUT: 0, Place.OUTPUT: len(self.program.inputs)}
-        return [
-            (position, first[pointer.place] + pointer.index, pointer.offset_bytes)
-            for position, pointer in enumerate(self._pointers())
-            if pointer.place in first
-        ]
+        offsets = self.binding.offsets
+        return [(at, end, int(offsets[at])) for at, end in self.places.external]
 
-    def _pointers(self) -> Iterator[Pointer]:
-        """Arguments of all calls, one after the other."""
-        return (pointer for call in self.program.calls for pointer in call.pointers)
+    @property
+    def _arena_nbytes(self) -> int:
+        """Size of an arena with the slack that kernels may read behind it."""
+        return self.binding.arena_nbytes + self.program.target.isa.slack_nbytes
 
     def new_context(self) -> Context:
         """An arena and a table that points into it; inputs and outputs are still missing."""
-        calls = self.program.calls
-        slack_nbytes = self.program.target.isa.slack_nbytes
-        arena = self.allocate(self.program.arena_nbytes + slack_nbytes)
-        outside = np.zeros(sum(call.indexing is not None for call in calls), np.int64)
-        constants = [array.ctypes.data for array in self.program.constants]
+        return self._context_on(self.arenas.take(self._arena_nbytes))
 
-        def address(pointer: Pointer) -> int:
-            match pointer.place:
-                case Place.ARENA:
-                    return int(arena.ctypes.data) + pointer.offset_bytes
-                case Place.CONSTANT:
-                    return constants[pointer.index] + pointer.offset_bytes
-                case Place.CHECK:
-                    return int(outside.ctypes.data) + 8 * pointer.index
-            return 0
+    def _context_on(self, arena: Array) -> Context:
+        binding, places = self.binding, self.places
+        outside = np.zeros(places.checked, np.int64)
+        bases = np.concatenate(
+            [
+                np.array([0, outside.ctypes.data], np.int64),
+                self._constants,
+                binding.buffers + arena.ctypes.data,
+            ]
+        )
+        arguments = bases[places.slots] + binding.offsets
+        table = np.empty((len(self.kernels), 4), np.int64)
+        table[:, 0] = self.kernels
+        table[:, 1] = arguments.ctypes.data + 8 * places.first
+        table[:, 2] = binding.items
+        table[:, 3] = chunks_of(binding.items, binding.work, self.threads)
+        return Context(arena, arguments.view(np.uint64), table.view(np.uint64), outside)
 
-        arguments = np.array([address(pointer) for pointer in self._pointers()], np.uint64)
-        table = np.zeros((len(calls), 4), np.uint64)
-        position = 0
-        for row, call in enumerate(calls):
-            table[row, 0] = self.kernels[row]
-            table[row, 1] = arguments.ctypes.data + 8 * position
-            table[row, 2] = call.items
-            table[row, 3] = chunks_of(call.kernel, self.threads)
-            position += len(call.pointers)
-        return Context(arena, arguments, table, outside)
+    @cached_property
+    def _constants(self) -> Array:
+        """Addresses of the constants."""
+        return np.array([array.ctypes.data for array in self.program.constants], np.int64)
 
 
-def chunks_of(call: KernelCall, threads: int) -> int:
-    """Number of chunks in which threads share a call; small ones stay whole."""
-    if call.items < 2 or call.work < SERIAL_WORK:
-        return SERIAL
-    return min(call.items, threads * CHUNKS_PER_THREAD, MOST_THREADS)
+def chunks_of(items: Array, work: Array, threads: int) -> Array:
+    """Number of chunks in which threads share each call; small ones stay whole."""
+    shared = np.minimum(items, min(threads * CHUNKS_PER_THREAD, MOST_THREADS))
+    return np.where((items < 2) | (work < SERIAL_WORK), SERIAL, shared)
 
 
 def crew_for(work: float, threads: int) -> int:
@@ -234,9 +262,15 @@ def load_program(emitted: EmittedProgram, threads: int, allocate: Allocate) -> L
     with debug.timed("compile"):
         steps = [call.step for call in emitted.calls]
         kernels = kernel_addresses(emitted.target, steps, [c.kernel for c in emitted.calls])
-        loaded = emitted.without_texts()
+        kept = emitted.without_texts()
         release_freed()
-    return LlvmExecutable(loaded, threads, kernels, allocate)
+    binding, places = Binding.of(emitted), Places.of(emitted)
+    return LlvmExecutable(kept, places, binding, threads, as_words(kernels), Arenas(allocate))
+
+
+def as_words(addresses: Sequence[int]) -> Array:
+    """Addresses as they stand in a table."""
+    return np.array(addresses, np.uint64).view(np.int64)
 
 
 def allocator(target: Target) -> Allocate:

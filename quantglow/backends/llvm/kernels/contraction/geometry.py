@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.instr.program import View
 from quantglow.ops import Conv
+from quantglow.symbolic.size import is_free
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,14 @@ class Image:
         rows = self.height == 1 or self.row_pitch == self.width * self.column_pitch
         plane = self.height * self.width * self.column_pitch
         return rows and (self.count == 1 or self.batch_pitch == plane)
+
+    def pixel(self, b: Builder, origin: Value, row: int, column: int) -> Value:
+        """The address of a pixel from that of another; columns of rows of a free pitch share the
+        address of their row."""
+        down, across = row * self.row_pitch, column * self.column_pitch
+        if is_free(down):
+            return b.at(b.at(origin, down), across)
+        return b.at(origin, down + across)
 
     def flat(self) -> Image:
         """A dense image as one row of pixels."""

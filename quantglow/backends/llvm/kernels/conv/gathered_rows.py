@@ -70,8 +70,8 @@ class GatheredConvKernel(ConvKernel):
 
     @cached_property
     def tile(self) -> Tile:
-        y, nbytes = self.geometry.y, self.target.vector_nbytes
-        best = choose_tile(y.height, y.width, self.vectors, self.steps_in_all, self.dot.cost)
+        nbytes = self.target.vector_nbytes
+        best = choose_tile(*self.image_size, self.vectors, self.steps_in_all, self.dot.cost)
         most = min(1 + (nbytes - 1) // self.pixel_pitch, self.dot.lanes)
         return Tile(1, min(best.columns, most), best.vectors)
 

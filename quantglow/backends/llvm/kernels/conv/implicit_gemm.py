@@ -16,6 +16,7 @@ from quantglow.backends.llvm.kernels.contraction.tiling import groups
 from quantglow.backends.llvm.kernels.conv.loops import ConvLoops, Place
 from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
+from quantglow.symbolic.size import likely
 
 UNROLL = 4
 """Steps in the body of the inner loop."""
@@ -40,7 +41,7 @@ class ConvKernel(ConvLoops):
     @property
     def streams_weights(self) -> bool:
         """Whether weights come from far away panel by panel, each used by several tiles."""
-        return self.panels_outer and self.pixel_tiles > 1
+        return self.panels_outer and likely(self.pixel_tiles) > 1
 
     @property
     def panel_nbytes(self) -> int:
@@ -58,7 +59,7 @@ class ConvKernel(ConvLoops):
     def shares(self) -> int:
         """Among how many tiles the next panel is divided; a power of two, so that rows of many
         lengths have the same text."""
-        return min(1 << (self.pixel_tiles.bit_length() - 1), MOST_SHARES)
+        return min(1 << (likely(self.pixel_tiles).bit_length() - 1), MOST_SHARES)
 
     @property
     def share_nbytes(self) -> int:

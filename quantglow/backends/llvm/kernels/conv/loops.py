@@ -12,6 +12,7 @@ from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.conv.plan import ConvPlan
+from quantglow.symbolic.size import is_free, likely
 
 
 @dataclass
@@ -30,7 +31,7 @@ class ConvLoops(ConvPlan):
             code=self.text,
             pointers=(*views, *self.constants(), *self.counts(), *params, *residual),
             items=self.rounds[0] * self.parts,
-            work=float(pixels * steps * STEP_NBYTES),
+            work=float(likely(pixels) * steps * STEP_NBYTES),
             label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
             facts=f"{type(self).__name__} {self.epilogue.facts}",
         )
@@ -86,7 +87,7 @@ class ConvLoops(ConvPlan):
             rest, column = b.divide(tile, self.column_tiles)
             image, row = b.divide(rest, self.row_tiles)
         columns = self.tiles if self.is_row else self.column_tiles
-        index = (image, b.mul(row, self.tile.rows), b.mul(column, self.tile.columns))
+        index = (image, b.mul(row, self.tile.rows), self._first_column(column))
         residual = ""
         if g.residual is not None:
             residual = b.at(self.residual, self._dot3(index, g.residual.pitches))
@@ -97,6 +98,16 @@ class ConvLoops(ConvPlan):
             self._sizes(g.y.height, self.tile.rows, row, self.row_tiles),
             self._sizes(g.y.width, self.tile.columns, column, columns),
         )
+
+    def _first_column(self, tile: Value) -> Value:
+        """The first column of a tile."""
+        b, size = self.b, self.tile.columns
+        first = b.mul(tile, size)
+        if not self.moves_back:
+            return first
+        assert self.geometry.y.width >= size
+        last = (first, str(self.geometry.y.width - size))
+        return b.call("llvm.smin.i64", "i64", *(("i64", value) for value in last))
 
     def locate_channels(self, panel: Value) -> Channels:
         """Offsets of the first channel of a panel."""
@@ -151,7 +162,7 @@ class ConvLoops(ConvPlan):
     ) -> list[tuple[int, Value]]:
         """Tile lengths that occur along one axis, each with the test that it is the turn."""
         tail = total % size
-        if not tail:
+        if is_free(tail) or not tail:
             return [(size, "true")]
         if total < size:
             return [(tail, "true")]

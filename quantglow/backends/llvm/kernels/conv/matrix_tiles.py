@@ -61,12 +61,12 @@ class TilesConvKernel(ConvKernel):
 
     @cached_property
     def tile(self) -> Tile:
-        y = self.geometry.y
+        height, width = self.image_size
         vectors = min(MOST_VECTORS, -(-self.channels // self.dot.lanes))
-        if y.width <= self.tiles_of.rows and y.height > 1 and self._most_blocks > 1:
-            return Tile(self._most_blocks, y.width, vectors)
-        pieces = -(-y.width // (self.tiles_of.rows * self._most_blocks))
-        return Tile(1, -(-y.width // pieces), vectors)
+        if width <= self.tiles_of.rows and height > 1 and self._most_blocks > 1:
+            return Tile(self._most_blocks, width, vectors)
+        pieces = -(-width // (self.tiles_of.rows * self._most_blocks))
+        return Tile(1, -(-width // pieces), vectors)
 
     # -- registers
 
@@ -157,8 +157,13 @@ class TilesConvKernel(ConvKernel):
         """Room for sums; the configuration, if there is only one."""
         nbytes = self._most_blocks * MOST_VECTORS * self._tile_nbytes
         self.sums = self.b.emit(f"alloca [{nbytes} x i8], align {CONFIG_ALIGNMENT}")
-        if self.geometry.y.width % self.tile.columns == 0:
+        if self._is_even:
             self._configure(self.tile.columns)
+
+    @property
+    def _is_even(self) -> bool:
+        """Whether all tiles have the same number of columns."""
+        return self.moves_back or self.geometry.y.width % self.tile.columns == 0
 
     def leave(self) -> None:
         self.tiles_of.release(self.b)
@@ -175,7 +180,7 @@ class TilesConvKernel(ConvKernel):
     def body(self, rows: int, columns: int, vectors: int, channels: int, place: Place) -> None:
         """Sums of a tile of pixels, to the stack and through the epilogue."""
         b, blocks = self.b, self._blocks(rows, columns)
-        if self.geometry.y.width % self.tile.columns:
+        if not self._is_even:
             self._configure(columns)
         sums = [
             (self._sum_register(i, v), (i * MOST_VECTORS + v) * self._tile_nbytes)

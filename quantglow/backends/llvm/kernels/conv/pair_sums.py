@@ -23,6 +23,7 @@ from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.loops import Channels
 from quantglow.graph.node import Constant
 from quantglow.lazy import cached_property
+from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType
 
 RECORD_ALIGNMENT = 64
@@ -53,7 +54,9 @@ class PairsConvKernel(ConvKernel):
     def applies(self) -> bool:
         """Whether the target sums pairs of bytes, and enough steps fit."""
         few = self.geometry.runs.total_steps < FEWEST_STEPS
-        if few or self.pairs is None or self.step.inputs[0].type.dtype is not DType.U8:
+        runs = self.geometry.runs
+        free = is_free(runs.outer_pitch) or is_free(runs.inner_pitch)  # records hold them
+        if few or free or self.pairs is None or self.step.inputs[0].type.dtype is not DType.U8:
             return False
         return float(np.mean([fits.mean() for _, fits in self.sorted_steps])) >= LEAST_SHARE
 

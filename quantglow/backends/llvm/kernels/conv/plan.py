@@ -25,6 +25,7 @@ from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import Array
 
 FEWEST_PANELS = 6
@@ -53,14 +54,20 @@ class ConvPlan:
     @cached_property
     def tile(self) -> Tile:
         """Pixels and vectors of channels whose sums stay in registers."""
-        y = self.geometry.y
         return choose_tile(
-            y.height,
-            y.width,
+            *self.image_size,
             -(-self.channels // self.dot.lanes),
             self.geometry.runs.total_steps,
             self.dot.cost,
         )
+
+    @cached_property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width for which tiles are chosen.  Tiles of an image of free size lie in one
+        row, so that only its width has a tail."""
+        y = self.geometry.y
+        free = is_free(y.height) or is_free(y.width)
+        return (1 if free else y.height), likely(y.width)
 
     @cached_property
     def panels(self) -> Panels:
@@ -103,6 +110,12 @@ class ConvPlan:
 
     # -- order
 
+    @property
+    def moves_back(self) -> bool:
+        """Whether the last tile of a row is moved back so that it ends where the row does: of a
+        free width, whose rest may be any.  It computes some pixels again, to the same values."""
+        return is_free(self.geometry.y.width % self.tile.columns)
+
     @cached_property
     def row_tiles(self) -> int:
         """Tiles above each other in an image."""
@@ -132,10 +145,11 @@ class ConvPlan:
     def panels_outer(self) -> bool:
         """Whether panels are the outer loop (and shared by threads): weights larger than the image
         are better read once."""
-        if self.pixel_tiles < 4:
+        if likely(self.pixel_tiles) < 4:
             return self.all_panels > 1
-        pixels = self.geometry.x.count * self.geometry.x.height * self.geometry.x.width
-        image_nbytes = pixels * self.geometry.x.channels * self.geometry.x.itemsize
+        x = self.geometry.x
+        pixels = likely(x.count * x.height * x.width)
+        image_nbytes = pixels * x.channels * x.itemsize
         return self.all_panels >= FEWEST_PANELS and self.packed_nbytes > image_nbytes
 
     @property
@@ -147,18 +161,20 @@ class ConvPlan:
     @property
     def parts(self) -> int:
         """Number of items of the inner loop, so that threads can share few rounds evenly."""
-        outer, inner = self.rounds
+        outer, inner = map(likely, self.rounds)
         return 2 if outer < MANY_ROUNDS and inner > 1 else 1
 
     @property
     def is_row(self) -> bool:
         """Whether the image is one row of pixels."""
-        return self.geometry.y.count == self.geometry.y.height == 1
+        return self.geometry.y.count == 1 and self.geometry.y.height == 1
 
     @property
     def is_counted(self) -> bool:
         """Whether the number of tiles of a row is an operand, so that rows of many lengths have the
         same text."""
+        if is_free(self.column_tiles):
+            return False  # an operand of its own
         has_tail = self.column_tiles > 1 and self.geometry.y.width % self.tile.columns > 0
         return self.is_row and (self.panels_outer or has_tail)
 

@@ -40,8 +40,8 @@ class SharedConvKernel(ConvKernel):
         plain = self.conv.group == 1 and not self.dot.widened
         if not plain or not 1 < self.vectors <= MOST_VECTORS or 2 * spare < self.dot.lanes:
             return False
-        y, steps, cost = self.geometry.y, self.geometry.runs.total_steps, self.dot.cost
-        work = (y.height, y.width, self.vectors, steps, cost)
+        steps, cost = self.geometry.runs.total_steps, self.dot.cost
+        work = (*self.image_size, self.vectors, steps, cost)
         return self._shared_tile[1] < all_cycles(choose_tile(*work), *work)
 
     @property
@@ -51,8 +51,8 @@ class SharedConvKernel(ConvKernel):
 
     @cached_property
     def _shared_tile(self) -> tuple[Tile, float]:
-        y, steps = self.geometry.y, self.geometry.runs.total_steps
-        return choose_shared_tile(y.height, y.width, self.vectors, steps, self.dot.cost)
+        steps = self.geometry.runs.total_steps
+        return choose_shared_tile(*self.image_size, self.vectors, steps, self.dot.cost)
 
     @cached_property
     def tile(self) -> Tile:

@@ -1,2 +1,1 @@
-"""Kernels that move elements: ``copy``, ``fill``, ``resize``, and ``indexing`` (gather, scatter,
-top-k)."""
+"""Kernels that move elements."""

@@ -21,6 +21,7 @@ from quantglow.backends.llvm.kernels.vector.vectors import (
     unmasked,
 )
 from quantglow.instr.program import Copy
+from quantglow.symbolic.size import is_free, likely, surely_divides
 
 UNROLL = 4
 MAX_PLANES = 4
@@ -40,7 +41,7 @@ def emit_copy(step: Copy, target: Target) -> KernelCall:
     b = Builder()
     pointers = b.kernel(2)
     items = _emit(b, target, axes, itemsize, pointers)
-    return KernelCall(b.finish(), (step.dst, step.src), items, kind.nbytes / 4, "copy")
+    return KernelCall(b.finish(), (step.dst, step.src), items, likely(kind.nbytes) / 4, "copy")
 
 
 def _as_bytes(axes: Sequence[Axis], itemsize: int) -> list[Axis]:
@@ -82,7 +83,7 @@ def _rows(
 
 def _lanes(target: Target, itemsize: int, length: int) -> int:
     """Elements of a vector, fewer for short rows."""
-    return narrower(target.vector_nbytes // itemsize, max(length, 1))
+    return narrower(target.vector_nbytes // itemsize, length if is_free(length) else max(length, 1))
 
 
 def _planar(axes: Sequence[Axis], itemsize: int) -> bool:
@@ -90,7 +91,11 @@ def _planar(axes: Sequence[Axis], itemsize: int) -> bool:
     if len(axes) < 2:
         return False
     pixels, channels = axes[-2:]
-    few = 1 < channels.size <= MAX_PLANES and channels.strides[0] == itemsize
+    few = (
+        not is_free(channels.size)
+        and 1 < channels.size <= MAX_PLANES
+        and channels.strides[0] == itemsize
+    )
     return few and pixels.strides == (channels.size * itemsize, itemsize)
 
 
@@ -130,8 +135,8 @@ def _tiled(
             continue
         widest = min(target.vector_nbytes, MOST_ROW_NBYTES) if itemsize == 4 else ROW_NBYTES
         largest = widest // itemsize
-        size = narrower(largest, min(along.size, across.size))
-        if size >= 2:
+        size = narrower(largest, min(likely(along.size), likely(across.size)))
+        if size >= 2 and along.size >= size and across.size >= size:
             outer = tuple(a for i, a in enumerate(axes[:-1]) if i != position)
             return outer, (along, across), size
     return None
@@ -161,7 +166,7 @@ def _transpose(
 def _overlapping(b: Builder, index: Value, size: int, length: int) -> Value:
     """The first element of a tile, moved back where the tile would not fit."""
     first = b.mul(index, size)
-    if length % size == 0:
+    if surely_divides(size, length):
         return first
     last = str(length - size)
     return b.select("i64", b.compare("slt", "i64", first, last), first, last)

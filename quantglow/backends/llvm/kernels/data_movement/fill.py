@@ -17,6 +17,7 @@ from quantglow.backends.llvm.kernel import KernelCall, instruction_rules
 from quantglow.backends.llvm.kernels.vector.nest import Axis, collapsed
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, literal
 from quantglow.instr.program import Fill, View
+from quantglow.symbolic.size import is_free, likely, surely_divides
 
 FILL_ITEMS = 16
 """Shares into which a fill is cut; every box gives each item its part."""
@@ -42,10 +43,12 @@ class FillKernel:
         items = FILL_ITEMS if elements else 0
         nbytes = elements * self.step.dst.type.dtype.nbytes
         pointers = (self.step.dst, np.array(self.sizes or [0], np.int64))
-        return KernelCall(self.b.finish(), pointers, items, nbytes / 8, "fill")
+        return KernelCall(self.b.finish(), pointers, items, likely(nbytes) / 8, "fill")
 
     def operand(self, value: int) -> Value:
         """A number that is no part of the text."""
+        if is_free(value):
+            return str(value)
         self.sizes.append(value)
         return self.b.load("i64", self.b.at(self.table, 8 * (len(self.sizes) - 1)), align=8)
 
@@ -58,13 +61,15 @@ class FillKernel:
         if row.strides != (itemsize,):
             outer, row = axes, Axis(1, (itemsize,))
         nbytes = row.size * itemsize
-        wide = 1 << (min(nbytes, self.target.vector_nbytes).bit_length() - 1)
+        wide = 1 << (min(likely(nbytes), self.target.vector_nbytes).bit_length() - 1)
+        if nbytes < wide:
+            raise AssertionError("the shape at hand is at least as wide")
         if not outer and nbytes > wide:
             self.rows(first, [Axis(nbytes // wide, (wide,))], wide, wide)
             last = b.at(first, self.operand(nbytes - wide))
             self.rows(last, [], wide, wide)
             return
-        self.rows(first, sorted(outer, key=lambda axis: axis.size), nbytes, wide)
+        self.rows(first, sorted(outer, key=lambda axis: likely(axis.size)), nbytes, wide)
 
     def rows(self, first: Value, axes: list[Axis], nbytes: int, wide: int) -> None:
         """Rows of ``nbytes`` along axes, in vectors of ``wide`` bytes."""
@@ -98,7 +103,7 @@ class FillKernel:
         if nbytes > wide:
             with self.b.loop(0, self.operand(nbytes // wide)) as index:
                 self.store(self.b.at(at, self.b.mul(index, wide)), wide)
-        if nbytes == wide or nbytes % wide:
+        if nbytes == wide or not surely_divides(wide, nbytes):
             self.store(self.b.at(at, self.operand(nbytes - wide)) if nbytes > wide else at, wide)
 
     def store(self, at: Value, wide: int) -> None:

@@ -15,6 +15,7 @@ from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, emit_row
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.instr.program import Compute, View
 from quantglow.ops import Gather, Scatter, TopK
+from quantglow.symbolic.size import likely
 from quantglow.types import DType
 
 
@@ -60,7 +61,7 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
             )
         )
         copy.emit(to, at)
-    work = outer * count * (4 + inner / 8)
+    work = likely(outer * count) * (4 + likely(inner) / 8)
     pointers = (step.output, x, indices)
     return KernelCall(b.finish(), pointers, outer * count, work, "gather", checked=True)
 
@@ -118,7 +119,7 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
             at = b.at(new, b.mul(position, byte_strides(updates)[0]))
             to = b.at(result, b.mul(index, to_stride))
             _RowCopy(b, target, x.type.dtype, inner, combine).emit(to, at)
-    work = op.type.size + updates.type.size
+    work = likely(op.type.size + updates.type.size)
     pointers = (step.output, x, indices, updates)
     return KernelCall(b.finish(), pointers, 1, work, "scatter", checked=True)
 
@@ -157,7 +158,7 @@ def emit_top_k(step: Compute, target: Target) -> KernelCall:
                 last = b.load("i64", best.slot(str(op.k - 1)))
                 with b.when(best.is_better(index, last)):
                     best.insert(index, str(op.k))
-    return KernelCall(b.finish(), (step.output, x), rows, 4 * rows * length, "topk")
+    return KernelCall(b.finish(), (step.output, x), rows, 4 * likely(rows * length), "topk")
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
+from quantglow.backends.llvm.kernels.data_movement.resize_taps import BLOCK, FreeColumns, FreeTaps
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, emit_row
 from quantglow.backends.llvm.kernels.vector.strided import (
@@ -20,7 +22,9 @@ from quantglow.backends.llvm.kernels.vector.strided import (
 )
 from quantglow.backends.llvm.kernels.vector.vectors import Piece
 from quantglow.instr.program import Compute, View
+from quantglow.lazy import cached_property
 from quantglow.ops import Resize
+from quantglow.symbolic.size import likely
 from quantglow.types import Array, DType
 
 
@@ -33,8 +37,8 @@ def emit_resize(step: Compute, target: Target) -> KernelCall:
     kernel = _Resize(Builder(), target, op, x, step.output)
     kernel.emit()
     n, rows, _, _ = op.type.shape
-    work = op.type.size * (1 if op.mode == "nearest" else 8) / 4
-    pointers: tuple[View | Array, ...] = (step.output, x, *kernel.tables())
+    work = likely(op.type.size) * (1 if op.mode == "nearest" else 8) / 4
+    pointers: tuple[View | Array, ...] = (step.output, x, *kernel.tables)
     return KernelCall(kernel.b.finish(), pointers, n * rows, work, "resize")
 
 
@@ -59,10 +63,24 @@ class _Resize:
     def linear(self) -> bool:
         return self.op.mode == "linear"
 
+    @cached_property
+    def free(self) -> list[FreeTaps | None]:
+        """The taps of rows and of columns where these depend on free sizes."""
+        kinds = (FreeTaps, FreeColumns)
+        return [
+            kind(self.b, self.target, self.op, axis, self.strides[axis + 1])
+            if kind.applies(self.op, axis, self.strides[axis + 1])
+            else None
+            for axis, kind in enumerate(kinds)
+        ]
+
+    @cached_property
     def tables(self) -> list[Array]:
         """Rows, then columns: byte offsets int64 [size, 2] and weights float32 [size, 2]."""
         found: list[Array] = []
-        for axis in (0, 1):
+        for axis, free in enumerate(self.free):
+            if free is not None:
+                continue
             taps, stride = self.op.taps(axis), self.strides[axis + 1]
             offsets = np.stack([taps.first, taps.second], axis=1).astype(np.int64) * stride
             weights = np.stack([np.float32(1) - taps.weight, taps.weight], axis=1)
@@ -71,27 +89,53 @@ class _Resize:
 
     def emit(self) -> None:
         b = self.b
-        y, x, *tables = b.kernel(6)
+        y, x, *self.pointers = b.kernel(2 + len(self.tables))
         y_strides = [s * self.dtype.nbytes for s in self.y.strides]
-        _, rows, columns, _ = self.op.type.shape
+        rows = self.op.type.shape[1]
         with b.loop("%begin", "%end") as item:
             image, row = b.divide(item, rows)
             at_y = b.at(y, b.mul(image, y_strides[0]))
             at_y = b.at(at_y, b.mul(row, y_strides[1]))
             at_x = b.at(x, b.mul(image, self.strides[0]))
-            down = self.pair("i64", tables[0], row)
-            above = [b.at(at_x, offset) for offset in down]
-            v = self.pair("float", tables[1], row)
-            with b.loop(0, columns) as column:
-                across = self.pair("i64", tables[2], column)
-                u = self.pair("float", tables[3], column)
+            above = [b.at(at_x, offset) for offset in self.offsets(0, row)]
+            v = self.weights(0, row)
+            with self.columns() as column:
+                across = self.offsets(1, column)
+                u = self.weights(1, column)
                 sources = [b.at(line, offset) for line in above for offset in across]
                 target = b.at(at_y, b.mul(column, y_strides[2]))
                 self.channels([target, *sources], y_strides[3], u, v)
 
-    def pair(self, element: str, table: Value, index: Value) -> list[Value]:
+    @contextmanager
+    def columns(self) -> Iterator[Value]:
+        """A loop over the columns of a result."""
+        b, free, count = self.b, self.free[1], self.op.type.shape[2]
+        if not isinstance(free, FreeColumns):
+            with b.loop(0, count) as column:
+                yield column
+            return
+        with b.loop(0, count, BLOCK) as begin:
+            limits = (("i64", b.add(begin, BLOCK)), ("i64", str(count)))
+            end = b.call("llvm.smin.i64", "i64", *limits)
+            free.fill(begin, end)
+            with b.loop(begin, end) as column:
+                yield column
+
+    def offsets(self, axis: int, index: Value) -> list[Value]:
+        """Bytes from the first row or column to each source of a result."""
+        free = self.free[axis]
+        return self.pair("i64", axis, index) if free is None else free.offsets(index)
+
+    def weights(self, axis: int, index: Value) -> list[Value]:
+        """The float32 weight of each."""
+        free = self.free[axis]
+        return self.pair("float", axis, index) if free is None else free.weights(index)
+
+    def pair(self, element: str, axis: int, index: Value) -> list[Value]:
         """Both entries of a table for an index; nearest neighbours have one offset only."""
         nbytes = 8 if element == "i64" else 4
+        axes = [a for a, free in enumerate(self.free) if free is None]
+        table = self.pointers[2 * axes.index(axis) + (element == "float")]
         count = 2 if self.linear else int(element == "i64")
         at = self.b.at(table, self.b.mul(index, 2 * nbytes))
         return [self.b.load(element, self.b.at(at, i * nbytes), nbytes) for i in range(count)]

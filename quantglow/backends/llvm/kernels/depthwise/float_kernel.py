@@ -16,6 +16,7 @@ from quantglow.backends.llvm.kernels.vector.partial import load_partial, store_p
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import Array, DType
 
 COLUMNS = 8
@@ -53,7 +54,7 @@ class FloatDepthwise:
             code=self.text,
             pointers=(self.step.inputs[0], self.step.output, *self.constants()),
             items=self.y.count * self.y.height,
-            work=float(outputs * kh * kw),
+            work=float(likely(outputs) * kh * kw),
             label="depthwise float",
             facts=self.epilogue.facts,
         )
@@ -93,6 +94,9 @@ class FloatDepthwise:
         channel = b.mul(block, self.lanes * ITEM)
         x, y, bias = b.at(x, channel), b.at(y, channel), b.at(bias, channel)
         w = b.at(w, b.mul(block, kh * kw * self.lanes * ITEM))
+        if is_free(self.y.width):
+            self.free_columns(valid, x, y, w, bias)
+            return
         tiles, rest = divmod(self.y.width, COLUMNS)
         x_pitch = self.conv.strides[1] * self.x.column_pitch
         if tiles:
@@ -105,6 +109,20 @@ class FloatDepthwise:
             y_tile = b.at(y, tiles * COLUMNS * self.y.column_pitch)
             self.columns(rest, valid, x_tile, y_tile, w, bias)
 
+    def free_columns(self, valid: int, x: Value, y: Value, w: Value, bias: Value) -> None:
+        """All columns of a row of a free width: tiles, the last of which ends where the row does;
+        one by one if there are fewer than a tile has."""
+        b, width = self.b, str(self.y.width)
+        is_wide = b.compare("sge", "i64", width, str(COLUMNS))
+        tiled = b.select("i64", is_wide, width, "0")
+        for begin, end, count in (("0", tiled, COLUMNS), (tiled, width, 1)):
+            with b.loop(begin, end, count) as column:
+                last = str(self.y.width - count)
+                first = b.call("llvm.smin.i64", "i64", ("i64", column), ("i64", last))
+                x_tile = b.at(x, b.mul(first, self.conv.strides[1] * self.x.column_pitch))
+                y_tile = b.at(y, b.mul(first, self.y.column_pitch))
+                self.columns(count, valid, x_tile, y_tile, w, bias)
+
     def columns(self, count: int, valid: int, x: Value, y: Value, w: Value, bias: Value) -> None:
         """``count`` neighbouring output pixels."""
         b, kind = self.b, self.dot.kind
@@ -115,12 +133,8 @@ class FloatDepthwise:
                 weights = (b.load(kind, b.at(w, (i * kw + j) * self.lanes * ITEM), align=4),)
                 for column in range(count):
                     source = column * self.conv.strides[1] + j * self.conv.dilations[1]
-                    offset = (
-                        i * self.conv.dilations[0] * self.x.row_pitch + source * self.x.column_pitch
-                    )
-                    value = load_partial(
-                        b, self.target, "float", self.lanes, valid, b.at(x, offset)
-                    )
+                    pixel = self.x.pixel(b, x, i * self.conv.dilations[0], source)
+                    value = load_partial(b, self.target, "float", self.lanes, valid, pixel)
                     sums[column] = self.dot.accumulate(b, sums[column], (value,), weights)
         for column in range(count):
             values = self.epilogue.values(b, sums[column], "", None)

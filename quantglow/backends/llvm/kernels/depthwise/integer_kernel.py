@@ -40,6 +40,7 @@ from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
+from quantglow.symbolic.size import is_free, likely, surely_divides
 from quantglow.types import Array, DType
 
 MANY_GROUPS = 24
@@ -82,7 +83,9 @@ class IntegerDepthwise:
     def rows(self) -> RowPlan:
         """Output rows computed together, and the stacks of input rows."""
         depth = STEP_NBYTES // self.x.itemsize
-        return plan_rows(self.y.height, self.row_taps, self.conv.strides[0], depth)
+        plan = plan_rows(likely(self.y.height), self.row_taps, self.conv.strides[0], depth)
+        assert self.y.height >= plan.outputs
+        return plan
 
     @cached_property
     def uses(self) -> list[list[int]]:
@@ -118,13 +121,13 @@ class IntegerDepthwise:
         self.epilogue.check()
         groups = -(-self.y.height // self.rows.outputs)
         several = sum(chunk.count for chunk in self.chunks) > 1
-        parts = 2 if several and self.y.count * groups < MANY_GROUPS else 1
+        parts = 2 if several and likely(self.y.count * groups) < MANY_GROUPS else 1
         outputs = self.y.count * self.y.height * self.y.width * self.y.channels
         return KernelCall(
             code=partial(self.text, groups, parts),
             pointers=(self.step.inputs[0], self.step.output, *self.constants()),
             items=self.y.count * groups * parts,
-            work=float(outputs * len(self.row_taps) * len(self.column_taps)),
+            work=float(likely(outputs) * len(self.row_taps) * len(self.column_taps)),
             label=f"depthwise {self.rows.outputs}x{self.blocks.columns}",
             facts=self.epilogue.facts,
         )
@@ -195,7 +198,7 @@ class IntegerDepthwise:
         """The first output row of a group; the last group overlaps the one before."""
         b, last = self.b, self.y.height - self.rows.outputs
         start = b.mul(group, self.rows.outputs)
-        if self.y.height % self.rows.outputs == 0:
+        if surely_divides(self.rows.outputs, self.y.height):
             return start
         return b.call("llvm.umin.i64", "i64", ("i64", start), ("i64", str(last)))
 
@@ -209,6 +212,9 @@ class IntegerDepthwise:
         """Every output column of a row group: a loop of blocks, single columns, an overlapping
         rest."""
         side = self.channels // chunk.width
+        if is_free(self.y.width) and self.y.width >= side * self.blocks.columns:
+            self.free_columns(chunk, place, side)
+            return
         whole, rest = divmod(self.y.width, side)
         blocks, single = divmod(whole, self.blocks.columns)
         held: Columns = {}
@@ -220,6 +226,17 @@ class IntegerDepthwise:
         if rest:
             start = max(self.y.width - side, 0)
             self.block(chunk, self._from(place, start), side, 1, min(side, self.y.width), {})
+
+    def free_columns(self, chunk: Chunk, place: _Place, side: int) -> None:
+        """Every output column of a row group of a free width: whole blocks, and one that ends
+        where the row does."""
+        b, width, columns = self.b, self.y.width, self.blocks.columns
+        rest = width % (side * columns)
+        self.block_loop(chunk, place, side, width // (side * columns))
+        if is_free(rest) or rest:
+            with b.when(b.compare("ne", "i64", str(rest), "0")):
+                last = self._from(place, width - side * columns)
+                self.block(chunk, last, side, columns, side, {})
 
     def _from(self, place: _Place, column: int) -> _Place:
         x = column * self.conv.strides[1] * self.x.column_pitch
@@ -273,9 +290,9 @@ class IntegerDepthwise:
             passes.append([[self._words(place, vectors, s) for s in rows] for rows in sums])
         for column in range(columns):
             for row in range(self.rows.outputs):
-                offset = row * self.y.row_pitch + column * side * self.y.column_pitch
+                pixel = self.y.pixel(b, place.y, row, column * side)
                 words = [word for made in passes for word in made[column][row]]
-                self.store(chunk, words, b.at(place.y, offset), side, valid)
+                self.store(chunk, words, pixel, side, valid)
         return window
 
     def sums(
@@ -340,8 +357,7 @@ class IntegerDepthwise:
         parts = []
         for pixel in range(side):
             source = column + min(pixel, last) * self.conv.strides[1]
-            offset = row * self.x.row_pitch + source * self.x.column_pitch
-            parts.append(b.load(vector(width, element), b.at(x, offset)))
+            parts.append(b.load(vector(width, element), self.x.pixel(b, x, row, source)))
         while len(parts) > 1:
             kind, width = vector(width, element), width * 2
             joined = zip(parts[0::2], parts[1::2], strict=True)

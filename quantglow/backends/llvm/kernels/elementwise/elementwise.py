@@ -23,6 +23,7 @@ from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
 from quantglow.ops import Elementwise
 from quantglow.ops.expression import Expr
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import DType
 
 MAX_PLANES = 4
@@ -62,7 +63,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
         nest.emit(b, target, pointers, body)
         return b.finish()
 
-    work = op.type.size * (2 + op.expression.size()) / 4
+    work = likely(op.type.size) * (2 + op.expression.size()) / 4
     return KernelCall(text, views, nest.items, work, "map")
 
 
@@ -76,7 +77,7 @@ def _kept_parts(
     """Compute the parts of rows; where each lies."""
     found, count = [], len(row.strides) - 1
     for part, dtype in zip(kept.parts, kept.dtypes[count:], strict=True):
-        memory = b.emit(f"alloca [{kept.repeats * kept.row_nbytes} x i8], align 64")
+        memory = b.emit(f"alloca [{kept.memory_nbytes} x i8], align 64")
         one = Axis(row.size, (ITEM_NBYTES, *row.strides[1:]))
         body = _Body(b, target, part, dtype, kept.dtypes[:count], one, None)
         copies = Axis(kept.repeats, (kept.row_nbytes, *[0] * count))
@@ -88,6 +89,8 @@ def _kept_parts(
 
 def _lanes(target: Target, length: int) -> int:
     """float32 lanes; fewer where a whole row is shorter."""
+    if is_free(length):
+        return target.f32_lanes
     if target.isa.has_masks and length > 4:
         return min(target.f32_lanes, max(4, 1 << (length - 1).bit_length()))
     return vectors.narrower(target.f32_lanes, length)
@@ -109,7 +112,11 @@ def _planes(axes: Sequence[Axis], itemsize: int) -> Axis | None:
     if len(axes) < 2:
         return None
     pixels, channels = axes[-2:]
-    few = 1 < channels.size <= MAX_PLANES and channels.strides[0] == itemsize
+    few = (
+        not is_free(channels.size)
+        and 1 < channels.size <= MAX_PLANES
+        and channels.strides[0] == itemsize
+    )
     dense = pixels.strides[0] == channels.size * itemsize
     return channels if few and dense else None
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.kernels.vector.nest import Axis
 from quantglow.ops.expression import Expr, arg
 from quantglow.ops.functions import kind_of
+from quantglow.symbolic.size import is_free, likely, surely_divides
 from quantglow.types import DType
 
 ENOUGH_ROWS = 8
@@ -38,6 +39,12 @@ class RowParts:
         """Bytes of one part in a row of the original."""
         return self.axes[-1].size // self.repeats * ITEM_NBYTES
 
+    @property
+    def memory_nbytes(self) -> int:
+        """Size of the memory of one part: its rows, or the most that free rows may need."""
+        nbytes = self.repeats * self.row_nbytes
+        return KEPT_NBYTES // len(self.parts) if is_free(nbytes) else nbytes
+
 
 def row_parts(
     expression: Expr, axes: Sequence[Axis], dtypes: Sequence[DType], step: int
@@ -46,7 +53,7 @@ def row_parts(
     where that gives more whole groups of ``step`` elements.
     """
     plain = RowParts(expression, (), tuple(dtypes), tuple(axes), 1)
-    if len(axes) < 2 or math.prod(axis.size for axis in axes[:-1]) < ENOUGH_ROWS:
+    if len(axes) < 2 or likely(math.prod(axis.size for axis in axes[:-1])) < ENOUGH_ROWS:
         return plain
     same = {i for i in range(len(dtypes)) if not any(a.strides[i + 1] for a in axes[:-1])}
     kinds = [kind_of(dtype) for dtype in dtypes]
@@ -97,10 +104,11 @@ def _repeats(axes: Sequence[Axis], same: set[int], parts: int, step: int) -> int
     """Number of rows to join: as few as leave the fewest elements beside groups of ``step``."""
     rows, row = axes[-2:]
     moving = [i for i in range(len(row.strides)) if i - 1 not in same]
-    if any(rows.strides[i] != row.size * row.strides[i] for i in moving):
+    if is_free(row.size) or any(rows.strides[i] != row.size * row.strides[i] for i in moving):
         return 1
     most = KEPT_NBYTES // (parts * row.size * ITEM_NBYTES)
-    counts = [n for n in range(1, min(most, rows.size, step) + 1) if rows.size % n == 0]
+    most = min(most, likely(rows.size), step)
+    counts = [n for n in range(1, most + 1) if surely_divides(n, rows.size)]
     return min(counts or [1], key=lambda n: (n * row.size % step / n, n))
 
 
@@ -111,7 +119,7 @@ def _with_parts(axes: Sequence[Axis], parts: int, repeats: int) -> tuple[Axis, .
     last = Axis(row.size * repeats, (*row.strides, *[ITEM_NBYTES] * parts))
     if repeats > 1:
         rows = kept.pop()
-        if rows.size > repeats:
+        if is_free(rows.size) or rows.size > repeats:
             strides = tuple(stride * repeats for stride in rows.strides)
             kept.append(Axis(rows.size // repeats, strides))
     return (*kept, last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.target import Target
@@ -28,6 +29,7 @@ from quantglow.instr.program import Compute
 from quantglow.ops import RowMap
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import PARTIAL_SUMS
+from quantglow.symbolic.size import is_free, likely, surely_divides
 from quantglow.types import DType
 
 SHORT = 2 * PARTIAL_SUMS
@@ -46,7 +48,7 @@ def emit_rows(step: Compute, target: Target) -> KernelCall:
     *outer, row = broadcast_axes(op.type.shape, views)
     axes = merged(outer)
     kernel = _Kernel(Builder(), target, op, row, tuple(v.type.dtype for v in step.inputs))
-    work = op.type.size * (2 + op.expression.size()) / 4
+    work = likely(op.type.size) * (2 + op.expression.size()) / 4
     items = math.prod(axis.size for axis in axes)
     return KernelCall(lambda: kernel.text(axes), views, items, work, "rows")
 
@@ -72,12 +74,13 @@ class _Kernel:
 
     @property
     def is_short(self) -> bool:
-        return self.length <= SHORT
+        return not is_free(self.length) and self.length <= SHORT
 
     @property
     def together(self) -> int:
         """Rows whose passes alternate: while one waits for its sum, others have work."""
-        return 3 if self.is_short and self.target.registers >= 32 else 2
+        alternate = self.is_short or is_free(self.length)
+        return 3 if alternate and self.target.registers >= 32 else 2
 
     def text(self, axes: Sequence[Axis]) -> str:
         b = self.b
@@ -124,7 +127,10 @@ class _Kernel:
     def reserved(self) -> dict[Expr, Value]:
         """Memory for the kept values of a row."""
         wanted = sorted((e for saved in self.saves for e in saved), key=str)
-        return {e: self.b.emit(f"alloca [{self.kept_nbytes} x i8], align 64") for e in wanted}
+        nbytes = self.kept_nbytes
+        if is_free(nbytes):
+            nbytes = KEPT_NBYTES // (self.together * max(len(wanted), 1))
+        return {e: self.b.emit(f"alloca [{nbytes} x i8], align 64") for e in wanted}
 
 
 @dataclass
@@ -163,6 +169,8 @@ class _Row:
         self, carried: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
     ) -> list[Value]:
         """``body(index, pieces, values)`` for each block; it gives the values it is handed anew."""
+        if is_free(self.length):
+            return self.free_blocks(carried, body)
         b, count = self.b, self.whole // PARTIAL_SUMS
         values = [value for _, value in carried]
         full = list(self.pieces(PARTIAL_SUMS))
@@ -176,6 +184,57 @@ class _Row:
         if self.whole < self.length:
             values = body(self.whole, list(self.pieces(self.length - self.whole)), values)
         return values
+
+    def free_blocks(
+        self, carried: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
+    ) -> list[Value]:
+        """The same for a free length: blocks, then what is left of vectors."""
+        b = self.b
+        loop = b.begin_while(str(self.whole // PARTIAL_SUMS), carried)
+        index = b.mul(loop.index, PARTIAL_SUMS)
+        values = b.end_while(loop, body(index, list(self.pieces(PARTIAL_SUMS)), loop.carried))
+        held = [(kind, value) for (kind, _), value in zip(carried, values, strict=True)]
+        return self.free_rest(held, body)
+
+    def free_rest(
+        self, held: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
+    ) -> list[Value]:
+        """Each vector that a row has beyond its blocks; the last one is masked."""
+        b, lanes, values = self.b, self.lanes, [value for _, value in held]
+        has_masks, rest = self.target.isa.has_masks, self.length - self.whole
+        for start in range(0, PARTIAL_SUMS if has_masks else PARTIAL_SUMS - lanes, lanes):
+            here = slice(start // lanes, start // lanes + 1)
+            active: int | Value = lanes
+            least = start + lanes
+            if has_masks:
+                count = b.op("sub", "i64", str(rest), str(start))
+                active, least = vectors.first_lanes(b, lanes, count), start + 1
+            is_there = b.compare("sge", "i64", str(rest), str(least))
+            made = partial(body, str(self.whole), [Piece(start, lanes, active)], values[here])
+            values[here] = b.if_so(is_there, held[here], made)
+        if has_masks or surely_divides(lanes, self.length):
+            return values
+        held = [(kind, value) for (kind, _), value in zip(held, values, strict=True)]
+        is_left = b.compare("ne", "i64", str(rest % lanes), "0")
+        return b.if_so(is_left, held, partial(self.masked, held, body))
+
+    def masked(
+        self, held: Sequence[tuple[str, Value]], body: Callable[..., list[Value]]
+    ) -> list[Value]:
+        """A last vector of fewer elements, with that value of those held which is of its place."""
+        b, lanes, rest = self.b, self.lanes, self.length % self.lanes
+        piece = Piece(0, lanes, vectors.first_lanes(b, lanes, str(rest)))
+        index = str(self.length - rest)
+        if not held:
+            return body(index, [piece], [])
+        kind, memory = held[0][0], b.room(f"[{PARTIAL_SUMS} x float], align 64")
+        at = [b.at(memory, 4 * lanes * i) for i in range(len(held))]
+        for slot, (_, value) in zip(at, held, strict=True):
+            b.store(kind, value, slot)
+        slot = b.at(memory, str(4 * (self.length - rest - self.whole)))
+        (value,) = body(index, [piece], [b.load(kind, slot)])
+        b.store(kind, value, slot)
+        return [b.load(kind, slot) for slot in at]
 
     def pieces(self, count: int) -> Iterator[Piece]:
         """Whole vectors, of which the last may have fewer elements."""
@@ -222,7 +281,9 @@ class _Row:
     def reduced(self, stage: Expr, saved: set[Expr], fold: Combination) -> Value:
         """The sum or maximum of an expression over the row."""
         b, kind = self.b, vector(self.lanes, "float")
-        width = min(PARTIAL_SUMS, -(-self.length // self.lanes) * self.lanes)
+        width = PARTIAL_SUMS
+        if not is_free(self.length):
+            width = min(width, -(-self.length // self.lanes) * self.lanes)
         start = [(kind, fold.neutral(self.lanes))] * (width // self.lanes)
 
         def body(index: Value | int, group: Sequence[Piece], totals: list[Value]) -> list[Value]:
@@ -249,8 +310,11 @@ class _Row:
         if piece.active == piece.lanes:
             return value
         kind = vector(piece.lanes, "float")
-        mask = ", ".join(f"i1 {int(lane < piece.active)}" for lane in range(piece.lanes))
-        return self.b.select(kind, f"<{mask}>", value, fold.neutral(piece.lanes))
+        mask = piece.active
+        if isinstance(mask, int):
+            lanes = ", ".join(f"i1 {int(lane < mask)}" for lane in range(piece.lanes))
+            mask = f"<{lanes}>"
+        return self.b.select(kind, mask, value, fold.neutral(piece.lanes))
 
     def write(self, expression: Expr) -> None:
         """The last pass."""

@@ -24,7 +24,7 @@ class RowValues(Scalars):
     """
 
     strides: Sequence[int] = ()
-    valid: int = 0
+    valid: int | Value = 0
     shared: dict[Expr, Value] = field(default_factory=dict)
 
     def value(self, expr: Expr) -> Value:

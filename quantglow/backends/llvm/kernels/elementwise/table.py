@@ -16,6 +16,7 @@ from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.ops import Table
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import Array, DType
 
 SCALAR_STEP = 8
@@ -41,7 +42,7 @@ def emit_table(step: Compute, target: Target) -> KernelCall:
 
     constant = lookup.entries()
     views = (step.output, source, table if constant is None else constant)
-    return KernelCall(text, views, nest.items, op.type.size / 4, "table")
+    return KernelCall(text, views, nest.items, likely(op.type.size) / 4, "table")
 
 
 @dataclass
@@ -75,7 +76,7 @@ class _Lookup:
         lowest = self.op.x.type.dtype.limits[0]
         first = b.at(entries, -lowest * itemsize)
         extend = "sext" if lowest else "zext"
-        offsets = [(piece.start + lane) for lane in range(piece.active)]
+        offsets = [(piece.start + lane) for lane in range(piece.count)]
         found = []
         for index in offsets:
             code = b.load(code_type, b.at(pointers[1], index * self.row.strides[1]))
@@ -179,7 +180,7 @@ def _lookup(op: Table, target: Target, row: Axis) -> _Lookup:
     codes = (np.arange(256) + op.x.type.dtype.limits[0]).astype(np.uint8)
     if np.array_equal(values, codes ^ 0x80):
         return _Flip(op, target, row, values=values)
-    narrow = row.size < target.vector_nbytes and not target.isa.has_masks
+    narrow = not is_free(row.size) and row.size < target.vector_nbytes and not target.isa.has_masks
     if target.isa.byte_table is None or narrow:
         return _Lookup(op, target, row)
     return _InRegisters(op, target, row, values=values)

@@ -1,2 +1,1 @@
-"""Products of two activations; ``matmul`` chooses among ``float_products``, ``byte_products`` and
-``word_products``."""
+"""Products of two activations: see README.md."""

@@ -7,18 +7,23 @@ negated.  All of it wraps around alike, so the int32 result is exact where it fi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from quantglow.backends.llvm.builder import Value, splat, vector
+from quantglow.backends.llvm.builder import Loop, Value, splat, vector
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
+from quantglow.backends.llvm.kernels.matmul.product import Columns
 from quantglow.backends.llvm.kernels.matmul.word_products import PANEL_NBYTES, IntegerProduct
+from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.lazy import cached_property
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import DType
 
 _MOST_ROWS = {32: (0, 16, 12, 8, 6), 0: (0, 8, 5, 3, 2)}
 """By the least number of registers, then vectors of a panel: rows of a tile whose sums stay in
 registers."""
+_MOST_ADDRESSES = 8
+"""Rows of a tile whose addresses stay in registers, where the distance of rows is free."""
 _SIGN = "-128"
 
 
@@ -44,16 +49,22 @@ class ByteProduct(IntegerProduct):
         return -(-self.depth // STEP_NBYTES)
 
     @cached_property
-    def panel(self) -> int:
-        whole = -(-self.columns // self.lanes)
-        fitting = PANEL_NBYTES // (self.steps * self.target.vector_nbytes)
-        widest = max(1, min(4, fitting))
-        return -(-whole // -(-whole // widest))
+    def fitting(self) -> int:
+        """Vectors of columns of which a panel has not too many bytes."""
+        return max(1, PANEL_NBYTES // (likely(self.steps) * self.target.vector_nbytes))
 
     @cached_property
-    def tile_rows(self) -> int:
+    def panel(self) -> int:
+        if is_free(self.columns):
+            return min(self.fitting, self.free_panel)
+        whole, widest = -(-self.columns // self.lanes), min(4, self.fitting)
+        return -(-whole // -(-whole // widest))
+
+    @property
+    def most_rows(self) -> int:
         registers = max(least for least in _MOST_ROWS if least <= self.target.registers)
-        return min(self.rows, _MOST_ROWS[registers][self.panel])
+        most = _MOST_ROWS[registers][self.panel]
+        return min(most, _MOST_ADDRESSES) if is_free(self.strides(self.x)[1]) else most
 
     @property
     def x_zero_point(self) -> int:
@@ -66,50 +77,66 @@ class ByteProduct(IntegerProduct):
         return stored.params.zero_point - (128 if stored.dtype is DType.U8 else 0)
 
     def prepare(self) -> None:
+        if is_free(self.depth) and self.depth < STEP_NBYTES:
+            self.depth = int(self.depth)
         nbytes = self.panel * self.target.vector_nbytes
-        self.packed = self.b.emit(f"alloca [{self.steps * nbytes} x i8], align 64")
+        self.packed = self.memory(self.steps * nbytes)
         self.initial = self.b.emit(f"alloca [{nbytes} x i8], align 64")
 
     # -- packing
 
-    def pack(self, y: Value, valid: Sequence[int]) -> None:
+    def pack(self, y: Value, panel: Sequence[Columns]) -> None:
         """Groups of four rows interleaved by columns, and the initial values of columns' sums."""
         b, dot, step = self.b, self.dot, self.strides(self.y)[1]
-        zeros = [splat(dot.kind, "0")] * len(valid)
-        sums, whole = zeros, self.depth // STEP_NBYTES
-        if whole:
-            loop = b.begin_loop(whole, [(dot.kind, zero) for zero in zeros])
+        sums: Sequence[Value] = [splat(dot.kind, "0")] * len(panel)
+        whole, rest = self.whole_steps, self.depth - self.whole_steps * STEP_NBYTES
+
+        def packed(loop: Loop) -> list[Value]:
             at_y = b.at(y, b.mul(loop.index, STEP_NBYTES * step))
-            sums = b.end_loop(loop, self.pack_step(loop.index, at_y, 4, valid, loop.carried))
-        if rest := self.depth % STEP_NBYTES:
+            return self.pack_step(loop.index, at_y, 4, panel, loop.carried)
+
+        sums = self.looped(sums, packed)
+        if is_free(rest) or rest:
             at_y = b.at(y, whole * STEP_NBYTES * step)
-            sums = self.pack_step(str(whole), at_y, rest, valid, sums)
+            sums = self.pack_step(str(whole), at_y, rest, panel, sums)
         for position, total in enumerate(sums):
             at = b.at(self.initial, position * self.target.vector_nbytes)
             b.store(dot.kind, self.column_correction(total), at, align=16)
 
     def pack_step(
-        self, index: Value, y: Value, rows: int, valid: Sequence[int], sums: Sequence[Value]
+        self, index: Value, y: Value, rows: int, panel: Sequence[Columns], sums: Sequence[Value]
     ) -> list[Value]:
         """One group of ``rows`` rows; the sums of columns, continued."""
         b, dot, nbytes = self.b, self.dot, self.target.vector_nbytes
-        step = self.strides(self.y)[1]
-        to = b.at(self.packed, b.mul(index, len(valid) * nbytes))
+        to = b.at(self.packed, b.mul(index, len(panel) * nbytes))
         ones = (splat(dot.bytes_kind, "1"),)
         found = []
-        for position, (count, total) in enumerate(zip(valid, sums, strict=True)):
-            at = b.at(y, position * self.lanes)
-            lines = [self.signed(b.at(at, row * step), count) for row in range(rows)]
-            lines += [splat(vector(self.lanes, "i8"), "0")] * (STEP_NBYTES - rows)
+        for position, (columns, total) in enumerate(zip(panel, sums, strict=True)):
+            lines = self.lines(columns, self.columns_at(y, columns, self.y), rows)
             quads = self.interleaved(lines)
             b.store(dot.bytes_kind, quads, b.at(to, position * nbytes), align=16)
             found.append(dot.accumulate(b, total, ones, (quads,)))
         return found
 
-    def signed(self, pointer: Value, count: int) -> Value:
+    def lines(self, columns: Columns, y: Value, rows: int) -> list[Value]:
+        """Columns of ``rows`` rows, then zeros up to four; a free number is at least 1."""
+        b, step, zeros = self.b, self.strides(self.y)[1], splat(vector(self.lanes, "i8"), "0")
+        if not is_free(rows):
+            found = [self.signed(self.row_at(y, row, step), columns) for row in range(rows)]
+            return found + [zeros] * (STEP_NBYTES - rows)
+        found = [self.signed(y, columns)]
+        for row in range(1, STEP_NBYTES):
+            inside = b.compare("sgt", "i64", str(rows), str(row))
+            at = b.at(y, b.select("i64", inside, b.mul(str(step), row), "0"))
+            kind = vector(self.lanes, "i8")
+            line = self.signed(at, columns)
+            found.append(b.emit(f"select i1 {inside}, {kind} {line}, {kind} {zeros}"))
+        return found
+
+    def signed(self, pointer: Value, columns: Columns) -> Value:
         """Bytes of a row of y, less 128 where they are unsigned."""
         b, kind = self.b, vector(self.lanes, "i8")
-        raw = load_partial(b, self.target, "i8", self.lanes, count, pointer)
+        raw = self.load("i8", columns, pointer)
         if self.op.y.type.dtype is DType.I8:
             return raw
         return b.op("xor", kind, raw, splat(kind, _SIGN))
@@ -128,27 +155,51 @@ class ByteProduct(IntegerProduct):
         b, kind, zero_point = self.b, self.dot.kind, self.x_zero_point
         if not zero_point:
             return splat(kind, "0")
-        constant = splat(kind, str(self.depth * zero_point * self.y_shift))
+        depth = self.depth * zero_point * self.y_shift
+        if is_free(depth):
+            narrow = b.cast("trunc", "i64", str(depth), "i32")
+            constant = b.broadcast(self.lanes, "i32", narrow)
+        else:
+            constant = splat(kind, str(depth))
         return b.op("sub", kind, constant, b.op("mul", kind, total, splat(kind, str(zero_point))))
 
     # -- products
 
-    def tile(self, rows: int, out: Value, x: Value, y: Value, valid: Sequence[int]) -> None:
+    def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
         b, dot = self.b, self.dot
-        step, whole = self.strides(self.x)[1], self.depth // STEP_NBYTES
-        sums = self.beginning(rows, x, len(valid))
-        if whole:
-            loop = b.begin_loop(whole, [(dot.kind, total) for total in sums])
+        step, whole = self.strides(self.x)[1], self.whole_steps
+        rest = self.depth - whole * STEP_NBYTES
+
+        def multiplied(loop: Loop) -> list[Value]:
             at_x = b.at(x, b.mul(loop.index, STEP_NBYTES))
-            operands = [dot.operand(b, b.at(at_x, row * step)) for row in range(rows)]
-            sums = b.end_loop(loop, self.added(loop.carried, operands, loop.index, len(valid)))
-        if rest := self.depth % STEP_NBYTES:
+            operands = [dot.operand(b, self.row_at(at_x, row, step)) for row in range(rows)]
+            return self.added(loop.carried, operands, loop.index, len(panel))
+
+        sums = self.looped(self.beginning(rows, x, len(panel)), multiplied)
+        if is_free(rest) or rest:
             at_x = b.at(x, whole * STEP_NBYTES)
-            operands = [self.last_operand(b.at(at_x, row * step), rest) for row in range(rows)]
-            sums = self.added(sums, operands, str(whole), len(valid))
+            lasts = [self.last_operand(self.row_at(at_x, row, step), rest) for row in range(rows)]
+            sums = self.added(sums, lasts, str(whole), len(panel))
         for index, total in enumerate(sums):
-            row, position = divmod(index, len(valid))
-            self.store(out, row, position, valid[position], self.scaled(total))
+            row, position = divmod(index, len(panel))
+            self.store(out, row, panel[position], self.scaled(total))
+
+    @property
+    def whole_steps(self) -> int:
+        """Steps in a loop; the last one of a free depth, of one to four bytes, is done apart."""
+        if is_free(self.depth):
+            return self.steps - 1
+        return self.depth // STEP_NBYTES
+
+    def looped(
+        self, sums: Sequence[Value], body: Callable[[Loop], Sequence[Value]]
+    ) -> Sequence[Value]:
+        """Sums after all whole steps."""
+        count = self.whole_steps
+        if not is_free(count) and not count:
+            return sums
+        loop = self.b.begin_times(count, [(self.dot.kind, total) for total in sums])
+        return self.b.end_times(loop, count, body(loop))
 
     def added(
         self, sums: Sequence[Value], operands: Sequence[tuple[Value, ...]], step: Value, count: int
@@ -170,7 +221,7 @@ class ByteProduct(IntegerProduct):
             return columns * rows
         found: list[Value] = []
         for row in range(rows):
-            total = self.row_sum(b.at(x, row * self.strides(self.x)[1]))
+            total = self.row_sum(self.row_at(x, row, self.strides(self.x)[1]))
             scalar = b.op("mul", "i32", total, str(-self.y_shift))
             correction = b.broadcast(self.lanes, "i32", scalar)
             found += [b.op("add", kind, column, correction) for column in columns]
@@ -181,12 +232,41 @@ class ByteProduct(IntegerProduct):
         b, dot, width = self.b, self.dot, self.target.vector_nbytes
         total = splat(dot.kind, "0")
         ones = (splat(dot.bytes_kind, "1"),)
-        for start in range(0, self.depth, width):
-            valid = min(width, self.depth - start)
-            quads = self.quads(b.at(x, start), valid)
-            total = dot.accumulate(b, total, (quads,), ones)
+        if is_free(self.depth):
+            total = self.free_row_sum(x)
+        else:
+            for start in range(0, self.depth, width):
+                valid = min(width, self.depth - start)
+                quads = self.quads(b.at(x, start), valid)
+                total = dot.accumulate(b, total, (quads,), ones)
         name = f"llvm.vector.reduce.add.v{self.lanes}i32"
         return b.call(name, "i32", (dot.kind, total))
+
+    def free_row_sum(self, x: Value) -> Value:
+        """The lanes of the sum of a row of a free length."""
+        b, dot, width = self.b, self.dot, self.target.vector_nbytes
+        ones, whole = (splat(dot.bytes_kind, "1"),), (self.depth - 1) // width
+        loop = b.begin_while(str(whole), [(dot.kind, splat(dot.kind, "0"))])
+        quads = b.load(dot.bytes_kind, b.at(x, b.mul(loop.index, width)))
+        (total,) = b.end_while(loop, [dot.accumulate(b, loop.carried[0], (quads,), ones)])
+        x = b.at(x, str(whole * width))
+        if self.target.isa.has_masks:
+            mask = vectors.first_lanes(b, width, str(self.depth - whole * width))
+            last = load_partial(b, self.target, "i8", width, mask, x)
+            return dot.accumulate(b, total, (last,), ones)
+        words = self.whole_steps - whole * (width // STEP_NBYTES)
+        loop = b.begin_while(str(words), [(dot.kind, total)])
+        word = b.load("i32", b.at(x, b.mul(loop.index, STEP_NBYTES)))
+        (total,) = b.end_while(loop, [self.with_word(loop.carried[0], word)])
+        x = b.at(x, str(words * STEP_NBYTES))
+        return self.with_word(total, self.last_word(x, self.depth - self.whole_steps * STEP_NBYTES))
+
+    def with_word(self, total: Value, word: Value) -> Value:
+        """A sum plus that of four bytes."""
+        b, lanes = self.b, vector(self.lanes, "i32")
+        wide = b.emit(f"insertelement {lanes} zeroinitializer, i32 {word}, i32 0")
+        quads = b.cast("bitcast", lanes, wide, self.dot.bytes_kind)
+        return self.dot.accumulate(b, total, (quads,), (splat(self.dot.bytes_kind, "1"),))
 
     def quads(self, pointer: Value, valid: int) -> Value:
         """``valid`` bytes of a row, then zeros."""
@@ -200,12 +280,21 @@ class ByteProduct(IntegerProduct):
         )
 
     def last_operand(self, row: Value, count: int) -> tuple[Value, ...]:
-        """The last ``count`` < 4 bytes of a row, then zeros; nothing beyond them is read."""
-        b = self.b
-        word = "0"
-        for index in range(count):
-            byte = b.cast("zext", "i8", b.load("i8", b.at(row, index)), "i32")
-            word = b.op("or", "i32", word, b.op("shl", "i32", byte, str(8 * index)))
+        """The last ``count`` bytes of a row, then zeros; nothing beyond them is read."""
+        b, word = self.b, self.last_word(row, count)
         lanes = vector(self.lanes, "i32")
         copies = b.broadcast(self.lanes, "i32", word)
         return self.dot.operand_of(b, b.cast("bitcast", lanes, copies, self.dot.bytes_kind))
+
+    def last_word(self, row: Value, count: int) -> Value:
+        """The last bytes of a row as an int32: fewer than four, or a free number of one to four,
+        of a row that has four."""
+        b, word = self.b, "0"
+        if is_free(count):
+            ahead = b.op("sub", "i64", str(count), str(STEP_NBYTES))
+            missing = b.cast("trunc", "i64", b.op("mul", "i64", ahead, "-8"), "i32")
+            return b.op("lshr", "i32", b.load("i32", b.at(row, ahead)), missing)
+        for index in range(count):
+            byte = b.cast("zext", "i8", b.load("i8", b.at(row, index)), "i32")
+            word = b.op("or", "i32", word, b.op("shl", "i32", byte, str(8 * index)))
+        return word

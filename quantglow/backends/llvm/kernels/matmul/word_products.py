@@ -6,12 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.backends.llvm.builder import Value, f32, splat, vector
-from quantglow.backends.llvm.kernels.matmul.float_products import Product
+from quantglow.backends.llvm.kernels.matmul.product import Columns, Product
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.instr.program import View
-from quantglow.lazy import cached_property
+from quantglow.symbolic.size import is_free, likely, surely_divides
 from quantglow.types import DType
 
 PANEL_NBYTES = 256 * 1024
@@ -20,6 +20,15 @@ PANEL_NBYTES = 256 * 1024
 
 class IntegerProduct(Product):
     """Base of integer products: exact int32 sums, scaled and rounded once."""
+
+    def memory(self, nbytes: int) -> Value:
+        """Memory on the stack; its size is a bound, and that a guard, where it is free."""
+        if is_free(nbytes):
+            bound = max(PANEL_NBYTES, 1 << likely(nbytes).bit_length())
+            if nbytes > bound:
+                raise AssertionError("the hint is within the bound")
+            nbytes = bound
+        return self.b.emit(f"alloca [{nbytes} x i8], align 64")
 
     def scaled(self, total: Value) -> Value:
         """The sum in reals, or rounded to the result's integers in its element type."""
@@ -46,49 +55,48 @@ class WordProduct(IntegerProduct):
         """Pairs of rows of y; a last odd row is paired with zeros."""
         return -(-self.depth // 2)
 
-    @cached_property
-    def panel(self) -> int:
-        fitting = PANEL_NBYTES // (self.pairs * self.target.vector_nbytes)
-        widest = 3 if self.target.registers >= 32 else 2
-        return max(1, min(widest, fitting, -(-self.columns // self.lanes)))
+    @property
+    def most_vectors(self) -> int:
+        fitting = PANEL_NBYTES // (likely(self.pairs) * self.target.vector_nbytes)
+        return max(1, min(super().most_vectors, fitting))
 
     def prepare(self) -> None:
-        nbytes = self.pairs * self.panel * self.target.vector_nbytes
-        self.packed = self.b.emit(f"alloca [{nbytes} x i8], align 64")
+        self.packed = self.memory(self.pairs * self.panel * self.target.vector_nbytes)
         # Rows are centred whole vectors at a time.
         self.row_nbytes = (self.depth + 4 * self.lanes) * 2 // 4 * 4
-        self.centred = self.b.emit(f"alloca [{self.tile_rows * self.row_nbytes} x i8], align 64")
+        self.centred = self.memory(self.tile_rows * self.row_nbytes)
 
     # -- packing
 
-    def pack(self, y: Value, valid: Sequence[int]) -> None:
+    def pack(self, y: Value, panel: Sequence[Columns]) -> None:
         """Pairs of rows, centred, interleaved by columns."""
         b = self.b
         step = self.strides(self.y)[1]
         with b.loop(0, self.depth // 2) as pair:
             upper = b.at(y, b.mul(pair, 2 * step))
-            self.pack_pair(pair, upper, b.at(upper, step), valid)
-        if self.depth % 2:
-            last = self.depth // 2
-            self.pack_pair(str(last), b.at(y, 2 * last * step), None, valid)
+            self.pack_pair(pair, upper, b.at(upper, step), panel)
+        last, odd = self.depth // 2, self.depth % 2
+        if is_free(odd) or odd:
+            with b.when(b.compare("ne", "i64", str(odd), "0") if is_free(odd) else "true"):
+                self.pack_pair(str(last), b.at(y, 2 * last * step), None, panel)
 
     def pack_pair(
-        self, pair: Value, upper: Value, lower: Value | None, valid: Sequence[int]
+        self, pair: Value, upper: Value, lower: Value | None, panel: Sequence[Columns]
     ) -> None:
         b, lanes = self.b, self.lanes
         halves, whole = vector(lanes, "i16"), vector(2 * lanes, "i16")
         order = [lane // 2 + lane % 2 * lanes for lane in range(2 * lanes)]
-        row = b.at(self.packed, b.mul(pair, len(valid) * self.target.vector_nbytes))
-        for position, count in enumerate(valid):
-            offset = position * lanes * self.y.type.dtype.nbytes
-            first = self.words(b.at(upper, offset), count, self.y)
+        row = b.at(self.packed, b.mul(pair, len(panel) * self.target.vector_nbytes))
+        for position, columns in enumerate(panel):
+            first = self.words(self.columns_at(upper, columns, self.y), columns.count, self.y)
             second = splat(halves, "0")
             if lower is not None:
-                second = self.words(b.at(lower, offset), count, self.y)
+                at = self.columns_at(lower, columns, self.y)
+                second = self.words(at, columns.count, self.y)
             mixed = b.shuffle(halves, first, second, order)
             b.store(whole, mixed, b.at(row, position * self.target.vector_nbytes), align=16)
 
-    def words(self, pointer: Value, count: int, view: View) -> Value:
+    def words(self, pointer: Value, count: int | Value, view: View) -> Value:
         """A vector of integers, centred, in 16 bits."""
         b, dtype = self.b, view.type.dtype
         wide = load_partial(b, self.target, ELEMENTS[dtype], self.lanes, count, pointer)
@@ -103,37 +111,47 @@ class WordProduct(IntegerProduct):
         """Rows of x in 16 bits; an odd last element is paired with zero."""
         b, lanes, itemsize = self.b, self.lanes, self.x.type.dtype.nbytes
         for row in range(rows):
-            source = b.at(x, row * self.strides(self.x)[1])
-            target = b.at(self.centred, row * self.row_nbytes)
+            source = self.row_at(x, row, self.strides(self.x)[1])
+            target = self.row_at(self.centred, row, self.row_nbytes)
             whole = self.depth - self.depth % lanes
             with b.loop(0, whole, lanes) as index:
                 words = self.words(b.at(source, b.mul(index, itemsize)), lanes, self.x)
                 b.store(vector(lanes, "i16"), words, b.at(target, b.mul(index, 2)))
-            if whole < self.depth:
-                words = self.words(b.at(source, whole * itemsize), self.depth - whole, self.x)
+            rest: int | Value = self.depth - whole
+            if is_free(rest):
+                whole, rest = self.free_rest(self.depth - whole)
+            if whole != self.depth:
+                words = self.words(b.at(source, whole * itemsize), rest, self.x)
                 b.store(vector(lanes, "i16"), words, b.at(target, 2 * whole))
-            if self.depth % 2:
+            if not surely_divides(2, self.depth):
                 b.store("i16", "0", b.at(target, 2 * self.depth))
+
+    def free_rest(self, rest: int) -> tuple[int, int | Value]:
+        """The beginning of a row's last vector, and its elements: as many as a vector has, or the
+        mask of all of a shorter row."""
+        if self.depth >= self.lanes:
+            return self.depth - self.lanes, self.lanes
+        return 0, vectors.first_lanes(self.b, self.lanes, str(rest))
 
     # -- products
 
-    def tile(self, rows: int, out: Value, x: Value, y: Value, valid: Sequence[int]) -> None:
+    def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
         b, lanes = self.b, self.lanes
         self.centre_rows(rows, x)
         kind, words = vector(lanes, "i32"), vector(2 * lanes, "i16")
-        loop = b.begin_loop(self.pairs, [(kind, splat(kind, "0"))] * (rows * len(valid)))
+        loop = b.begin_loop(self.pairs, [(kind, splat(kind, "0"))] * (rows * len(panel)))
         nbytes = self.target.vector_nbytes
-        at_y = b.at(self.packed, b.mul(loop.index, len(valid) * nbytes))
-        right = [b.load(words, b.at(at_y, i * nbytes), align=16) for i in range(len(valid))]
+        at_y = b.at(self.packed, b.mul(loop.index, len(panel) * nbytes))
+        right = [b.load(words, b.at(at_y, i * nbytes), align=16) for i in range(len(panel))]
         at_x = b.at(self.centred, b.mul(loop.index, 4))
         sums: list[Value] = []
         for row in range(rows):
-            pair = b.load("i32", b.at(at_x, row * self.row_nbytes), align=2)
+            pair = b.load("i32", self.row_at(at_x, row, self.row_nbytes), align=2)
             left = b.cast("bitcast", kind, b.broadcast(lanes, "i32", pair), words)
             for pairs in right:
                 products = self.target.isa.word_products(b, left, pairs)
                 sums.append(b.op("add", kind, loop.carried[len(sums)], products))
         sums = b.end_loop(loop, sums)
         for index, total in enumerate(sums):
-            row, position = divmod(index, len(valid))
-            self.store(out, row, position, valid[position], self.scaled(total))
+            row, position = divmod(index, len(panel))
+            self.store(out, row, panel[position], self.scaled(total))

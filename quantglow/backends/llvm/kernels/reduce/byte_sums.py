@@ -10,6 +10,7 @@ from quantglow.backends.llvm.kernels.reduce.middle_axis import ReduceKernel
 from quantglow.backends.llvm.kernels.vector.strided import load_strided
 from quantglow.backends.llvm.kernels.vector.vectors import Piece, pieces
 from quantglow.lazy import cached_property
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import DType
 
 ROWS = 256
@@ -35,7 +36,7 @@ class ByteSums(ReduceKernel):
 
     @cached_property
     def block(self) -> int:
-        vectors_in_row = -(-self.inner // self.lanes)
+        vectors_in_row = -(-likely(self.inner) // self.lanes)
         return self.lanes * min(MOST_VECTORS, -(-vectors_in_row // 2))
 
     def block_of(self, y: Value, x: Value, width: int) -> None:
@@ -43,12 +44,12 @@ class ByteSums(ReduceKernel):
         group = list(pieces(self.target, 0, width, self.lanes))
         totals = [splat(self.kind(p.lanes), "0") for p in group]
         whole, rest = divmod(self.reduced, ROWS)
-        if whole:
+        if is_free(whole) or whole:
             start = [(self.kind(p.lanes), t) for p, t in zip(group, totals, strict=True)]
-            loop = b.begin_loop(whole, start)
+            loop = b.begin_times(whole, start)
             at = b.at(x, b.mul(loop.index, ROWS * self.step))
-            totals = b.end_loop(loop, self._added(group, loop.carried, at, ROWS))
-        if rest:
+            totals = b.end_times(loop, whole, self._added(group, loop.carried, at, ROWS))
+        if is_free(rest) or rest:
             totals = self._added(group, totals, b.at(x, whole * ROWS * self.step), rest)
         narrow, parts = self._narrower(group, totals)
         results = [self.finish(p.lanes, t) for p, t in zip(narrow, parts, strict=True)]
@@ -60,22 +61,32 @@ class ByteSums(ReduceKernel):
         """``totals`` and the sums of at most ``ROWS`` rows."""
         b = self.b
         sums = [splat(self._words(p), "0") for p in group]
-        if rows >= UNROLL:
-            kinds = [self._words(p) for p in group]
-            loop = b.begin_loop(rows // UNROLL, list(zip(kinds, sums, strict=True)))
-            sums = list(loop.carried)
-            at = b.at(x, b.mul(loop.index, UNROLL * self.step))
-            for index in range(UNROLL):
-                sums = self._row(group, sums, b.at(at, index * self.step))
-            sums = b.end_loop(loop, sums)
-        for index in range(rows - rows % UNROLL, rows):
-            sums = self._row(group, sums, b.at(x, index * self.step))
+        if is_free(rows) or rows >= UNROLL:
+            sums = self._looped(group, sums, x, rows // UNROLL, UNROLL)
+        if is_free(rows):
+            at = b.at(x, (rows - rows % UNROLL) * self.step)
+            sums = self._looped(group, sums, at, rows % UNROLL, 1)
+        else:
+            for index in range(rows - rows % UNROLL, rows):
+                sums = self._row(group, sums, b.at(x, index * self.step))
         found = []
         for piece, total, words in zip(group, totals, sums, strict=True):
             kind = self.kind(piece.lanes)
             wide = b.cast(self._extension, self._words(piece), words, kind)
             found.append(b.op("add", kind, total, wide))
         return found
+
+    def _looped(
+        self, group: Sequence[Piece], sums: Sequence[Value], x: Value, count: int, unroll: int
+    ) -> list[Value]:
+        """Add ``count`` times ``unroll`` rows."""
+        b, kinds = self.b, [self._words(p) for p in group]
+        loop = b.begin_times(count, list(zip(kinds, sums, strict=True)))
+        sums = list(loop.carried)
+        at = b.at(x, b.mul(loop.index, unroll * self.step))
+        for index in range(unroll):
+            sums = self._row(group, sums, b.at(at, index * self.step))
+        return b.end_times(loop, count, sums)
 
     def _words(self, piece: Piece) -> str:
         return vector(piece.lanes, "i16")
@@ -105,8 +116,8 @@ class ByteSums(ReduceKernel):
                 narrow.append(piece)
                 parts.append(total)
                 continue
-            for first in range(0, piece.active, lanes):
-                active = min(lanes, piece.active - first)
+            for first in range(0, piece.count, lanes):
+                active = min(lanes, piece.count - first)
                 # A vector of one active lane would be a masked store that writes too much.
                 width = 1 if active == 1 else lanes
                 narrow.append(Piece(piece.start + first, width, active))

@@ -11,6 +11,7 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.fold import Fold, fold_row
+from quantglow.backends.llvm.kernels.vector.mathfun import literal
 from quantglow.backends.llvm.kernels.vector.strided import (
     load_lanes,
     load_strided,
@@ -21,11 +22,16 @@ from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece, piec
 from quantglow.instr.program import View
 from quantglow.lazy import cached_property
 from quantglow.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import DType
 
 Reduction = ReduceMean | ReduceSum | ReduceMax | ReduceMin
 UNROLL = 4
 """Vectors of neighbouring results that a work item computes together, at most."""
+MOST_ROWS = 4
+"""Rows that one iteration adds, at most."""
+SHORT = 4
+"""Lanes of a narrow vector, for the end of a free number of results."""
 MIN_BLOCKS = 4
 """Work items at least, where the inner axis can be cut so often."""
 
@@ -72,7 +78,7 @@ class ReduceKernel:
     @cached_property
     def block(self) -> int:
         """Inner indices of a work item: a multiple of a vector."""
-        vectors_in_row = -(-self.inner // self.lanes)
+        vectors_in_row = -(-likely(self.inner) // self.lanes)
         return self.lanes * max(1, min(UNROLL, vectors_in_row // MIN_BLOCKS))
 
     @property
@@ -116,7 +122,9 @@ class ReduceKernel:
         at_x = b.at(x, b.mul(block, self.block * self.x_strides[1]))
         at_y = b.at(y, b.mul(block, self.block * self.y_strides[1]))
         short = self.inner % self.block
-        if not short:
+        if is_free(short):
+            self._free_columns(at_y, at_x, block)
+        elif not short:
             self.block_of(at_y, at_x, self.block)
         elif self.blocks == 1:
             self.block_of(at_y, at_x, short)
@@ -127,12 +135,42 @@ class ReduceKernel:
             with b.when(last):
                 self.block_of(at_y, at_x, short)
 
+    def _free_columns(self, y: Value, x: Value, block: Value) -> None:
+        """A block of a free number of results; the last one in vectors, then narrower ones."""
+        b, begin = self.b, 0
+        is_whole = b.compare("slt", "i64", block, str(self.inner // self.block))
+        with b.when(is_whole):
+            self.block_of(y, x, self.block)
+        with b.when(b.op("xor", "i1", is_whole, "true")):
+            rest = self.inner % self.block
+            for width in sorted({self.lanes, min(SHORT, self.lanes), 1}, reverse=True):
+                end = rest - rest % width
+                with b.loop(begin, end, width) as index:
+                    at_y = b.at(y, b.mul(index, self.y_strides[1]))
+                    self.block_of(at_y, b.at(x, b.mul(index, self.x_strides[1])), width)
+                begin = end
+
     def block_of(self, y: Value, x: Value, width: int) -> None:
         b = self.b
         group = list(pieces(self.target, 0, width, self.lanes))
-        start = [(self.kind(p.lanes), self.start(p.lanes)) for p in group]
-        unroll = next(u for u in (4, 3, 2, 1) if self.reduced % u == 0)
-        loop = b.begin_loop(self.reduced // unroll, start)
+        totals = [self.start(p.lanes) for p in group]
+        if is_free(self.reduced):
+            whole = self.reduced - self.reduced % MOST_ROWS
+            totals = self._rows(group, totals, x, whole, MOST_ROWS)
+            totals = self._rows(group, totals, b.at(x, whole * self.step), self.reduced - whole, 1)
+        else:
+            unroll = next(u for u in (MOST_ROWS, 3, 2, 1) if self.reduced % u == 0)
+            totals = self._rows(group, totals, x, self.reduced, unroll)
+        results = [self.finish(p.lanes, t) for p, t in zip(group, totals, strict=True)]
+        self.store(y, self.y_strides[1], group, results)
+
+    def _rows(
+        self, group: Sequence[Piece], totals: Sequence[Value], x: Value, rows: int, unroll: int
+    ) -> list[Value]:
+        """``totals`` combined with ``rows`` rows, a multiple of ``unroll``."""
+        b, count = self.b, rows // unroll
+        start = [(self.kind(p.lanes), total) for p, total in zip(group, totals, strict=True)]
+        loop = b.begin_times(count, start)
         totals = list(loop.carried)
         at = b.at(x, b.mul(loop.index, unroll * self.step))
         for repeat in range(unroll):
@@ -141,9 +179,7 @@ class ReduceKernel:
                 self.combine(p.lanes, total, self.load(row, self.x_strides[1], p))
                 for p, total in zip(group, totals, strict=True)
             ]
-        totals = b.end_loop(loop, totals)
-        results = [self.finish(p.lanes, t) for p, t in zip(group, totals, strict=True)]
-        self.store(y, self.y_strides[1], group, results)
+        return b.end_times(loop, count, totals)
 
     # -- arithmetic
 
@@ -184,12 +220,37 @@ class ReduceKernel:
             return total
         kind = vector(lanes, "float")
         if op.out is None:
-            return b.op("fdiv", kind, total, splat(kind, f32(op.count)))
-        centred = vectors.centre(b, lanes, total, op.count * op.x.type.params.zero_point)
+            return b.op("fdiv", kind, total, self._count(op, lanes))
+        centred = self._centred(op, lanes, total)
         real = vectors.int_to_float(b, lanes, centred)
-        steps = b.op("fmul", kind, real, splat(kind, f32(float(op.output_scale()))))
+        steps = b.op("fmul", kind, real, self._scale(op, lanes))
         limits, zero_point = op.out.dtype.limits, op.type.params.zero_point
         return vectors.quantize_steps(b, self.target, lanes, steps, *limits, zero_point)
+
+    def _count(self, op: ReduceMean, lanes: int) -> Value:
+        """Elements of a mean."""
+        if not is_free(op.count):
+            return splat(vector(lanes, "float"), f32(op.count))
+        count = self.b.cast("sitofp", "i64", str(op.count), "float")
+        return self.b.broadcast(lanes, "float", count)
+
+    def _centred(self, op: ReduceMean, lanes: int, total: Value) -> Value:
+        """A sum without the zero points in it."""
+        b, zero_points = self.b, op.count * op.x.type.params.zero_point
+        if not is_free(zero_points):
+            return vectors.centre(b, lanes, total, zero_points)
+        narrow = b.cast("trunc", "i64", str(zero_points), "i32")
+        return b.op("sub", self.kind(lanes), total, b.broadcast(lanes, "i32", narrow))
+
+    def _scale(self, op: ReduceMean, lanes: int) -> Value:
+        """``ReduceMean.output_scale``; of a free count computed in its order."""
+        if not is_free(op.count):
+            return splat(vector(lanes, "float"), f32(float(op.output_scale())))
+        b, scale, step = self.b, op.x.type.params.scale, op.type.params.scale
+        count = b.cast("sitofp", "i64", str(op.count), "double")
+        divisor = b.op("fmul", "double", literal("double", step), count)
+        ratio = b.op("fdiv", "double", literal("double", scale), divisor)
+        return b.broadcast(lanes, "float", b.cast("fptrunc", "double", ratio, "float"))
 
     def store(
         self, pointer: Value, stride: int, group: Sequence[Piece], values: Sequence[Value]
@@ -203,5 +264,5 @@ class ReduceKernel:
 
     def call(self) -> KernelCall:
         self.emit()
-        views = (self.y, self.x)
-        return KernelCall(self.b.finish(), views, self.items, self.op.x.type.size / 4, "reduce")
+        work = likely(self.op.x.type.size) / 4
+        return KernelCall(self.b.finish(), (self.y, self.x), self.items, work, "reduce")

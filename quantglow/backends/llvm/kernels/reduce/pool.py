@@ -1,18 +1,20 @@
 """``MaxPool`` and ``AveragePool``: channels (or, at stride 1, whole rows of pixels) in vectors.
 
 Windows that lie inside the image are straight code.  Windows at a border loop over taps whose
-addresses come from tables; taps outside read a row of the padding value.
+addresses come from tables (``pool_windows``); taps outside read a row of the padding value.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits
-from quantglow.backends.llvm.kernels.reduce.pool_tables import OUTSIDE, PoolTables
+from quantglow.backends.llvm.kernels.reduce.pool_tables import PoolTables
+from quantglow.backends.llvm.kernels.reduce.pool_windows import Position, Windows, full_scale
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, emit_row
 from quantglow.backends.llvm.kernels.vector.strided import (
@@ -25,6 +27,8 @@ from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.instr.program import Compute, View
 from quantglow.lazy import cached_property
 from quantglow.ops import AveragePool, MaxPool
+from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import Array, DType
 
 UNROLL = 4
@@ -41,8 +45,8 @@ def emit_pool(step: Compute, target: Target) -> KernelCall:
     kernel = _Pool(Builder(), target, pool, x, step.output)
     kernel.emit()
     n, oh, _, _ = pool.type.shape
-    work = pool.type.size * pool.kernel[0] * pool.kernel[1] / 8
-    pointers: tuple[View | Array, ...] = (step.output, x, *kernel.compile_time.constants())
+    work = likely(pool.type.size) * pool.kernel[0] * pool.kernel[1] / 8
+    pointers: tuple[View | Array, ...] = (step.output, x, *kernel.windows.constants)
     return KernelCall(kernel.b.finish(), pointers, n * oh, work, "pool")
 
 
@@ -74,6 +78,10 @@ class _Pool:
         return PoolTables(self.pool, (self.x_strides[1], self.x_strides[2]))
 
     @cached_property
+    def windows(self) -> Windows:
+        return Windows.of(self.b, self.compile_time)
+
+    @cached_property
     def y_strides(self) -> list[int]:
         return [s * self.y.type.dtype.nbytes for s in self.y.strides]
 
@@ -95,20 +103,19 @@ class _Pool:
 
     def emit(self) -> None:
         b = self.b
-        count = 5 + len(self.compile_time.divisors())
-        y, x, *self.tables = b.kernel(count)
+        y, x, *self.windows.pointers = b.kernel(2 + len(self.windows.constants))
         _, oh, _, _ = self.pool.type.shape
-        top, bottom = self.compile_time.interior(0)
+        top, bottom = self.windows.interior(0)
         with b.loop("%begin", "%end") as item:
             image, row = b.divide(item, oh)
             y_row = b.at(y, b.mul(image, self.y_strides[0]))
             y_row = b.at(y_row, b.mul(row, self.y_strides[1]))
             x_image = b.at(x, b.mul(image, self.x_strides[0]))
             within = self._within(row, top, bottom)
-            if bottom > top:
+            if is_free(bottom - top) or bottom > top:
                 with b.when(within):
                     self.row(y_row, x_image, row)
-            if (top, bottom) != (0, oh):
+            if not surely_equal((top, bottom), (0, oh)):
                 with b.when(b.op("xor", "i1", within, "true")):
                     self.border(y_row, x_image, row, 0, self.pool.type.shape[2])
 
@@ -119,9 +126,9 @@ class _Pool:
 
     def row(self, y: Value, image: Value, row: Value) -> None:
         """A row whose windows need no padding above or below."""
-        left, right = self.compile_time.interior(1)
+        left, right = self.windows.interior(1)
         width = self.pool.type.shape[2]
-        if right > left:
+        if is_free(right - left) or right > left:
             self.border(y, image, row, 0, left)
             self.straight(y, image, row, left, right)
             self.border(y, image, row, right, width)
@@ -164,7 +171,7 @@ class _Pool:
 
     def border(self, y: Value, image: Value, row: Value, left: int, right: int) -> None:
         """Windows ``left`` to ``right`` of a row, some of whose taps lie outside."""
-        if left >= right:
+        if not is_free(right - left) and left >= right:
             return
         b = self.b
         itemsize = self.dtype.nbytes
@@ -172,8 +179,8 @@ class _Pool:
         channels = Axis(self.pool.type.shape[3], strides)
         with b.loop(left, right) as column:
             at_y = b.at(y, b.mul(column, self.y_strides[2]))
-            body = self.outer(channels, row, column)
-            emit_row(b, self.target, self._nest(channels), [at_y, image, self.tables[2]], body)
+            body, pointers = self.outer(channels, row, column), [at_y, image, self.windows.padding]
+            emit_row(b, self.target, self._nest(channels), pointers, body)
 
     # -- bodies
 
@@ -186,17 +193,21 @@ class _Pool:
                 total = ""
                 for ky in range(self.pool.kernel[0]):
                     for kx in range(self.pool.kernel[1]):
-                        pointer = self.b.at(at[1], self._offset(ky, kx))
-                        value = self.load(pointer, channels.strides[1], piece)
+                        tap = self._inner_tap(at[1], ky, kx)
+                        value = self.load(tap, channels.strides[1], piece)
                         total = self.combine(piece.lanes, total, value) if total else value
                 values.append(total)
             self.finish(at[0], channels.strides[0], group, values, None)
 
         return body
 
-    def _offset(self, ky: int, kx: int) -> int:
+    def _inner_tap(self, first: Value, ky: int, kx: int) -> Value:
+        """The address of a tap from that of the first; taps of a row of a free pitch share its."""
         dy, dx = self.pool.dilations
-        return ky * dy * self.x_strides[1] + kx * dx * self.x_strides[2]
+        down, across = ky * dy * self.x_strides[1], kx * dx * self.x_strides[2]
+        if is_free(down):
+            return self.b.at(self.b.at(first, down), across)
+        return self.b.at(first, down + across)
 
     def outer(
         self, channels: Axis, row: Value, column: Value
@@ -207,8 +218,7 @@ class _Pool:
         def body(at: Sequence[Value], group: Sequence[Piece]) -> None:
             b = self.b
             start = [(self._kind(p.lanes), self._start(p.lanes)) for p in group]
-            rows = b.at(self.tables[0], b.mul(row, 8 * kh))
-            columns = b.at(self.tables[1], b.mul(column, 8 * kw))
+            rows, columns = self.windows.first(0, row), self.windows.first(1, column)
             down = b.begin_loop(kh, start)
             across = b.begin_loop(kw, list(zip(down.kinds, down.carried, strict=True)))
             pointer, stride = self._tap(at, rows, columns, down.index, across.index, channels)
@@ -217,7 +227,7 @@ class _Pool:
                 for p, total in zip(group, across.carried, strict=True)
             ]
             values = b.end_loop(down, b.end_loop(across, values))
-            position = b.add(b.mul(row, self.pool.type.shape[2]), column)
+            position = self.windows.position(row, column)
             self.finish(at[0], channels.strides[0], group, values, position)
 
         return body
@@ -232,16 +242,10 @@ class _Pool:
         channels: Axis,
     ) -> tuple[Value, int]:
         """The address of a tap, or of the padding; both have the stride of the channels."""
-        b = self.b
-        down = b.load("i64", b.at(rows, b.mul(ky, 8)), align=8)
-        across = b.load("i64", b.at(columns, b.mul(kx, 8)), align=8)
-        valid = b.op(
-            "and",
-            "i1",
-            b.compare("ne", "i64", down, str(OUTSIDE)),
-            b.compare("ne", "i64", across, str(OUTSIDE)),
-        )
-        inside = b.at(b.at(at[1], down), across)
+        b, windows = self.b, self.windows
+        down, across = windows.tap(0, rows, ky), windows.tap(1, columns, kx)
+        valid = b.op("and", "i1", windows.is_inside(0, down), windows.is_inside(1, across))
+        inside = b.at(b.at(at[1], windows.offset(0, down)), windows.offset(1, across))
         pointer = b.emit(f"select i1 {valid}, ptr {inside}, ptr {at[2]}")
         # A single channel may have any stride; it is never multiplied.
         return pointer, channels.strides[2]
@@ -276,7 +280,7 @@ class _Pool:
         stride: int,
         group: Sequence[Piece],
         values: Sequence[Value],
-        position: Value | None,
+        position: Position | None,
     ) -> None:
         """Divide sums, and store.  ``position`` numbers a border window; others are full."""
         out = self.y.type.dtype
@@ -290,37 +294,30 @@ class _Pool:
         ]
         store_results(self.b, self.target, out, pointer, stride, group, results)
 
-    def average(self, lanes: int, total: Value, position: Value | None) -> Value:
+    def average(self, lanes: int, total: Value, position: Position | None) -> Value:
         pool, b = self.pool, self.b
         assert isinstance(pool, AveragePool)
         kind = vector(lanes, "float")
         if pool.out is None:
-            return b.op("fdiv", kind, total, self._scale(0, lanes, position))
+            return b.op("fdiv", kind, total, self._scale(lanes, position))
         ints = vector(lanes, "i32")
         centred = b.op("sub", ints, total, self._correction(lanes, position))
         real = vectors.int_to_float(b, lanes, centred)
-        steps = b.op("fmul", kind, real, self._scale(0, lanes, position))
+        steps = b.op("fmul", kind, real, self._scale(lanes, position))
         limits = pool.out.dtype.limits
         zero_point = pool.type.params.zero_point
         return vectors.quantize_steps(b, self.target, lanes, steps, *limits, zero_point)
 
-    def _scale(self, index: int, lanes: int, position: Value | None) -> Value:
+    def _scale(self, lanes: int, position: Position | None) -> Value:
         """The divisor or multiplier of a window."""
-        kind = vector(lanes, "float")
-        if position is None:
-            return splat(kind, f32(float(self._full(index))))
-        pointer = self.b.at(self.tables[3], self.b.mul(position, 4))
-        return self.b.broadcast(lanes, "float", self.b.load("float", pointer, align=4))
+        if position is not None:
+            return self.b.broadcast(lanes, "float", self.windows.scale(position))
+        assert isinstance(self.pool, AveragePool)
+        return splat(vector(lanes, "float"), f32(full_scale(self.pool)))
 
-    def _correction(self, lanes: int, position: Value | None) -> Value:
+    def _correction(self, lanes: int, position: Position | None) -> Value:
         """The zero points within a sum."""
-        kind = vector(lanes, "i32")
-        if position is None:
-            return splat(kind, str(int(self._full(1))))
-        pointer = self.b.at(self.tables[4], self.b.mul(position, 4))
-        return self.b.broadcast(lanes, "i32", self.b.load("i32", pointer, align=4))
-
-    def _full(self, index: int) -> float:
-        """The entry of the divisor table for windows inside the image."""
-        row, column = self.compile_time.interior(0)[0], self.compile_time.interior(1)[0]
-        return float(self.compile_time.divisors()[index][row, column])
+        if position is not None:
+            return self.b.broadcast(lanes, "i32", self.windows.correction(position))
+        zero_points = math.prod(self.pool.kernel) * self.pool.x.type.params.zero_point
+        return splat(vector(lanes, "i32"), str(zero_points))

@@ -45,10 +45,12 @@ class PoolTables:
             np.where(self.inside(axis), self.taps(axis) * self.pitches[axis], OUTSIDE)
             for axis in (0, 1)
         ]
-        channels = self.pool.type.shape[3]
-        padding = np.full(channels, self.padding, self.pool.x.type.dtype.numpy)
         tables = [np.ascontiguousarray(o, np.int64) for o in offsets]
-        return [*tables, padding, *self.divisors()]
+        return [*tables, self.padding_row(), *self.divisors()]
+
+    def padding_row(self) -> Array:
+        """A pixel of padding."""
+        return np.full(self.pool.type.shape[3], self.padding, self.pool.x.type.dtype.numpy)
 
     @property
     def padding(self) -> float | int:

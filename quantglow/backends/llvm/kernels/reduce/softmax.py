@@ -21,6 +21,8 @@ from quantglow.backends.llvm.kernels.vector.strided import (
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
 from quantglow.instr.program import Compute, View
 from quantglow.ops import Softmax
+from quantglow.symbolic.expression import LARGEST
+from quantglow.symbolic.size import is_free, likely
 from quantglow.types import Array, DType
 
 OPERATIONS = 40
@@ -36,9 +38,16 @@ def emit_softmax(step: Compute, target: Target) -> KernelCall:
     rows, _ = op.type.shape
     kernel = _Softmax(Builder(), target, op, x, step.output)
     kernel.emit()
-    pointers: tuple[View | Array, ...] = (step.output, x, np.ascontiguousarray(op.table()))
-    work = op.type.size * OPERATIONS / 8
+    pointers: tuple[View | Array, ...] = (step.output, x, _tables(op))
+    work = likely(op.type.size) * OPERATIONS / 8
     return KernelCall(kernel.b.finish(), pointers, rows, work, "softmax")
+
+
+def _tables(op: Softmax) -> Array:
+    """The table for the length of rows; where that is free, one for each number of its bits."""
+    if not is_free(op.type.shape[1]):
+        return np.ascontiguousarray(op.table())
+    return np.stack([op.table_for(bits) for bits in range(LARGEST.bit_length() + 1)])
 
 
 @dataclass
@@ -60,12 +69,21 @@ class _Softmax:
     def emit(self) -> None:
         b = self.b
         y, x, table = b.kernel(3)
+        if is_free(self.columns):
+            table = self.table_of_length(table)
         y_nbytes, x_nbytes = self.y.type.dtype.nbytes, self.dtype.nbytes
         with b.loop("%begin", "%end") as row:
             at_y = b.at(y, b.mul(row, self.y.strides[0] * y_nbytes))
             at_x = b.at(x, b.mul(row, self.x.strides[0] * x_nbytes))
             largest = self.largest(at_x)
             self.integer_row(at_y, at_x, largest, table)
+
+    def table_of_length(self, tables: Value) -> Value:
+        """The table for the number of bits of a length that is free."""
+        length = (("i64", str(self.columns)), ("i1", "true"))
+        zeros = self.b.call("llvm.ctlz.i64", "i64", *length)
+        bits = self.b.op("sub", "i64", "64", zeros)
+        return self.b.at(tables, self.b.mul(bits, 4 * 256))
 
     def largest(self, x: Value) -> Value:
         """The maximum of a row, as stored."""

@@ -12,9 +12,12 @@ from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector.vectors import Piece, pieces
 from quantglow.instr.program import View
+from quantglow.symbolic.size import is_free, likely
 
 ENOUGH_ITEMS = 32
 """Number of work items from which on further axes become loops inside an item."""
+SHORT = 4
+"""Elements of a narrow vector, for the end of rows of a free length."""
 BLOCK = 16
 """Steps of the vector loop in a work item, where a single row is split."""
 
@@ -85,8 +88,9 @@ class Nest:
 
     def _item_axes(self) -> tuple[Axis, ...]:
         count = 1
-        while count < len(self.outer) and math.prod(a.size for a in self.outer[:count]) < (
-            ENOUGH_ITEMS
+        while (
+            count < len(self.outer)
+            and likely(math.prod(a.size for a in self.outer[:count])) < ENOUGH_ITEMS
         ):
             count += 1
         return self.outer[:count]
@@ -120,14 +124,17 @@ class Nest:
     ) -> None:
         """One row, split into items of ``block`` elements."""
         whole = self.row.size - self.row.size % self.step
-        if whole:
+        if is_free(whole) or whole:
             first = b.mul(begin, self.block)
             last = b.mul(end, self.block)
             within = b.compare("slt", "i64", last, str(whole))
             limit = b.select("i64", within, last, str(whole))
             with b.loop(first, limit, self.step) as index:
                 body(moved(b, pointers, self.row, index), self._pieces(target, 0, self.step))
-        if whole < self.row.size:
+        if is_free(self.row.size - whole):
+            with b.when(b.compare("eq", "i64", end, str(self.items))):
+                _free_rest(b, target, self, pointers, body, whole)
+        elif whole < self.row.size:
             with b.when(b.compare("eq", "i64", end, str(self.items))):
                 rest = moved(b, pointers, self.row, whole)
                 body(rest, self._pieces(target, 0, self.row.size - whole))
@@ -139,6 +146,9 @@ class Nest:
 def emit_row(b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], body: Body) -> None:
     """A whole row: a loop over full steps, then the rest."""
     size, step = nest.row.size, nest.step
+    if is_free(size):
+        _free_row(b, target, nest, pointers, body)
+        return
     whole = size - size % step if size >= 2 * step else 0
     if whole:
         with b.loop(0, whole, step) as index:
@@ -146,6 +156,37 @@ def emit_row(b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], 
     if whole < size:
         rest = moved(b, pointers, nest.row, whole)
         body(rest, list(pieces(target, 0, size - whole, nest.lanes)))
+
+
+def _free_row(
+    b: Builder, target: Target, nest: Nest, pointers: Sequence[Value], body: Body
+) -> None:
+    """A row of a free length: a loop over full steps, then the rest."""
+    rest = nest.row.size % nest.step
+    whole = nest.row.size - rest
+    with b.loop(0, whole, nest.step) as index:
+        body(moved(b, pointers, nest.row, index), list(pieces(target, 0, nest.step, nest.lanes)))
+    if is_free(rest):
+        _free_rest(b, target, nest, pointers, body, whole)
+    elif rest:
+        body(moved(b, pointers, nest.row, str(whole)), list(pieces(target, 0, rest, nest.lanes)))
+
+
+def _free_rest(
+    b: Builder,
+    target: Target,
+    nest: Nest,
+    pointers: Sequence[Value],
+    body: Body,
+    begin: int,
+) -> None:
+    """The elements of a row from ``begin``, fewer than a step: in vectors, then narrower ones."""
+    widths = [width for width in (nest.lanes, SHORT, 1) if width < nest.step or width == 1]
+    for width in sorted({min(width, nest.lanes) for width in widths}, reverse=True):
+        end = nest.row.size - nest.row.size % width
+        with b.loop(str(begin), str(end), width) as index:
+            body(moved(b, pointers, nest.row, index), list(pieces(target, 0, width, nest.lanes)))
+        begin = end
 
 
 def item_pointers(

@@ -12,10 +12,11 @@ ELEMENT_NBYTES = {"i8": 1, "i16": 2, "i32": 4, "float": 4}
 
 
 def load_partial(
-    b: Builder, target: Target, element: str, lanes: int, valid: int, pointer: Value
+    b: Builder, target: Target, element: str, lanes: int, valid: int | Value, pointer: Value
 ) -> Value:
-    """A vector whose first ``valid`` lanes come from memory; no other byte is read."""
-    if valid == lanes or target.isa.has_masks:
+    """A vector whose first ``valid`` lanes (or those of a mask) come from memory; no other byte is
+    read."""
+    if isinstance(valid, str) or valid == lanes or target.isa.has_masks:
         return load(b, element, Piece(0, lanes, valid), pointer)
     result = "poison"
     for start, length in _powers(valid):
@@ -25,15 +26,25 @@ def load_partial(
 
 
 def store_partial(
-    b: Builder, target: Target, element: str, lanes: int, valid: int, value: Value, pointer: Value
+    b: Builder,
+    target: Target,
+    element: str,
+    lanes: int,
+    valid: int | Value,
+    value: Value,
+    pointer: Value,
 ) -> None:
-    """Write the first ``valid`` lanes; no other byte is written.
+    """Write the first ``valid`` lanes, or those of a mask; no other byte is written.
 
     Masks are left for what two plain stores cannot do: a masked store delays later loads of the
     bytes it leaves alone, and LLVM 22 turns a truncation under a mask of one lane into a store of
     the whole int32 lane.
     """
-    if valid == lanes or (target.isa.has_masks and len(list(_powers(valid))) > 2):
+    if (
+        isinstance(valid, str)
+        or valid == lanes
+        or (target.isa.has_masks and len(list(_powers(valid))) > 2)
+    ):
         store(b, element, Piece(0, lanes, valid), value, pointer)
         return
     kind = vector(lanes, element)

@@ -16,6 +16,7 @@ from quantglow.backends.llvm.kernels.vector.quotient import (
 )
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of
+from quantglow.symbolic.size import is_free
 from quantglow.types import DType
 
 LANE_TYPES = {"f": "float", "i": "i32", "l": "i64", "b": "i1"}
@@ -88,6 +89,8 @@ class Scalars:
     def _leaf(self, expr: Expr) -> Value:
         if expr.op == "arg":
             return self.operands[int(expr.value)]
+        if is_free(expr.value):
+            return self.b.broadcast(self.lanes, "i64", str(expr.value))
         literal = f32(float(expr.value)) if expr.op == "f" else str(int(expr.value))
         return splat(self.lanes_of(expr), literal)
 

@@ -8,6 +8,7 @@ from quantglow.backends.llvm.builder import Builder, Value, splat, vector
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.vectors import Piece
+from quantglow.symbolic.size import is_free
 from quantglow.types import DType
 
 
@@ -21,10 +22,11 @@ def load_strided(
         return b.broadcast(piece.lanes, element, b.load(element, pointer))
     if piece.lanes == 1:
         return b.load(element, b.at(pointer, piece.start * stride))
-    if stride in (2 * itemsize, 3 * itemsize, 4 * itemsize) and piece.active == piece.lanes:
+    steps = (2 * itemsize, 3 * itemsize, 4 * itemsize)
+    if not is_free(stride) and stride in steps and piece.active == piece.lanes:
         return _picked(b, element, b.at(pointer, piece.start * stride), stride // itemsize, piece)
     kind, value = vector(piece.lanes, element), "zeroinitializer"
-    for lane in range(piece.active):
+    for lane in range(piece.count):
         scalar = b.load(element, b.at(pointer, (piece.start + lane) * stride))
         value = b.emit(f"insertelement {kind} {value}, {element} {scalar}, i32 {lane}")
     return value
@@ -45,7 +47,7 @@ def store_strided(
         vectors.store(b, element, piece, value, b.at(pointer, piece.start * stride))
         return
     kind = vector(piece.lanes, element)
-    for lane in range(piece.active):
+    for lane in range(piece.count):
         scalar = b.emit(f"extractelement {kind} {value}, i32 {lane}")
         b.store(element, scalar, b.at(pointer, (piece.start + lane) * stride))
 

@@ -13,6 +13,7 @@ import numpy as np
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.interface import InstructionSet
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.symbolic.size import is_free
 from quantglow.types import DType
 
 ELEMENTS = {"f32": "float", "i8": "i8", "u8": "i8", "i16": "i16", "i32": "i32", "i64": "i64",
@@ -22,11 +23,20 @@ ELEMENTS = {"f32": "float", "i8": "i8", "u8": "i8", "i16": "i16", "i32": "i32", 
 
 @dataclass(frozen=True)
 class Piece:
-    """``active`` elements from ``start`` of a row, in a vector of ``lanes`` (masked if more)."""
+    """``active`` elements from ``start`` of a row, in a vector of ``lanes`` (masked if more).
+
+    ``active`` is a number, or the mask of the first lanes where their number is free.
+    """
 
     start: int
     lanes: int
-    active: int
+    active: int | Value
+
+    @property
+    def count(self) -> int:
+        """The number of elements, where it is known."""
+        assert isinstance(self.active, int)
+        return self.active
 
 
 def pieces(target: Target, start: int, stop: int, lanes: int) -> Iterator[Piece]:
@@ -54,7 +64,12 @@ def _two_vectors(count: int) -> bool:
 
 
 def narrower(lanes: int, room: int) -> int:
-    """The widest vector not wider than ``lanes`` that fits ``room``; scalars below 4 lanes."""
+    """The widest vector not wider than ``lanes`` that fits ``room``; scalars below 4 lanes.
+
+    A free length has vectors of any width: what does not fill them is computed in narrower ones.
+    """
+    if is_free(room):
+        return lanes
     while lanes > room:
         lanes //= 2
     return lanes if lanes >= 4 else 1
@@ -64,7 +79,7 @@ def unmasked(group: Sequence[Piece]) -> list[Piece]:
     """Pieces without masks: a masked tail becomes narrower vectors."""
     found: list[Piece] = []
     for piece in group:
-        start, stop = piece.start, piece.start + piece.active
+        start, stop = piece.start, piece.start + piece.count
         while start < stop:
             lanes = narrower(piece.lanes, stop - start)
             found.append(replace(piece, start=start, lanes=lanes, active=lanes))
@@ -97,8 +112,18 @@ def store(b: Builder, element: str, piece: Piece, value: Value, pointer: Value) 
     b.call(name, "void", (kind, value), ("ptr align 1", pointer), mask)
 
 
+def first_lanes(b: Builder, lanes: int, count: Value) -> Value:
+    """The mask of the first lanes of a vector; ``count`` is an i64."""
+    kind = vector(lanes, "i32")
+    numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
+    limit = b.broadcast(lanes, "i32", b.cast("trunc", "i64", count, "i32"))
+    return b.compare("slt", kind, f"<{numbers}>", limit)
+
+
 def _mask(piece: Piece) -> Value:
-    bits = ", ".join(f"i1 {int(i < piece.active)}" for i in range(piece.lanes))
+    if isinstance(piece.active, str):
+        return piece.active
+    bits = ", ".join(f"i1 {int(i < piece.count)}" for i in range(piece.lanes))
     return f"<{bits}>"
 
 

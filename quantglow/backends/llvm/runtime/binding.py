@@ -1,0 +1,170 @@
+"""The numbers of a program at one shape: what the table of calls and their arguments depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from quantglow.backends.llvm.emission import EmittedProgram, Place, Pointer
+from quantglow.concise import Concise
+from quantglow.lazy import cached_property
+from quantglow.symbolic.evaluation import Evaluation
+from quantglow.symbolic.expression import Values
+from quantglow.symbolic.size import expression_of, likely
+from quantglow.types import Array
+
+Kind = tuple[tuple[int, ...], np.dtype[Any]]
+"""Shape and element type of an array."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Binding(Concise):
+    """A program at one shape.
+
+    arena_nbytes  size of the arena
+    buffers       offset in the arena of each of its buffers
+    offsets       bytes from the base of each pointer, in the order of all calls
+    items, work   of each call
+    outputs       shapes and types
+    lengths       of the axes whose indices are checked
+    """
+
+    arena_nbytes: int
+    buffers: Array
+    offsets: Array
+    items: Array
+    work: Array
+    outputs: tuple[Kind, ...]
+    lengths: tuple[int, ...]
+
+    @staticmethod
+    def of(program: EmittedProgram) -> Binding:
+        """The numbers of a program for one shape."""
+        calls = program.calls
+        return Binding(
+            program.arena_nbytes,
+            np.zeros(1, np.int64),
+            np.array([p.offset_bytes for call in calls for p in call.pointers], np.int64),
+            np.array([call.items for call in calls], np.int64),
+            np.array([call.work for call in calls], np.float64),
+            tuple((view.shape, view.type.dtype.numpy) for _, view in program.outputs),
+            checked_lengths(program),
+        )
+
+
+def checked_lengths(program: EmittedProgram) -> tuple[int, ...]:
+    """The lengths of the axes whose indices are checked."""
+    return tuple(op.length for call in program.calls if (op := call.indexing) is not None)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Bindings(Concise):
+    """The bindings of a program for all shapes."""
+
+    program: EmittedProgram
+
+    def at(self, values: Values) -> Binding:
+        """The binding for values of the symbols."""
+        found = self._numbers
+        results = np.array(found.evaluation.at(values), np.int64)
+        order = self.program.order
+        assert order is not None
+        buffers, arena_nbytes = order.offsets(results[found.buffers].tolist())
+        items = results[found.items]
+        outputs = tuple(
+            (tuple(results[list(sizes)].tolist()), view.type.dtype.numpy)
+            for sizes, (_, view) in zip(found.outputs, self.program.outputs, strict=True)
+        )
+        return Binding(
+            arena_nbytes,
+            np.array(buffers, np.int64),
+            results[found.offsets],
+            items,
+            found.work_of_item * items,
+            outputs,
+            tuple(results[found.lengths].tolist()),
+        )
+
+    @cached_property
+    def _numbers(self) -> _Numbers:
+        return _Numbers.of(self.program)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Numbers(Concise):
+    """Positions of a program's numbers among the results of one evaluation."""
+
+    evaluation: Evaluation
+    buffers: list[int]
+    offsets: list[int]
+    items: list[int]
+    work_of_item: Array
+    outputs: tuple[tuple[int, ...], ...]
+    lengths: list[int]
+
+    @staticmethod
+    def of(program: EmittedProgram) -> _Numbers:
+        evaluation = Evaluation()
+
+        def position(value: int) -> int:
+            return evaluation.add(expression_of(value))
+
+        calls = program.calls
+        assert program.order is not None
+        work = [float(likely(call.work)) / likely(call.items) for call in calls]
+        return _Numbers(
+            evaluation,
+            [position(nbytes) for nbytes in program.order.nbytes],
+            [position(p.offset_bytes) for call in calls for p in call.pointers],
+            [position(call.items) for call in calls],
+            np.array(work, np.float64),
+            tuple(tuple(map(position, view.shape)) for _, view in program.outputs),
+            list(map(position, checked_lengths(program))),
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Places(Concise):
+    """The base of each pointer of a program: the same at all shapes.
+
+    slots     position among the bases: 0 (no memory), the checks, constants, buffers of the arena
+    external  position of the pointers to inputs and outputs, and which of these
+    first     position of the first pointer of each call
+    """
+
+    slots: Array
+    external: tuple[tuple[int, int], ...]
+    first: Array
+    checked: int = field(default=0)
+
+    @staticmethod
+    def of(program: EmittedProgram) -> Places:
+        """The places of an emitted program."""
+        pointers = [pointer for call in program.calls for pointer in call.pointers]
+        arena = 2 + len(program.constants)
+
+        def slot(pointer: Pointer) -> int:
+            match pointer.place:
+                case Place.CHECK:
+                    return 1
+                case Place.CONSTANT:
+                    return 2 + pointer.index
+                case Place.ARENA:
+                    return arena + pointer.index
+            return 0
+
+        ends = {Place.INPUT: 0, Place.OUTPUT: len(program.inputs)}
+        external = tuple(
+            (position, ends[pointer.place] + pointer.index)
+            for position, pointer in enumerate(pointers)
+            if pointer.place in ends
+        )
+        counts = [len(call.pointers) for call in program.calls]
+        return Places(
+            np.array([slot(pointer) for pointer in pointers], np.int64),
+            external,
+            np.cumsum([0, *counts])[: len(counts)],
+            sum(call.kernel.checked for call in program.calls),
+        )

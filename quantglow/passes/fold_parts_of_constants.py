@@ -1,0 +1,135 @@
+"""Compute at compile time what depends on parts of Constants only, where their sizes are free.
+
+At one shape such a part is a Constant itself, and ``fold_constants`` computes with it.  Here the
+whole Constant takes its place, and the result is cut: a position table is looked up and added up
+once, whatever length a sentence has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.rewrite import Uses, declined, rewrite_pass
+from quantglow.ops.binary import Add, Binary
+from quantglow.ops.indexing import Gather
+from quantglow.ops.primitives import Elementwise
+from quantglow.ops.shape import Expand, Reshape, Slice
+from quantglow.ops.unary import Unary
+from quantglow.passes.fold_constants import grows
+from quantglow.passes.layout import derived
+from quantglow.symbolic.shapes import broadcast_shapes, surely_equal
+from quantglow.symbolic.size import is_free
+
+Cut = tuple[int, int, int]
+"""Start, size and step along an axis."""
+
+
+@rewrite_pass("fold-parts-of-constants")
+def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
+    """f(Slice(Constant)) -> Slice(f(Constant)) where the size is free"""
+    if not node.has_free_sizes:
+        return None
+    match node:
+        case Gather(x=Constant() as table, indices=Slice(x=Constant()) as part):
+            cuts = {node.axis + axis: cut for axis, cut in _cuts(part)}
+            return _cut(node, _renamed(node, (table, part.x), uses), cuts)
+        case Gather(x=Constant() as table, indices=Reshape() | Expand() as moved):
+            inner = moved.x
+            if inner.type.rank != moved.type.rank and isinstance(moved, Expand):
+                return None
+            rows = _renamed(node, (table, inner), uses)
+            return type(moved)(name=node.name, x=rows, shape=node.type.shape)
+        case Reshape(x=Slice(x=Constant()) as part):
+            return _reshaped(node, part, uses)
+        case Add(x=Add(x=x, y=Slice() as first) as inner, y=Slice() as second) if _adds(inner):
+            both = Add(name=uses.fresh(derived(node.name, ":y")), x=first, y=second)
+            return Add(name=node.name, x=x, y=both) if _adds(node) and uses.single(inner) else None
+        case Binary(x=x, y=Expand(x=y)) if _needs_no_expand(node, x, y):
+            return node.with_operands((x, y))
+        case Binary() | Unary() | Elementwise():
+            return _of_parts(node, uses)
+    return None
+
+
+def _reshaped(node: Reshape, part: Slice, uses: Uses) -> Node | None:
+    """A part under a shape that has other axes of 1."""
+    real = [axis for axis, size in enumerate(part.type.shape) if is_free(size) or size != 1]
+    axes = [axis for axis, size in enumerate(node.shape) if is_free(size) or size != 1]
+    before = tuple(part.type.shape[axis] for axis in real)
+    if not surely_equal(before, tuple(node.shape[axis] for axis in axes)):
+        return None
+    cuts = dict(_cuts(part))
+    if cuts.keys() - set(real):
+        return None
+    sizes = [1] * len(node.shape)
+    for axis, own in zip(axes, real, strict=True):
+        sizes[axis] = part.x.type.shape[own]
+    name = uses.fresh(derived(node.name, ":whole"))
+    made = Reshape(name=name, x=part.x, shape=tuple(sizes))
+    moved = zip(axes, real, strict=True)
+    return _cut(node, made, {axis: cuts[own] for axis, own in moved if own in cuts})
+
+
+def _of_parts(node: Node, uses: Uses) -> Node | None:
+    """An element-wise node on parts that are cut alike, and on Constants that are not."""
+    rank = node.type.rank
+    cuts = [_cuts_of(operand, rank) for operand in node.operands]
+    first = next(filter(None, cuts), None)
+    if first is None or not all(isinstance(_whole(o), Constant) for o in node.operands):
+        return None
+    for operand, own in zip(node.operands, cuts, strict=True):
+        if own != first and (own or _varies(operand, first, rank)):
+            return None
+    return _cut(node, _renamed(node, tuple(map(_whole, node.operands)), uses), first)
+
+
+def _whole(operand: Node) -> Node:
+    """The Constant of which an operand is a part, or the operand itself."""
+    return operand.x if isinstance(operand, Slice) else operand
+
+
+def _cuts_of(operand: Node, rank: int) -> dict[int, Cut]:
+    """The cuts of a part by axes of its result, broadcast to a rank."""
+    if not isinstance(operand, Slice):
+        return {}
+    return {rank - operand.type.rank + axis: cut for axis, cut in _cuts(operand)}
+
+
+def _varies(operand: Node, axes: Iterable[int], rank: int) -> bool:
+    """Whether an operand, broadcast to a rank, has several elements along one of the axes."""
+    sizes = (1,) * (rank - operand.type.rank) + operand.type.shape
+    return any(sizes[axis] != 1 for axis in axes)
+
+
+def _cut(node: Node, made: Node, cuts: dict[int, Cut]) -> Node | None:
+    """The part of ``made`` that has the value of ``node``."""
+    if made.has_free_sizes:
+        return None
+    if grows(made):
+        return declined(node, f"the whole has {made.type.nbytes} bytes, more than its operands")
+    every = [cuts.get(axis, (0, size, 1)) for axis, size in enumerate(made.type.shape)]
+    starts, sizes, steps = zip(*every, strict=True)
+    return Slice(name=node.name, x=made, starts=starts, sizes=sizes, steps=steps)
+
+
+def _cuts(part: Slice) -> Iterator[tuple[int, Cut]]:
+    """The axes that are cut, and how."""
+    for axis, cut in enumerate(zip(part.starts, part.sizes, part.steps, strict=True)):
+        if not surely_equal(cut, (0, part.x.type.shape[axis], 1)):
+            yield axis, cut
+
+
+def _renamed(node: Node, operands: tuple[Node, ...], uses: Uses) -> Node:
+    return node.with_operands(operands, name=uses.fresh(derived(node.name, ":whole")))
+
+
+def _adds(node: Add) -> bool:
+    """Whether it is a plain sum of floats, one operand of which is a part of a Constant."""
+    is_plain = node.out is None and node.low == -float("inf") and node.high == float("inf")
+    part = node.y
+    return is_plain and isinstance(part, Slice) and isinstance(part.x, Constant)
+
+
+def _needs_no_expand(node: Binary, x: Node, y: Node) -> bool:
+    return surely_equal(broadcast_shapes(x.type.shape, y.type.shape), node.type.shape)

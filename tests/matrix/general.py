@@ -1,0 +1,107 @@
+"""One general program against a program of its own for each shape: equal bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from unittest.mock import patch
+
+import numpy as np
+
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.runtime.executable import Arenas
+from quantglow.graph.case import Case
+from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Signature
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.runtime.build import Compiler
+from quantglow.runtime.general import GeneralProgram, general_program
+from quantglow.symbolic.guards import Relation
+from quantglow.symbolic.size import aligned
+from tests.matrix.harness import on_llvm
+from tests.support.guarded import guarded
+
+Sizes = Mapping[str, int]
+Make = Callable[[Sizes], Graph]
+"""The graph for sizes by name, which may be free."""
+
+
+def general(make: Make, hint: Sizes, target: Target, threads: int = 1) -> GeneralProgram:
+    """The general program that is made at the hint.  Its inputs have the sizes as named axes.
+
+    No batch is left to programs that compute it in pieces.
+    """
+    at_hint = make(hint)
+    named = {size: name for name, size in hint.items()}
+    assert len(named) == len(hint), "the sizes of a hint must differ"
+    shapes = {node.name: node.type.shape for node in at_hint.inputs}
+    dims = {n: tuple(named.get(d, d) for d in shape) for n, shape in shapes.items()}
+    signature = Signature.from_json(
+        {
+            "inputs": [
+                {"name": n.name, "dtype": n.type.dtype.value, "dims": list(dims[n.name])}
+                for n in at_hint.inputs
+            ],
+            "outputs": [],
+        }
+    )
+
+    def graph_at(case: Case) -> Graph:
+        found: dict[str, int] = {}
+        for name, shape in case.shapes:
+            for dim, size in zip(dims[name], shape, strict=True):
+                found.setdefault(str(dim), size)
+        return make({name: found[name] for name in hint})
+
+    with patch("quantglow.runtime.general.pieces_for", lambda *_: 1):
+        made = general_program(signature, Case.of(shapes), graph_at, Compiler(target, threads))
+    assert made is not None
+    return made
+
+
+def assert_serves(
+    make: Make, hint: Sizes, others: Sequence[Sizes], target: Target, threads: int = 1
+) -> None:
+    """The program made at ``hint`` serves all ``others``, with the bytes of their own programs."""
+    program = within_guards(general(make, hint, target, threads))
+    found = program.executable.guards.found.items()
+    fixed = [f"{g} ({place})" for g, place in found if g.relation is Relation.EQUAL]
+    assert not fixed, fixed
+    random = np.random.default_rng(0)
+    for sizes in (hint, *others):
+        graph = make(sizes)
+        feeds = {n.name: drawn(n.type, random) for n in graph.inputs}
+        values = program.values_at(Case.fitting(feeds))
+        assert values is not None, (sizes, not_held(program, sizes))
+        served = program.executable.at(values)
+        outputs = [guarded(array, at_end=True) for array in served.new_outputs()]
+        inputs = {name: guarded(array, at_end=True) for name, array in feeds.items()}
+        found, expected = served.run(inputs, outputs), on_llvm(graph, feeds, target, threads)
+        for one, other in zip(found, expected, strict=True):
+            assert one.shape == other.shape and one.tobytes() == other.tobytes(), sizes
+
+
+def within_guards(program: GeneralProgram) -> GeneralProgram:
+    """The program with arenas that end at guard pages."""
+    executable = replace(program.executable, arenas=Arenas(guarded_bytes))
+    return replace(program, executable=executable)
+
+
+def guarded_bytes(nbytes: int) -> np.ndarray:
+    """An arena full of ones: what a program does not write before it reads it shows."""
+    return guarded(np.full(aligned(nbytes, ALIGNMENT), 0xFF, np.uint8), at_end=True)
+
+
+def not_held(program: GeneralProgram, sizes: Sizes) -> list[str]:
+    """The guards that do not hold, with the places that needed them."""
+    found = program.executable.guards.found.items()
+    return [f"{guard} ({place})" for guard, place in found if not guard.holds(sizes)]
+
+
+def drawn(kind, random: np.random.Generator) -> np.ndarray:
+    """A value of a type: small integers, or normal numbers."""
+    if kind.dtype.is_float:
+        return random.standard_normal(kind.shape, dtype=np.float32)
+    return random.integers(0, 2 if kind.dtype == "bool" else 100, kind.shape).astype(
+        kind.dtype.numpy
+    )

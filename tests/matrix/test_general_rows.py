@@ -1,0 +1,106 @@
+"""Rows of free lengths and numbers: softmax, normalization, expressions with parts of rows."""
+
+from __future__ import annotations
+
+import pytest
+
+from quantglow.backends.llvm.targets import resolve
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input, Node
+from quantglow.ops import (
+    Add,
+    Exp,
+    LayerNormalization,
+    LogSoftmax,
+    Mul,
+    Quantize,
+    Sigmoid,
+    Softmax,
+    Transpose,
+)
+from quantglow.types import DType, ElementType, QuantParams, TensorType
+from tests.matrix.general import Make, Sizes, assert_serves
+from tests.matrix.harness import TARGETS
+from tests.support.builder import Builder
+
+HINT = {"N": 3, "T": 37}
+OTHERS = [
+    {"N": n, "T": t}
+    for n, t in ((5, 2), (5, 3), (2, 15), (2, 16), (3, 17), (2, 63), (2, 64), (2, 65), (4, 200))
+]
+PARAMS = QuantParams.per_tensor(0.05, 3)
+
+
+def typed(name: str, *shape: int) -> Input:
+    """An input of bytes."""
+    return Input(name=name, tensor=TensorType(DType.I8, shape, PARAMS))
+
+
+def element(scale: float = 0.1, zero_point: int = -4) -> ElementType:
+    """The type of a result of bytes."""
+    return ElementType(DType.I8, QuantParams.per_tensor(scale, zero_point))
+
+
+def softmax(sizes: Sizes) -> Graph:
+    """Attention: scores and a mask that all rows share."""
+    b = Builder()
+    x, mask = b.input(sizes["N"], 4, sizes["T"], sizes["T"]), b.input(sizes["N"], 1, 1, sizes["T"])
+    shares = b.make(Softmax, x=b.make(Add, x=x, y=mask))
+    return b.graph(shares, b.make(LogSoftmax, x=x))
+
+
+def byte_softmax(sizes: Sizes) -> Graph:
+    x = typed("x", sizes["N"], 5, sizes["T"])
+    return Graph((x,), (("y", Softmax(name="s", x=x, out=element(1 / 256, -128))),))
+
+
+def normalization(sizes: Sizes) -> Graph:
+    """Rows of a fixed length; their number is free."""
+    b = Builder()
+    x, y = (b.input(sizes["N"], sizes["T"], 384) for _ in range(2))
+    made = b.make(
+        LayerNormalization, x=b.make(Add, x=x, y=y), gamma=b.drawn(384), beta=b.drawn(384)
+    )
+    return b.graph(made)
+
+
+def byte_normalization(sizes: Sizes) -> Graph:
+    x = typed("x", sizes["N"], sizes["T"], 48)
+    return Graph((x,), (("y", LayerNormalization(name="n", x=x, out=element())),))
+
+
+def row_parts(sizes: Sizes) -> Graph:
+    """Factors of channels that are kept for all rows; short rows are joined if that divides."""
+    b = Builder()
+    x, y = b.input(sizes["N"], sizes["T"], 24), b.input(sizes["N"], 24, sizes["T"])
+    scale, shift = b.input(24), b.input(sizes["T"])
+    made: list[Node] = []
+    for value, factor in ((x, scale), (y, shift)):
+        factors = b.make(Sigmoid, x=b.make(Exp, x=factor))
+        made.append(b.make(Sigmoid, x=b.make(Mul, x=value, y=factors)))
+    return b.graph(*made)
+
+
+def byte_sums(sizes: Sizes) -> Graph:
+    x, y = (typed(name, sizes["N"], 7, sizes["T"]) for name in "xy")
+    return Graph((x, y), (("z", Add(name="z", x=x, y=y, out=element())),))
+
+
+def planes(sizes: Sizes) -> Graph:
+    """Few channels, interleaved from planes of free sizes."""
+    b = Builder()
+    image = b.make(Transpose, x=b.input(sizes["N"], 4, sizes["T"], 10), perm=(0, 2, 3, 1))
+    return b.graph(b.make(Sigmoid, x=image), b.make(Quantize, x=image, out=element()))
+
+
+MAKERS = (softmax, byte_softmax, normalization, byte_normalization, row_parts, byte_sums, planes)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_rows(make: Make, target: str) -> None:
+    assert_serves(make, HINT, OTHERS, resolve(target))
+
+
+def test_rows_on_two_threads() -> None:
+    assert_serves(softmax, HINT, [{"N": 8, "T": 129}], resolve(TARGETS[0]), threads=2)
