@@ -44,7 +44,7 @@ def files(paths: Sequence[Path]) -> list[Path]:
 def is_generated(path: Path) -> bool:
     """Whether a path of the repository lies in a hidden folder, or in one of generated files."""
     parts = path.relative_to(ROOT).parts
-    return any(part.startswith(".") or part in GENERATED for part in parts)
+    return any(part[0] == "." or part in GENERATED or part.endswith(".egg-info") for part in parts)
 
 
 def offenders(path: Path) -> Iterator[tuple[int, str]]:

@@ -168,6 +168,13 @@ class Reduce(Node):
             return tuple(1 if i in self.axes else d for i, d in kept)
         return tuple(d for i, d in kept if i not in self.axes)
 
+    def chosen_type(self) -> TensorType:
+        """The type of elements of x; integers with parameters for each index of an axis are plain
+        integers, for the axis may be gone."""
+        chosen = self.x.type.with_shape(self.result_shape())
+        is_per_axis = chosen.quant is not None and chosen.quant.axis is not None
+        return TensorType(chosen.dtype, chosen.shape) if is_per_axis else chosen
+
     def infer(self) -> TensorType:
         if not self.x.type.dtype.is_float:
             raise self.refuse("x must be float")
@@ -225,7 +232,7 @@ class ReduceSum(Reduce):
 
 @op
 class ReduceMax(Reduce):
-    """The maximum; quantization parameters pass through."""
+    """The maximum; quantization parameters of a whole tensor pass through."""
 
     x: Node
     axes: tuple[int, ...]
@@ -234,7 +241,7 @@ class ReduceMax(Reduce):
     traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:
-        return self.x.type.with_shape(self.result_shape())
+        return self.chosen_type()
 
     def reference(self, x: Array) -> Array:
         return np.asarray(x.max(axis=self.axes, keepdims=self.keepdims))
@@ -242,7 +249,7 @@ class ReduceMax(Reduce):
 
 @op
 class ReduceMin(Reduce):
-    """The minimum; quantization parameters pass through."""
+    """The minimum; quantization parameters of a whole tensor pass through."""
 
     x: Node
     axes: tuple[int, ...]
@@ -251,7 +258,7 @@ class ReduceMin(Reduce):
     traits = frozenset({Trait.CHOOSES, Trait.KEEPS_ZERO, Trait.KEEPS_QUANTIZATION})
 
     def infer(self) -> TensorType:
-        return self.x.type.with_shape(self.result_shape())
+        return self.chosen_type()
 
     def reference(self, x: Array) -> Array:
         return np.asarray(x.min(axis=self.axes, keepdims=self.keepdims))

@@ -116,7 +116,11 @@ def spread(call: Call, given: list[Number], default: list[Number]) -> list[Numbe
 def resized(
     call: Call, sizes: list[int], scales: list[float], coordinates: str, rounding: str
 ) -> Node:
-    """The Resize node: spatial axes only."""
+    """The Resize node: spatial axes only.  Scales of 1 copy, also infinities, which products with
+    weights of 0 would make NaN.
+    """
+    if all(scale == 1 for scale in scales):
+        return call.node(0)
     mode = call.text("mode", "nearest")
     if mode not in ("nearest", "linear", "bilinear"):
         raise Unsupported(f"interpolation mode {mode!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import quantglow as qg
 from tests.unit.frontend.onnx_models import (
     IMAGE,
     SCALAR,
@@ -111,3 +112,11 @@ def test_where_of_a_known_condition_agrees_with_onnxruntime(shape: tuple, sides:
 )
 def test_gather_of_known_indices_agrees_with_onnxruntime(axis: int, indices: list) -> None:
     assert_agrees(*single("Gather", IMAGE, Const(np.array(indices)), axis=axis))
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_a_resize_by_1_copies_infinities(mode: str) -> None:
+    x = np.where(floats(1, 2, 4, 4) > 0, np.inf, floats(1, 2, 4, 4)).astype(np.float32)
+    scales = Const(np.ones(4, np.float32))
+    model, feeds = single("Resize", x, Const(np.zeros(0, np.float32)), scales, opset=13, mode=mode)
+    np.testing.assert_array_equal(qg.compile(model)(*feeds.values()), x)

@@ -10,7 +10,16 @@ import pytest
 
 from quantglow.errors import TypeRuleError
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops import AveragePool, Conv, ConvTranspose, Gemm, MaxPool, Resize
+from quantglow.ops import (
+    AveragePool,
+    Conv,
+    ConvTranspose,
+    Gemm,
+    MaxPool,
+    ReduceMax,
+    ReduceMin,
+    Resize,
+)
 from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 
 IMAGE = Input(name="x", tensor=f32(1, 8, 8, 4))
@@ -104,3 +113,11 @@ def test_a_zero_point_outside_the_storage_type_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match="zero point"):
         kind(dtype, QuantParams.per_tensor(0.5, zero_point))
+
+
+@pytest.mark.parametrize("reduction", [ReduceMax, ReduceMin])
+def test_extremes_over_an_axis_of_parameters_are_plain_integers(reduction: type[Node]) -> None:
+    params = QuantParams((0.5, 0.25, 2.0, 1.0), (0,) * 4, axis=3)
+    x = Input(name="x", tensor=TensorType(DType.I8, (1, 8, 8, 4), params))
+    made = reduction(name="y", x=x, axes=(3,), keepdims=False)
+    assert made.type == TensorType(DType.I8, (1, 8, 8))
