@@ -7,6 +7,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.executable import Arenas
@@ -18,8 +19,12 @@ from quantglow.runtime.build import Compiler
 from quantglow.runtime.general import GeneralProgram, general_program
 from quantglow.symbolic.guards import Relation
 from quantglow.symbolic.size import aligned
-from tests.matrix.harness import on_llvm
+from tests.matrix.harness import TARGETS, on_llvm
 from tests.support.guarded import guarded
+
+QUICK = {TARGETS[0], TARGETS[-1]}
+LEVELS = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in TARGETS]
+"""Every level that runs here; all but two of them are for ``make test-all``."""
 
 Sizes = Mapping[str, int]
 Make = Callable[[Sizes], Graph]

@@ -12,7 +12,7 @@ from quantglow.graph.graph import Graph
 from quantglow.ops import Constant, Conv
 from quantglow.types import DType, ElementType, QuantParams
 from tests.generators.quantized_graphs.convolutions import element, tensor
-from tests.matrix.general import Make, Sizes, assert_serves
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
 
 HINT = {"N": 2, "H": 21, "W": 38}
@@ -62,14 +62,14 @@ def depthwise(
     return make
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("case", CASES, ids=str)
 @pytest.mark.parametrize("dtype", [DType.F32, DType.I8])
 def test_depthwise(dtype: DType, case: tuple, target: str) -> None:
     assert_serves(depthwise(dtype, *case), HINT, OTHERS, resolve(target))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 def test_words(target: str) -> None:
     assert_serves(depthwise(DType.I16, *CASES[0]), HINT, OTHERS, resolve(target))
 

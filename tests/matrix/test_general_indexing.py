@@ -12,7 +12,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import Gather, Scatter, TopK
 from quantglow.types import DType, TensorType
-from tests.matrix.general import Make, Sizes, assert_serves, general
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS
 from tests.support.builder import Builder
 
@@ -69,7 +69,7 @@ def test_an_index_that_is_out_of_range_at_one_shape_is_named_with_the_length(rea
         found.run(feeds)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("make", [embedding, scatter, top_k], ids=lambda make: make.__name__)
 def test_indexing(make: Make, target: str) -> None:
     assert_serves(make, HINT, OTHERS, resolve(target))

@@ -11,7 +11,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import MatMul
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.matrix.general import Sizes, assert_serves
+from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
 
 LARGE = {"N": 3, "T": 37}
@@ -51,7 +51,7 @@ def shapes(kind: str, n: int, t: int) -> tuple[tuple[int, ...], tuple[int, ...]]
 TYPES = ((DType.F32, None), (DType.I8, DType.I8), (DType.I8, None), (DType.I16, None))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize(("dtype", "result"), TYPES)
 @pytest.mark.parametrize("kind", ["scores", "weighted", "next scores", "next weighted", "rows"])
 def test_products(kind: str, dtype: DType, result: DType | None, target: str) -> None:

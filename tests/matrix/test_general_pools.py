@@ -9,7 +9,7 @@ from quantglow.graph.graph import Graph
 from quantglow.ops import AveragePool, MaxPool
 from quantglow.types import DType, ElementType
 from tests.generators.quantized_graphs.convolutions import element, tensor
-from tests.matrix.general import Make, Sizes, assert_serves
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
 
 HINT = {"N": 2, "H": 21, "W": 38}
@@ -42,7 +42,7 @@ def pool(op: type, case: tuple, integer: bool, **fields: object) -> Make:
     return make
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_maximum(case: tuple, integer: bool, target: str) -> None:
@@ -50,7 +50,7 @@ def test_maximum(case: tuple, integer: bool, target: str) -> None:
     assert_serves(pool(MaxPool, case, integer), HINT, others, resolve(target))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_average(case: tuple, integer: bool, target: str) -> None:

@@ -7,8 +7,7 @@ import pytest
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.ops import Add, Mul, Relu, Sigmoid, Transpose
-from tests.matrix.general import Make, Sizes, assert_serves
-from tests.matrix.harness import TARGETS
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.support.builder import Builder
 
 
@@ -19,7 +18,7 @@ def elementwise(sizes: Sizes) -> Graph:
     return b.graph(b.make(Sigmoid, x=b.make(Transpose, x=b.make(Relu, x=doubled), perm=(0, 2, 1))))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 def test_elementwise(target: str) -> None:
     others = [{"N": n, "T": t} for n, t in ((2, 17), (2, 64), (7, 129))]
     assert_serves(elementwise, {"N": 3, "T": 37}, others, resolve(target))
@@ -35,7 +34,7 @@ def convolutions(channels: int, kernel: int, stride: int) -> Make:
     return make
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize(("channels", "kernel", "stride"), [(24, 3, 1), (40, 3, 2), (5, 1, 1)])
 def test_convolution(target: str, channels: int, kernel: int, stride: int) -> None:
     make = convolutions(channels, kernel, stride)

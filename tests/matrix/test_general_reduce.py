@@ -10,7 +10,7 @@ from quantglow.graph.node import Node
 from quantglow.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.types import DType, ElementType
 from tests.generators.quantized_graphs.convolutions import element, tensor
-from tests.matrix.general import Make, Sizes, assert_serves
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
 
 HINT = {"N": 3, "H": 11, "W": 38}
@@ -35,7 +35,7 @@ def reduction(op: type[Node], axes: tuple[int, ...], channels: int, integer: boo
     return make
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("axes", AXES, ids=str)
 def test_mean(axes: tuple[int, ...], integer: bool, target: str) -> None:
@@ -44,20 +44,20 @@ def test_mean(axes: tuple[int, ...], integer: bool, target: str) -> None:
         assert_serves(make, HINT, OTHERS, resolve(target))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize(("op", "integer"), [(ReduceMax, True), (ReduceMin, False)])
 @pytest.mark.parametrize("axes", [(1, 2), (2, 3)], ids=str)
 def test_extreme(op: type[Node], integer: bool, axes: tuple[int, ...], target: str) -> None:
     assert_serves(reduction(op, axes, 24, integer), HINT, OTHERS, resolve(target))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("axes", [(0,), (0, 1)], ids=str)
 def test_sum_of_free_columns(axes: tuple[int, ...], target: str) -> None:
     assert_serves(reduction(ReduceSum, axes, 7, False), HINT, OTHERS, resolve(target))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("integer", [False, True])
 def test_rows_of_any_length(integer: bool, target: str) -> None:
     """One axis, from rows shorter than a vector on."""

@@ -9,7 +9,7 @@ from quantglow.graph.graph import Graph
 from quantglow.ops import Relu, Resize
 from quantglow.types import DType, ElementType
 from tests.generators.quantized_graphs.convolutions import element, tensor
-from tests.matrix.general import Make, Sizes, assert_serves, general
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS
 
 HINT = {"N": 2, "H": 5, "W": 18}
@@ -30,7 +30,7 @@ def resize(channels: int, factors: tuple[int, int], integer: bool, **fields: str
     return make
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("integer", [False, True])
 @pytest.mark.parametrize("coordinates", COORDINATES)
 def test_linear(coordinates: str, integer: bool, target: str) -> None:
@@ -46,7 +46,7 @@ def test_nearest(coordinates: str, rounding: str) -> None:
         assert_serves(make, HINT, OTHERS, resolve(TARGETS[0]))
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 def test_one_channel(target: str) -> None:
     assert_serves(resize(1, (4, 4), False), HINT, OTHERS, resolve(target))
 

@@ -19,7 +19,7 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.matrix.general import Make, Sizes, assert_serves
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
 from tests.support.builder import Builder
 
@@ -96,7 +96,7 @@ def planes(sizes: Sizes) -> Graph:
 MAKERS = (softmax, byte_softmax, normalization, byte_normalization, row_parts, byte_sums, planes)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 def test_rows(make: Make, target: str) -> None:
     assert_serves(make, HINT, OTHERS, resolve(target))
