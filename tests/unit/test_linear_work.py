@@ -107,7 +107,12 @@ def stages(model: onnx.ModelProto, data: list[Array]) -> dict[str, Counts]:
     return calls
 
 
-@pytest.mark.parametrize("name", MODELS)
+FIRST, *OTHERS = MODELS
+
+
+@pytest.mark.parametrize(
+    "name", [FIRST, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)]
+)
 def test_twice_the_nodes_are_twice_the_calls(name: str) -> None:
     data = list(np.random.default_rng(0).standard_normal((4, *SHAPE)).astype(np.float32))
     stages(MODELS[name](4), data)  # Fills caches and loads modules.
