@@ -106,3 +106,17 @@ def test_extremes_of_numbers_are_compared(monkeypatch: pytest.MonkeyPatch) -> No
     found = check(extreme(0.5), Setting())
     assert found is not None
     assert found.kind == "interpreter float"
+
+
+@pytest.mark.parametrize(("number", "is_open"), [(1e-9, True), (0.5, False), (0.0, False)])
+def test_infinity_times_what_rounding_left_is_open(number: float, is_open: bool) -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]>
+        g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] c = {1, inf, 2, 3}> {
+            moved = Neg(x)
+            y = MatMul(moved, c)
+        }"""
+    )
+    feeds = {"x": np.array([[1, number], [-1, 1]], np.float32)}
+    found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
+    assert found == ({"y"} if is_open else set())

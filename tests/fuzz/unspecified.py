@@ -4,6 +4,8 @@ Extremes of NaN: ONNX's reference, NumPy and quantglow give NaN; onnxruntime ign
 it, by operator, length and processor.
 
 The loss of a single class: a zero of either sign, which Reciprocal turns into infinities.
+
+Products of infinity with a value that is 0 but for rounding: an infinity of either sign, or NaN.
 """
 
 from __future__ import annotations
@@ -26,26 +28,44 @@ EXTREMES = (
     *("TopK", "ArgMax", "ArgMin", "Hardmax"),
 )
 LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+PRODUCTS = ("MatMul", "Gemm", "Mul", "Conv", "ConvTranspose", "Einsum")
+ROUNDING = 1e-6
+"""Values of less than this part of the largest one may be 0 but for rounding."""
 
 
-def holds_nan(values: Values) -> bool:
+def holds_nan(values: Values, *_: Values) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
-def holds_no_numbers(values: Values) -> bool:
+def holds_no_numbers(values: Values, *_: Values) -> bool:
     return not bool(np.isfinite(values).all())
 
 
-def has_one_class(values: Values) -> bool:
+def has_one_class(values: Values, *_: Values) -> bool:
     return values.shape[1] == 1
 
 
-OPEN: dict[str, Callable[[Values], bool]] = {
+def multiplies_infinity_by_rounding(*operands: Values) -> bool:
+    floats = [np.abs(x) for x in operands if x.dtype.kind == "f"]
+    return any(map(_holds_infinity, floats)) and any(map(_holds_rounding, floats))
+
+
+def _holds_infinity(sizes: Values) -> bool:
+    return bool(np.isinf(sizes).any())
+
+
+def _holds_rounding(sizes: Values) -> bool:
+    numbers = sizes[np.isfinite(sizes)]
+    return bool(((numbers > 0) & (numbers < ROUNDING * numbers.max(initial=0))).any())
+
+
+OPEN: dict[str, Callable[..., bool]] = {
     **dict.fromkeys(EXTREMES, holds_nan),
     **dict.fromkeys(LOSSES, has_one_class),
+    **dict.fromkeys(PRODUCTS, multiplies_infinity_by_rounding),
     "LRN": holds_no_numbers,
 }
-"""Operator -> its first operands with an open result."""
+"""Operator -> the operands for which its result is open."""
 
 
 def unspecified_outputs(model: onnx.ModelProto, feeds: Feeds, run: Run) -> frozenset[str]:
@@ -53,15 +73,18 @@ def unspecified_outputs(model: onnx.ModelProto, feeds: Feeds, run: Run) -> froze
     values = operands(model, feeds, run)
     found: set[str] = set()
     for node in model.graph.node:
-        is_open = node.op_type in OPEN and OPEN[node.op_type](values[node.input[0]])
+        is_open = node.op_type in OPEN and OPEN[node.op_type](
+            *(values[name] for name in node.input if name)
+        )
         if is_open or not found.isdisjoint(read_by(node)):
             found.update(node.output)
     return frozenset(found.intersection(output.name for output in model.graph.output))
 
 
 def operands(model: onnx.ModelProto, feeds: Feeds, run: Run) -> dict[str, Values]:
-    """The first operands of the operators in ``OPEN``."""
-    names = dict.fromkeys(node.input[0] for node in model.graph.node if node.op_type in OPEN)
+    """The operands of the operators in ``OPEN``."""
+    nodes = [node for node in model.graph.node if node.op_type in OPEN]
+    names = dict.fromkeys(name for node in nodes for name in node.input if name)
     if not names:
         return {}
     shown = onnx.ModelProto()
