@@ -122,6 +122,8 @@ class Scope:
         if isinstance(value, Sizes):
             return self.share(value, "", lambda: size_node(value, self))
         known = cast(Known, value)
+        if 0 in known.shape:
+            raise Unsupported(f"{name!r} has no elements")
         return self.share(known, "", lambda: self._constant(known))
 
     def _constant(self, known: Known) -> Node:

@@ -80,7 +80,8 @@ def add_initializers(graph: onnx.GraphProto, known: Iterable[Known], scope: Scop
 def declare_inputs(
     fed: Iterable[onnx.ValueInfoProto], shapes: Shapes, scope: Scope, values: Values
 ) -> tuple[Input, ...]:
-    """Input nodes in these shapes; those with values are known, and no other node reads them.
+    """Input nodes in these shapes; those with values and those without elements, such as a cache
+    before the first token, are known, and no other node reads them.
 
     Raises ``ModelError`` for those that nobody can hold.
     """
@@ -94,12 +95,18 @@ def declare_inputs(
             )
         if (dtype := held_dtype(element)) is not None:
             node = Input(name=scope.claim(value.name), tensor=TensorType(dtype, tuple(dims)))
-            is_known = value.name in values
-            scope.values[value.name] = valued(node, values[value.name]) if is_known else node
+            scope.values[value.name] = known_input(node, values.get(value.name)) or node
             inputs.append(node)
         else:
             scope.values[value.name] = Foreign(element, dims, reported=False)
     return tuple(inputs)
+
+
+def known_input(node: Input, elements: Sequence[int] | None) -> Known | None:
+    """The value of an input if it is known."""
+    if 0 in node.type.shape:
+        return Known(node.name, np.zeros(node.type.shape, node.type.dtype.numpy))
+    return None if elements is None else valued(node, elements)
 
 
 def valued(node: Input, elements: Sequence[int]) -> Known:

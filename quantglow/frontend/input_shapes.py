@@ -57,8 +57,8 @@ def accepted(
 ) -> tuple[int, ...]:
     """The caller's shape, if it fits the declared one and the other inputs."""
     shape = tuple(given)
-    if not all((isinstance(d, int) and d > 0) or is_free(d) for d in shape):
-        raise ModelError(f"input_shapes[{name!r}] must hold positive integers, got {shape}")
+    if not all((isinstance(d, int) and d >= 0) or is_free(d) for d in shape):
+        raise ModelError(f"input_shapes[{name!r}] must hold integers of at least 0, got {shape}")
     if dims is None:
         return shape
     fits = len(shape) == len(dims)

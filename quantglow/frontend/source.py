@@ -124,8 +124,9 @@ class Source:
         known, nodes = self.decoded
         own_nbytes = sum(value.array.nbytes for value in known)
         shapes = resolve_shapes(self.fed, input_shapes or {})
-        is_concrete = not any(map(is_free, chain.from_iterable(shapes.values())))
-        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and is_concrete)
+        sizes = list(chain.from_iterable(shapes.values()))
+        is_plain = not any(map(is_free, sizes)) and all(sizes)
+        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and is_plain)
         add_initializers(self.proto.graph, known, scope)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)

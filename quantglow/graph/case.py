@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantglow.graph.signature import Shape, Shapes
+from quantglow.lazy import cached_property
 from quantglow.types import Array
 
 Values = Mapping[str, tuple[int, ...]]
@@ -55,6 +56,14 @@ class Case:
     def whatever_values(self) -> Case:
         """The case of the same shapes and all values."""
         return Case(self.shapes, None)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Computed once: dictionaries ask often, and a case may have dozens of shapes."""
+        return hash((self.shapes, self.values))
 
     def __str__(self) -> str:
         values = f" with the values {dict(self.values)}" if self.values else ""

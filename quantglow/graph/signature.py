@@ -107,12 +107,13 @@ class Signature:
             tuple(map(_port_from_json, data["outputs"])),
         )
 
-    def check(self, shapes: Shapes) -> None:
-        """Raise ``InputError`` unless the inputs may have these shapes together."""
+    def check(self, shapes: Shapes, least: int = 0) -> None:
+        """Raise ``InputError`` unless the inputs may have these shapes together; free dimensions
+        are at least ``least``."""
         symbols: dict[str, tuple[int, str]] = {}
         for port in self.inputs:
             shape = shapes[port.name]
-            if not _fits(port, shape):
+            if min(shape, default=least) < least or not _fits(port, shape):
                 raise InputError(
                     f"input {port.name!r} has shape {shape}, but the model takes {port}. "
                     "Remedy: feed an array that fits; free dimensions are at least 1."
@@ -149,8 +150,6 @@ def _port_from_json(data: Mapping[str, Any]) -> Port:
 
 
 def _fits(port: Port, shape: Shape) -> bool:
-    if not all(size > 0 for size in shape):
-        return False
     if port.dims is None:
         return True
     sizes = zip(shape, port.dims, strict=False)

@@ -23,7 +23,8 @@ class OrderedPlan(Concise):
     """Temporaries in the order of their offsets.
 
     nbytes    size of each in bytes, aligned, which may be free
-    below     for each the earlier ones that are alive with it, by position
+    below     for each the earlier ones that are alive with it, by position, without those that
+              lie below another one of them
     """
 
     buffers: tuple[Buffer, ...]
@@ -37,7 +38,7 @@ class OrderedPlan(Concise):
         together = alive_together(intervals)
         if together is None:
             raise BackendError("too many buffers are alive together for a plan of all shapes")
-        below = tuple(tuple(o for o in others if o < i) for i, others in enumerate(together))
+        below = _next_below([[o for o in others if o < i] for i, others in enumerate(together)])
         nbytes = tuple(aligned(i.buffer.nbytes, ALIGNMENT) for i in intervals)
         return OrderedPlan(tuple(i.buffer for i in intervals), nbytes, below)
 
@@ -51,7 +52,16 @@ class OrderedPlan(Concise):
         ends: list[int] = []
         found: list[int] = []
         for size, below in zip(nbytes, self.below, strict=True):
-            at = max((ends[other] for other in below), default=0)
+            at = max(map(ends.__getitem__, below), default=0)
             found.append(at)
             ends.append(at + size)
         return found, max(ends, default=0)
+
+
+def _next_below(below: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    """For each the ones that are below it and below no other of these."""
+    found = []
+    for others in below:
+        covered = {lower for other in others for lower in below[other]}
+        found.append(tuple(other for other in others if other not in covered))
+    return tuple(found)

@@ -48,8 +48,6 @@ from quantglow.runtime.saving import Freedom
 from quantglow.symbolic.expression import Values
 from quantglow.types import Array
 
-NO_EMPTY_TENSORS = "an input has no elements, and programs have no empty tensors"
-
 MOST_PROGRAMS = 32
 MOST_GENERALS = 16
 """Maximum number of programs for all shapes: where their guards differ, each serves a part."""
@@ -310,11 +308,11 @@ class FreeShapes(Concise):
         pending.set_result(made)
 
     def _compiled(self, case: Case) -> Served:
-        if self.fallback and any(0 in shape for _, shape in case.shapes):
-            return self.fallback(case, (NO_EMPTY_TENSORS,))
-        self.signature.check(case.shape_map)
+        if (served := self._served(case)) is not None:
+            return served
+        self.signature.check(case.shape_map, 0 if self.fallback else 1)
         try:
-            if (served := self._served(case)) is not None:
+            if (served := self._served_by_new(case)) is not None:
                 return served
             graph = self._shared_graph_at(case)
             build = self.compiler.compile(graph)
@@ -336,14 +334,20 @@ class FreeShapes(Concise):
         return self._arrays.graph(self.graph_at(case))
 
     def _served(self, case: Case) -> Bound | None:
-        """The program of a case by one for all shapes, which is made when a second shape comes;
-        None where none serves it."""
+        """The program of a case by one for all shapes that is there."""
+        for program in self._generals:
+            if (values := program.values_at(case)) is not None:
+                return self._bound(program, values, case)
+        return None
+
+    def _served_by_new(self, case: Case) -> Bound | None:
+        """The program of a case by one for all shapes that is made at it: when a second shape
+        comes; None where there is none."""
         if self._first is None:
             return None
         with self._generals_lock:
-            for program in self._generals:
-                if (values := program.values_at(case)) is not None:
-                    return self._bound(program, values, case)
+            if (served := self._served(case)) is not None:
+                return served
             template = template_of(self.signature, case)
             if len(self._generals) == MOST_GENERALS or template in self._refused:
                 return None

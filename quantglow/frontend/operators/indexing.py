@@ -40,7 +40,7 @@ def iota(call: Call, shape: Sequence[int], axis: int) -> Node:
     """0, 1, … along one axis of ``len(shape)``; the others are 1."""
     sizes = tuple(d if i == axis else 1 for i, d in enumerate(shape))
     if is_free(shape[axis]):
-        numbers = counting(call.derived("numbers"), call.derived("count"), shape[axis])
+        numbers = counting(call.derived("numbers"), call.derived("count"), 0, shape[axis])
         return Reshape(name=call.derived("iota"), x=numbers, shape=sizes)
     value = np.arange(shape[axis], dtype=np.int64).reshape(sizes)
     return Constant(name=call.derived("iota"), value=value)

@@ -177,9 +177,9 @@ def eye_like(call: Call) -> Array:
 def sequence(call: Call) -> Array | Node:
     """``start + i * delta`` up to ``limit``, which it does not reach."""
     start, limit, delta = (call.array(i, "bound").reshape(()) for i in range(3))
-    is_plain = not has_free(start) and not has_free(delta) and start == 0 and delta == 1
-    if has_free(limit) and is_plain:
-        return counting(call.derived("all"), call.result, limit.item())
+    is_free_range = has_free(start) or has_free(limit)
+    if is_free_range and not has_free(delta) and delta == 1 and start.item() >= 0:
+        return counting(call.derived("all"), call.result, start.item(), limit.item())
     if not delta:
         raise ValueError("delta is 0")
     count = max(math.ceil((float(limit) - float(start)) / float(delta)), 0)
@@ -191,11 +191,12 @@ FEWEST_NUMBERS = 4096
 """Minimum length of the constant that ``counting`` cuts."""
 
 
-def counting(whole: str, name: str, size: int) -> Node:
-    """0, 1, …, below a free size: the begin of a longer constant, so that there is a largest."""
-    most = max(FEWEST_NUMBERS, 4 << (likely(size) - 1).bit_length())
+def counting(whole: str, name: str, start: int, limit: int) -> Node:
+    """The integers from ``start`` to below ``limit``, which are free: a part of a longer constant,
+    so that there is a largest."""
+    most = max(FEWEST_NUMBERS, 4 << (likely(limit) - 1).bit_length())
     numbers = Constant(name=whole, value=np.arange(most, dtype=np.int64))
-    return Slice(name=name, x=numbers, starts=(0,), sizes=(size,), steps=(1,))
+    return Slice(name=name, x=numbers, starts=(start,), sizes=(limit - start,), steps=(1,))
 
 
 @importer("ConstantOfShape")

@@ -159,8 +159,8 @@ def test_input_shapes_fix_free_dimensions() -> None:
         ({"images": (1, 2, 7, 9)}, r"names \['images'\].*inputs are \['x'\]"),
         ({"x": (1, 3, 7, 9)}, r"declares \(N, 2, H, 9\)"),
         ({"x": (1, 2, 7)}, r"declares \(N, 2, H, 9\)"),
-        ({"x": (0, 2, 7, 9)}, "positive integers"),
-        ({"x": (1, 2, "7", 9)}, "positive integers"),
+        ({"x": (-1, 2, 7, 9)}, "integers of at least 0"),
+        ({"x": (1, 2, "7", 9)}, "integers of at least 0"),
     ],
 )
 def test_wrong_input_shapes_are_refused(given: dict, message: str) -> None:

@@ -7,6 +7,7 @@ import pytest
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
 from quantglow.instr.program import Alloc, Buffer, BufferKind, Dealloc, Instruction, Program
+from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
 from quantglow.ops import Concat, Expand, ReduceMax, Relu
@@ -50,3 +51,25 @@ def test_the_schedule_finishes_a_branch_before_it_starts_the_next() -> None:
     graph = Graph((x,), (("y", joined),))
     one_branch = 2 * 16000 + 16
     assert peak_nbytes(graph, schedule(graph)) <= one_branch + 16
+
+
+@pytest.mark.parametrize("text", ["d a -d b c -a -b -c", "a b c d -b e -a -c f -d -e -f"])
+def test_buffers_keep_their_order_at_other_sizes(text: str) -> None:
+    made = program(text)
+    order = OrderedPlan.of(made, plan_memory(made))
+    sizes = [64 * (7 * i % 5 + 1) for i in range(len(order.nbytes))]
+    offsets, peak = order.offsets(sizes)
+    ends = [at + size for at, size in zip(offsets, sizes, strict=True)]
+    alive: set[int] = set()
+    for word in text.split():
+        if word.startswith("-"):
+            alive.discard(order.positions[order_buffer(order, word[1])])
+            continue
+        new = order.positions[order_buffer(order, word)]
+        assert all(ends[o] <= offsets[new] or ends[new] <= offsets[o] for o in alive)
+        alive.add(new)
+    assert peak == max(ends)
+
+
+def order_buffer(order: OrderedPlan, name: str) -> Buffer:
+    return next(buffer for buffer in order.buffers if buffer.name == name)

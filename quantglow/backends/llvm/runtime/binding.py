@@ -68,13 +68,14 @@ class Bindings(Concise):
     def at(self, values: Values) -> Binding:
         """The binding for values of the symbols."""
         found = self._numbers
-        results = np.array(found.evaluation.at(values), np.int64)
+        numbers = found.evaluation.at(values)
+        results = np.array(numbers, np.int64)
         order = self.program.order
         assert order is not None
-        buffers, arena_nbytes = order.offsets(results[found.buffers].tolist())
+        buffers, arena_nbytes = order.offsets([numbers[i] for i in found.buffers])
         items = results[found.items]
         outputs = tuple(
-            (tuple(results[list(sizes)].tolist()), view.type.dtype.numpy)
+            (tuple([numbers[i] for i in sizes]), view.type.dtype.numpy)
             for sizes, (_, view) in zip(found.outputs, self.program.outputs, strict=True)
         )
         return Binding(
@@ -84,7 +85,7 @@ class Bindings(Concise):
             items,
             found.work_of_item * items,
             outputs,
-            tuple(results[found.lengths].tolist()),
+            tuple([numbers[i] for i in found.lengths]),
         )
 
     @cached_property

@@ -95,8 +95,8 @@ class Context(Concise):
 
 @dataclass(eq=False, repr=False)
 class LlvmExecutable(Concise):
-    """A loaded program at one shape: ``kernels`` are the addresses of its calls' functions.
-    ``run`` may be called from several threads.
+    """A loaded program at one shape: ``kernels`` are the addresses of its calls' functions,
+    ``constants`` those of its constants.  ``run`` may be called from several threads.
     """
 
     program: EmittedProgram
@@ -104,6 +104,7 @@ class LlvmExecutable(Concise):
     binding: Binding
     threads: int
     kernels: Array
+    constants: Array
     arenas: Arenas
     _idle: dict[int, Context] = field(default_factory=dict)
 
@@ -191,8 +192,9 @@ class LlvmExecutable(Concise):
     def external_pointers(self) -> list[tuple[int, int, int]]:
         """Pointers to inputs and outputs: their positions among the pointers of all calls, which
         of the inputs and outputs they lead to, and bytes from its beginning."""
-        offsets = self.binding.offsets
-        return [(at, end, int(offsets[at])) for at, end in self.places.external]
+        external = self.places.external
+        offsets = self.binding.offsets[[at for at, _ in external]].tolist()
+        return [(at, end, nbytes) for (at, end), nbytes in zip(external, offsets, strict=True)]
 
     @property
     def _arena_nbytes(self) -> int:
@@ -209,7 +211,7 @@ class LlvmExecutable(Concise):
         bases = np.concatenate(
             [
                 np.array([0, outside.ctypes.data], np.int64),
-                self._constants,
+                self.constants,
                 binding.buffers + arena.ctypes.data,
             ]
         )
@@ -220,11 +222,6 @@ class LlvmExecutable(Concise):
         table[:, 2] = binding.items
         table[:, 3] = chunks_of(binding.items, binding.work, self.threads)
         return Context(arena, arguments.view(np.uint64), table.view(np.uint64), outside)
-
-    @cached_property
-    def _constants(self) -> Array:
-        """Addresses of the constants."""
-        return np.array([array.ctypes.data for array in self.program.constants], np.int64)
 
 
 def chunks_of(items: Array, work: Array, threads: int) -> Array:
@@ -265,12 +262,18 @@ def load_program(emitted: EmittedProgram, threads: int, allocate: Allocate) -> L
         kept = emitted.without_texts()
         release_freed()
     binding, places = Binding.of(emitted), Places.of(emitted)
-    return LlvmExecutable(kept, places, binding, threads, as_words(kernels), Arenas(allocate))
+    functions, constants = as_words(kernels), addresses_of(kept.constants)
+    return LlvmExecutable(kept, places, binding, threads, functions, constants, Arenas(allocate))
 
 
 def as_words(addresses: Sequence[int]) -> Array:
     """Addresses as they stand in a table."""
     return np.array(addresses, np.uint64).view(np.int64)
+
+
+def addresses_of(arrays: Sequence[Array]) -> Array:
+    """Addresses of arrays."""
+    return np.array([array.ctypes.data for array in arrays], np.int64)
 
 
 def allocator(target: Target) -> Allocate:

@@ -10,7 +10,13 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.binding import Bindings, Places
 from quantglow.backends.llvm.runtime.buffers import Constants, release_freed
-from quantglow.backends.llvm.runtime.executable import Arenas, LlvmExecutable, allocator, as_words
+from quantglow.backends.llvm.runtime.executable import (
+    Arenas,
+    LlvmExecutable,
+    addresses_of,
+    allocator,
+    as_words,
+)
 from quantglow.concise import Concise
 from quantglow.instr.program import Program
 from quantglow.memory.ordered_plan import OrderedPlan
@@ -32,13 +38,20 @@ class FreeExecutable(Concise):
     bindings: Bindings
     threads: int
     kernels: Array
+    constants: Array
     arenas: Arenas
 
     def at(self, values: Values) -> LlvmExecutable:
         """The executable for values of the symbols at which the guards hold."""
         binding = self.bindings.at(values)
         return LlvmExecutable(
-            self.program, self.places, binding, self.threads, self.kernels, self.arenas
+            self.program,
+            self.places,
+            binding,
+            self.threads,
+            self.kernels,
+            self.constants,
+            self.arenas,
         )
 
 
@@ -47,13 +60,14 @@ def compile_free_program(
 ) -> FreeExecutable:
     """Emit, compile and load a program whose sizes depend on free dimensions."""
     allocate = allocator(target)
-    constants = Constants(allocate, target.isa.slack_nbytes, shared=True)
+    owned = Constants(allocate, target.isa.slack_nbytes, shared=True)
     with debug.timed("emit"):
-        emitted = emit_free_program(program, order, target, guards, constants.copy)
+        emitted = emit_free_program(program, order, target, guards, owned.copy)
     with debug.timed("compile"):
         kernels = as_words(addresses(target, [call.kernel.ir for call in emitted.calls]))
         kept = emitted.without_texts()
         release_freed()
     guards.is_closed = True
     places, arenas = Places.of(emitted), Arenas(allocate, GROWTH)
-    return FreeExecutable(kept, guards, places, Bindings(kept), threads, kernels, arenas)
+    constants = addresses_of(kept.constants)
+    return FreeExecutable(kept, guards, places, Bindings(kept), threads, kernels, constants, arenas)

@@ -1,0 +1,106 @@
+"""Generation with a cache that grows: few programs serve all its lengths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import quantglow as qg
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.specialisations import FreeShapes, Specialisation
+from tests.support.decoder import Decoder, decoder_model
+
+DECODER = Decoder()
+ATOL = 2e-5
+
+
+@pytest.fixture(scope="module")
+def compiled() -> CompiledModel:
+    found = qg.compile(decoder_model(DECODER), num_threads=1)
+    assert isinstance(found, CompiledModel)
+    return found
+
+
+@pytest.fixture(scope="module")
+def session() -> onnxruntime.InferenceSession:
+    return onnxruntime.InferenceSession(decoder_model(DECODER).SerializeToString())
+
+
+def prompt(batch: int, length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, DECODER.vocabulary, (batch, length))
+
+
+def assert_generates(
+    compiled: CompiledModel, session: onnxruntime.InferenceSession, tokens: np.ndarray, count: int
+) -> None:
+    """The same logits and tokens as onnxruntime's, each of which runs on its own cache."""
+    own = other = DECODER.empty_cache(len(tokens))
+    for _ in range(count):
+        found = compiled.run(None, DECODER.feeds(tokens, own))
+        expected = session.run(None, DECODER.feeds(tokens, other))
+        for mine, its in zip(found, expected, strict=True):
+            np.testing.assert_allclose(mine, its, atol=ATOL)
+        own, other = DECODER.next_cache(found), DECODER.next_cache(expected)
+        tokens = found[0][:, -1:].argmax(-1)
+        np.testing.assert_array_equal(tokens, expected[0][:, -1:].argmax(-1))
+
+
+def programs_of(compiled: CompiledModel) -> int:
+    """The number of programs for which code was made."""
+    found = compiled.specialisations
+    assert isinstance(found, FreeShapes)
+    own = sum(isinstance(served, Specialisation) for served in found._ready.values())
+    return own + len(found._generals)
+
+
+def test_300_tokens_take_three_programs(
+    compiled: CompiledModel, session: onnxruntime.InferenceSession
+) -> None:
+    assert_generates(compiled, session, prompt(1, 7), 300)
+    assert programs_of(compiled) == 3  # the prompt, and tokens behind short and long caches
+
+
+@pytest.mark.parametrize(("batch", "length"), [(3, 20), (2, 1)])
+def test_batches_generate(batch: int, length: int, session: onnxruntime.InferenceSession) -> None:
+    found = qg.compile(decoder_model(DECODER), num_threads=1)
+    assert isinstance(found, CompiledModel)
+    assert_generates(found, session, prompt(batch, length), 40)
+    assert programs_of(found) <= 4
+
+
+def test_parts_of_a_prompt_give_what_all_of_it_gives(compiled: CompiledModel) -> None:
+    tokens = prompt(1, 60)
+    (whole, *caches) = compiled.run(None, DECODER.feeds(tokens, DECODER.empty_cache(1)))
+    cache, logits = DECODER.empty_cache(1), []
+    for begin, end in ((0, 20), (20, 31), (31, 57), (57, 60)):
+        found = compiled.run(None, DECODER.feeds(tokens[:, begin:end], cache))
+        cache = DECODER.next_cache(found)
+        logits.append(found[0])
+    np.testing.assert_allclose(np.concatenate(logits, axis=1), whole, atol=ATOL)
+    for mine, its in zip(cache.values(), caches, strict=True):
+        np.testing.assert_allclose(mine, its, atol=ATOL)
+
+
+def test_hidden_tokens_of_a_batch_change_nothing(
+    compiled: CompiledModel, session: onnxruntime.InferenceSession
+) -> None:
+    tokens, cache = prompt(2, 9), DECODER.empty_cache(2)
+    feeds = DECODER.feeds(tokens, cache)
+    feeds["attention_mask"][0, :4] = 0
+    feeds["position_ids"][0] = np.maximum(feeds["position_ids"][0] - 4, 0)
+    found, expected = compiled.run(None, feeds), session.run(None, feeds)
+    for mine, its in zip(found, expected, strict=True):
+        np.testing.assert_allclose(mine[:, :, 4:], its[:, :, 4:], atol=ATOL)
+
+
+def test_a_program_of_a_prompt_is_saved(compiled: CompiledModel, tmp_path: Path) -> None:
+    cache = DECODER.empty_cache(1)
+    compiled.save(tmp_path / "decoder.qgm")
+    loaded = qg.load(tmp_path / "decoder.qgm")
+    for length in (7, 12):
+        feeds = DECODER.feeds(prompt(1, length), cache)
+        for mine, its in zip(loaded.run(None, feeds), compiled.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(mine, its)
