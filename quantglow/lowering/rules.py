@@ -14,9 +14,11 @@ from quantglow.ops import (
     Expand,
     External,
     Gather,
+    GroupedMatMul,
     MatMul,
     MaxPool,
     Pad,
+    QuantizeRows,
     ReduceMax,
     ReduceMean,
     ReduceMin,
@@ -56,6 +58,8 @@ COMPUTE_PRIMITIVES: tuple[type[Node], ...] = (
     Gather,
     Scatter,
     TopK,
+    QuantizeRows,
+    GroupedMatMul,
 )
 """Operators that a backend computes, besides ``copy`` and ``fill``."""
 

@@ -48,6 +48,7 @@ from quantglow.ops.unary import (
     Tanh,
     Unary,
 )
+from quantglow.ops.weight_groups import GroupedMatMul, QuantizeRows
 
 __all__ = [
     "LRN",
@@ -75,6 +76,7 @@ __all__ = [
     "Gather",
     "Gelu",
     "Gemm",
+    "GroupedMatMul",
     "HardSigmoid",
     "HardSwish",
     "Input",
@@ -93,6 +95,7 @@ __all__ = [
     "Pad",
     "Pow",
     "Quantize",
+    "QuantizeRows",
     "Reciprocal",
     "ReduceMax",
     "ReduceMean",

@@ -7,6 +7,7 @@ import math
 from quantglow.graph.node import Node
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.convolution import ConvTranspose, MatMul
+from quantglow.ops.weight_groups import GroupedMatMul
 
 ELEMENT_WORK = 20
 """Multiply-accumulates of a matrix product in the time in which NumPy moves one element."""
@@ -16,6 +17,8 @@ def macs_of(node: Node) -> int:
     """Multiply-accumulates of products; 0 for other operators."""
     if isinstance(node, MatMul):
         return node.type.size * node.x.type.shape[-1]
+    if isinstance(node, GroupedMatMul):
+        return node.type.size * node.depth
     if not isinstance(node, Contraction):
         return 0
     if isinstance(node, ConvTranspose):

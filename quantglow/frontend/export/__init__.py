@@ -8,4 +8,5 @@ from quantglow.frontend.export import (
     indexing,
     pooling,
     shape,
+    weight_groups,
 )

@@ -21,4 +21,5 @@ from quantglow.frontend.operators import (
     scans,
     shape,
     slicing,
+    weight_groups,
 )

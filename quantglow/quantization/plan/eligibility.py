@@ -19,6 +19,7 @@ from quantglow.ops import (
     Elementwise,
     External,
     Gather,
+    GroupedMatMul,
     LayerNormalization,
     Log,
     LogSoftmax,
@@ -26,6 +27,7 @@ from quantglow.ops import (
     Pow,
     PRelu,
     Quantize,
+    QuantizeRows,
     Reciprocal,
     ReduceSum,
     Rescale,
@@ -59,6 +61,8 @@ NO_INT8_FORM: dict[type[Node], str] = {
     RowMap: "it computes on whole rows in float",
     Scatter: "its two tensors have no common int8 range",
     TopK: "its results are indices",
+    QuantizeRows: "it quantizes each row when it is computed",
+    GroupedMatMul: "its weights are quantized in groups already",
 }
 """Operator without a rule -> the reason."""
 

@@ -136,6 +136,34 @@ def scatter(k: Kit) -> Node:
     return ops.Scatter(name=k.name(), x=k.y, indices=indices, updates=k.y, reduction=reduction)
 
 
+def grouped_mat_mul(k: Kit) -> Node:
+    x = k.input(k.whole(1, 5), k.whole(1, 70))
+    return grouped(k, x, x.type.shape[1], k.choice(16, 32, 48), k.choice(4, 8))
+
+
+def product_of_quantized_rows(k: Kit) -> Node:
+    """One group: where there are several, onnxruntime quantizes each of them by itself."""
+    x = k.input(k.whole(1, 5), k.whole(1, 32))
+    rows = ops.QuantizeRows(name=k.name(), x=x, group=32)
+    return grouped(k, rows, x.type.shape[1], 32, 4)
+
+
+def grouped(k: Kit, x: Node, depth: int, group: int, bits: int) -> Node:
+    columns = k.whole(1, 9)
+    shape = (columns, -(-depth // group))
+    codes = k.random.integers(0, 256, (*shape, group * bits // 8)).astype(np.uint8)
+    points = k.random.integers(0, 2**bits, shape).astype(np.uint8)
+    return ops.GroupedMatMul(
+        name=k.name(),
+        x=x,
+        w=Constant(name=k.name(), value=codes),
+        scales=k.floats(*shape),
+        zero_points=k.choice(None, Constant(name=k.name(), value=points)),
+        b=k.choice(None, k.floats(columns)),
+        bits=bits,
+    )
+
+
 def top_k(k: Kit) -> Node:
     length = k.x.type.shape[3]
     x = ops.Dequantize(name=k.name(), x=k.x) if k.int8 else k.x

@@ -294,7 +294,10 @@ INTEGERS = {"Quantize", "Dequantize", "Rescale", "Table"}
 INDEXED = {"Gather", "Scatter", "TopK"}
 """Operators that the standard's own cases test, in ``tests/matrix/test_node_cases.py``."""
 
-NOT_ONNX = {"Input", "Constant", "Swish", "Elementwise", "RowMap", "External", *INTEGERS}
+GROUPED = {"QuantizeRows", "GroupedMatMul"}
+"""Operators that ``tests/unit/frontend/test_import_weight_groups.py`` compares."""
+
+NOT_ONNX = {"Input", "Constant", "Swish", "Elementwise", "RowMap", "External", *INTEGERS, *GROUPED}
 """Leaves, operators younger than the opset of this test, and those of no or any ONNX form."""
 
 

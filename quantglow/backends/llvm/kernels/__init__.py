@@ -1,6 +1,7 @@
 """Kernel generators, a folder for each family.  Importing this package fills the tables.
 
-``conv`` and ``depthwise``: convolutions; ``matmul``: products of two activations; ``elementwise``:
+``conv`` and ``depthwise``: convolutions; ``matmul``: products of two activations;
+``weight_groups``: products with weights of few bits; ``elementwise``:
 expressions and tables; ``reduce``: reductions, pools, softmax; ``data_movement``: copies, gathers,
 resizing.  ``contraction`` and ``vector`` are parts of these.
 """
@@ -14,6 +15,7 @@ from quantglow.backends.llvm.kernels.data_movement import copy, fill, indexing, 
 from quantglow.backends.llvm.kernels.elementwise import elementwise, row_map, table
 from quantglow.backends.llvm.kernels.matmul import matmul
 from quantglow.backends.llvm.kernels.reduce import pool, reduce, softmax
+from quantglow.backends.llvm.kernels.weight_groups import weight_groups
 from quantglow.errors import BackendError
 from quantglow.instr.program import Compute, Instruction
 

@@ -1,0 +1,218 @@
+"""Base of products with weights in groups: panels of channels, tiles of rows.
+
+A work item is a panel, whose weights stay in the cache while all rows pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernel import KernelCall
+from quantglow.backends.llvm.kernels.vector.partial import store_partial
+from quantglow.backends.llvm.kernels.weight_groups.packing import Layout
+from quantglow.instr.program import Compute, View
+from quantglow.lazy import cached_property
+from quantglow.ops import GroupedMatMul
+from quantglow.symbolic.size import is_free, likely
+from quantglow.types import Array
+
+MOST_VECTORS = 2
+"""Vectors of channels of a panel."""
+
+
+@dataclass
+class GroupedProduct:
+    """The kernel of one ``GroupedMatMul``.  Every row is computed alike, in a tile of any size."""
+
+    target: Target
+    step: Compute
+    b: Builder = field(default_factory=Builder)
+
+    most_rows = (8, 3)
+    """Rows of a tile: with at least 32 vector registers, and with fewer."""
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.step.op, GroupedMatMul)
+        self.op = self.step.op
+        self.views = dict(zip(self.op.operand_labels, self.step.inputs, strict=True))
+        self.x, self.out = self.views["x"], self.step.output
+        self.rows, self.channels = self.op.type.shape
+
+    @property
+    def lanes(self) -> int:
+        return self.target.f32_lanes
+
+    @property
+    def floats(self) -> str:
+        """The LLVM type of a vector of float32."""
+        return vector(self.lanes, "float")
+
+    @property
+    def ints(self) -> str:
+        """The LLVM type of a vector of int32."""
+        return vector(self.lanes, "i32")
+
+    @cached_property
+    def layout(self) -> Layout:
+        op, vectors = self.op, min(MOST_VECTORS, -(-self.channels // self.lanes))
+        groups = op.w.type.shape[1]
+        return Layout(self.channels, groups, op.group, op.bits, self.lanes, vectors)
+
+    @property
+    def vectors(self) -> range:
+        """The vectors of a panel."""
+        return range(self.layout.vectors)
+
+    def value(self, label: str) -> Array:
+        """A constant operand."""
+        found = self.views[label].buffer.value
+        assert found is not None, "weights are constants"
+        return found.reshape(self.views[label].shape)
+
+    def call(self) -> KernelCall:
+        pointers: list[View | Array] = [
+            self.out,
+            self.x,
+            self.layout.packed(self.value("w"), self.value("scales")),
+        ]
+        if self.op.zero_points is not None:
+            pointers.append(self.layout.by_panels(self.value("zero_points")))
+        if self.op.b is not None:
+            pointers.append(self.layout.padded(self.value("b")))
+        work = float(likely(self.rows) * self.channels * self.op.depth) / 8
+        return KernelCall(
+            self.text, tuple(pointers), self.layout.panels, work, "weight-groups", facts=""
+        )
+
+    # -- addresses
+
+    @property
+    def x_stride(self) -> int:
+        """Bytes from one row of x to the next."""
+        return self.x.strides[0] * self.x.type.dtype.nbytes
+
+    @property
+    def out_stride(self) -> int:
+        return self.out.strides[0] * self.out.type.dtype.nbytes
+
+    # -- the kernel
+
+    @property
+    def tiles(self) -> list[int]:
+        """Numbers of rows of tiles, the greatest first.  A free number of rows may be any: its last
+        tile is moved back, so that it ends with the last row."""
+        most = self.most_rows[self.target.registers < 32]
+        if is_free(self.rows):
+            return [size for size in (most, 3, 1) if size == 1 or size <= most]
+        whole = -(-self.rows // max(1, -(-self.rows // most)))
+        rest = self.rows % whole
+        return [whole, rest] if rest else [whole]
+
+    def text(self) -> str:
+        b, op, layout = self.b, self.op, self.layout
+        out, x, weights, *more = b.kernel(3 + (op.zero_points is not None) + (op.b is not None))
+        self.prepare(max(self.tiles))
+        with b.loop("%begin", "%end") as panel:
+            self.panel = panel
+            self.weights = b.at(weights, b.mul(panel, layout.panel_nbytes))
+            if op.zero_points is not None:
+                self.points = b.at(more[0], b.mul(panel, layout.groups * layout.width))
+            if op.b is not None:
+                self.bias = b.at(more[-1], b.mul(panel, 4 * layout.width))
+            at_out = b.at(out, b.mul(panel, 4 * layout.width))
+            if is_free(self.rows):
+                self.free_rows(self.tiles, x, at_out)
+            else:
+                self.known_rows(x, at_out)
+        return b.finish()
+
+    def prepare(self, rows: int) -> None:
+        """Set aside memory for a tile, at the entry."""
+
+    def known_rows(self, x: Value, out: Value) -> None:
+        b, (size, *rest) = self.b, self.tiles
+        whole = self.rows - sum(rest)
+        with b.loop(0, whole, size) as row:
+            self.tile_at(row, size, x, out)
+        for count in rest:
+            self.tile_at(str(whole), count, x, out)
+
+    def free_rows(self, tiles: Sequence[int], x: Value, out: Value) -> None:
+        """Rows by the first of the tiles if there are as many, else by the others."""
+        b, (size, *others) = self.b, tiles
+        rows = str(self.rows)
+        fits = b.compare("sge", "i64", rows, str(size))
+        with b.when(fits):
+            last = b.op("sub", "i64", rows, str(size))
+            with b.loop("0", rows, size) as row:
+                first = b.select("i64", b.compare("slt", "i64", row, last), row, last)
+                self.tile_at(first, size, x, out)
+        if others:
+            with b.when(b.op("xor", "i1", fits, "true")):
+                self.free_rows(others, x, out)
+
+    def tile_at(self, row: Value, count: int, x: Value, out: Value) -> None:
+        b = self.b
+        at_x, at_out = b.at(x, b.mul(row, self.x_stride)), b.at(out, b.mul(row, self.out_stride))
+        self.tile(count, at_x, at_out)
+
+    def tile(self, rows: int, x: Value, out: Value) -> None:
+        """All groups of some rows."""
+        raise NotImplementedError
+
+    # -- parts of tiles
+
+    def scales(self, group: Value) -> list[Value]:
+        """The scales of the panel, from the address of a group."""
+        b, nbytes = self.b, self.target.vector_nbytes
+        return [b.load(self.floats, b.at(group, v * nbytes), align=4) for v in self.vectors]
+
+    def zero_points(self, group: Value) -> list[Value]:
+        """int32 zero points of the panel, from the number of a group."""
+        b, layout = self.b, self.layout
+        at, codes = b.at(self.points, b.mul(group, layout.width)), vector(self.lanes, "i8")
+        found = [b.load(codes, b.at(at, v * self.lanes)) for v in self.vectors]
+        return [b.cast("zext", codes, value, self.ints) for value in found]
+
+    def biased(self, position: int, value: Value) -> Value:
+        """Totals of a vector of the panel plus their bias."""
+        b = self.b
+        if self.op.b is None:
+            return value
+        bias = b.load(self.floats, b.at(self.bias, position * self.target.vector_nbytes), align=4)
+        return b.op("fadd", self.floats, value, bias)
+
+    def store(self, rows: Sequence[Sequence[Value]], out: Value) -> None:
+        """Results of some rows, by vectors of the panel; the last panel may have fewer channels."""
+        layout = self.layout
+        rest = layout.channels - (layout.panels - 1) * layout.width
+        if rest == layout.width:
+            self._store(rows, out, rest)
+            return
+        last = self.b.compare("eq", "i64", self.panel, str(layout.panels - 1))
+        with self.b.when(last):
+            self._store(rows, out, rest)
+        with self.b.when(self.b.op("xor", "i1", last, "true")):
+            self._store(rows, out, layout.width)
+
+    def _store(self, rows: Sequence[Sequence[Value]], out: Value, channels: int) -> None:
+        for row, values in enumerate(rows):
+            for position, value in enumerate(values):
+                first = position * self.lanes
+                count = min(self.lanes, channels - first)
+                if count > 0:
+                    at = self.b.at(out, row * self.out_stride + 4 * first)
+                    store_partial(self.b, self.target, "float", self.lanes, count, value, at)
+
+
+def zeros(kind: str) -> Value:
+    """A vector of zeros of float32 or int32."""
+    return splat(kind, f32(0.0) if "float" in kind else "0")
+
+
+def greatest_divisor(value: int, most: int) -> int:
+    """The greatest divisor that is not above ``most``."""
+    return next(d for d in range(min(value, most), 0, -1) if value % d == 0)

@@ -1,0 +1,148 @@
+"""Importer of MatMulNBits: weights of 2, 4 or 8 bits in blocks along the inner dimension."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.values import as_float32
+from quantglow.graph.node import Constant, Node
+from quantglow.ops import Expand, Gemm, GroupedMatMul, QuantizeRows, Reshape
+from quantglow.ops.weight_groups import BITS, unpacked_codes
+from quantglow.types import Array
+
+INT8_LEVEL = 4
+"""The accuracy level at which activations may be int8."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Operands of MatMulNBits: codes as they are packed, scales and zero points [N, G]."""
+
+    codes: Array
+    scales: Array
+    zero_points: Array | None
+    bits: int
+    depth: int
+
+    @property
+    def block(self) -> int:
+        """Weights of a block."""
+        return int(self.codes.shape[2] * 8 // self.bits)
+
+    @property
+    def whole_points(self) -> Array | None:
+        """Zero points as codes; None also where they are no codes."""
+        points = self.zero_points
+        if points is None or not self.has_whole_points:
+            return None
+        return points.astype(np.uint8)
+
+    @property
+    def has_whole_points(self) -> bool:
+        """Whether each zero point is a code."""
+        points = self.zero_points
+        return points is None or bool(
+            ((points >= 0) & (points < 2**self.bits) & (points == np.rint(points))).all()
+        )
+
+    def reals(self, order: Array) -> Array:
+        """float32 [K, N]; ``order`` [K]: the block whose parameters a weight has."""
+        codes = unpacked_codes(self.codes, self.bits).reshape(len(self.codes), -1)
+        points: Array = np.full((), 2 ** (self.bits - 1), np.float32)
+        if self.zero_points is not None:
+            points = self.zero_points.astype(np.float32)[:, order]
+        centred = codes[:, : self.depth].astype(np.float32) - points
+        return np.ascontiguousarray((centred * self.scales[:, order]).T)
+
+
+@importer("com.microsoft.MatMulNBits")
+def mat_mul_n_bits(call: Call) -> Node:
+    """x [..., K] times weights [N, K]; int8 activations where ``accuracy_level`` allows them."""
+    depth, columns = call.integer("K", 0), call.integer("N", 0)
+    *batch, k = call.shape(0)
+    if k != depth:
+        raise ValueError(f"A has {k} columns, but K is {depth}")
+    if call.integer("weight_prepacked", 0):
+        raise Unsupported("its weights are packed for another processor")
+    shape = (*batch, columns)
+    if not math.prod(call.shape(1)):
+        return omitted(call, shape)
+    blocks = blocks_of(call, depth, columns)
+    x = rows_of(call, (math.prod(batch), k))
+    made = product(call, x, blocks, call.derived("product") if len(batch) != 1 else call.result)
+    return made if len(batch) == 1 else Reshape(name=call.result, x=made, shape=shape)
+
+
+def omitted(call: Call, shape: tuple[int, ...]) -> Node:
+    """Zeros or the bias, where there are no weights."""
+    bias = as_float32(call.array(5, "bias")) if call.has(5) else np.zeros(shape[-1])
+    return Expand(name=call.result, x=call.constant("bias", bias.reshape(-1)), shape=shape)
+
+
+def rows_of(call: Call, shape: tuple[int, int]) -> Node:
+    """The activations as a matrix."""
+    x = call.node(0)
+    if x.type.rank == 2:
+        return x
+    return call.scope.share(x, "rows", lambda: Reshape(name=call.derived("rows"), x=x, shape=shape))
+
+
+def blocks_of(call: Call, depth: int, columns: int) -> Blocks:
+    """The weights, with parameters [N, G] whether they were flattened or not.
+
+    Raises ``Unsupported`` where they are computed, ``ValueError`` where their sizes do not fit.
+    """
+    bits, block = call.integer("bits", 4), call.integer("block_size", 0)
+    if bits not in BITS or block < 16 or block & (block - 1):
+        raise Unsupported(f"blocks of {block} weights of {bits} bits")
+    groups = -(-depth // block)
+    codes = call.array(1, "weight").reshape(columns, groups, block * bits // 8)
+    scales = as_float32(call.array(2, "scale")).reshape(columns, groups)
+    points = None
+    if call.has(3):
+        points = call.array(3, "zero point")
+        if points.dtype == np.uint8:
+            points = unpacked_codes(points.reshape(columns, -1), bits)[:, :groups]
+        points = points.reshape(columns, groups)
+    return Blocks(codes, scales, points, bits, depth)
+
+
+def product(call: Call, x: Node, blocks: Blocks, name: str) -> Node:
+    """The product with packed weights; with float weights, if none is their equal."""
+    order = np.arange(blocks.depth) // blocks.block
+    given = call.array(4, "g_idx").reshape(-1)[: blocks.depth] if call.has(4) else order
+    bias = call.constant("bias", call.array(5, "bias").reshape(-1)) if call.has(5) else None
+    if not blocks.has_whole_points or (given != order).any():
+        call.reserve((blocks.depth, len(blocks.codes)), 4)
+        return Gemm(name=name, x=x, w=call.constant("kn", blocks.reals(given)), b=bias)
+    if call.integer("accuracy_level", 0) == INT8_LEVEL:
+        x = quantized_rows(call, x, blocks.block)
+    return grouped(call, x, blocks, bias, name)
+
+
+def quantized_rows(call: Call, x: Node, group: int) -> Node:
+    """int8 rows of x, the same for all products that read them."""
+
+    def made() -> Node:
+        return QuantizeRows(name=call.derived("quantized"), x=x, group=group)
+
+    return call.scope.share(x, f"rows of int8, {group}", made)
+
+
+def grouped(call: Call, x: Node, blocks: Blocks, bias: Node | None, name: str) -> Node:
+    points = blocks.whole_points
+    return GroupedMatMul(
+        name=name,
+        x=x,
+        w=Constant(name=call.derived("codes"), value=np.ascontiguousarray(blocks.codes)),
+        scales=call.constant("scales", blocks.scales),
+        zero_points=None
+        if points is None
+        else Constant(name=call.derived("zero_points"), value=points),
+        b=bias,
+        bits=blocks.bits,
+    )
