@@ -18,6 +18,7 @@ from quantglow.frontend.budget import Meter
 from quantglow.frontend.context import Unsupported
 from quantglow.frontend.values import Known, Sizes, Value, onnx_type_of, shape_of
 from quantglow.ops.work import ELEMENT_WORK
+from quantglow.symbolic.size import is_free
 from quantglow.types import Array
 
 FAILURES = (
@@ -198,9 +199,10 @@ def with_defaults(proto: onnx.NodeProto, opsets: Mapping[str, int]) -> onnx.Node
 
 
 def typed(name: str, value: Value) -> onnx.ValueInfoProto:
-    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(
-        name, onnx_type_of(value), shape_of(value)
-    )
+    """ONNX's type of a value, without the sizes that are free."""
+    shape = shape_of(value)
+    dims = None if shape is None else [None if is_free(size) else size for size in shape]
+    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, onnx_type_of(value), dims)
     return made
 
 

@@ -22,7 +22,7 @@ from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.runtime.batches import Traffic, pieces_for
 from quantglow.runtime.build import Compiler, PlannedProgram, plan_program
-from quantglow.symbolic.expression import LARGEST, Values
+from quantglow.symbolic.expression import LARGEST, SMALLEST, Values
 from quantglow.symbolic.size import expression_of, likely, symbols
 from quantglow.types import ElementType
 
@@ -75,7 +75,7 @@ def template_of(signature: Signature, case: Case) -> Template:
 def _symbolic(port: Port, shape: tuple[int, ...]) -> tuple[int | str, ...]:
     dims: tuple[Dim, ...] = port.dims or (None,) * len(shape)
     return tuple(
-        size if isinstance(dim, int) or size < 2 else _symbol_of(port, axis, dim)
+        size if isinstance(dim, int) or size < SMALLEST else _symbol_of(port, axis, dim)
         for axis, (dim, size) in enumerate(zip(dims, shape, strict=True))
     )
 
@@ -97,7 +97,7 @@ def fitting(template: Template, case: Case) -> dict[str, int] | None:
             if isinstance(dim, int):
                 if dim != size:
                     return None
-            elif not 2 <= size <= LARGEST or found.setdefault(dim, size) != size:
+            elif not SMALLEST <= size <= LARGEST or found.setdefault(dim, size) != size:
                 return None
     return found
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Union
 
-Bounds = tuple[float, float]
-"""Smallest and largest value; infinite where unknown."""
+Bounds = tuple[int, int]
+"""Smallest and largest value."""
 
 Atom = Union["Symbol", "Quotient", "Maximum"]
 Monomial = tuple[Atom, ...]
@@ -27,21 +27,20 @@ Values = Mapping[str, int]
 """The value of each symbol."""
 
 
+SMALLEST = 2
+"""Minimum value of a symbol: axes of 1 change the structure of a program."""
 LARGEST = 2**24
-"""Maximum value of a symbol."""
 
 
 @dataclass(frozen=True)
 class Symbol:
-    """A free dimension from ``low`` to ``high``."""
+    """A free dimension from 2 to ``LARGEST``."""
 
     name: str
-    low: int = 2
-    high: int = LARGEST
 
     @property
     def bounds(self) -> Bounds:
-        return self.low, self.high
+        return SMALLEST, LARGEST
 
     def at(self, values: Values) -> int:
         return values[self.name]
@@ -60,7 +59,7 @@ class Quotient:
     @property
     def bounds(self) -> Bounds:
         (low, high), (least, most) = self.numerator.bounds, self.divisor.bounds
-        ends = [_quotient(n, d) for n in (low, high) for d in (max(least, 1), most)]
+        ends = [n // d for n in (low, high) for d in (max(least, 1), max(most, 1))]
         return min(ends), max(ends)
 
     def at(self, values: Values) -> int:
@@ -126,7 +125,7 @@ class Expression:
     def bounds(self) -> Bounds:
         """An interval that contains all values."""
         if self._bounds is None:
-            low = high = 0.0
+            low = high = 0
             for monomial, coefficient in self.terms:
                 least, most = scaled(_product_bounds(monomial), coefficient)
                 low, high = low + least, high + most
@@ -139,17 +138,6 @@ class Expression:
             coefficient * math.prod(atom.at(values) for atom in monomial)
             for monomial, coefficient in self.terms
         )
-
-    def symbols(self) -> Iterator[Symbol]:
-        """Every symbol in it, perhaps several times."""
-        for monomial, _ in self.terms:
-            for atom in monomial:
-                match atom:
-                    case Symbol():
-                        yield atom
-                    case Quotient(first, second) | Maximum(first, second):
-                        yield from first.symbols()
-                        yield from second.symbols()
 
     def __add__(self, other: Expression) -> Expression:
         return _collected((*self.terms, *other.terms))
@@ -200,9 +188,9 @@ class Expression:
         return str(self)
 
 
-def symbol(name: str, low: int = 2) -> Expression:
+def symbol(name: str) -> Expression:
     """The expression of one symbol."""
-    return _of_atom(Symbol(name, low))
+    return _of_atom(Symbol(name))
 
 
 def number(value: int) -> Expression:
@@ -256,30 +244,18 @@ def _term_text(term: tuple[Monomial, int]) -> str:
     return sign + "*".join(factors)
 
 
-def _quotient(numerator: float, divisor: float) -> float:
-    if math.isinf(numerator):
-        return numerator
-    if math.isinf(divisor):
-        return -1.0 if numerator < 0 else 0.0
-    return float(numerator // divisor)
-
-
-def scaled(bounds: Bounds, factor: float) -> Bounds:
+def scaled(bounds: Bounds, factor: int) -> Bounds:
     """The interval times a number other than 0."""
     ends = [end * factor for end in bounds]
     return min(ends), max(ends)
 
 
 def _product_bounds(monomial: Monomial) -> Bounds:
-    low, high = 1.0, 1.0
+    low = high = 1
     for atom in monomial:
-        ends = [_product(a, b) for a in (low, high) for b in atom.bounds]
+        ends = [a * b for a in (low, high) for b in atom.bounds]
         low, high = min(ends), max(ends)
     return low, high
-
-
-def _product(a: float, b: float) -> float:
-    return 0.0 if 0 in (a, b) else a * b
 
 
 def _divided_by_number(found: Expression, divisor: int) -> Expression:

@@ -7,14 +7,13 @@ recorded: the result is right for every shape at which each guard has the same a
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from quantglow.symbolic.expression import Bounds, Expression, Values, parts, scaled
+from quantglow.symbolic.expression import Bounds, Expression, Values, number, parts, scaled
 
 
 class Relation(StrEnum):
@@ -25,7 +24,7 @@ class Relation(StrEnum):
     LESS = "<"
     NOT_LESS = ">="
 
-    def holds(self, value: float) -> bool:
+    def holds(self, value: int) -> bool:
         """Whether a value stands in this relation to 0."""
         match self:
             case Relation.EQUAL:
@@ -92,40 +91,38 @@ class Guards:
 
     def bounds(self, expression: Expression) -> Bounds:
         """An interval that contains all values for which the guards hold."""
-        low, high = expression.bounds
         core, factor, constant = parts(expression)
-        least, most = scaled(self._known.get(core, (-math.inf, math.inf)), factor)
-        return max(low, least + constant), min(high, most + constant)
+        low, high = scaled(self._known.get(core, core.bounds), factor)
+        return low + constant, high + constant
 
     def _learn(self, guard: Guard) -> None:
         """Narrow the interval of what a guard bounds."""
         core, factor, constant = parts(guard.expression)
-        value = -constant / factor
         low, high = self._known.get(core, core.bounds)
         match guard.relation:
             case Relation.EQUAL:
-                low = high = value
+                low = high = -constant // factor
             case Relation.LESS if factor > 0:
-                high = min(high, math.ceil(value) - 1)
+                high = min(high, (-constant - 1) // factor)
             case Relation.LESS:
-                low = max(low, math.floor(value) + 1)
+                low = max(low, constant // -factor + 1)
             case Relation.NOT_LESS if factor > 0:
-                low = max(low, math.ceil(value))
+                low = max(low, -(constant // factor))
             case Relation.NOT_LESS:
-                high = min(high, math.floor(value))
+                high = min(high, constant // -factor)
         self._known[core] = low, high
 
     def fix(self, expression: Expression) -> int:
         """The value at the hints, which becomes the only one that is allowed."""
         value = expression.at(self.hints)
-        self.decide(expression - _constant(value), Relation.EQUAL)
+        self.decide(expression - number(value), Relation.EQUAL)
         return value
 
     def named(self, expression: Expression) -> str:
         """The text of a size, by which ``names`` knows it; its digits if it is fixed."""
         low, high = self.bounds(expression)
         if low == high:
-            return str(int(low))
+            return str(low)
         text = f"{{{expression}}}"
         self.names[text] = expression
         return text
@@ -155,10 +152,6 @@ def proof(bounds: Bounds, relation: Relation) -> bool | None:
             if high < 0:
                 return relation is Relation.LESS
             return relation is Relation.NOT_LESS if low >= 0 else None
-
-
-def _constant(value: int) -> Expression:
-    return Expression((((), value),) if value else ())
 
 
 def _caller() -> str:

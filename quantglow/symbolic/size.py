@@ -8,7 +8,8 @@ index, a NumPy array) fixes the value by a guard, so no use of it is wrong, only
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Any, TypeVar, cast
 
 from quantglow.symbolic.expression import Expression, number, symbol
@@ -62,11 +63,8 @@ class Size:
     def __neg__(self) -> int:
         return sized(-self.expression, self.guards)
 
-    def __pos__(self) -> int:
-        return cast(int, self)
-
     def __abs__(self) -> int:
-        return -self if self < 0 else +self
+        return -self if self < 0 else cast(int, self)
 
     def __floordiv__(self, other: object) -> Any:
         divisor = _expression(other)
@@ -178,20 +176,12 @@ def is_free(value: object) -> bool:
     return isinstance(value, Size)
 
 
-def guards_of(values: Iterable[object]) -> Guards | None:
-    """The guards behind the first size that is free."""
-    return next((value.guards for value in values if isinstance(value, Size)), None)
-
-
 def maximum(values: Sequence[int]) -> int:
     """The largest of some integers, without a guard."""
-    guards = guards_of(values)
+    guards = next((cast(Size, value).guards for value in values if is_free(value)), None)
     if guards is None:
         return max(values)
-    first, *rest = (_expression(value) or number(0) for value in values)
-    for value in rest:
-        first = first.maximum(value)
-    return sized(first, guards)
+    return sized(reduce(Expression.maximum, map(expression_of, values)), guards)
 
 
 def minimum(values: Sequence[int]) -> int:

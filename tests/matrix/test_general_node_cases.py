@@ -1,0 +1,113 @@
+"""The ONNX project's cases with free dimensions: what a program for all shapes serves, it computes
+as a program of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import pytest
+
+import quantglow as qg
+from quantglow.errors import QuantglowError
+from quantglow.graph.case import Case, may_decide
+from quantglow.runtime.general import GeneralProgram, general_program
+from quantglow.runtime.specialisations import FreeShapes
+from quantglow.types import Array
+from tests.matrix import node_cases
+
+NAMES = """
+Add And ArgMax Attention Clip Concat CumSum DepthToSpace Dropout Einsum Equal Expand Flatten
+Gather GatherElements GatherND Gemm GlobalAveragePool GridSample GroupNormalization Hardmax
+InstanceNormalization LRN LayerNormalization LogSoftmax LpNormalization MatMul
+MeanVarianceNormalization NegativeLogLikelihoodLoss PRelu Pad RMSNormalization ReduceLogSumExp
+ReduceMax ReduceMean ReduceProd Reshape Resize ReverseSequence RotaryEmbedding STFT
+ScatterElements ScatterND Shape Sin Slice Softmax SoftmaxCrossEntropyLoss SpaceToDepth Split
+Squeeze Sum TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where
+"""
+QUICK = {"Attention", "Gather", "MatMul", "Reshape", "Slice"}
+RESIZES: tuple[Callable[[int], int], ...] = (
+    lambda size: size,
+    lambda size: size + 1,
+    lambda size: size + 5,
+    lambda size: 2 * size + 1,
+)
+
+
+@pytest.mark.parametrize("are_shared", [True, False])
+@pytest.mark.parametrize(
+    "operator",
+    [pytest.param(o, marks=[] if o in QUICK else [pytest.mark.slow]) for o in NAMES.split()],
+)
+def test_one_program_computes_what_a_program_for_each_shape_does(
+    operator: str, are_shared: bool
+) -> None:
+    results = [serves(case, are_shared) for case in node_cases.node_cases(operator)]
+    assert any(results)
+
+
+def serves(case: node_cases.Case, are_shared: bool) -> bool:
+    """Whether there is a program for all shapes, which then gives the bytes of programs of their
+    own wherever its guards hold, as they do at the shapes of the case.
+    """
+    try:
+        compiled = qg.compile(freed(case, are_shared), num_threads=1)
+    except QuantglowError:
+        return False
+    if not isinstance(compiled, qg.CompiledModel):
+        return False
+    models = compiled.specialisations
+    if not isinstance(models, FreeShapes):
+        return False
+    arrays = {v.name: a for v, a in zip(case.model.graph.input, case.inputs, strict=True)}
+    operands = {
+        port.name: arrays[port.name].astype(port.dtype.numpy) for port in models.signature.inputs
+    }
+    program = made(models, Case.fitting(operands))
+    if program is None:
+        return False
+    for resize in RESIZES:
+        feeds = {name: resized(array, resize) for name, array in operands.items()}
+        values = program.values_at(Case.fitting(feeds))
+        assert values is not None or resize is not RESIZES[0]
+        if values is not None:
+            served = program.executable.at(values).run(feeds)
+            own = models.compiler.compile(models.graph_at(Case.fitting(feeds)))
+            assert bytes_of(served) == bytes_of(own.executable.run(feeds)), (case.name, values)
+    return True
+
+
+def made(models: FreeShapes, hint: Case) -> GeneralProgram | None:
+    try:
+        return general_program(models.signature, hint, models.graph_at, models.compiler)
+    except QuantglowError:
+        return None
+
+
+def freed(case: node_cases.Case, are_shared: bool) -> onnx.ModelProto:
+    """The model with free dimensions, which share a symbol where they are equal, or each has its
+    own; small integers become initializers.
+    """
+    operands = zip(case.model.graph.input, case.inputs, strict=True)
+    known = {v.name for v, array in operands if may_decide(array) and array.dtype != np.bool_}
+    model = case.with_known(known)
+    inputs = [value for value in case.model.graph.input if value.name not in known]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            dim.dim_param = f"d{dim.dim_value}" if are_shared else f"{value.name}_{axis}"
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
+    return model
+
+
+def resized(array: Array, resize: Callable[[int], int]) -> Array:
+    """The values again and again in another shape; axes of 1 stay."""
+    return np.resize(array, tuple(size if size == 1 else resize(size) for size in array.shape))
+
+
+def bytes_of(arrays: Sequence[Array]) -> list[tuple[tuple[int, ...], bytes]]:
+    return [(array.shape, array.tobytes()) for array in arrays]
