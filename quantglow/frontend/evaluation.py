@@ -41,6 +41,9 @@ COMPUTED = frozenset({FLOAT, onnx.TensorProto.INT64, onnx.TensorProto.INT32, onn
 BYTES = frozenset({"DynamicQuantizeLinear"})
 """Operators whose importers give uint8 as they are."""
 
+ABSENT_IF_EMPTY = frozenset({"Resize"})
+"""Operators of which no operand is an empty tensor: such a one is left out."""
+
 Bind = Callable[[onnx.NodeProto, Sequence[Result], Scope], dict[str, Value]]
 """``importer.bind``."""
 
@@ -54,7 +57,9 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
     if (kind := qualified(proto)) not in IMPORTERS and proto.domain != ML:
         return False
     known = [v for v in operands.values() if isinstance(v, Known)]
-    if len(known) < len(operands) or not all(v.array.size for v in known):
+    if len(known) < len(operands):
+        return False
+    if not all(v.array.size or kind in ABSENT_IF_EMPTY for v in known):
         return False
     kinds = {v.onnx_type for v in known}
     results = {element for element, _ in inferred_types(proto, operands, opsets).values()}

@@ -139,10 +139,27 @@ _COORDINATES = {
     "half_pixel_symmetric": _half_pixel_symmetric,
 }
 
+TIE = 1e-6
+"""Distance from the middle of two rows up to which a coordinate lies there, as in onnxruntime since
+1.32: those of ratios are rounded."""
+
+
+def _prefer_floor(v: Array) -> Array:
+    return np.where(_is_tie(v), np.floor(v), np.ceil(v - 0.5))
+
+
+def _prefer_ceil(v: Array) -> Array:
+    return np.where(_is_tie(v), np.ceil(v), np.floor(v + 0.5))
+
+
+def _is_tie(v: Array) -> Array:
+    return np.asarray(np.abs(v - np.floor(v) - 0.5) <= TIE)
+
+
 _ROUNDINGS: dict[str, Callable[[Array], Array]] = {
-    "round_prefer_floor": lambda v: np.ceil(v - 0.5),
-    "round_prefer_ceil": lambda v: np.floor(v + 0.5),
+    "round_prefer_floor": _prefer_floor,
+    "round_prefer_ceil": _prefer_ceil,
     "floor": np.floor,
     "ceil": np.ceil,
-    "": lambda v: np.ceil(v - 0.5),
+    "": _prefer_floor,
 }

@@ -361,11 +361,13 @@ class FreeShapes(Concise):
 
     def _general(self, case: Case) -> GeneralProgram | None:
         """A program for all shapes made at a case; None where there is none: a program of its own
-        is then compiled."""
+        is then compiled.  Errors of our own are raised while verifying only."""
         try:
             return general_program(self.signature, case, self._shared_graph_at, self.compiler)
-        except QuantglowError as error:
-            debug.log(1, f"no program for all shapes: {error}")
+        except Exception as error:
+            if debug.verifying() and not isinstance(error, QuantglowError):
+                raise
+            debug.log(1, f"no program for all shapes: {type(error).__name__}: {error}")
             return None
 
     def _bound(self, program: GeneralProgram, values: Values, case: Case) -> Bound | None:

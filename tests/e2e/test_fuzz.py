@@ -120,3 +120,14 @@ def test_infinity_times_what_rounding_left_is_open(number: float, is_open: bool)
     feeds = {"x": np.array([[1, number], [-1, 1]], np.float32)}
     found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
     assert found == ({"y"} if is_open else set())
+
+
+@pytest.mark.parametrize(("number", "is_open"), [(2 + 2**-22, True), (2.5, False), (2.0, False)])
+def test_a_step_where_rounding_may_have_been_is_open(number: float, is_open: bool) -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]>
+        g (float[2] x) => (float[2] y) { moved = Neg(x)  y = Ceil(moved) }"""
+    )
+    feeds = {"x": np.array([number, -9.5], np.float32)}
+    found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
+    assert found == ({"y"} if is_open else set())

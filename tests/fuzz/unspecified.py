@@ -6,6 +6,8 @@ it, by operator, length and processor.
 The loss of a single class: a zero of either sign, which Reciprocal turns into infinities.
 
 Products of infinity with a value that is 0 but for rounding: an infinity of either sign, or NaN.
+
+Steps at a value that is a whole number but for rounding: the one below or above.
 """
 
 from __future__ import annotations
@@ -29,8 +31,9 @@ EXTREMES = (
 )
 LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 PRODUCTS = ("MatMul", "Gemm", "Mul", "Conv", "ConvTranspose", "Einsum")
+STEPS = ("Ceil", "Floor", "Sign")
 ROUNDING = 1e-6
-"""Values of less than this part of the largest one may be 0 but for rounding."""
+"""Differences of less than this part of the largest value may be rounding."""
 
 
 def holds_nan(values: Values, *_: Values) -> bool:
@@ -47,22 +50,31 @@ def has_one_class(values: Values, *_: Values) -> bool:
 
 def multiplies_infinity_by_rounding(*operands: Values) -> bool:
     floats = [np.abs(x) for x in operands if x.dtype.kind == "f"]
-    return any(map(_holds_infinity, floats)) and any(map(_holds_rounding, floats))
+    return any(map(_holds_infinity, floats)) and any(is_next_to(x, 0.0) for x in floats)
+
+
+def has_rounding_at_a_step(values: Values) -> bool:
+    return values.dtype.kind == "f" and is_next_to(values, np.rint(values))
 
 
 def _holds_infinity(sizes: Values) -> bool:
     return bool(np.isinf(sizes).any())
 
 
-def _holds_rounding(sizes: Values) -> bool:
-    numbers = sizes[np.isfinite(sizes)]
-    return bool(((numbers > 0) & (numbers < ROUNDING * numbers.max(initial=0))).any())
+def is_next_to(values: Values, places: Values | float) -> bool:
+    """Whether a value has a place but for rounding, as far as the largest one is rounded."""
+    numbers = np.isfinite(values)
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(values - places)
+    largest = np.abs(values[numbers]).max(initial=0)
+    return bool((numbers & (apart > 0) & (apart < ROUNDING * largest)).any())
 
 
 OPEN: dict[str, Callable[..., bool]] = {
     **dict.fromkeys(EXTREMES, holds_nan),
     **dict.fromkeys(LOSSES, has_one_class),
     **dict.fromkeys(PRODUCTS, multiplies_infinity_by_rounding),
+    **dict.fromkeys(STEPS, has_rounding_at_a_step),
     "LRN": holds_no_numbers,
 }
 """Operator -> the operands for which its result is open."""

@@ -18,6 +18,16 @@ CONSTANT_NODES = {
     "GlobalMaxPool": single("GlobalMaxPool", Const(floats(2, 3, 5))),
     "Conv": single("Conv", Const(floats(1, 2, 5, 4)), Const(floats(3, 2, 2, 2)), strides=[2, 1]),
     "Einsum": single("Einsum", Const(floats(3, 5)), Const(floats(5, 2)), equation="ij,jk->ki"),
+    "Resize": single(
+        "Resize",
+        Const(floats(1, 2, 2, 4)),
+        Const(np.zeros(0, np.float32)),
+        Const(np.zeros(0, np.float32)),
+        Const(np.array([1, 2, 1, 1])),
+        mode="cubic",
+        coordinate_transformation_mode="pytorch_half_pixel",
+        exclude_outside=1,
+    ),
     "GRU": single(
         "GRU",
         Const(floats(4, 3, 2)),

@@ -186,6 +186,21 @@ def test_a_failed_shape_is_tried_again() -> None:
     assert counted.programs.shapes == []
 
 
+def test_an_error_of_the_program_for_all_shapes_is_no_error_of_the_user(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def wrong(*_: object) -> None:
+        raise TypeError("a size is no index")
+
+    monkeypatch.setattr("quantglow.runtime.specialisations.general_program", wrong)
+    compiled = qg.compile(sum_model(["N", "L"]))
+    compiled(np.ones((2, 3), np.float32))
+    with pytest.raises(TypeError):
+        compiled(np.ones((3, 3), np.float32))
+    monkeypatch.setenv("QUANTGLOW_VERIFY", "0")
+    assert compiled(np.ones((3, 3), np.float32)).shape == (3, 3)
+
+
 def test_programs_of_other_shapes_share_packed_weights() -> None:
     compiled = qg.compile(wide_model(), num_threads=1)
 
