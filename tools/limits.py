@@ -18,7 +18,6 @@ from onnx import helper, numpy_helper
 from quantglow.errors import UnsupportedOpError
 from quantglow.frontend import import_model
 from quantglow.frontend.context import IMPORTERS, ML
-from quantglow.frontend.operators.recurrent import MOST_STEPS
 from quantglow.frontend.operators.transforms import MOST_WHOLE
 from quantglow.ops.external import External
 
@@ -76,20 +75,6 @@ def reasons(model: onnx.ModelProto) -> list[str]:
 
 def ones(*shape: int) -> NDArray[np.float32]:
     return np.full(shape, 0.1, np.float32)
-
-
-def recurrent(steps: int, lengths: Operand = None, **settings: Any) -> onnx.ModelProto:
-    """A GRU on two sequences of these ``lengths``."""
-    return node(
-        "GRU",
-        (steps, 2, 3),
-        ones(1, 12, 3),
-        ones(1, 12, 4),
-        None,
-        lengths,
-        hidden_size=4,
-        **settings,
-    )
 
 
 def forgetful(coupled: int) -> onnx.ModelProto:
@@ -164,22 +149,7 @@ def prime(above: int) -> int:
     return number
 
 
-RNNS = "GRU, LSTM, RNN"
 LIMITS = (
-    Limit(
-        RNNS,
-        f"more than {MOST_STEPS} steps",
-        f"more than the {MOST_STEPS} that are unrolled",
-        lambda: recurrent(MOST_STEPS),
-        lambda: recurrent(MOST_STEPS + 1),
-    ),
-    Limit(
-        RNNS,
-        "sequences of different lengths in a batch",
-        "sequences differ in length",
-        lambda: recurrent(3, np.array([3, 3], np.int32)),
-        lambda: recurrent(3, np.array([3, 2], np.int32)),
-    ),
     Limit(
         "LSTM", "`input_forget`", "couples the gates", lambda: forgetful(0), lambda: forgetful(1)
     ),

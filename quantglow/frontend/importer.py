@@ -27,6 +27,7 @@ from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.free_sizes import known_value, with_free_sizes
 from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
+from quantglow.frontend.operators.loops import import_loop, import_scan
 from quantglow.frontend.operators.qlinear import import_float_product, import_qlinear
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.proto import OLDEST_OPSET, all_nodes, opsets_of
@@ -219,9 +220,14 @@ def with_known_operands(
         return None
 
 
-def by_branch(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
-    """An If, whose branches are imported, too."""
-    return import_if(Call(proto, scope), import_body) if qualified(proto) == "If" else None
+def by_bodies(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value] | None:
+    """An If or a loop, whose subgraphs are imported, too."""
+    found = WITH_BODIES.get(qualified(proto))
+    return None if found is None else found(Call(proto, scope), import_body)
+
+
+WITH_BODIES = {"If": import_if, "Loop": import_loop, "Scan": import_scan}
+"""Importers of operators with subgraphs."""
 
 
 def by_importer(proto: onnx.NodeProto, scope: Scope, resolve: Resolve) -> dict[str, Value]:
@@ -244,7 +250,7 @@ RESOLVERS: tuple[Resolver, ...] = (
     quantized.import_index,
     import_qlinear,
     import_float_product,
-    by_branch,
+    by_bodies,
     by_importer,
 )
 """Ways to import a node, asked in this order; None: the next one is asked."""

@@ -55,6 +55,13 @@ class ArrayMark:
 
 
 @dataclass(frozen=True)
+class BodyMark:
+    """Text form of a graph among the attributes: the label of the lines that have it."""
+
+    label: str
+
+
+@dataclass(frozen=True)
 class Dense:
     """An array written out: all values in row-major order, or the one that all are equal to."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quantglow.errors import ModelError
+from quantglow.graph.attributes import BodyMark, register
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import Port, Signature
@@ -31,6 +32,26 @@ class Graph:
     def nodes(self) -> tuple[Node, ...]:
         """Inputs first, then every node that an output needs, operands before users."""
         return topological_order([*self.inputs, *(node for _, node in self.outputs)])
+
+    @property
+    def label(self) -> str:
+        """The name that the text of a body has."""
+        return self.outputs[0][1].name
+
+    def every_node(self) -> Iterator[Node]:
+        """The nodes, those of bodies included; a body that several nodes run comes once."""
+        seen: set[Graph] = set()
+        for node in self.nodes:
+            for body in node.bodies:
+                if body not in seen:
+                    seen.add(body)
+                    yield from body.every_node()
+            yield node
+
+    @cached_property
+    def has_free_sizes(self) -> bool:
+        """Whether a node depends on free dimensions."""
+        return any(node.has_free_sizes for node in self.nodes)
 
     @cached_property
     def users(self) -> Mapping[Node, tuple[Node, ...]]:
@@ -70,16 +91,16 @@ class Graph:
 
     @cached_property
     def _by_name(self) -> dict[str, Node]:
-        found = {node.name: node for node in self.nodes}
-        if len(found) < len(self.nodes):
-            counts = Counter(node.name for node in self.nodes)
+        nodes = tuple(self.every_node())
+        counts = Counter(node.name for node in nodes)
+        if len(counts) < len(nodes):
             twice = next(name for name, count in counts.items() if count > 1)
-            kinds = " and ".join(node.op for node in self.nodes if node.name == twice)
+            kinds = " and ".join(node.op for node in nodes if node.name == twice)
             raise ModelError(
                 f"two nodes are called {twice!r} ({kinds}). Remedy: names are unique in a graph; "
                 "make new ones with quantglow.graph.names."
             )
-        return found
+        return {node.name: node for node in self.nodes}
 
     def compute_nodes(self) -> tuple[Node, ...]:
         """Nodes that are neither inputs nor constants."""
@@ -106,6 +127,17 @@ class Graph:
             return self
         return replace(outputs, inputs=inputs)  # type: ignore[arg-type]
 
+    def map_bodies(self, change: Callable[[Graph], Graph]) -> Graph:
+        """The graph with changed bodies; nodes that run one body still do."""
+        made: dict[Graph, Graph] = {}
+
+        def changed(body: Graph) -> Graph:
+            if body not in made:
+                made[body] = change(body)
+            return made[body]
+
+        return self.rebuild(lambda node: node.with_bodies(changed))
+
     def verify(self) -> None:
         """Raise ``ModelError`` if a name is used twice or a reachable input is not declared."""
         self.check_names()
@@ -115,9 +147,14 @@ class Graph:
                 raise ModelError(f"input {node.name!r} is used but not declared")
             if node.infer() != node.type:
                 raise ModelError(f"{node!r} does not have the type its operands imply")
+            for body in node.bodies:
+                body.verify()
 
     def __str__(self) -> str:
         return graph_text(self.source_hash, self.declared, self.nodes, self.outputs)
+
+
+register(Graph, lambda graph: (graph.label,), BodyMark)
 
 
 def topological_order(

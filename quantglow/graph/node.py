@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from quantglow.graph.traits import Trait
 from quantglow.lazy import cached_property
 from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType, ElementType, TensorType
+
+if TYPE_CHECKING:
+    from quantglow.graph.graph import Graph
 
 OPS: dict[str, type[Node]] = {}
 """Every operator by its class name."""
@@ -42,6 +45,15 @@ class Node:
     in_place: ClassVar[tuple[str, ...]] = ()
     """Fields of operands whose memory the result may take over: they are read element by element,
     just before the result is written."""
+
+    @property
+    def bodies(self) -> tuple[Graph, ...]:
+        """Graphs among the attributes, which the operator runs."""
+        return ()
+
+    def with_bodies(self, change: Callable[[Graph], Graph]) -> Node:
+        """The same operator with changed bodies; ``self`` if all are the same objects."""
+        return self
 
     def has(self, trait: Trait) -> bool:
         """Whether a fact holds for the node: its operator declares it, unless attributes decide."""

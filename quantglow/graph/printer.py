@@ -9,6 +9,14 @@
     'y': f32[1x26x26x8] = Conv(x='x', w='w')
     output 'y' = 'y'
 
+The body of a loop stands before the first node that runs it, under its label::
+
+    body 'state'
+      't': f32[8] = Input(tensor=TensorType('f32', (8,)))
+      'state': f32[8] = Tanh(x='t')
+      output 'state' = 'state'
+    'y': f32[8] = Loop(carried=('x',), sliced=(), captured=(), body=Graph('state'), trips=9)
+
 A line ``declared`` has the float type of an input or output that is computed as float32.  The type
 before ``=`` is for people, and checked when read.  Attributes that have the default of their
 declaration are left out.
@@ -17,10 +25,14 @@ declaration are left out.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Node, operand_fields
+
+if TYPE_CHECKING:
+    from quantglow.graph.graph import Graph
 
 
 def as_it_is(value: object) -> object:
@@ -41,9 +53,25 @@ def graph_text(
     """
     lines = [f"graph {source_hash!r}"]
     lines += [f"declared {name!r}: {kind}" for name, kind in declared.items()]
-    lines += [node_line(node, shown) for node in nodes]
-    lines += [f"output {name!r} = {node.name!r}" for name, node in outputs]
+    lines += inner_lines(nodes, outputs, shown)
     return "\n".join(lines) + "\n"
+
+
+def inner_lines(
+    nodes: Iterable[Node],
+    outputs: Iterable[tuple[str, Node]],
+    shown: Callable[[object], object] = as_it_is,
+) -> Iterator[str]:
+    """A line for each node and output; bodies stand before the first node that runs them."""
+    bodies: set[Graph] = set()
+    for node in nodes:
+        for body in node.bodies:
+            if body not in bodies:
+                bodies.add(body)
+                yield f"body {body.label!r}"
+                yield from (f"  {line}" for line in inner_lines(body.nodes, body.outputs, shown))
+        yield node_line(node, shown)
+    yield from (f"output {name!r} = {node.name!r}" for name, node in outputs)
 
 
 def node_line(node: Node, shown: Callable[[object], object] = as_it_is) -> str:

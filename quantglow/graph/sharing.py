@@ -42,4 +42,4 @@ class SharedArrays:
             known = self.shared(node.value)
             return node if known is node.value else replace(node, value=known)
 
-        return graph.rebuild(rule)
+        return graph.map_bodies(self.graph).rebuild(rule)

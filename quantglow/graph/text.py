@@ -12,11 +12,19 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
-from quantglow.graph.attributes import ArrayMark, Dense, is_uniform, parse_call, register
+from quantglow.graph.attributes import (
+    ArrayMark,
+    BodyMark,
+    Dense,
+    is_uniform,
+    parse_call,
+    register,
+)
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import DECLARED
+from quantglow.lazy import cached_property
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -26,6 +34,8 @@ FORMER_NAMES = {"Map": "Elementwise", "Rows": "RowMap"}
 _HEADER = re.compile(rf"graph ({STRING})")
 _DECLARED = re.compile(rf"declared ({STRING}): (\w+)")
 _NODE = re.compile(rf"({STRING}): ([^=]*) = (.*)")
+_BODY = re.compile(rf"body ({STRING})")
+_INSIDE = "  "
 _OUTPUT = re.compile(rf"output ({STRING}) = ({STRING})")
 
 
@@ -36,7 +46,7 @@ def print_graph(graph: Graph) -> str:
 
 def constants_of(graph: Graph) -> dict[str, Array]:
     """The arrays that the text refers to, by the names of their nodes."""
-    return {node.name: node.value for node in graph.nodes if isinstance(node, Constant)}
+    return {node.name: node.value for node in graph.every_node() if isinstance(node, Constant)}
 
 
 @dataclass(frozen=True)
@@ -86,7 +96,7 @@ def print_without_scales(graph: Graph) -> str:
 
 def scales_of(graph: Graph) -> dict[ArrayMark, Array]:
     """The scales that are missing in the text, by the names of their nodes."""
-    elements = (node.element for node in graph.nodes if isinstance(node, Constant))
+    elements = (node.element for node in graph.every_node() if isinstance(node, Constant))
     arrays = (found for element in elements if (found := _channel_scales(element)) is not None)
     return {ArrayMark.of(array): array for array in arrays}
 
@@ -126,8 +136,7 @@ def parse_graph(
             reader.read(line)
         except ValueError as error:
             raise failure(number, line, error) from None
-    inputs, outputs = tuple(reader.inputs), tuple(reader.outputs)
-    return Graph(inputs, outputs, unquote(header[1]), reader.declared)
+    return reader.graph(unquote(header[1]))
 
 
 def failure(number: int, line: str, error: ValueError) -> FileFormatError:
@@ -156,9 +165,26 @@ class _Reader:
     inputs: list[Input] = field(default_factory=list)
     outputs: list[tuple[str, Node]] = field(default_factory=list)
     declared: dict[str, str] = field(default_factory=dict)
+    bodies: dict[str, _Reader] = field(default_factory=dict)
+
+    def graph(self, source_hash: str = "") -> Graph:
+        return Graph(tuple(self.inputs), tuple(self.outputs), source_hash, self.declared)
+
+    @cached_property
+    def body(self) -> Graph:
+        """The graph of a body, whose lines are all read."""
+        if not self.outputs:
+            raise ValueError("a body has no outputs")
+        return self.graph()
 
     def read(self, line: str) -> None:
-        if match := _OUTPUT.fullmatch(line):
+        if line.startswith(_INSIDE):
+            if not self.bodies:
+                raise ValueError("a line inside of no body")
+            next(reversed(self.bodies.values())).read(line.removeprefix(_INSIDE))
+        elif match := _BODY.fullmatch(line):
+            self.bodies[unquote(match[1])] = _Reader(self.constants, self.scales)
+        elif match := _OUTPUT.fullmatch(line):
             self.outputs.append((unquote(match[1]), self.node(unquote(match[2]))))
         elif match := _DECLARED.fullmatch(line):
             self.declare(unquote(match[1]), match[2])
@@ -190,12 +216,21 @@ class _Reader:
             values["value"] = array_of(name, mark, self.constants)
         if isinstance(values.get("element"), ScalesMark):
             values["element"] = self.element(values["element"])
+        values = {key: self.body_of(value) for key, value in values.items()}
         node = build(OPS[op], name, values)
         if str(node.type) != kind:
             raise ValueError(f"{name!r} is of type {node.type}, not {kind}")
         self.nodes[name] = node
         if isinstance(node, Input):
             self.inputs.append(node)
+
+    def body_of(self, value: Any) -> Any:
+        """The graph of a mark; other values as they are."""
+        if not isinstance(value, BodyMark):
+            return value
+        if value.label not in self.bodies:
+            raise ValueError(f"body {value.label!r} is not defined above")
+        return self.bodies[value.label].body
 
     def element(self, mark: ScalesMark) -> ElementType:
         """The element type of a text form without scales."""

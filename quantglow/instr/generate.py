@@ -8,14 +8,15 @@ belong.  Only what no view can express is copied.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.instr.copy_elision import Home, Placement, place, source_of
+from quantglow.instr.copy_elision import Home, Placement, is_alias, place, source_of
 from quantglow.instr.lifetimes import with_lifetimes
+from quantglow.instr.loops import LoopResults, copies, handed_over, siblings
 from quantglow.instr.program import (
     Buffer,
     BufferKind,
@@ -24,10 +25,21 @@ from quantglow.instr.program import (
     Fill,
     Instruction,
     Program,
+    Repeat,
     View,
 )
 from quantglow.instr.strides import dense_strides
-from quantglow.ops import Concat, Conv, Elementwise, Expand, Pad, Reshape, Slice, Transpose
+from quantglow.ops import (
+    Concat,
+    Conv,
+    Elementwise,
+    Expand,
+    Loop,
+    Pad,
+    Reshape,
+    Slice,
+    Transpose,
+)
 from quantglow.types import TensorType
 
 CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT)
@@ -49,6 +61,9 @@ def generate(
 
 @dataclass
 class _Generator:
+    """``places``: where values are computed that are neither inside of others nor temporary: the
+    stacked results of a body."""
+
     graph: Graph
     placement: Placement
     slack_nbytes: int
@@ -56,6 +71,8 @@ class _Generator:
     steps: list[Instruction] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     filled: set[Node] = field(default_factory=set)
+    places: dict[Node, View] = field(default_factory=dict)
+    loops: dict[Node, LoopResults] = field(default_factory=dict)
 
     def visit(self, node: Node) -> None:
         """Emit what computes ``node``, and remember where its value lies."""
@@ -96,6 +113,8 @@ class _Generator:
 
     def destination(self, node: Node) -> View:
         """The place to compute ``node`` in: its home, a graph output, or a new buffer."""
+        if node in self.places:
+            return self.places[node]
         home = self.placement.homes.get(node)
         if home is not None:
             return self.within(home, node)
@@ -178,6 +197,82 @@ class _Generator:
         self.steps.append(Copy(view, target))
         return target
 
+    # -- loops
+
+    def loop(self, node: Node) -> View:
+        """The place of a result of a loop, which all its results together make once."""
+        assert isinstance(node, Loop)
+        if node not in self.loops:
+            group = siblings(node, self.graph.nodes)
+            self.loops.update(dict.fromkeys(group, self.repeated(group)))
+        view = self.loops[node].of(node)
+        is_placed = node in self.placement.homes or node in self.placement.direct_outputs
+        if node.output >= len(node.carried) or not is_placed:
+            return view
+        target = self.destination(node)
+        self.steps.append(Copy(view, target))
+        return target
+
+    def repeated(self, group: Sequence[Loop]) -> LoopResults:
+        """Emit the loop of which a group of nodes are the results."""
+        node, first = group[0], len(group[0].carried)
+        carried = tuple(self.copied(self.views[x], f"{node.name}:carried") for x in node.carried)
+        wanted = {o.output: self.destination(o) for o in group if o.output >= first}
+        stacked = {number: self.staying(view, node.name) for number, view in wanted.items()}
+        inner = self.inside(node, carried)
+        ends = [end for _, end in node.body.outputs]
+        for number, view in stacked.items():
+            inner.offer(ends[number], view.element())
+        for part in node.body.nodes:
+            if part not in inner.views:
+                inner.visit(part)
+        for number, view in stacked.items():
+            inner.copy_to(view.element(), ends[number])
+        inner.hand_over(ends[:first], carried)
+        condition = carried[0] if node.conditional else None
+        self.steps.append(Repeat(node.name, node.trips, tuple(inner.steps), condition))
+        for number, view in wanted.items():
+            if stacked[number] is not view:
+                self.steps.append(Copy(stacked[number], view))
+        return LoopResults(carried, wanted)
+
+    def inside(self, node: Loop, carried: Sequence[View]) -> _Generator:
+        """The generator of a body, to which its inputs are known."""
+        sliced = [self.kept(self.views[x]).element() for x in node.sliced]
+        captured = [self.kept(self.views[x]) for x in node.captured]
+        views: dict[Node, View] = {}
+        views.update(zip(node.body.inputs, (*carried, *sliced, *captured), strict=True))
+        placement = replace(place(node.body), direct_outputs={})
+        return _Generator(node.body, placement, self.slack_nbytes, views, names=self.names)
+
+    def kept(self, view: View) -> View:
+        """A view that stays in its place while a loop inside of this one runs."""
+        return self.copied(view, f"{view.buffer.name}:kept") if view.advance else view
+
+    def staying(self, view: View, name: str) -> View:
+        """A place like this one that a loop around does not move."""
+        if not view.advance:
+            return view
+        return dense_view(self.buffer(f"{name}:stacked", BufferKind.TEMP, view.type), view.type)
+
+    def offer(self, node: Node, view: View) -> None:
+        """Compute a result of the body in this place, unless it belongs elsewhere."""
+        moves_parts = isinstance(node, Concat | Pad) and not view.contiguous
+        if not (is_alias(node) or node in self.placement.homes or moves_parts):
+            self.places.setdefault(node, view)
+
+    def copy_to(self, place: View, node: Node) -> None:
+        """Copy a result of the body unless it was computed in its place."""
+        if self.views[node] != place:
+            self.steps.append(Copy(self.views[node], place))
+
+    def hand_over(self, ends: Sequence[Node], carried: Sequence[View]) -> None:
+        """Copy the carried values of the next trip to where it reads them."""
+        results = [self.views[end] for end in ends]
+        for position in handed_over(results, carried):
+            results[position] = self.copied(results[position], f"{ends[position].name}:next")
+        self.steps += copies(results, carried)
+
     # -- buffers
 
     def buffer(self, name: str, kind: BufferKind, tensor: TensorType) -> Buffer:
@@ -217,6 +312,7 @@ _HANDLERS: dict[type[Node], Callable[[_Generator, Node], View]] = {
     Slice: _Generator.slice,
     Transpose: _Generator.transpose,
     Expand: _Generator.expand,
+    Loop: _Generator.loop,
 }
 
 

@@ -8,7 +8,7 @@ in SSA form: memory is explicit, so that sharing and planning are passes over th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -58,13 +58,15 @@ class Buffer(Concise):
 class View(Concise):
     """A tensor inside a buffer: element (i, j, …) lies at ``offset + i*strides[0] + …``.
 
-    Strides and offset count elements; a stride may be 0 (broadcast) or negative.
+    Strides and offset count elements; a stride may be 0 (broadcast) or negative.  ``advance``:
+    elements by which the view moves in each trip of the innermost loop around it.
     """
 
     buffer: Buffer
     type: TensorType
     strides: tuple[int, ...]
     offset: int = 0
+    advance: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -103,7 +105,7 @@ class View(Concise):
         steps = steps or (1,) * len(starts)
         offset = self.offset + sum(a * s for a, s in zip(starts, self.strides, strict=True))
         strides = tuple(s * k for s, k in zip(self.strides, steps, strict=True))
-        return View(self.buffer, self.type.with_shape(sizes), strides, offset)
+        return View(self.buffer, self.type.with_shape(sizes), strides, offset, self.advance)
 
     def permuted(self, perm: tuple[int, ...]) -> View:
         shape = tuple(self.shape[p] for p in perm)
@@ -124,12 +126,24 @@ class View(Concise):
         strides = reshaped_strides(self.shape, self.strides, shape)
         if strides is None:
             return None
-        return View(self.buffer, self.type.with_shape(shape), strides, self.offset)
+        return View(self.buffer, self.type.with_shape(shape), strides, self.offset, self.advance)
+
+    def element(self) -> View:
+        """Element 0 of axis 0, which moves on along this axis with each trip of a loop."""
+        kind = self.type.with_shape(self.shape[1:])
+        return View(self.buffer, kind, self.strides[1:], self.offset, self.strides[0])
+
+    def at_trip(self, trip: int) -> View:
+        """The place of the view in a trip of the loop around it."""
+        return replace(self, offset=self.offset + trip * self.advance, advance=0)
 
     def text(self, spell: Spelling) -> str:
-        """``%buffer[offset:strides]: type``, without the brackets where the view is plain."""
-        plain = self.strides == dense_strides(self.shape) and self.offset == 0
-        where = "" if plain else f"[{self.offset}:{','.join(map(str, self.strides))}]"
+        """``%buffer[offset:strides+advance]: type``, without the brackets where the view is plain,
+        without the advance where it stays in its place.
+        """
+        plain = self.strides == dense_strides(self.shape) and self.offset == self.advance == 0
+        moves = f"+{self.advance}" if self.advance else ""
+        where = "" if plain else f"[{self.offset}:{','.join(map(str, self.strides))}{moves}]"
         return f"{self.buffer}{where}: {spell(self.type)}"
 
     def __str__(self) -> str:
@@ -158,6 +172,15 @@ class Instruction(Concise):
     @property
     def views(self) -> tuple[View, ...]:
         return self.ins + self.outs + self.inouts
+
+    @property
+    def steps(self) -> tuple[Instruction, ...]:
+        """Instructions that this one runs."""
+        return ()
+
+    def mapped(self, change: Callable[[View], View]) -> Instruction:
+        """The same instruction on changed views."""
+        return self
 
     @property
     def mnemonic(self) -> str:
@@ -221,6 +244,9 @@ class Copy(Instruction):
     def outs(self) -> tuple[View, ...]:
         return (self.dst,)
 
+    def mapped(self, change: Callable[[View], View]) -> Instruction:
+        return Copy(change(self.src), change(self.dst))
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fill(Instruction):
@@ -237,6 +263,9 @@ class Fill(Instruction):
     @property
     def attributes(self) -> dict[str, object]:
         return {"value": self.value, "interior": self.interior}
+
+    def mapped(self, change: Callable[[View], View]) -> Instruction:
+        return replace(self, dst=change(self.dst))
 
     def boxes(self) -> Iterator[View]:
         """Disjoint views that together cover what is filled."""
@@ -282,6 +311,46 @@ class Compute(Instruction):
         shown = {key: value for key, value in shown_attributes(self.op).items() if key != "out"}
         return {"name": self.op.name, **shown}
 
+    def mapped(self, change: Callable[[View], View]) -> Instruction:
+        return Compute(self.op, tuple(map(change, self.inputs)), change(self.output))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Repeat(Instruction):
+    """Run ``body`` ``trips`` times, as long as ``condition`` holds true before a trip.
+
+    ``name`` is that of the operator.  With each trip the views of the body move by their advance;
+    those of loops inside belong to these.
+    """
+
+    name: str
+    trips: int
+    body: tuple[Instruction, ...]
+    condition: View | None = None
+
+    @property
+    def ins(self) -> tuple[View, ...]:
+        read = tuple(view for step in self.body for view in step.ins)
+        return read if self.condition is None else (self.condition, *read)
+
+    @property
+    def inouts(self) -> tuple[View, ...]:
+        return tuple(view for step in self.body for view in (*step.outs, *step.inouts))
+
+    @property
+    def steps(self) -> tuple[Instruction, ...]:
+        return self.body
+
+    def mapped(self, change: Callable[[View], View]) -> Instruction:
+        condition = None if self.condition is None else change(self.condition)
+        body = tuple(step.mapped(change) for step in self.body)
+        return replace(self, body=body, condition=condition)
+
+    def text(self, spell: Spelling) -> str:
+        """``repeat @in condition {attributes}``; the lines of the body follow."""
+        condition = "" if self.condition is None else f"@in {self.condition.text(spell)} "
+        return f"repeat {condition}{{name={self.name!r}, trips={self.trips}}}"
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Program(Concise):
@@ -315,7 +384,7 @@ class Program(Concise):
         lines += [f"element <{alias}> = {encode(e)}" for e, alias in elements.items()]
         lines += [b.declaration(shown) for b in self.buffers if b.kind is not BufferKind.TEMP]
         lines += [f"feed {name!r} = {view.text(spell)}" for name, view in self.inputs]
-        lines += [f"{i:4d}  {step.text(spell)}" for i, step in enumerate(self.instructions)]
+        lines += numbered(self.instructions, spell)
         lines += [f"result {name!r} = {view.text(spell)}" for name, view in self.outputs]
         return "\n".join(lines) + "\n"
 
@@ -328,3 +397,11 @@ class Program(Concise):
             if element.quant is not None and element.quant.axis is not None:
                 found.setdefault(element, f"{element.quant}#{len(found)}")
         return found
+
+
+def numbered(steps: Sequence[Instruction], spell: Spelling, outer: str = "") -> Iterator[str]:
+    """A line for each instruction with its number; those in loops have that of the loop before."""
+    for number, step in enumerate(steps):
+        own = f"{outer}.{number}" if outer else f"{number:4d}"
+        yield f"{own}  {step.text(spell)}"
+        yield from numbered(step.steps, spell, own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import quantglow.ops  # noqa: F401 - registers the operators that programs name
@@ -23,6 +23,7 @@ from quantglow.instr.program import (
     Fill,
     Instruction,
     Program,
+    Repeat,
     View,
 )
 from quantglow.instr.strides import dense_strides
@@ -30,14 +31,14 @@ from quantglow.instr.verify import verify_program
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
 
 _BUFFER = rf"%(?:{STRING}|{PLAIN_NAME.pattern})"
-_VIEW = rf"({_BUFFER})(?:\[(-?\d+):([-\d,]*)\])?: (\w+)(?:<([^>]*)>)?\[([\dx]*)\]"
+_VIEW = rf"({_BUFFER})(?:\[(-?\d+):([-\d,]*)(?:\+(-?\d+))?\])?: (\w+)(?:<([^>]*)>)?\[([\dx]*)\]"
 _ELEMENT = re.compile(r"element <([^>]*)> = (.*)")
 _DECLARATION = re.compile(rf"(constant|input|output) ({_BUFFER}) \((\d+) bytes\)(?: = (.*))?")
 _BORDER = re.compile(rf"(feed|result) ({STRING}) = {_VIEW}")
 _LIFE = re.compile(rf" *\d+  (alloc|dealloc) ({_BUFFER})(?: \((\d+) bytes\))?")
-_STEP = re.compile(r" *\d+  (\w+) ")
+_STEP = re.compile(r" *\d+((?:\.\d+)*)  (\w+) ")
 _OPERAND = re.compile(rf"(?:, )?@(out|inout|in) (?:(\w+)=)?{_VIEW}")
-_ATTRIBUTES = re.compile(r" \{(.*)\}")
+_ATTRIBUTES = re.compile(r" ?\{(.*)\}")
 
 
 def constants_of(program: Program) -> dict[str, Array]:
@@ -90,7 +91,7 @@ class _Reader:
         elif match := _LIFE.fullmatch(line):
             self.steps.append(self.life(match[1], match[2], match[3]))
         elif match := _STEP.match(line):
-            self.steps.append(self.step(match[1], line[match.end() :]))
+            self.add(match[1].count("."), self.step(match[2], line[match.end() :]))
         else:
             raise ValueError("not a line of a program")
 
@@ -119,7 +120,14 @@ class _Reader:
         return self.buffers[name]
 
     def view(
-        self, buffer: str, offset: str | None, strides: str, dtype: str, quant: str, shape: str
+        self,
+        buffer: str,
+        offset: str | None,
+        strides: str,
+        advance: str | None,
+        dtype: str,
+        quant: str,
+        shape: str,
     ) -> View:
         dims = tuple(int(d) for d in shape.split("x") if d)
         kind = TensorType(DType(dtype), dims, self.quant(DType(dtype), quant))
@@ -128,7 +136,7 @@ class _Reader:
         steps = tuple(int(s) for s in strides.split(",") if s)
         if len(steps) != len(dims):
             raise ValueError(f"{len(steps)} strides for shape {shape}")
-        return View(self.buffer(buffer), kind, steps, int(offset))
+        return View(self.buffer(buffer), kind, steps, int(offset), int(advance or 0))
 
     def quant(self, dtype: DType, text: str | None) -> QuantParams | None:
         if text is None:
@@ -137,6 +145,13 @@ class _Reader:
             return self.elements[text].quant
         scale, _, zero_point = text.partition(",")
         return QuantParams.per_tensor(float(scale), int(zero_point))
+
+    def add(self, depth: int, step: Instruction) -> None:
+        """Append a step to the program, or to the last of its loops that is so deep."""
+        if depth:
+            self.steps[-1:] = appended(tuple(self.steps[-1:]), depth, step)
+        else:
+            self.steps.append(step)
 
     def step(self, mnemonic: str, text: str) -> Instruction:
         views: dict[str, list[tuple[str, View]]] = {"out": [], "inout": [], "in": []}
@@ -150,9 +165,22 @@ class _Reader:
             return Copy(views["in"][0][1], views["out"][0][1])
         if mnemonic == "fill" and counts == (0, 1, 0):
             return _fill(views["inout"][0][1], attributes)
+        if mnemonic == "repeat" and counts[:2] == (0, 0) and counts[2] < 2:
+            return _repeat([view for _, view in views["in"]], attributes)
         if mnemonic in OPS and counts[:2] == (1, 0):
             return _compute(OPS[mnemonic], views["out"][0][1], views["in"], attributes)
         raise ValueError(f"there is no instruction {mnemonic!r} with such operands")
+
+
+def appended(
+    steps: tuple[Instruction, ...], depth: int, step: Instruction
+) -> tuple[Instruction, ...]:
+    """Steps with one more at the end of the last loop, or of a loop in it."""
+    if not depth:
+        return (*steps, step)
+    if not steps or not isinstance(loop := steps[-1], Repeat):
+        raise ValueError("the line before is no loop")
+    return (*steps[:-1], replace(loop, body=appended(loop.body, depth - 1, step)))
 
 
 def _buffer_name(text: str) -> str:
@@ -194,6 +222,14 @@ def _fill(dst: View, attributes: dict[str, Any]) -> Fill:
             if all(type(a) is type(n) is int and 0 <= a <= a + n <= d for a, n, d in boxes):
                 return Fill(dst, value, interior)
     raise ValueError("fill needs a number, and an interior inside its view")
+
+
+def _repeat(condition: list[View], attributes: dict[str, Any]) -> Repeat:
+    match attributes:
+        case {"name": str() as name, "trips": int() as trips} if trips >= 0:
+            if all((v.type.dtype, v.type.size) == (DType.BOOL, 1) for v in condition):
+                return Repeat(name, trips, (), *condition)
+    raise ValueError("repeat needs a name, a number of trips, and at most one condition")
 
 
 def _compute(

@@ -15,6 +15,7 @@ from quantglow.instr.program import (
     Dealloc,
     Instruction,
     Program,
+    Repeat,
     View,
 )
 from quantglow.types import Array
@@ -26,7 +27,7 @@ def verify_program(program: Program) -> None:
     written: set[Buffer] = {b for b in live if b.kind in (BufferKind.CONSTANT, BufferKind.INPUT)}
     ended: set[Buffer] = set()
     for index, instruction in enumerate(program.instructions):
-        problem = _lifetimes(instruction, live, ended) or _operands(instruction, live, written)
+        problem = _lifetimes(instruction, live, ended) or _step(instruction, live, written)
         if problem:
             raise BackendError(f"instruction {index}: {problem}\n{excerpt(program, index)}")
         written.update(view.buffer for view in (*instruction.outs, *instruction.inouts))
@@ -61,6 +62,46 @@ def _lifetimes(instruction: Instruction, live: set[Buffer], ended: set[Buffer]) 
         live.remove(instruction.buffer)
         ended.add(instruction.buffer)
     return None
+
+
+def _step(step: Instruction, live: set[Buffer], written: set[Buffer]) -> str | None:
+    """The fault of an instruction; those of a loop are looked at as in its first trip."""
+    if not isinstance(step, Repeat):
+        return _operands(step, live, written)
+    if step.condition is not None and step.condition.buffer not in written:
+        return f"{step.condition.buffer} is read before it is written"
+    known = set(written)
+    for inner in step.body:
+        problem = _inside(inner, step) or _step(inner, live, known)
+        if problem:
+            return f"in the loop, {inner}: {problem}"
+        known.update(view.buffer for view in (*inner.outs, *inner.inouts))
+    return None
+
+
+def _inside(step: Instruction, loop: Repeat) -> str | None:
+    """The fault of the way in which the operands of an instruction move."""
+    if isinstance(step, Alloc | Dealloc):
+        return "buffers live as long as the loop at least"
+    if isinstance(step, Repeat):
+        return None
+    for view in step.views:
+        low, high = _swept(view, loop.trips)
+        if low < 0 or high > view.buffer.nbytes:
+            return f"{view} leaves its buffer of {view.buffer.nbytes} bytes"
+    for out in step.outs:
+        for view in step.ins:
+            if out.buffer is view.buffer and out.advance != view.advance:
+                (low, high), (begin, end) = _swept(out, loop.trips), _swept(view, loop.trips)
+                if low < end and begin < high:
+                    return f"{out} moves over the operand {view}"
+    return None
+
+
+def _swept(view: View, trips: int) -> tuple[int, int]:
+    """First byte, and one past the last byte, that the view touches in all trips."""
+    (low, high), way = view.extent_bytes(), (trips - 1) * view.advance * view.type.dtype.nbytes
+    return (low + way, high) if view.advance < 0 else (low, high + way)
 
 
 def _operands(instruction: Instruction, live: set[Buffer], written: set[Buffer]) -> str | None:
@@ -128,7 +169,7 @@ def same_place(a: View, b: View) -> bool:
     """Equal elements at equal addresses: safe to compute in place, element by element."""
     return (
         a.buffer is b.buffer
-        and a.offset == b.offset
+        and (a.offset, a.advance) == (b.offset, b.advance)
         and a.strides == b.strides
         and a.shape == b.shape
         and a.type.dtype.nbytes == b.type.dtype.nbytes

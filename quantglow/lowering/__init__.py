@@ -1,7 +1,7 @@
 """Lowering: operators become a small set of primitives, which is all that a backend implements.
 
 After ``lower`` every node is an Input, a Constant, one of ``COMPUTE_PRIMITIVES`` in the form its
-backend rule expects, or one of ``VIEW_PRIMITIVES``.
+backend rule expects, one of ``VIEW_PRIMITIVES``, or a Loop whose body is lowered.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from quantglow.lowering.fuse import fuse_elementwise
 from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
     COMPUTE_PRIMITIVES,
+    CONTROL_PRIMITIVES,
     FALLBACK,
     LEAVES,
     VIEW_PRIMITIVES,
@@ -29,6 +30,7 @@ from quantglow.passes.fuse_activation import fuse_float_activation
 
 __all__ = [
     "COMPUTE_PRIMITIVES",
+    "CONTROL_PRIMITIVES",
     "FALLBACK",
     "LOWERING_PASSES",
     "VIEW_PRIMITIVES",
@@ -49,7 +51,7 @@ def lower(graph: Graph, *, unsigned: bool = True) -> Graph:
     passes = [step for step in LOWERING_PASSES if unsigned or step is not bias_to_uint8]
     lowered = run_passes(graph, passes)
     check_lowered(lowered)
-    return lowered
+    return lowered.map_bodies(lambda body: lower(body, unsigned=unsigned))
 
 
 def lower_operators(graph: Graph) -> Graph:
@@ -89,7 +91,7 @@ LOWERING_PASSES: tuple[Pass, ...] = (
 
 def check_lowered(graph: Graph) -> None:
     """Raise ``BackendError`` if a node is not primitive."""
-    allowed = (*LEAVES, *FALLBACK, *COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES)
+    allowed = (*LEAVES, *FALLBACK, *COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES, *CONTROL_PRIMITIVES)
     left = [node for node in graph.nodes if not isinstance(node, allowed)]
     if left:
         raise BackendError(f"no lowering rule for {', '.join(map(repr, left))}")

@@ -15,6 +15,7 @@ from quantglow.ops import (
     External,
     Gather,
     GroupedMatMul,
+    Loop,
     MatMul,
     MaxPool,
     Pad,
@@ -65,6 +66,9 @@ COMPUTE_PRIMITIVES: tuple[type[Node], ...] = (
 
 VIEW_PRIMITIVES: tuple[type[Node], ...] = (Reshape, Transpose, Slice, Expand, Concat, Pad)
 """Operators that program generation turns into views, copies and fills."""
+
+CONTROL_PRIMITIVES: tuple[type[Node], ...] = (Loop,)
+"""Operators that program generation turns into instructions which are repeated."""
 
 FALLBACK: tuple[type[Node], ...] = (External,)
 """Operators that no backend has to compute: partitioning hands them to another runtime before

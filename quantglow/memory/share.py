@@ -11,10 +11,7 @@ from quantglow.instr.program import (
     Buffer,
     BufferKind,
     Compute,
-    Copy,
     Dealloc,
-    Fill,
-    Instruction,
     Program,
     View,
 )
@@ -48,7 +45,11 @@ def share_in_place(program: Program) -> Program:
                 renamed[out.buffer] = renamed.get(view.buffer, view.buffer)
     if not renamed:
         return program
-    return replace(program, instructions=with_lifetimes([_renamed(s, renamed) for s in steps]))
+
+    def moved(v: View) -> View:
+        return replace(v, buffer=renamed.get(v.buffer, v.buffer))
+
+    return replace(program, instructions=with_lifetimes([step.mapped(moved) for step in steps]))
 
 
 def in_place_candidates(step: Compute) -> list[View]:
@@ -75,15 +76,3 @@ def _interchangeable(view: View, out: View) -> bool:
         and surely_equal(view.strides, out.strides)
         and view.type.dtype.nbytes == out.type.dtype.nbytes
     )
-
-
-def _renamed(step: Instruction, renamed: dict[Buffer, Buffer]) -> Instruction:
-    def view(v: View) -> View:
-        return replace(v, buffer=renamed.get(v.buffer, v.buffer))
-
-    if isinstance(step, Copy):
-        return Copy(view(step.src), view(step.dst))
-    if isinstance(step, Fill):
-        return replace(step, dst=view(step.dst))
-    assert isinstance(step, Compute)
-    return Compute(step.op, tuple(map(view, step.inputs)), view(step.output))

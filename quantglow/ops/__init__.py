@@ -5,6 +5,7 @@ from quantglow.ops.binary import Add, Binary, Div, Max, Min, Mul, Pow, Sub
 from quantglow.ops.convolution import Conv, ConvTranspose, Gemm, MatMul
 from quantglow.ops.external import External
 from quantglow.ops.indexing import Gather, Scatter, TopK
+from quantglow.ops.loop import Loop
 from quantglow.ops.normalization import (
     LRN,
     BatchNormalization,
@@ -84,6 +85,7 @@ __all__ = [
     "LeakyRelu",
     "Log",
     "LogSoftmax",
+    "Loop",
     "MatMul",
     "Max",
     "MaxPool",

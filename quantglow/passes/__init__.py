@@ -29,6 +29,7 @@ from quantglow.passes.merge_arithmetic import merge_arithmetic
 from quantglow.passes.merge_clips import merge_clips
 from quantglow.passes.merge_reshapes import merge_reshapes
 from quantglow.passes.merge_transposes import merge_transposes
+from quantglow.passes.optimize_bodies import OptimizeBodies
 from quantglow.passes.recognise_gelu import recognise_gelu
 from quantglow.passes.recognise_hard_sigmoid import recognise_hard_sigmoid
 from quantglow.passes.recognise_hard_swish import recognise_hard_swish
@@ -126,7 +127,7 @@ def optimize(graph: Graph) -> Graph:
             graph = run_passes(graph, FLOAT_PASSES)
             if len(graph.nodes) >= before:
                 break
-    return graph
+        return run_passes(graph, [OptimizeBodies(optimize)])
 
 
 MOST_ROUNDS = 8

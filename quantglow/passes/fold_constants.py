@@ -7,6 +7,7 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.external import External
+from quantglow.ops.loop import Loop
 from quantglow.ops.work import work_of
 
 GROWTH_NBYTES = 1 << 20
@@ -21,7 +22,7 @@ MOST_WORK = 2 * 10**10
 def fold_constants(node: Node, uses: Uses) -> Node | None:
     """f(Constant, …) -> Constant, unless that would make the program much larger"""
     operands = node.operands
-    if isinstance(node, External):  # it may draw random numbers
+    if isinstance(node, External | Loop):  # it may draw random numbers, or never end
         return None
     if node.has_free_sizes:
         return declined(node, "its value depends on free dimensions")

@@ -8,7 +8,7 @@ import numpy as np
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.instr.program import Buffer, Compute, Fill, Instruction, Program, View
+from quantglow.instr.program import Buffer, Compute, Fill, Instruction, Program, Repeat, View
 
 
 def same_graph(a: Graph, b: Graph) -> bool:
@@ -59,6 +59,10 @@ def same_instruction(a: Instruction, b: Instruction) -> bool:
         types = [o.type for o in a.op.operands] == [o.type for o in b.op.operands]
         if not (types and type(a.op) is type(b.op) and same_attributes(a.op, b.op)):
             return False
+    if isinstance(a, Repeat) and isinstance(b, Repeat):
+        pairs = zip(a.steps, b.steps, strict=True)
+        if (a.name, a.trips) != (b.name, b.trips) or not all(same_instruction(*p) for p in pairs):
+            return False
     if isinstance(a, Fill) and isinstance(b, Fill) and a.attributes != b.attributes:
         return False
     buffers: list[tuple[Buffer, Buffer]] = []
@@ -69,7 +73,7 @@ def same_instruction(a: Instruction, b: Instruction) -> bool:
 
 
 def same_view(a: View, b: View) -> bool:
-    placed = (a.type, a.strides, a.offset) == (b.type, b.strides, b.offset)
+    placed = (a.type, a.strides, a.offset, a.advance) == (b.type, b.strides, b.offset, b.advance)
     return placed and same_buffer(a.buffer, b.buffer)
 
 

@@ -7,29 +7,28 @@ It holds all that a loader needs and nothing of the process that made it: the JI
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from enum import Enum
 
 import numpy as np
 
+from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place, Pointer
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
-from quantglow.concise import Concise
+from quantglow.backends.llvm.loop_calls import Moving, loop_call, with_rows
 from quantglow.instr.program import (
     Alloc,
     Buffer,
     BufferKind,
-    Compute,
     Dealloc,
     Instruction,
     Program,
+    Repeat,
     View,
 )
 from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.memory.planner import MemoryPlan
-from quantglow.ops.indexing import Gather, Scatter
 from quantglow.symbolic.guards import Guards
 from quantglow.symbolic.size import sized
 from quantglow.types import Array
@@ -43,107 +42,12 @@ SIZE_IN_TEXT = re.compile(r"\{[^{}\s]+\}")
 """A size in the text of a kernel, see ``symbolic.guards.Guards.named``."""
 
 
-class Place(Enum):
-    """The memory that a pointer leads to."""
-
-    ARENA = "arena"
-    CONSTANT = "constant"
-    INPUT = "input"
-    OUTPUT = "output"
-    CHECK = "check"
-    """An int64 of the running context, where a kernel stores an index that is out of range."""
-    SIZE = "size"
-    """No memory: the offset itself is the operand, a size that depends on free dimensions."""
-
-
-@dataclass(frozen=True)
-class Pointer:
-    """An address that is known when the program is loaded: ``offset_bytes`` from the beginning of
-    a place; ``index`` says which constant, input, output, check or (in a program for all shapes)
-    buffer of the arena."""
-
-    place: Place
-    index: int = 0
-    offset_bytes: int = 0
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class EmittedCall(Concise):
-    """A row of the table of calls.
-
-    step      the instruction that the kernel executes
-    kernel    its text, label and estimated work; its pointers are replaced by ``pointers``
-    nbytes    bytes of all operands
-    """
-
-    step: Instruction
-    kernel: KernelCall
-    pointers: tuple[Pointer, ...]
-    nbytes: int
-
-    @property
-    def items(self) -> int:
-        """Independent pieces of work."""
-        return self.kernel.items
-
-    @property
-    def work(self) -> float:
-        """Estimated operations."""
-        return self.kernel.work
-
-    @property
-    def indexing(self) -> Gather | Scatter | None:
-        """The operator whose indices the kernel checks."""
-        if not self.kernel.checked:
-            return None
-        assert isinstance(self.step, Compute) and isinstance(self.step.op, Gather | Scatter)
-        return self.step.op
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class EmittedProgram(Concise):
-    """A program for one target, ready to be loaded or written.
-
-    calls         kernels in the order of execution
-    constants     weights, packed or as they are, each once
-    arena_nbytes  memory of all values in between
-    inputs        names and views, in the order of the program
-    outputs       the same
-    order         the order of buffers in the arena, of a program for all shapes
-    """
-
-    target: Target
-    calls: tuple[EmittedCall, ...]
-    constants: tuple[Array, ...]
-    arena_nbytes: int
-    inputs: tuple[tuple[str, View], ...]
-    outputs: tuple[tuple[str, View], ...]
-    order: OrderedPlan | None = None
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        """The distinct LLVM IR texts, in the order of their first call."""
-        return tuple(dict.fromkeys(call.kernel.ir for call in self.calls))
-
-    @property
-    def work(self) -> float:
-        """Estimated operations of all calls."""
-        return sum(call.work for call in self.calls)
-
-    def without_texts(self) -> EmittedProgram:
-        """The same program once its kernels are loaded: texts keep their generators alive."""
-        calls = (replace(call, kernel=replace(call.kernel, code="")) for call in self.calls)
-        return replace(self, calls=tuple(calls))
-
-
 def emit_program(
     program: Program, plan: MemoryPlan, target: Target, own: Own = np.ascontiguousarray
 ) -> EmittedProgram:
     """Emit every kernel of a planned program; ``own`` is given each constant once."""
     layout = _Layout(program, plan, own)
-    calls = tuple(layout.placed(step, call) for step, call in kernel_calls(program, target))
-    ends = (tuple(program.inputs), tuple(program.outputs))
-    return EmittedProgram(target, calls, tuple(layout.constants), plan.peak_nbytes, *ends)
+    return layout.emitted(target, plan.peak_nbytes)
 
 
 def emit_free_program(
@@ -153,9 +57,7 @@ def emit_free_program(
     as operands, and ``guards`` has the conditions on which the program serves a shape.
     """
     layout = _FreeLayout(program, order, own, guards=guards)
-    calls = tuple(layout.placed(step, call) for step, call in kernel_calls(program, target))
-    ends = (tuple(program.inputs), tuple(program.outputs))
-    return EmittedProgram(target, calls, tuple(layout.constants), 0, *ends, order)
+    return replace(layout.emitted(target, 0), order=order)
 
 
 def with_operands(text: str, first: int) -> tuple[str, list[str]]:
@@ -178,10 +80,21 @@ def with_operands(text: str, first: int) -> tuple[str, list[str]]:
 
 
 def kernel_calls(program: Program, target: Target) -> Iterator[tuple[Instruction, KernelCall]]:
-    """The instructions that become kernels with something to do."""
-    for step in program.instructions:
-        if not isinstance(step, Alloc | Dealloc) and (call := emit(step, target)).items:
+    """The instructions that become kernels with something to do, those in loops included."""
+    waiting = list(reversed(program.instructions))
+    while waiting:
+        step = waiting.pop()
+        waiting.extend(reversed(step.steps))
+        if not isinstance(step, Repeat) and (call := call_of(step, target)) is not None:
             yield step, call
+
+
+def call_of(step: Instruction, target: Target) -> KernelCall | None:
+    """The kernel of an instruction that is no loop, None where there is nothing to do."""
+    if isinstance(step, Alloc | Dealloc):
+        return None
+    call = emit(step, target)
+    return call if call.items else None
 
 
 @dataclass
@@ -203,6 +116,35 @@ class _Layout:
         ):
             for index, (_, view) in enumerate(ports):
                 self._ends[view.buffer] = Pointer(place, index)
+
+    def emitted(self, target: Target, arena_nbytes: int) -> EmittedProgram:
+        """The program for a target."""
+        calls = list(self.calls(self.program.instructions, target))
+        ends = (tuple(self.program.inputs), tuple(self.program.outputs))
+        constants = tuple(self.constants)
+        return EmittedProgram(target, with_rows(calls), len(calls), constants, arena_nbytes, *ends)
+
+    def calls(self, steps: Iterable[Instruction], target: Target) -> Iterator[EmittedCall]:
+        """The calls of instructions, with places."""
+        for step in steps:
+            if isinstance(step, Repeat):
+                yield self.loop(step, target)
+            elif (call := call_of(step, target)) is not None:
+                yield self.placed(step, call)
+
+    def loop(self, step: Repeat, target: Target) -> EmittedCall:
+        """The call of a loop; pointers of loops inside do not move with it."""
+        body, moving = [], list[Moving]()
+        for inner in step.body:
+            if isinstance(inner, Repeat):
+                body.append(self.loop(inner, target))
+            elif (call := call_of(inner, target)) is not None:
+                views = [(i, p) for i, p in enumerate(call.pointers) if isinstance(p, View)]
+                moves = [(i, p.advance * p.type.dtype.nbytes) for i, p in views]
+                moving += [(len(body), i, nbytes) for i, nbytes in moves if nbytes]
+                body.append(self.placed(inner, call))
+        condition = Pointer(Place.SIZE) if step.condition is None else self._pointer(step.condition)
+        return loop_call(step, body, moving, condition)
 
     def placed(self, step: Instruction, call: KernelCall) -> EmittedCall:
         """The call with places instead of views and arrays."""

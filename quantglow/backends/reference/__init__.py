@@ -21,6 +21,7 @@ from quantglow.instr.program import (
     Fill,
     Instruction,
     Program,
+    Repeat,
     View,
 )
 from quantglow.memory.planner import MemoryPlan
@@ -92,5 +93,17 @@ def execute(step: Instruction, memory: Mapping[Buffer, Array]) -> None:
         case Compute(op=op, inputs=inputs, output=output):
             result = op.evaluate(*(array_of(view, memory) for view in inputs))
             array_of(output, memory)[...] = result
+        case Repeat():
+            repeat(step, memory)
         case Dealloc():
             pass
+
+
+def repeat(step: Repeat, memory: Mapping[Buffer, Array]) -> None:
+    """Run a loop; views of loops inside of it do not move with it."""
+    for trip in range(step.trips):
+        if step.condition is not None and not array_of(step.condition, memory).item():
+            break
+        for inner in step.body:
+            moves = not isinstance(inner, Repeat)
+            execute(inner.mapped(lambda v: v.at_trip(trip)) if moves else inner, memory)  # noqa: B023

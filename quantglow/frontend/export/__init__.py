@@ -6,6 +6,7 @@ from quantglow.frontend.export import (
     expressions,
     external,
     indexing,
+    loop,
     pooling,
     shape,
     weight_groups,

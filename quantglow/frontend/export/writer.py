@@ -15,7 +15,7 @@ ONNX values have numbers until the end, when ``Writer.finished`` knows which nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -101,7 +101,8 @@ class Writer:
     """Collects the ONNX nodes of one graph.
 
     ``parts``: outputs of nodes that came from ONNX as they are; ``origins``: the models they are
-    from, with the names to tell the user; ``domains``: versions of other operator sets.
+    from, with the names to tell the user; ``domains``: versions of other operator sets;
+    ``loops``: the results of loops.
     """
 
     opset: int = FIRST_OPSET
@@ -114,6 +115,11 @@ class Writer:
     parts: dict[tuple[bytes, tuple[Node, ...]], list[str]] = field(default_factory=dict)
     origins: list[tuple[onnx.ModelProto, str]] = field(default_factory=list)
     domains: dict[str, int] = field(default_factory=dict)
+    loops: dict[tuple[Graph, tuple[Node, ...]], list[str]] = field(default_factory=dict)
+
+    def inside(self) -> Writer:
+        """The writer of a body: its nodes are apart, its constants and names are not."""
+        return replace(self, nodes=[], held=dict(self.held), reals=dict(self.reals))
 
     def require(self, opset: int) -> None:
         """Write for this opset, or a newer one."""

@@ -61,21 +61,29 @@ def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
 
 def computed(call: Call, branch: str, import_body: ImportBody) -> list[Node]:
     """The outputs of a branch.  Raises ``Unsupported`` if one of its nodes is not compiled."""
-    graph, scope = call.attributes[branch], call.scope
+    call.scope.conditions.append((call.tensor(0), branch == "then_branch"))
+    try:
+        return inner_values(call, branch, import_body)
+    finally:
+        call.scope.conditions.pop()
+
+
+def inner_values(call: Call, attribute: str, import_body: ImportBody) -> list[Node]:
+    """The outputs of a subgraph whose inputs are bound.  Raises ``Unsupported`` if one of its nodes
+    is not compiled."""
+    graph, scope = call.attributes[attribute], call.scope
     if scope.problems:
-        raise Unsupported("its branches were not looked at")
+        raise Unsupported("its subgraphs were not looked at")
     fallback, scope.fallback = scope.fallback, False
-    scope.conditions.append((call.tensor(0), branch == "then_branch"))
     try:
         import_body(graph, scope)
         if scope.problems:
-            raise Unsupported(f"{branch}: {scope.problems[0]}")
+            raise Unsupported(f"{attribute}: {scope.problems[0]}")
         return [scope.tensor(output.name) for output in graph.output]
     except ImportBudgetError:
         raise
     except ModelError as error:
-        raise Unsupported(f"{branch}: {error}") from None
+        raise Unsupported(f"{attribute}: {error}") from None
     finally:
         scope.fallback = fallback
-        scope.conditions.pop()
         scope.problems.clear()

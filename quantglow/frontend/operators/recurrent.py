@@ -1,89 +1,32 @@
-"""Importers of LSTM, GRU and RNN: unrolled into the products and functions of every step."""
+"""Importers of LSTM, GRU and RNN."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
 import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.operators.recurrent_steps import (
+    FUNCTIONS,
+    Cell,
+    State,
+    Step,
+    lengths_of,
+    ran,
+)
 from quantglow.frontend.operators.slicing import along
-from quantglow.graph.node import Constant, Node
-from quantglow.ops.binary import Add, Mul, Sub
-from quantglow.ops.convolution import Gemm
-from quantglow.ops.shape import Concat, Reshape, Transpose
-from quantglow.ops.unary import Clip, Relu, Sigmoid, Tanh
-from quantglow.types import Array
-
-MOST_STEPS = 128
-"""Longer sequences would make too many nodes; onnxruntime runs them."""
-
-FUNCTIONS: dict[str, Callable[..., Node]] = {"relu": Relu, "sigmoid": Sigmoid, "tanh": Tanh}
-
-State = tuple[Node, ...]
-"""The hidden state [B, H], of an LSTM the cell state too."""
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One direction: what a step computes from its part of x and the state before it.
-
-    ``w`` is [I, gates * H], ``r`` [H, gates * H]; the bias of the input and that of the state are
-    [gates * H].
-    """
-
-    call: Call
-    hidden: int
-    w: Array
-    r: Array
-    input_bias: Array
-    state_bias: Array
-    peepholes: Array | None
-    functions: tuple[str, ...]
-    made: dict[str, Constant] = field(default_factory=dict)
-
-    def constant(self, tag: str, array: Array) -> Constant:
-        """One for all steps; the tag names the array."""
-        if tag not in self.made:
-            self.made[tag] = self.call.constant(tag, np.ascontiguousarray(array))
-        return self.made[tag]
-
-    def product(self, tag: str, x: Node, w: Constant, b: Constant | None = None) -> Node:
-        return Gemm(name=self.call.derived(tag), x=x, w=w, b=b)
-
-    def add(self, x: Node, y: Node) -> Node:
-        return Add(name=self.call.derived("sum"), x=x, y=y)
-
-    def mul(self, x: Node, y: Node) -> Node:
-        return Mul(name=self.call.derived("product"), x=x, y=y)
-
-    def gate(self, gates: Node, position: int) -> Node:
-        """One of the gates that lie side by side."""
-        start = position * self.hidden
-        return along(self.call.derived("gate"), gates, 1, range(start, start + self.hidden))
-
-    def activated(self, number: int, gate: Node) -> Node:
-        """Activation ``number`` of a gate, which is clipped before if the model says so."""
-        clip = self.call.number("clip", 0.0)
-        if clip > 0:
-            gate = Clip(name=self.call.derived("clip"), x=gate, low=-clip, high=clip)
-        return self.function(number, gate)
-
-    def function(self, number: int, x: Node) -> Node:
-        made = FUNCTIONS[self.functions[number]]
-        return made(name=self.call.derived(self.functions[number]), x=x)
-
-
-Step = Callable[[Cell, Node, State], State]
-"""(cell, x W + input bias [B, gates * H], state) -> the next state."""
+from quantglow.graph.node import Node
+from quantglow.ops.binary import Sub
+from quantglow.ops.shape import Concat, Expand, Reshape, Transpose
+from quantglow.symbolic.size import is_free
 
 
 @importer("LSTM")
 def lstm(call: Call) -> list[Node]:
     if call.integer("input_forget", 0):
         raise Unsupported("input_forget couples the gates")
-    return unrolled(call, 4, ("sigmoid", "tanh", "tanh"), lstm_step, states=2)
+    return recurrent(call, 4, ("sigmoid", "tanh", "tanh"), lstm_step, states=2)
 
 
 def lstm_step(cell: Cell, x: Node, state: State) -> State:
@@ -105,7 +48,7 @@ def lstm_step(cell: Cell, x: Node, state: State) -> State:
 
 @importer("GRU")
 def gru(call: Call) -> list[Node]:
-    return unrolled(call, 3, ("sigmoid", "tanh"), gru_step)
+    return recurrent(call, 3, ("sigmoid", "tanh"), gru_step)
 
 
 def gru_step(cell: Cell, x: Node, state: State) -> State:
@@ -134,7 +77,7 @@ def gru_step(cell: Cell, x: Node, state: State) -> State:
 
 @importer("RNN")
 def rnn(call: Call) -> list[Node]:
-    return unrolled(call, 1, ("tanh",), rnn_step)
+    return recurrent(call, 1, ("tanh",), rnn_step)
 
 
 def rnn_step(cell: Cell, x: Node, state: State) -> State:
@@ -145,7 +88,7 @@ def rnn_step(cell: Cell, x: Node, state: State) -> State:
     )
 
 
-def unrolled(
+def recurrent(
     call: Call, gates: int, functions: tuple[str, ...], step: Step, states: int = 1
 ) -> list[Node]:
     """Y [T, D, B, H], then the last state of each kind [D, B, H]; ``layout`` 1 puts B first."""
@@ -153,15 +96,14 @@ def unrolled(
     if batch_first:
         x = Transpose(name=call.derived("time-first"), x=x, perm=(1, 0, 2))
     steps, batch, _ = x.type.shape
-    refuse_lengths(call, steps)
+    lengths = lengths_of(call, steps)
     cells = cells_of(call, gates, functions)
     rows: list[Node] = []
     last: list[State] = []
     for number, cell in enumerate(cells):
         backwards = call.text("direction", "forward") == "reverse" or number == 1
         first = tuple(initial(call, 5 + s, number, batch, cell.hidden) for s in range(states))
-        results, final = ran(cell, step, x, first, backwards)
-        joined = Concat(name=call.derived("steps"), parts=tuple(results), axis=0)
+        joined, final = ran(cell, step, x, first, backwards, lengths)
         shape = (steps, 1, batch, cell.hidden)
         rows.append(Reshape(name=call.derived("rows"), x=joined, shape=shape))
         last.append(final)
@@ -174,27 +116,6 @@ def unrolled(
         perm = (1, 0, 2) if batch_first else None
         outputs.append(stacked(call, 1 + position, parts, axis=0, perm=perm))
     return outputs
-
-
-def ran(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tuple[list[Node], State]:
-    """The hidden state of every step in the order of time, and the last state."""
-    call, (steps, batch, width) = cell.call, x.type.shape
-    flat = Reshape(name=call.derived("inputs"), x=x, shape=(steps * batch, width))
-    weights, bias = cell.constant("W", cell.w), cell.constant("Wb", cell.input_bias)
-    projected = cell.product("projected", flat, weights, bias)
-    results: dict[int, Node] = {}
-    for t in reversed(range(steps)) if backwards else range(steps):
-        now = along(call.derived("step"), projected, 0, range(t * batch, (t + 1) * batch))
-        state = step(cell, now, state)
-        results[t] = state[0]
-    return [results[t] for t in range(steps)], state
-
-
-def refuse_lengths(call: Call, steps: int) -> None:
-    if steps > MOST_STEPS:
-        raise Unsupported(f"{steps} steps are more than the {MOST_STEPS} that are unrolled")
-    if call.has(4) and (call.array(4, "sequence_lens") != steps).any():
-        raise Unsupported("its sequences differ in length")
 
 
 def cells_of(call: Call, gates: int, defaults: tuple[str, ...]) -> list[Cell]:
@@ -225,7 +146,10 @@ def cells_of(call: Call, gates: int, defaults: tuple[str, ...]) -> list[Cell]:
 def initial(call: Call, position: int, direction: int, batch: int, hidden: int) -> Node:
     """The state before the first step [B, H]; zeros where the model gives none."""
     if not call.has(position):
-        return call.constant("zeros", np.zeros((batch, hidden)))
+        zeros = call.constant("zeros", np.zeros((1 if is_free(batch) else batch, hidden)))
+        if not is_free(batch):
+            return zeros
+        return Expand(name=call.derived("zeros"), x=zeros, shape=(batch, hidden))
     given = call.node(position)
     if call.integer("layout", 0):
         given = Transpose(name=call.derived("state-first"), x=given, perm=(1, 0, 2))

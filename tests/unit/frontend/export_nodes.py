@@ -14,9 +14,10 @@ import quantglow.runtime.fallback  # noqa: F401 - gives External nodes their mea
 from quantglow import ops
 from quantglow.frontend import import_model
 from quantglow.frontend.context import IMPORTERS
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Input, Node
 from quantglow.ops.expression import arg, call, const
-from quantglow.types import DType, ElementType
+from quantglow.types import DType, ElementType, f32
 from tests.unit.frontend.export_kit import TO_NHWC, Kit
 
 
@@ -327,3 +328,21 @@ def external(kit: Kit) -> Node:
         graph = import_model(model, fallback=True)
     found = next(n for n in graph.nodes if isinstance(n, ops.External))
     return replace(found, name=kit.name(), args=(kit.y,))
+
+
+def loop(k: Kit) -> Node:
+    """A recurrence over the rows of an image."""
+    shape = k.x.type.shape[2:]
+    state, element, scale = (Input(name=k.name(), tensor=f32(*s)) for s in (shape, shape, (1,)))
+    scaled = ops.Mul(name=k.name(), x=state, y=scale)
+    after = ops.Tanh(name=k.name(), x=ops.Add(name=k.name(), x=scaled, y=element))
+    trips = k.x.type.shape[0] * k.x.type.shape[1]
+    return ops.Loop(
+        name=k.name(),
+        carried=(k.floats(*shape),),
+        sliced=(k.reshaped(k.y, trips, *shape),),
+        captured=(k.floats(1),),
+        body=Graph((state, element, scale), ((after.name, after), (after.name, after))),
+        trips=trips,
+        output=k.choice(0, 1),
+    )

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN compute what onnxruntime computes, in every form that is unrolled."""
+"""LSTM, GRU and RNN compute what onnxruntime computes, as loops and unrolled."""
 
 from __future__ import annotations
 
@@ -6,11 +6,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.frontend import import_model
-from quantglow.frontend.operators.recurrent import MOST_STEPS
-from tests.unit.frontend.onnx_models import Const, assert_agrees, floats, single, weights
+from quantglow.frontend.operators.recurrent_steps import MOST_STEPS
+from tests.support.effort import expensive
+from tests.unit.frontend.onnx_models import (
+    Const,
+    assert_agrees,
+    by_onnxruntime,
+    floats,
+    single,
+    weights,
+)
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -70,7 +80,6 @@ def test_compiled_int8_equals_the_interpreter(op: str) -> None:
     [
         ({}, {"activations": ["Sigmoid", "Softsign", "Tanh"]}),
         ({}, {"input_forget": 1}),
-        ({4: Const(np.array([3, 4], np.int32))}, {}),
     ],
 )
 def test_recurrences_that_are_not_unrolled_run_in_onnxruntime(
@@ -85,7 +94,49 @@ def test_recurrences_that_are_not_unrolled_run_in_onnxruntime(
     assert [n.op for n in qg.import_model(model).compute_nodes()] == ["External"]
 
 
-def test_long_sequences_are_not_unrolled() -> None:
-    model, _ = recurrent("RNN", steps=MOST_STEPS + 1)
-    with pytest.raises(qg.UnsupportedOpError, match="steps"):
-        import_model(model)
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("op", GATES)
+def test_long_sequences_are_loops(op: str, direction: str) -> None:
+    model, feeds = recurrent(op, steps=MOST_STEPS + 1, direction=direction)
+    assert_agrees(model, feeds)
+    kinds = {node.op for node in import_model(model).nodes}
+    assert "Loop" in kinds and "External" not in kinds
+
+
+@pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
+@pytest.mark.parametrize("lengths", [Const(np.array([4, 2], np.int32)), np.array([1, 3], np.int32)])
+@pytest.mark.parametrize("op", GATES)
+def test_sequences_of_different_lengths(op: str, lengths: Any, direction: str) -> None:
+    directions = 2 if direction == "bidirectional" else 1
+    rows = GATES[op] * 5
+    operands = [weights(directions, rows, 3), weights(directions, rows, 5), None, lengths]
+    states = [floats(directions, 2, 5, seed=s) for s in range(1 + (op == "LSTM"))]
+    assert_agrees(
+        *single(
+            op,
+            floats(4, 2, 3),
+            *operands,
+            *states,
+            outputs=2 + (op == "LSTM"),
+            opset=14,
+            hidden_size=5,
+            direction=direction,
+        )
+    )
+
+
+@given(
+    op=st.sampled_from([*GATES]),
+    steps=st.integers(1, 300),
+    batch=st.integers(1, 4),
+    direction=st.sampled_from(["forward", "reverse", "bidirectional"]),
+    given_=st.booleans(),
+)
+@expensive
+def test_compiled_networks_agree_with_onnxruntime(
+    op: str, steps: int, batch: int, direction: str, given_: bool
+) -> None:
+    model, feeds = recurrent(op, steps, batch, given_, direction=direction)
+    found = qg.compile(model).run(None, feeds)
+    for mine, expected in zip(found, by_onnxruntime(model, feeds), strict=True):
+        np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)

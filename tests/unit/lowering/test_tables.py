@@ -4,11 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from quantglow.lowering import COMPUTE_PRIMITIVES, VIEW_PRIMITIVES, lowering_rules
+from quantglow.lowering import (
+    COMPUTE_PRIMITIVES,
+    CONTROL_PRIMITIVES,
+    VIEW_PRIMITIVES,
+    lowering_rules,
+)
 from quantglow.lowering.rules import FALLBACK, LEAVES, rule_of
 from quantglow.ops import OPS
 
-PRIMITIVES = (*COMPUTE_PRIMITIVES, *VIEW_PRIMITIVES, *LEAVES, *FALLBACK)
+PRIMITIVES = (
+    *COMPUTE_PRIMITIVES,
+    *VIEW_PRIMITIVES,
+    *CONTROL_PRIMITIVES,
+    *LEAVES,
+    *FALLBACK,
+)
 
 
 @pytest.mark.parametrize("name", sorted(OPS))

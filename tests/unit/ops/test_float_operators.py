@@ -297,7 +297,17 @@ INDEXED = {"Gather", "Scatter", "TopK"}
 GROUPED = {"QuantizeRows", "GroupedMatMul"}
 """Operators that ``tests/unit/frontend/test_import_weight_groups.py`` compares."""
 
-NOT_ONNX = {"Input", "Constant", "Swish", "Elementwise", "RowMap", "External", *INTEGERS, *GROUPED}
+NOT_ONNX = {
+    "Input",
+    "Constant",
+    "Swish",
+    "Elementwise",
+    "RowMap",
+    "External",
+    "Loop",
+    *INTEGERS,
+    *GROUPED,
+}
 """Leaves, operators younger than the opset of this test, and those of no or any ONNX form."""
 
 

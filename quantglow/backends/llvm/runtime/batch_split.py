@@ -19,8 +19,9 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.buffers import uninitialised
 from quantglow.backends.llvm.runtime.executable import Context, LlvmExecutable, crew_for
-from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, RUN_ALONE, SERIAL
+from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
+from quantglow.backends.llvm.table_walk import OWN_RUN_ALONE
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
 from quantglow.instr.program import View
@@ -34,7 +35,7 @@ each pointer to an input or output: its position, its address in piece 0, bytes 
 ``count``: these rows; ``busy``: a bit for each slot in use, on a line of its own."""
 
 _IR = f"""
-{RUN_ALONE}
+{OWN_RUN_ALONE}
 declare i64 @llvm.cttz.i64(i64, i1)
 
 define void @run_pieces(ptr %batch, i64 %begin, i64 %end) nounwind {{

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.backends.llvm.emission import EmittedProgram, Place, Pointer
+from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place, Pointer
 from quantglow.concise import Concise
 from quantglow.lazy import cached_property
 from quantglow.symbolic.evaluation import Evaluation
@@ -42,13 +42,13 @@ class Binding(Concise):
     @staticmethod
     def of(program: EmittedProgram) -> Binding:
         """The numbers of a program for one shape."""
-        calls = program.calls
+        calls = program.rows
         return Binding(
             program.arena_nbytes,
             np.zeros(1, np.int64),
             np.array([p.offset_bytes for call in calls for p in call.pointers], np.int64),
             np.array([call.items for call in calls], np.int64),
-            np.array([call.work for call in calls], np.float64),
+            np.array([shared_work(call) for call in calls], np.float64),
             tuple((view.shape, view.type.dtype.numpy) for _, view in program.outputs),
             checked_lengths(program),
         )
@@ -56,7 +56,12 @@ class Binding(Concise):
 
 def checked_lengths(program: EmittedProgram) -> tuple[int, ...]:
     """The lengths of the axes whose indices are checked."""
-    return tuple(op.length for call in program.calls if (op := call.indexing) is not None)
+    return tuple(op.length for op in program.indexings)
+
+
+def shared_work(call: EmittedCall) -> float:
+    """The work that threads may share: a loop runs on one."""
+    return 0.0 if call.body else call.work
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -112,9 +117,9 @@ class _Numbers(Concise):
         def position(value: int) -> int:
             return evaluation.add(expression_of(value))
 
-        calls = program.calls
+        calls = program.rows
         assert program.order is not None
-        work = [float(likely(call.work)) / likely(call.items) for call in calls]
+        work = [float(likely(shared_work(call))) / likely(call.items) for call in calls]
         return _Numbers(
             evaluation,
             [position(nbytes) for nbytes in program.order.nbytes],
@@ -130,9 +135,10 @@ class _Numbers(Concise):
 class Places(Concise):
     """The base of each pointer of a program: the same at all shapes.
 
-    slots     position among the bases: 0 (no memory), the checks, constants, buffers of the arena
+    slots     position among the bases: 0 (no memory), the checks, the table, the arguments of all
+              calls, constants, buffers of the arena
     external  position of the pointers to inputs and outputs, and which of these
-    first     position of the first pointer of each call
+    first     position of the first pointer of each row
     """
 
     slots: Array
@@ -143,15 +149,19 @@ class Places(Concise):
     @staticmethod
     def of(program: EmittedProgram) -> Places:
         """The places of an emitted program."""
-        pointers = [pointer for call in program.calls for pointer in call.pointers]
-        arena = 2 + len(program.constants)
+        pointers = [pointer for call in program.rows for pointer in call.pointers]
+        arena = 4 + len(program.constants)
 
         def slot(pointer: Pointer) -> int:
             match pointer.place:
                 case Place.CHECK:
                     return 1
+                case Place.ROW:
+                    return 2
+                case Place.ARGUMENT:
+                    return 3
                 case Place.CONSTANT:
-                    return 2 + pointer.index
+                    return 4 + pointer.index
                 case Place.ARENA:
                     return arena + pointer.index
             return 0
@@ -162,10 +172,10 @@ class Places(Concise):
             for position, pointer in enumerate(pointers)
             if pointer.place in ends
         )
-        counts = [len(call.pointers) for call in program.calls]
+        counts = [len(call.pointers) for call in program.rows]
         return Places(
             np.array([slot(pointer) for pointer in pointers], np.int64),
             external,
             np.cumsum([0, *counts])[: len(counts)],
-            sum(call.kernel.checked for call in program.calls),
+            sum(call.kernel.checked for call in program.rows),
         )

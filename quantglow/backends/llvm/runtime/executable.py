@@ -9,11 +9,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from quantglow import debug
-from quantglow.backends.llvm.emission import (
-    EmittedProgram,
-    emit_program,
-    kernel_calls,
-)
+from quantglow.backends.llvm.emission import emit_program, kernel_calls
+from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import kernel_addresses
 from quantglow.backends.llvm.kernel import KernelCall
@@ -84,8 +81,9 @@ class Arenas:
 
 @dataclass(repr=False)
 class Context(Concise):
-    """Memory of one running inference: an arena and a table that points into it; ``outside`` has
-    an int64 for each call that is ``checked``, 0 where all its indices were in range."""
+    """Memory of one running inference: an arena and a table that points into it, of which these
+    are the rows that are in no body of a loop; ``outside`` has an int64 for each call that is
+    ``checked``, 0 where all its indices were in range."""
 
     arena: Array
     arguments: Array
@@ -132,8 +130,7 @@ class LlvmExecutable(Concise):
         which = int(np.flatnonzero(context.outside)[0])
         index = int(context.outside[which])
         context.outside[:] = 0
-        checked = [op for call in self.program.calls if (op := call.indexing) is not None]
-        return out_of_range(checked[which], index, self.binding.lengths[which])
+        return out_of_range(self.program.indexings[which], index, self.binding.lengths[which])
 
     def new_outputs(self) -> list[Array]:
         """Uninitialised arrays for the outputs."""
@@ -186,7 +183,7 @@ class LlvmExecutable(Concise):
     @cached_property
     def crew(self) -> int:
         """Number of threads that take part in a run, the caller's included."""
-        return crew_for(float(self.binding.work.sum()), self.threads)
+        return crew_for(float(self.binding.work[: self.program.count].sum()), self.threads)
 
     @cached_property
     def external_pointers(self) -> list[tuple[int, int, int]]:
@@ -208,20 +205,18 @@ class LlvmExecutable(Concise):
     def _context_on(self, arena: Array) -> Context:
         binding, places = self.binding, self.places
         outside = np.zeros(places.checked, np.int64)
-        bases = np.concatenate(
-            [
-                np.array([0, outside.ctypes.data], np.int64),
-                self.constants,
-                binding.buffers + arena.ctypes.data,
-            ]
-        )
-        arguments = bases[places.slots] + binding.offsets
         table = np.empty((len(self.kernels), 4), np.int64)
+        arguments = np.empty(len(places.slots), np.int64)
+        own = [0, outside.ctypes.data, table.ctypes.data, arguments.ctypes.data]
+        arena_bases = binding.buffers + arena.ctypes.data
+        bases = np.concatenate([np.array(own, np.int64), self.constants, arena_bases])
+        arguments[:] = bases[places.slots] + binding.offsets
         table[:, 0] = self.kernels
         table[:, 1] = arguments.ctypes.data + 8 * places.first
         table[:, 2] = binding.items
         table[:, 3] = chunks_of(binding.items, binding.work, self.threads)
-        return Context(arena, arguments.view(np.uint64), table.view(np.uint64), outside)
+        calls = table.view(np.uint64)[: self.program.count]
+        return Context(arena, arguments.view(np.uint64), calls, outside)
 
 
 def chunks_of(items: Array, work: Array, threads: int) -> Array:
@@ -257,8 +252,8 @@ def compile_program(
 def load_program(emitted: EmittedProgram, threads: int, allocate: Allocate) -> LlvmExecutable:
     """Compile and load the kernels of an emitted program.  ``allocate`` makes its arenas."""
     with debug.timed("compile"):
-        steps = [call.step for call in emitted.calls]
-        kernels = kernel_addresses(emitted.target, steps, [c.kernel for c in emitted.calls])
+        steps = [call.step for call in emitted.rows]
+        kernels = kernel_addresses(emitted.target, steps, [c.kernel for c in emitted.rows])
         kept = emitted.without_texts()
         release_freed()
     binding, places = Binding.of(emitted), Places.of(emitted)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantglow import debug
-from quantglow.backends.llvm.emission import EmittedProgram, emit_free_program
+from quantglow.backends.llvm.emission import emit_free_program
+from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.binding import Bindings, Places
@@ -64,7 +65,7 @@ def compile_free_program(
     with debug.timed("emit"):
         emitted = emit_free_program(program, order, target, guards, owned.copy)
     with debug.timed("compile"):
-        kernels = as_words(addresses(target, [call.kernel.ir for call in emitted.calls]))
+        kernels = as_words(addresses(target, [call.kernel.ir for call in emitted.rows]))
         kept = emitted.without_texts()
         release_freed()
     guards.is_closed = True

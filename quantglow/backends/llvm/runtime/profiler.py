@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.backends.llvm.emission import EmittedCall
-from quantglow.instr.program import Compute, Fill
+from quantglow.backends.llvm.emitted import EmittedCall
+from quantglow.instr.program import Compute, Fill, Instruction, Repeat
 from quantglow.ops.work import macs_of
 
 
@@ -65,17 +65,36 @@ def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
 def described(call: EmittedCall, seconds: float) -> CallTime:
     """A time with the figures of its call."""
     step = call.step
-    written = (*step.outs, *step.inouts)[0]
     return CallTime(
-        name=step.op.name if isinstance(step, Compute) else written.buffer.name,
+        name=name_of(step),
         op=step.mnemonic,
         label=call.kernel.label,
         seconds=seconds,
         work=call.work,
-        macs=macs_of(step.op) if isinstance(step, Compute) else 0,
+        macs=macs_in(step),
         nbytes=_nbytes(call),
         is_integer=not (step.ins or step.inouts)[0].type.dtype.is_float,
     )
+
+
+def name_of(step: Instruction) -> str:
+    """The name of the value that an instruction computes."""
+    match step:
+        case Compute(op=op):
+            return op.name
+        case Repeat(name=name):
+            return name
+    return (*step.outs, *step.inouts)[0].buffer.name
+
+
+def macs_in(step: Instruction) -> int:
+    """Multiply-accumulates of an instruction; of a loop that ends by a condition, of one trip."""
+    match step:
+        case Compute(op=op):
+            return macs_of(op)
+        case Repeat(trips=trips, condition=condition):
+            return (trips if condition is None else 1) * sum(map(macs_in, step.steps))
+    return 0
 
 
 def _nbytes(call: EmittedCall) -> int:

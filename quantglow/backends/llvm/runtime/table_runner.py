@@ -23,6 +23,7 @@ from typing import Any
 from quantglow.backends.llvm.isa.interface import Waiting
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.table_walk import CALL_OF_ENTRY, RUN_ALONE
 
 SERIAL = 0
 """Chunks of an entry that the calling thread does alone."""
@@ -47,36 +48,6 @@ _DECLARATIONS = """
 declare i32 @sched_getcpu()
 declare i64 @llvm.umax.i64(i64, i64)
 """
-
-_CALL_OF_ENTRY = """
-  %e = getelementptr [4 x i64], ptr %table, i64 %i
-  %fn = load ptr, ptr %e
-  %ap = getelementptr i8, ptr %e, i64 8
-  %args = load ptr, ptr %ap
-  %np = getelementptr i8, ptr %e, i64 16
-  %items = load i64, ptr %np
-"""
-"""Loads entry ``%i`` of ``%table``: the kernel ``%fn``, its ``%args`` and ``%items``."""
-
-_RUN_ALONE = f"""
-define void @run_alone(ptr %table, i64 %count) nounwind {{
-entry:
-  %some = icmp sgt i64 %count, 0
-  br i1 %some, label %body, label %done
-body:
-  %i = phi i64 [ 0, %entry ], [ %next, %body ]
-{_CALL_OF_ENTRY}  call void %fn(ptr %args, i64 0, i64 %items)
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %count
-  br i1 %more, label %body, label %done
-done:
-  ret void
-}}
-"""
-"""Walks a table on the calling thread."""
-
-RUN_ALONE = _RUN_ALONE.replace("define", "define internal")
-"""``run_alone`` for modules that walk tables themselves."""
 
 _SHARE = f"""
 define internal void @share(ptr %pool, i64 %tid, i64 %threads, i64 %epoch) nounwind {{
@@ -124,7 +95,7 @@ try:
 lost:
   br label %attempt
 work:
-{_CALL_OF_ENTRY}  %after = add i64 %chunk, 1
+{CALL_OF_ENTRY}  %after = add i64 %chunk, 1
   %lo = mul i64 %items, %chunk
   %b = udiv i64 %lo, %chunks
   %hi = mul i64 %items, %after
@@ -299,7 +270,7 @@ def entries(target: Target) -> Entries:
 def run_time_texts(target: Target) -> dict[str, str]:
     """The LLVM IR of the run-time system of a target, by the names of its functions."""
     bodies = {
-        "run_alone": _RUN_ALONE,
+        "run_alone": RUN_ALONE,
         "run_shared": _SHARE + _RUN_SHARED,
         "work": _SHARE + _WORK,
         "shut": _SHUT,

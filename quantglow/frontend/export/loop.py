@@ -1,0 +1,55 @@
+"""Export rule of Loop: an ONNX Loop, whose body takes its elements by the number of the trip."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from quantglow.frontend.export.writer import Value, Writer, export_rule, identity
+from quantglow.frontend.external import value_info
+from quantglow.ops.loop import Loop
+from quantglow.types import DType, TensorType
+
+
+@export_rule(Loop)
+def loop(node: Loop, w: Writer) -> Value:
+    """All results of a loop are written together."""
+    key = (node.body, node.operands)
+    if key not in w.loops:
+        w.loops[key] = write_loop(node, w)
+    return Value(w.loops[key][node.output], identity(node.type.rank))
+
+
+def write_loop(node: Loop, w: Writer) -> list[str]:
+    """Write an ONNX Loop; its results."""
+    number, holds = w.number(f"{node.name}:trip"), w.number(f"{node.name}:holds")
+    true = w.constant(np.array(True), f"{node.name}:true")
+    start = true if not node.conditional else w.stored(node.carried[0])
+    body = w.inside()
+    given = [body.number(x.name) for x in node.body.inputs]
+    body.held |= {
+        x: {identity(x.type.rank): name} for x, name in zip(node.body.inputs, given, strict=True)
+    }
+    carried, last = len(node.carried), len(node.carried) + len(node.sliced)
+    for name, x in zip(given[carried:last], node.sliced, strict=True):
+        gather = onnx.helper.make_node("Gather", [w.stored(x), number], [name], axis=0)
+        body.nodes.append(gather)
+    for name, x in zip(given[last:], node.captured, strict=True):
+        body.nodes.append(onnx.helper.make_node("Identity", [w.stored(x)], [name]))
+    for inner in node.body.nodes:
+        if inner not in node.body.inputs:
+            body.write(inner)
+    ends = [body.emit("Identity", [body.stored(end)], end.name) for _, end in node.body.outputs]
+    goes_on = body.emit("Identity", [ends[0] if node.conditional else true], f"{node.name}:on")
+    flag = TensorType(DType.BOOL, node.carried[0].type.shape if node.conditional else ())
+    types = [(number, TensorType(DType.I64, ())), (holds, flag)]
+    types += [(name, x.type) for name, x in zip(given, node.carried, strict=False)]
+    made = [(goes_on, flag)]
+    made += [(name, x.type) for name, (_, x) in zip(ends, node.body.outputs, strict=True)]
+    takes, gives = ([value_info(*value) for value in values] for values in (types, made))
+    graph = onnx.helper.make_graph(body.nodes, "body", takes, gives)
+    results = [w.number(f"{node.name}:result") for _ in ends]
+    trips = w.constant(np.array(node.trips, np.int64), f"{node.name}:trips")
+    inputs = [trips, start, *(w.stored(x) for x in node.carried)]
+    w.nodes.append(onnx.helper.make_node("Loop", inputs, results, body=graph))
+    return results

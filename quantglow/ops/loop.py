@@ -1,0 +1,115 @@
+"""Loop: a graph that runs several times, with values that one trip hands to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node, op
+from quantglow.types import Array, DType, TensorType
+
+ENDLESS = 2**62
+"""Trips of a loop that only its condition ends."""
+
+
+@op
+class Loop(Node):
+    """Result number ``output`` of ``trips`` runs of ``body``.
+
+    Inputs of the body are, in this order: ``carried`` values, of which the operands are those of
+    the first trip; element t of axis 0 of ``sliced`` operands in trip t; ``captured`` operands.
+    Its outputs are the carried values of the next trip, then values of which each trip gives one
+    element: those are stacked along axis 0.  The results of a Loop are the carried values after the
+    last trip and the stacked ones; several results are as many nodes with the same operands and the
+    same body.
+
+    ``conditional``: the first carried value is a condition, and a trip runs only while it is true.
+    Such a loop stacks nothing, since nobody knows the number of its trips.
+    """
+
+    carried: tuple[Node, ...]
+    sliced: tuple[Node, ...]
+    captured: tuple[Node, ...]
+    body: Graph
+    trips: int
+    output: int = 0
+    conditional: bool = False
+
+    @property
+    def bodies(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+    def with_bodies(self, change: Callable[[Graph], Graph]) -> Node:
+        body = change(self.body)
+        return self if body is self.body else replace(self, body=body)
+
+    @property
+    def results(self) -> list[TensorType]:
+        """The types of all results."""
+        made = [node.type for _, node in self.body.outputs]
+        stacked = made[len(self.carried) :]
+        return made[: len(self.carried)] + [
+            kind.with_shape((self.trips, *kind.shape)) for kind in stacked
+        ]
+
+    def infer(self) -> TensorType:
+        given = [node.type for node in self.body.inputs]
+        expected = [x.type for x in self.carried]
+        for x in self.sliced:
+            if not x.type.rank or x.type.shape[0] != self.trips:
+                raise self.refuse(f"{x.name!r} has not {self.trips} elements along axis 0")
+            expected.append(x.type.with_shape(x.type.shape[1:]))
+        expected += [x.type for x in self.captured]
+        if given != expected:
+            raise self.refuse(f"the body takes {_words(given)}, not {_words(expected)}")
+        made = [node.type for _, node in self.body.outputs]
+        if made[: len(self.carried)] != expected[: len(self.carried)]:
+            raise self.refuse(f"the body gives {_words(made)}, which it cannot take again")
+        if not 0 <= self.output < len(made) or self.trips < 0:
+            raise self.refuse(f"there is no result {self.output} of {self.trips} trips")
+        if self.conditional:
+            self._check_condition()
+        return self.results[self.output]
+
+    def _check_condition(self) -> None:
+        if not self.carried or (self.carried[0].type.dtype, self.carried[0].type.size) != (
+            DType.BOOL,
+            1,
+        ):
+            raise self.refuse("its first carried value is no condition")
+        if len(self.body.outputs) > len(self.carried):
+            raise self.refuse("it stacks values of an unknown number of trips")
+
+    def reference(
+        self, carried: tuple[Array, ...], sliced: tuple[Array, ...], captured: tuple[Array, ...]
+    ) -> Array:
+        state: Sequence[Array] = carried
+        rows: list[list[Array]] = [[] for _ in self.body.outputs[len(carried) :]]
+        for trip in range(self.trips):
+            if self.conditional and not state[0].item():
+                break
+            results = run(self.body, [*state, *(x[trip] for x in sliced), *captured])
+            state = results[: len(carried)]
+            for row, value in zip(rows, results[len(carried) :], strict=True):
+                row.append(value)
+        if self.output < len(carried):
+            return state[self.output]
+        kind = self.results[self.output]
+        stacked = rows[self.output - len(carried)]
+        return np.stack(stacked) if stacked else np.empty(kind.shape, kind.dtype.numpy)
+
+
+def run(body: Graph, inputs: Sequence[Array]) -> list[Array]:
+    """The outputs of one trip."""
+    values: dict[Node, Array] = dict(zip(body.inputs, map(np.asarray, inputs), strict=True))
+    for node in body.nodes:
+        if node not in values:
+            values[node] = node.evaluate(*(values[operand] for operand in node.operands))
+    return [values[node] for _, node in body.outputs]
+
+
+def _words(types: Sequence[TensorType]) -> str:
+    return ", ".join(map(str, types))
