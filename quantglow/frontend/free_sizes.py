@@ -142,8 +142,8 @@ _COMPUTE: Mapping[str, Compute | Callable[..., Array | None]] = {
 
 _READERS = frozenset(
     {
-        *("ConstantOfShape", "Expand", "Loop", "Pad", "Range", "Reshape", "Resize", "Shape"),
-        *("Size", "Slice", "Split", "Tile", "Upsample"),
+        *("ConstantOfShape", "Expand", "GroupQueryAttention", "Loop", "Pad", "Range", "Reshape"),
+        *("Resize", "Shape", "Size", "Slice", "Split", "Tile", "Upsample"),
     }
 )
 """Operators whose importers take free sizes."""

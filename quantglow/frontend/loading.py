@@ -48,6 +48,11 @@ COUNTS = {
 onnxruntime reads beyond a shape for negative ``batch_dims``, and makes a list of ``num_outputs``
 sizes, of which it reads one for each output."""
 
+RUNTIMES_OWN = frozenset({"SimplifiedLayerNormalization"})
+"""Operators that onnxruntime puts in the standard domain, which the checker does not find there."""
+RUNTIMES_DOMAIN = "quantglow.runtimes"
+"""Domain that they have for the checker."""
+
 COUNTING = ("", "ai.onnx", "com.microsoft")
 """Domains of the operators with such attributes."""
 
@@ -119,18 +124,23 @@ def checked(
 def for_the_checker(proto: onnx.ModelProto) -> onnx.ModelProto:
     """The model as the checker wants it, which is stricter than every runtime.
 
-    It insists on a shape, even an empty one, and before IR version 4 on listing all initializers
-    as inputs.
+    It insists on a shape, even an empty one, before IR version 4 on listing all initializers as
+    inputs, and on operators of the standard.
     """
     ends = [*proto.graph.input, *proto.graph.output]
     shaped = all(e.type.tensor_type.HasField("shape") for e in ends if is_tensor(e))
-    if shaped and proto.ir_version >= LISTLESS_IR:
+    is_standard = not any(node.op_type in RUNTIMES_OWN for node in every_node(proto))
+    if shaped and is_standard and proto.ir_version >= LISTLESS_IR:
         return proto
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     copy.ir_version = max(copy.ir_version, LISTLESS_IR)
     for end in filter(is_tensor, [*copy.graph.input, *copy.graph.output]):
         end.type.tensor_type.shape.SetInParent()
+    for node in every_node(copy):
+        if node.op_type in RUNTIMES_OWN and not node.domain:
+            node.domain = RUNTIMES_DOMAIN
+    copy.opset_import.add(domain=RUNTIMES_DOMAIN, version=1)
     return copy
 
 

@@ -22,7 +22,11 @@ LOWEST = np.float32(-3.4e38)
 
 @dataclass(frozen=True)
 class Decoder:
-    """Sizes of a decoder; ``base`` is the longest wave of the rotary positions."""
+    """Sizes of a decoder; ``base`` is the longest wave of the rotary positions.
+
+    ``fused``: attention and normalizations are operators of onnxruntime, which has tables of as
+    many ``positions``.
+    """
 
     layers: int = 2
     hidden: int = 64
@@ -31,6 +35,8 @@ class Decoder:
     inner: int = 128
     vocabulary: int = 256
     base: float = 10_000.0
+    positions: int = 2048
+    fused: bool = False
     seed: int = 0
 
     @property
@@ -54,8 +60,8 @@ class Decoder:
         past = next(iter(cache.values())).shape[2]
         positions = np.tile(np.arange(past, past + new, dtype=np.int64), (batch, 1))
         mask = np.ones((batch, past + new), np.int64)
-        found = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions}
-        return {**found, **cache}
+        found = {"input_ids": tokens, "attention_mask": mask, **cache}
+        return found if self.fused else {**found, "position_ids": positions}
 
     def next_cache(self, outputs: list[Array]) -> Feeds:
         """The cache for the next call, from all outputs of one."""
@@ -109,10 +115,15 @@ class Builder:
 
 
 def decoder_model(config: Decoder) -> onnx.ModelProto:
-    """The decoder in standard operators, as transformers and torch export it."""
+    """The decoder in standard operators, as transformers and torch export it, or ``fused`` as
+    onnxruntime-genai's builder and Optimum write it."""
     b = Builder(np.random.default_rng(config.seed))
     table = b.weights(config.vocabulary, config.hidden)
     x = b.node("Gather", table, "input_ids")
+    return _fused(b, config, x) if config.fused else _standard(b, config, x)
+
+
+def _standard(b: Builder, config: Decoder, x: str) -> onnx.ModelProto:
     rotation, mask = _rotation(b, config), _mask(b)
     for layer in range(config.layers):
         attended = _attention(b, config, layer, _normalized(b, config, x), rotation, mask)
@@ -132,7 +143,7 @@ def _model(b: Builder, config: Decoder) -> onnx.ModelProto:
     inputs = [
         info("input_ids", integer, "batch", "sequence"),
         info("attention_mask", integer, "batch", "total"),
-        info("position_ids", integer, "batch", "sequence"),
+        *([] if config.fused else [info("position_ids", integer, "batch", "sequence")]),
         *(info(name, real, "batch", kv, "past", head) for name in pasts),
     ]
     outputs = [
@@ -149,8 +160,7 @@ def _normalized(b: Builder, config: Decoder, x: str) -> str:
     square = b.node("Pow", x, b.number(2.0))
     mean = b.node("ReduceMean", square, b.integers(-1))
     root = b.node("Sqrt", b.node("Add", mean, b.number(1e-5)))
-    scale = b.constant(b.rng.uniform(0.5, 1.5, config.hidden).astype(np.float32))
-    return b.node("Mul", scale, b.node("Mul", x, b.node("Div", b.number(1.0), root)))
+    return b.node("Mul", _scale(b, config), b.node("Mul", x, b.node("Div", b.number(1.0), root)))
 
 
 def _gated_unit(b: Builder, config: Decoder, x: str) -> str:
@@ -234,3 +244,52 @@ def _repeated(b: Builder, config: Decoder, x: str, groups: int) -> str:
     repeated = b.node("Expand", b.node("Unsqueeze", x, b.integers(2)), wide)
     joined = b.node("Concat", sizes[0], b.integers(config.heads), *sizes[2:], axis=0)
     return b.node("Reshape", repeated, joined)
+
+
+def _fused(b: Builder, config: Decoder, x: str) -> onnx.ModelProto:
+    lasts = b.node("Sub", b.node("ReduceSum", "attention_mask", b.integers(1)), b.integers(1))
+    lasts = b.node("Cast", lasts, to=TensorProto.INT32)
+    total = b.node("Gather", b.node("Shape", "attention_mask"), b.integer_scalar(1))
+    total = b.node("Cast", total, to=TensorProto.INT32)
+    steps = np.arange(0, config.head, 2, dtype=np.float32) / config.head
+    angles = np.arange(config.positions, dtype=np.float32)[:, None] / config.base**steps
+    tables = [b.constant(f(angles).astype(np.float32)) for f in (np.cos, np.sin)]
+    normalized = b.node("SimplifiedLayerNormalization", x, _scale(b, config), epsilon=1e-5)
+    for layer in range(config.layers):
+        query, key, value = (
+            b.linear(normalized, config.hidden, heads * config.head)
+            for heads in (config.heads, config.kv_heads, config.kv_heads)
+        )
+        caches = [f"{layer}.key", f"{layer}.value"]
+        pasts = [f"past_key_values.{name}" for name in caches]
+        attended = f"attended{layer}"
+        b.nodes.append(
+            helper.make_node(
+                "GroupQueryAttention",
+                [query, key, value, *pasts, lasts, total, *tables],
+                [attended, *(f"present.{name}" for name in caches)],
+                domain="com.microsoft",
+                num_heads=config.heads,
+                kv_num_heads=config.kv_heads,
+                do_rotary=1,
+            )
+        )
+        rows = b.linear(attended, config.hidden, config.hidden)
+        normalized, x = _sum(b, config, x, rows)
+        normalized, x = _sum(b, config, x, _gated_unit(b, config, normalized))
+    b.named("logits", b.linear(normalized, config.hidden, config.vocabulary))
+    return _model(b, config)
+
+
+def _scale(b: Builder, config: Decoder) -> str:
+    return b.constant(b.rng.uniform(0.5, 1.5, config.hidden).astype(np.float32))
+
+
+def _sum(b: Builder, config: Decoder, x: str, y: str) -> tuple[str, str]:
+    """The normalized sum of two values, and the sum."""
+    op, scale = "SkipSimplifiedLayerNormalization", _scale(b, config)
+    name = f"sum{len(b.nodes)}"
+    outputs = [name, "", "", f"{name}:whole"]
+    domain = "com.microsoft"
+    b.nodes.append(helper.make_node(op, [x, y, scale], outputs, domain=domain, epsilon=1e-5))
+    return name, outputs[3]

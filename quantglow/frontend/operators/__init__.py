@@ -1,17 +1,21 @@
 """ONNX operators to nodes, one module a family; it enters them in ``IMPORTERS``."""
 
 from quantglow.frontend.operators import (
+    attention,
     convolution,
     dynamic,
     einsum,
     elementwise,
     formulas,
     fourier,
+    fused,
     grid_sample,
+    grouped_query,
     indexing,
     integers,
     matmul,
     ml,
+    multi_head,
     normalization,
     pooling,
     quantized,

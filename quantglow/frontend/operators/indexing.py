@@ -267,13 +267,27 @@ def tensor_scatter(call: Call) -> Node:
     x, updates = call.tensor(0), call.tensor(1)
     (axis,) = normal((call.integer("axis", -2),), x.type.rank)
     circular = call.text("mode", "linear") == "circular"
+    start = call.tensor(2) if call.has(2) else None
+    return written(call, x, updates, axis, start, circular, call.result)
+
+
+def written(
+    call: Call,
+    x: Node,
+    updates: Node,
+    axis: int,
+    start: Node | None,
+    circular: bool = False,
+    name: str | None = None,
+) -> Node:
+    """x with ``updates`` along ``axis``, from ``start`` of each sample on."""
     # Elements that share their place up to the axis are one row; one index for each:
     # (sample, ..., step).
     sizes, places = x.type.shape[: axis + 1], updates.type.shape[: axis + 1]
     step, args = arg(0), list[Node]([iota(call, places, axis)])
-    if call.has(2):
-        start = reshaped(call, call.tensor(2), (places[0], *(1 for _ in places[1:])))
-        step, args = fn("iadd", step, fn("int64", arg(1))), [*args, start]
+    if start is not None:
+        first = reshaped(call, start, (places[0], *(1 for _ in places[1:])))
+        step, args = fn("iadd", step, fn("int64", arg(1))), [*args, first]
     if circular:
         step = fn("imod", step, lconst(sizes[axis]))
     bound = Bound(step, step, sizes[axis])
@@ -282,13 +296,16 @@ def tensor_scatter(call: Call) -> Node:
         terms.append((arg(len(args)), stride))
         args.append(iota(call, places, other))
     rows = positions(call, "rows", dotted(terms), args, [] if circular else [bound])
-    return scattered(call, x, rows, updates, math.prod(x.type.shape[axis + 1 :]))
+    width = math.prod(x.type.shape[axis + 1 :])
+    return scattered(call, x, rows, updates, width, name or call.derived("written"))
 
 
-def scattered(call: Call, x: Node, rows: Node, updates: Node, width: int) -> Node:
-    """x with rows of ``width`` elements updated, the result of the ONNX node."""
+def scattered(
+    call: Call, x: Node, rows: Node, updates: Node, width: int, name: str | None = None
+) -> Node:
+    """x with rows of ``width`` elements updated, by default the result of the ONNX node."""
     made = Scatter(
-        name=call.result,
+        name=name or call.result,
         x=reshaped(call, x, (x.type.size // width, width)),
         indices=reshaped(call, rows, (rows.type.size,)),
         updates=reshaped(call, updates, (rows.type.size, width)),

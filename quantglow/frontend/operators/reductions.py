@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.operators.indexing import iota, reshaped
 from quantglow.frontend.operators.integers import constant_like, wrapped
 from quantglow.frontend.operators.slicing import along
 from quantglow.graph.node import Node
-from quantglow.ops import Concat, Elementwise, Reshape
+from quantglow.ops import Concat, Elementwise, Expand, Reshape, Scatter, Slice
 from quantglow.ops.binary import Mul, Sub
 from quantglow.ops.expression import Expr, arg, const
 from quantglow.ops.expression import call as fn
 from quantglow.ops.functions import kind_of
 from quantglow.ops.pooling import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 from quantglow.ops.unary import Abs, Exp, Log, Sqrt
+from quantglow.symbolic.size import is_free
 from quantglow.types import DType, ElementType
 
 FLOAT = ElementType(DType.F32)
@@ -129,6 +132,35 @@ def of_integers(call: Call) -> Node:
     return folded(call, functions[kind], before.get(kind, x), after)
 
 
+_ONE_BY_ONE = {"iadd": "add", "imax": "max", "imin": "min", "imul": "mul"}
+"""Reductions of Scatter by the function that combines two values."""
+
+
+def one_by_one(call: Call, x: Node, axis: int, reduction: str) -> Node:
+    """x with one element along an axis of any length: into its first one the others are combined,
+    one after the other."""
+    shape = x.type.shape
+    outer, count, inner = math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+    def rows(start: int, size: int) -> Node:
+        starts = tuple(start if i == axis else 0 for i in range(len(shape)))
+        sizes = tuple(size if i == axis else d for i, d in enumerate(shape))
+        ones = (1,) * len(shape)
+        name = call.derived("part")
+        part = Slice(name=name, x=x, starts=starts, sizes=sizes, steps=ones)
+        return reshaped(call, part, (outer * size, inner))
+
+    each = Expand(name=call.derived("each"), x=iota(call, (outer, 1), 0), shape=(outer, count - 1))
+    made = Scatter(
+        name=call.derived("combined"),
+        x=rows(0, 1),
+        indices=reshaped(call, each, (outer * (count - 1),)),
+        updates=rows(1, count - 1),
+        reduction=reduction,
+    )
+    return reshaped(call, made, (*shape[:axis], 1, *shape[axis + 1 :]))
+
+
 def folded(call: Call, combine: str, before: Expr, after: Expr) -> Node:
     """``after(combine of before(x))``, halves of every axis combined until one element is left."""
     x = call.tensor(0)
@@ -141,6 +173,8 @@ def folded(call: Call, combine: str, before: Expr, after: Expr) -> Node:
 
     value: Node = mapped(before, x) if before != arg(0) or wide is not dtype else x
     for axis in () if wanted.nothing else wanted.axes:
+        if is_free(value.type.shape[axis]) and combine in _ONE_BY_ONE and wide is not DType.F32:
+            value = one_by_one(call, value, axis, _ONE_BY_ONE[combine])
         while (size := value.type.shape[axis]) > 1:
             half, odd = size // 2, size % 2
             ranges = [range(half), range(half, 2 * half), range(2 * half, size)]

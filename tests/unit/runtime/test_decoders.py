@@ -34,16 +34,20 @@ def prompt(batch: int, length: int, seed: int = 0) -> np.ndarray:
 
 
 def assert_generates(
-    compiled: CompiledModel, session: onnxruntime.InferenceSession, tokens: np.ndarray, count: int
+    compiled: CompiledModel,
+    session: onnxruntime.InferenceSession,
+    tokens: np.ndarray,
+    count: int,
+    config: Decoder = DECODER,
 ) -> None:
     """The same logits and tokens as onnxruntime's, each of which runs on its own cache."""
-    own = other = DECODER.empty_cache(len(tokens))
+    own = other = config.empty_cache(len(tokens))
     for _ in range(count):
-        found = compiled.run(None, DECODER.feeds(tokens, own))
-        expected = session.run(None, DECODER.feeds(tokens, other))
+        found = compiled.run(None, config.feeds(tokens, own))
+        expected = session.run(None, config.feeds(tokens, other))
         for mine, its in zip(found, expected, strict=True):
             np.testing.assert_allclose(mine, its, atol=ATOL)
-        own, other = DECODER.next_cache(found), DECODER.next_cache(expected)
+        own, other = config.next_cache(found), config.next_cache(expected)
         tokens = found[0][:, -1:].argmax(-1)
         np.testing.assert_array_equal(tokens, expected[0][:, -1:].argmax(-1))
 
@@ -69,6 +73,18 @@ def test_batches_generate(batch: int, length: int, session: onnxruntime.Inferenc
     assert isinstance(found, CompiledModel)
     assert_generates(found, session, prompt(batch, length), 40)
     assert programs_of(found) <= 4
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_decoders_of_onnxruntimes_operators_generate(batch: int) -> None:
+    config = Decoder(fused=True)
+    model = decoder_model(config)
+    compiled = qg.compile(model, num_threads=1)
+    assert isinstance(compiled, CompiledModel)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    assert_generates(compiled, session, prompt(batch, 7), 60, config)
+    assert not compiled.build.fallback
+    assert programs_of(compiled) <= 4
 
 
 def test_parts_of_a_prompt_give_what_all_of_it_gives(compiled: CompiledModel) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 
@@ -243,3 +244,22 @@ def test_a_child_forked_while_a_shape_is_compiled_compiles_it_itself() -> None:
     begun.wait()
     assert exit_code_of_child(lambda: programs.at(feeds).graph is not None) == 0
     thread.join()
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"])
+def test_integers_are_reduced_along_any_length(op: str) -> None:
+    """A mask's length in tokens, and the like: one program, and exact sums."""
+    info = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node(op, ["x"], ["y"], axes=[1], keepdims=0)
+    kind = onnx.TensorProto.INT64
+    ends = [info("x", kind, ["B", "T", 3])], [info("y", kind, ["B", 3])]
+    graph = onnx.helper.make_graph([node], "g", *ends)
+    opsets = [onnx.helper.make_opsetid("", 11)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    compiled = qg.compile(model, num_threads=1)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    for batch, length in ((2, 5), (3, 20), (2, 3), (5, 33)):
+        x = np.random.default_rng(0).integers(-2, 3, (batch, length, 3))
+        (found,), (expected,) = (f.run(None, {"x": x}) for f in (compiled, session))
+        np.testing.assert_array_equal(found, expected)
+    assert len(compiled.specialisations._generals) == 1

@@ -1,0 +1,184 @@
+"""Importers of attention and rotary positions as onnxruntime's tools write them."""
+
+from __future__ import annotations
+
+import math
+
+from quantglow.frontend.context import Call, Unsupported, importer
+from quantglow.frontend.operators.attention import (
+    Scores,
+    attended,
+    causal,
+    looked_up,
+    turned,
+)
+from quantglow.frontend.operators.steps import Steps
+from quantglow.graph.node import Node
+from quantglow.ops.expression import arg, lconst
+from quantglow.ops.expression import call as fn
+
+HIDDEN = -10_000.0
+"""Default term of the scores of padding."""
+
+
+@importer("com.microsoft.RotaryEmbedding")
+def rotary_embedding(call: Call) -> Node:
+    """x ``[batch, heads, steps, size]`` or ``[batch, steps, heads * size]`` at positions
+    ``[batch, steps]``, or from one position on."""
+    steps = Steps(call)
+    if call.integer("is_packed_batching", 0):
+        raise Unsupported("samples of a batch are packed")
+    x, positions = call.node(0), call.tensor(1)
+    is_flat = x.type.rank == 3
+    rows = x.type.shape[1 if is_flat else 2]
+    if positions.type.size == 1:
+        first = steps.reshape(positions, 1, 1)
+        value = fn("iadd", arg(0), fn("int64", arg(1)))
+        positions = steps.integers(value, steps.counting((1, rows), 1), first)
+    cosine, sine = (looked_up(steps, call.node(i), positions) for i in (2, 3))
+    pairs = cosine.type.shape[-1]
+    width = call.integer("rotary_embedding_dim", 0)
+    heads = call.integer("num_heads", 0)
+    if is_flat:
+        hidden = x.type.shape[2]
+        x = steps.heads(x, heads if width else hidden // (2 * pairs))
+    found = turned(steps, x, cosine, sine, bool(call.integer("interleaved", 0)))
+    return steps.named(steps.rows_of_heads(found) if is_flat else found)
+
+
+@importer("com.microsoft.MultiHeadAttention")
+def multi_head_attention(call: Call) -> list[Node]:
+    """Queries, keys and values apart, or packed in one or two operands."""
+    steps = Steps(call)
+    if any(map(call.has, (8, 9))) or steps.gives(3):
+        raise Unsupported("it has a buffer for its cache, or gives its scores")
+    heads = call.integer("num_heads", 0)
+    query, key, value = biased(steps, *operands(steps, heads))
+    key, value = (extended(steps, 6 + i, x, 1 + i) for i, x in enumerate((key, value)))
+    past = call.shape(6)[2] if call.has(6) else 0
+    rows, columns = query.type.shape[2], key.type.shape[2]
+    added = [call.node(5)] if call.has(5) else []
+    if call.has(4):
+        added.insert(0, padding(steps, 4, query.type.shape[0], rows, columns))
+    found = attended(steps, query, key, value, scores_of(call, query, key, added, past, steps))
+    return [steps.named(steps.rows_of_heads(found)), *(key, value)[: len(call.proto.output) - 1]]
+
+
+def operands(steps: Steps, heads: int) -> tuple[Node, Node, Node]:
+    """Queries, keys and values as ``[batch, heads, steps, size]``."""
+    call = steps.call
+    query = call.node(0)
+    if query.type.rank == 5:
+        first, second, third = packed(steps, query)
+        return first, second, third
+    split = steps.heads(query, heads)
+    if not call.has(1):
+        raise Unsupported("it has no keys")
+    key = call.node(1)
+    if key.type.rank == 5:
+        keys, values = packed(steps, key)
+        return split, keys, values
+    value = call.node(2)
+    if key.type.rank == 4:
+        return split, key, value
+    return split, steps.heads(key, heads), steps.heads(value, heads)
+
+
+def packed(steps: Steps, x: Node) -> list[Node]:
+    """``[batch, steps, heads, n, size]`` as n of ``[batch, heads, steps, size]``."""
+    batch, rows, heads, count, size = x.type.shape
+    parts = steps.parts(x, 3, (1,) * count)
+    return [steps.transpose(steps.reshape(p, batch, rows, heads, size), 0, 2, 1, 3) for p in parts]
+
+
+def biased(steps: Steps, query: Node, key: Node, value: Node) -> tuple[Node, Node, Node]:
+    """All three with their part of the bias; keys that come as heads have none."""
+    call = steps.call
+    if not call.has(3):
+        return query, key, value
+    sizes = [x.type.shape[1] * x.type.shape[3] for x in (query, key, value)]
+    parts = steps.parts(call.node(3), 0, sizes)
+    has_own = not call.has(1) or call.node(1).type.rank != 4
+    made = []
+    for i, (x, part) in enumerate(zip((query, key, value), parts, strict=True)):
+        _, heads, _, size = x.type.shape
+        by_head = steps.reshape(part, 1, heads, 1, size)
+        made.append(steps.add(x, by_head) if i == 0 or has_own else x)
+    return made[0], made[1], made[2]
+
+
+def extended(steps: Steps, position: int, new: Node, output: int) -> Node:
+    """The cache that is an operand, with new rows; these alone where it has none yet."""
+    call = steps.call
+    if not call.has(position) or (call.is_known(position) and 0 in call.shape(position)):
+        return new
+    joined = steps.joined(2, call.node(position), new)
+    return steps.named(joined, output) if steps.gives(output) else joined
+
+
+def padding(steps: Steps, position: int, batch: int, rows: int, columns: int) -> Node:
+    """The term of the scores of padding: the operand has a length for each sample, ends and then
+    starts of all, or conditions of columns or of rows and columns."""
+    call = steps.call
+    given = call.tensor(position)
+    shape, column = given.type.shape, steps.counting((1, 1, 1, columns), 3)
+    below = fn("lt", arg(0), fn("int64", arg(1)))
+    if len(shape) == 1 and shape[0] == batch:
+        seen = steps.condition(below, column, steps.reshape(given, batch, 1, 1, 1))
+    elif len(shape) == 1 and shape[0] == 2 * batch:
+        ends, starts = (
+            steps.reshape(part, batch, 1, 1, 1) for part in steps.parts(given, 0, (batch, batch))
+        )
+        inside = fn("and", below, fn("ge", arg(0), fn("int64", arg(2))))
+        seen = steps.condition(inside, column, ends, starts)
+    elif len(shape) in (2, 3) and shape[-1] == columns:
+        whole = steps.reshape(given, batch, 1, shape[1] if len(shape) == 3 else 1, columns)
+        seen = steps.condition(fn("gt", fn("int64", arg(0)), lconst(0)), whole)
+    else:
+        raise Unsupported(f"its mask has shape {shape}")
+    hidden = steps.number(call.number("mask_filter_value", HIDDEN))
+    return steps.where(seen, steps.number(0.0), hidden)
+
+
+def scores_of(
+    call: Call, query: Node, key: Node, added: list[Node], past: int, steps: Steps
+) -> Scores:
+    """How scores become shares."""
+    size, rows, columns = query.type.shape[3], query.type.shape[2], key.type.shape[2]
+    scale = call.number("scale", 0.0) or 1 / math.sqrt(size)
+    is_causal = call.integer("unidirectional", 0) and rows > 1
+    seen = causal(steps, rows, columns, past) if is_causal else None
+    return Scores(scale, added=tuple(added), seen=seen)
+
+
+@importer("com.microsoft.Attention")
+def attention(call: Call) -> list[Node]:
+    """Queries, keys and values by one product with known weights."""
+    steps = Steps(call)
+    if call.has(6) or call.integer("do_rotary", 0):
+        raise Unsupported("it has a buffer for its cache, or rotates its operands")
+    heads = call.integer("num_heads", 0)
+    x = call.node(0)
+    batch, rows, _ = x.type.shape
+    columns = call.shape(1)[1]
+    sizes = call.integers("qkv_hidden_sizes", ()) or (columns // 3,) * 3
+    product = steps.product(x, 1)
+    if call.has(2):
+        product = steps.add(product, call.node(2))
+    query, key, value = (steps.heads(p, heads) for p in steps.parts(product, 2, sizes))
+    past, present = 0, []
+    if call.has(4) and not (call.is_known(4) and 0 in call.shape(4)):
+        past = call.shape(4)[3]
+        olds = (steps.reshape(p, *call.shape(4)[1:]) for p in steps.parts(call.node(4), 0, (1, 1)))
+        key, value = (
+            steps.joined(2, old, new) for old, new in zip(olds, (key, value), strict=True)
+        )
+    if steps.gives(1):
+        shape = (1, *key.type.shape)
+        both = [steps.reshape(x, *shape) for x in (key, value)]
+        present = [steps.named(steps.joined(0, *both), 1)]
+    added = [call.node(5)] if call.has(5) else []
+    if call.has(3):
+        added.insert(0, padding(steps, 3, batch, rows, key.type.shape[2]))
+    found = attended(steps, query, key, value, scores_of(call, query, key, added, past, steps))
+    return [steps.named(steps.rows_of_heads(found)), *present]
