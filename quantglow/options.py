@@ -35,6 +35,14 @@ AUTO_RECOVERIES = ("adapt-weights", "round-weights", "correct-bias")
 for 0.1 dB on EfficientNet-Lite0.
 """
 
+WEIGHTS = ("int4", "int8")
+"""Weights in groups along the inner dimension of products: all that is quantized then."""
+
+ACTIVATIONS = ("dynamic", "float")
+"""Operands of such weights: rows rounded to int8 when they are computed, or float."""
+
+GROUP_SIZES = (16, 32, 64, 128, 256)
+
 _ONNXRUNTIME_METHODS = {0: "minmax", 1: "entropy", 2: "percentile"}
 
 
@@ -89,6 +97,11 @@ class QuantizationConfig(Concise):
                           calibration samples, a Profile alone does not do
     equalization          techniques of ``EQUALIZATIONS``, or "auto"; they need samples, too
     seed                  draws the samples that decide what is kept of these
+    weights               one of ``WEIGHTS``: products with constant weights take these in groups,
+                          and nothing else is quantized; None: weights and activations are int8
+    group_size            weights with a scale of their own, see ``GROUP_SIZES``
+    activations           one of ``ACTIVATIONS``, beside ``weights``
+    symmetric_weights     one zero point for all groups of ``weights``, else one for each
     quantize_output       round the last layer to int8 too, instead of giving its float32 result
     """
 
@@ -104,6 +117,10 @@ class QuantizationConfig(Concise):
     recovery: Any = "auto"
     equalization: Any = "auto"
     seed: int = 0
+    weights: str | None = None
+    group_size: int = 64
+    activations: str = "dynamic"
+    symmetric_weights: bool = True
 
     def __post_init__(self) -> None:
         choice("preset", self.preset, PRESETS)
@@ -119,11 +136,23 @@ class QuantizationConfig(Concise):
             "recovery": recoveries(self.recovery),
             "equalization": equalizations(self.equalization),
             "seed": integer("seed", self.seed),
+            "group_size": integer("group_size", self.group_size, 1, max(GROUP_SIZES)),
+            "symmetric_weights": flag("symmetric_weights", self.symmetric_weights),
         }
         if not 50 < normal["percentile"] <= 100:
             raise OptionError(f"percentile must be in (50, 100], got {normal['percentile']}")
+        if normal["group_size"] not in GROUP_SIZES:
+            raise OptionError(f"group_size must be one of {GROUP_SIZES}, got {self.group_size}")
+        if self.weights is not None:
+            choice("weights", self.weights, WEIGHTS)
+        choice("activations", self.activations, ACTIVATIONS)
         for name, value in normal.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def weight_bits(self) -> int:
+        """Bits of ``weights``, if there are any."""
+        return 4 if self.weights == "int4" else 8
 
     @property
     def symmetric(self) -> bool:

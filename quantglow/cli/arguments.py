@@ -7,7 +7,14 @@ from typing import Any
 
 from quantglow.backends.llvm.targets import LEVELS
 from quantglow.errors import OptionError
-from quantglow.options import METHODS, PRESETS, QuantizationConfig
+from quantglow.options import (
+    ACTIVATIONS,
+    GROUP_SIZES,
+    METHODS,
+    PRESETS,
+    WEIGHTS,
+    QuantizationConfig,
+)
 
 
 def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") -> None:
@@ -71,6 +78,40 @@ def quantization_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VALUE",
         help="values stored as int16, or auto: those that pay",
     )
+
+
+def weight_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--weights",
+        choices=WEIGHTS,
+        help="quantize only the weights of products, in groups; needs no calibration data, and "
+        "rounds better with samples",
+    )
+    parser.add_argument(
+        "--group-size",
+        type=int,
+        choices=GROUP_SIZES,
+        default=64,
+        help="weights that share a scale (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--activations",
+        choices=ACTIVATIONS,
+        default="dynamic",
+        help="beside --weights: rounded to int8 as they come, or float",
+    )
+    parser.add_argument(
+        "--symmetric-weights",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="one zero point for all groups, else one for each",
+    )
+
+
+def weight_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments from those of ``weight_arguments``."""
+    given = vars(options)
+    return {n: given[n] for n in ("weights", "group_size", "activations", "symmetric_weights")}
 
 
 def control_arguments(parser: argparse.ArgumentParser) -> None:

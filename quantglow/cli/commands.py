@@ -19,6 +19,8 @@ from quantglow.cli.arguments import (
     quantization_options,
     shapes_of,
     validation_argument,
+    weight_arguments,
+    weight_options,
 )
 from quantglow.cli.files import (
     ARRAYS,
@@ -70,8 +72,9 @@ def profile(options: argparse.Namespace, console: Console) -> None:
 
 def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
-    calibration_arguments(parser, required=True)
+    calibration_arguments(parser, required=False)
     quantization_arguments(parser)
+    weight_arguments(parser)
     control_arguments(parser)
     machine_arguments(parser)
     parser.add_argument(
@@ -93,6 +96,8 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
 def quantize(options: argparse.Namespace, console: Console) -> None:
     """Quantize, compile, check, report and save.  If a contract fails, the best model is saved."""
     check_onnx(options.model)
+    if not options.calibration_data and not options.weights:
+        raise OptionError("--calibration-data is missing. Remedy: give it, or --weights.")
     output = options.output or Path(options.model).stem + DEFAULT_ENDING
     given = (options.model, options.calibration_data, options.validation_data)
     check_writable(output, MODELS, [path for path in given if path], INT8_SHARE)
@@ -103,6 +108,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
             options.model,
             options.calibration_data,
             **quantization_options(options),
+            **weight_options(options),
             subset_size=options.subset_size,
             max_drop=options.max_drop,
             max_minutes=options.max_minutes,

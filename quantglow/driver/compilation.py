@@ -60,10 +60,15 @@ def compile(
     input_shapes = shapes("input_shapes", input_shapes)
     if isinstance(model, Graph):
         return compile_family(family_of(model), compiler)
-    source = frontend.open_model(model)
+    return compile_source(settled(frontend.open_model(model), model), input_shapes, compiler)
+
+
+def compile_source(
+    source: frontend.Source, input_shapes: InputShapes | None, compiler: Compiler
+) -> CompiledModel | FallbackModel:
+    """Compile a model, or as much of it as can be compiled; onnxruntime runs the rest."""
     try:
-        kept = settled(source, model)
-        return compile_family(family_of(kept, input_shapes), compiler, kept)
+        return compile_family(family_of(source, input_shapes), compiler, source)
     except UnsupportedOpError as error:
         return compile_parts(source, input_shapes, compiler, error)
     except FallbackError as error:

@@ -12,6 +12,7 @@ from quantglow.driver.models import InputShapes
 from quantglow.driver.pipeline.calibrated import calibrated
 from quantglow.driver.pipeline.compiled import compiled
 from quantglow.driver.pipeline.imported import Cut, imported
+from quantglow.driver.pipeline.packed_weights import compiled_with_packed_weights
 from quantglow.driver.pipeline.prepared import Prepared, prepared
 from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import AccuracyContract, QuantizationRequest
@@ -54,6 +55,10 @@ def quantize_and_compile(
     input_shapes: InputShapes | None = None,
     measure_speed: bool = False,
     validation_data: Any = None,
+    weights: str | None = None,
+    group_size: int = 64,
+    activations: str = "dynamic",
+    symmetric_weights: bool = True,
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -76,6 +81,9 @@ def quantize_and_compile(
                       normalizations and masks in float; here every model gets that, layer by layer
                       where it helps, so both mean the same
     measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
+    weights           "int4" or "int8": only weights of products are quantized, in groups of
+                      ``group_size``; ``activations`` are rounded to int8 as they come ("dynamic"),
+                      or "float".  No calibration data is needed (None); samples round better
     target, num_threads  see ``compile``; the other options: see ``QuantizationConfig``
 
     Ctrl-C ends what is under way and keeps the best so far, in every stage after the import; a
@@ -99,6 +107,10 @@ def quantize_and_compile(
             op_types_to_quantize=op_types_to_quantize,
             seed=seed,
             int16_activations=int16_activations,
+            weights=weights,
+            group_size=group_size,
+            activations=activations,
+            symmetric_weights=symmetric_weights,
         ),
         subset_size=count("subset_size", subset_size),
         progress=progress_mode("progress", progress),
@@ -119,6 +131,8 @@ def quantized_and_compiled(
     model: Any, data: Any, request: QuantizationRequest, compiler: Compiler
 ) -> CompiledModel | FallbackModel:
     """The stages, one after the other."""
+    if request.config.weights is not None:
+        return compiled_with_packed_weights(model, data, request, compiler)
     try:
         source = imported(model, data, request.input_shapes)
         if source.cut is not None:

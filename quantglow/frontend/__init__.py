@@ -5,11 +5,17 @@ from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.split import Split, reasons, split
 from quantglow.frontend.stored_weights import restored, stored
 from quantglow.frontend.weight_places import Places
+from quantglow.frontend.weight_products import (
+    WeightProduct,
+    weight_products,
+    with_packed_weights,
+)
 
 __all__ = [
     "Places",
     "Source",
     "Split",
+    "WeightProduct",
     "export_onnx",
     "import_model",
     "open_model",
@@ -17,4 +23,6 @@ __all__ = [
     "restored",
     "split",
     "stored",
+    "weight_products",
+    "with_packed_weights",
 ]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +27,8 @@ from quantglow.frontend.weight_places import (
     Known,
     Place,
     Places,
+    codes_of_graph,
+    codes_place,
     content,
     exact_place,
     rounded_place,
@@ -48,6 +50,9 @@ MOVES = frozenset(
 FLOATS: dict[int, str] = {onnx.TensorProto.FLOAT: "<f4", onnx.TensorProto.FLOAT16: "<f2"}
 """Element types of the tensors that are looked for."""
 
+CODES = frozenset({onnx.TensorProto.UINT8})
+"""The same for packed codes of weights in groups."""
+
 
 def stored(
     model: bytes, constants: Sequence[Constant], is_same: Callable[[Source], bool] | None
@@ -63,7 +68,8 @@ def stored(
         rest = [name for name in weights_of(proto) if name in tensors and name not in kept]
         rounded = {name: rounded_place(tensors[name], known) for name in rest}
         kept |= roundable(proto, rounded, known.by_name, is_same)
-    for name, tensor in large_tensors(proto).items():
+    kept |= {n: found for n, t in large_codes(proto).items() if (found := codes_place(t, known))}
+    for name, tensor in {**large_tensors(proto), **large_codes(proto)}.items():
         if name in kept:
             replace_data(tensor, kept[name].data)
     data = bytes(proto.SerializeToString(deterministic=True))
@@ -75,8 +81,12 @@ def restored(data: bytes, places: Mapping[str, Place], constants: Sequence[Const
     ``ValueError``.
     """
     proto = decoded(data, "the source of the saved model")
-    tensors, known = all_float_tensors(proto), {c.name: c for c in constants}
+    tensors, known = tensors_of(proto, FLOATS), {c.name: c for c in constants}
+    codes = tensors_of(proto, CODES)
     for name, place in places.items():
+        if "codes" in place:
+            replace_data(codes[name], codes_of_graph(tuple(codes[name].dims), place, known))
+            continue
         kept = Kept(place, tensors[name].raw_data)
         replace_data(tensors[name], elements(tensors[name], kept, known))
     return open_model(proto)
@@ -103,20 +113,27 @@ def elements(tensor: onnx.TensorProto, kept: Kept, known: Mapping[str, Constant]
     return found.astype(FLOATS[tensor.data_type]).tobytes()
 
 
-def all_float_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
-    """Initializers and Constants of ``FLOATS``, by the names of values; none that occur twice."""
+def tensors_of(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
+    """Initializers and Constants of some element types, by the names of values; none that occur
+    twice."""
     found = [(tensor.name, tensor) for tensor in proto.graph.initializer]
     for node in all_nodes(proto.graph.node):
         if node.op_type == "Constant" and not node.domain:
             found += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
     counts = Counter(name for name, _ in found)
-    return {n: t for n, t in found if counts[n] == 1 and t.data_type in FLOATS}
+    return {n: t for n, t in found if counts[n] == 1 and t.data_type in kinds}
 
 
 def large_tensors(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Float tensors that are large enough to be worth a look."""
-    found = all_float_tensors(proto).items()
+    found = tensors_of(proto, FLOATS).items()
     return {n: t for n, t in found if 4 * math.prod(t.dims) >= LEAST_NBYTES and len(t.dims) > 1}
+
+
+def large_codes(proto: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+    """Packed codes of weights that are large enough to be worth a look."""
+    found = tensors_of(proto, CODES).items()
+    return {n: t for n, t in found if math.prod(t.dims) >= LEAST_NBYTES}
 
 
 def weights_of(proto: onnx.ModelProto) -> Iterator[str]:

@@ -8,6 +8,8 @@ place               what the file has of a tensor          the tensor
 ``scaled``          each axis                              factors
 ``graph``,          the same, then int8                    the same, so many units in the last place
 ``exact``                                                  further
+``graph``,          nothing                                a constant of uint8 of the graph
+``codes``
 ``axis``            int8 codes, then float32 scales of an  codes times scales
                     axis
 ==================  =====================================  =========================================
@@ -23,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import onnx
 
 from quantglow.frontend.scaled_weights import (
     MOST_STEPS,
@@ -127,6 +130,23 @@ def rounded_place(array: Array, known: Known) -> Kept:
     errors = [np.square(array - with_codes(array, axis)).sum() for axis in range(array.ndim)]
     axis = int(np.argmin(errors))
     return Kept({"axis": axis}, codes_of(array, axis).tobytes() + floats([scales_of(array, axis)]))
+
+
+def codes_place(tensor: onnx.TensorProto, known: Known) -> Kept | None:
+    """The constant of uint8 that a tensor of packed codes is, None if there is none."""
+    data = tensor.raw_data
+    for constant in known.by_size.get(math.prod(tensor.dims), ()):
+        if constant.value.dtype == np.uint8 and constant.value.tobytes() == data:
+            return Kept({"graph": constant.name, "codes": True})
+    return None
+
+
+def codes_of_graph(dims: Sequence[int], place: Place, known: Mapping[str, Constant]) -> bytes:
+    """Packed codes that the graph has.  Raises ``KeyError`` or ``ValueError``."""
+    value = known[place["graph"]].value
+    if value.dtype != np.uint8 or value.size != math.prod(dims):
+        raise ValueError(f"its codes are not the constant {place['graph']!r}")
+    return value.tobytes()
 
 
 def orders(array: Array) -> Iterable[tuple[int, ...]]:

@@ -25,6 +25,15 @@ LONGEST = 2**16
 SUM_NBYTES = SCALE_NBYTES = 4
 
 
+class PackedWeights(NamedTuple):
+    """Operands of a ``GroupedMatMul`` as arrays."""
+
+    codes: Array
+    scales: Array
+    zero_points: Array | None
+    bits: int
+
+
 class Rows(NamedTuple):
     """Quantized rows: int8 codes [M, G, group], int32 [M, G] their negative sums, float32 [M]."""
 

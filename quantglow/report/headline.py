@@ -51,6 +51,7 @@ def headline(
     origin: str,
     right: RightAnswers | None,
     has_warnings: bool,
+    subject: str = "int8 is",
 ) -> str:
     """One or two sentences; ``has_warnings`` if the calibration data is unusual."""
     if not outputs:
@@ -58,7 +59,7 @@ def headline(
     worst = min(output.sqnr_db for output in outputs)
     answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
     figures = [f"{worst:.1f} dB", *([f"{min(answers):.1%} equal answers"] if answers else [])]
-    shown = f"int8 is {closeness(worst, min(answers, default=1.0))}: {', '.join(figures)}"
+    shown = f"{subject} {closeness(worst, min(answers, default=1.0))}: {', '.join(figures)}"
     text = f"{shown} on {samples} sample(s) {origin}." + (f" {right}." if right else "")
     return f"{text} But see the warnings." if has_warnings else text
 

@@ -75,8 +75,15 @@ class Report(Concise, Tabular):
     @property
     def headline(self) -> str:
         """The accuracy of int8 in words; empty if no outputs were compared."""
-        arguments = (self.samples, self.origin, self.right, bool(self.warnings))
+        arguments = (self.samples, self.origin, self.right, bool(self.warnings), self.subject)
         return headline(self.outputs, *arguments) if self.layers else ""
+
+    @property
+    def subject(self) -> str:
+        """The beginning of the headline: what is compared with float."""
+        kinds = {layer.precision for layer in self.layers}
+        weights = next((kind.partition(",")[0] for kind in kinds if " weights" in kind), "")
+        return f"the model with {weights} is" if weights else "int8 is"
 
     @property
     def delegated(self) -> tuple[FallbackNode, ...]:

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable, Mapping, Set
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
+from typing import TypeVar
 
 from quantglow.errors import IgnoredScopeError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import OPS, Node
 from quantglow.options import QuantizationConfig
+
+Named = TypeVar("Named")
 
 ONNX_OPS = {
     "GlobalAveragePool": ("AveragePool", "ReduceMean"),
@@ -75,12 +78,12 @@ def known_names(graph: Graph, imported: Graph | None) -> dict[str, Node]:
         now = next((found[user.name] for user in users if user.name in found), None)
         if node.name not in found and now is not None:
             found[node.name] = now
-    return {alias: node for name, node in found.items() for alias in _aliases(name)} | own
+    return {alias: node for name, node in found.items() for alias in aliases(name)} | own
 
 
 def matching(
-    entry: str, names: Mapping[str, Node], validate: bool = True, option: str = "ignored_scope"
-) -> list[Node]:
+    entry: str, names: Mapping[str, Named], validate: bool = True, option: str = "ignored_scope"
+) -> list[Named]:
     """Nodes whose name is the entry of ``option``, fits its glob, or starts with its ``re:``
     expression.
     """
@@ -101,7 +104,7 @@ def matching(
     return matches
 
 
-def _aliases(name: str) -> tuple[str, ...]:
+def aliases(name: str) -> tuple[str, ...]:
     """A value name, and the node name from which PyTorch's exporter made it."""
     node = re.sub(r"_output_\d+$", "", name)
     return (name,) if node == name else (name, node)

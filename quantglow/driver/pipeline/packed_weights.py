@@ -1,0 +1,210 @@
+"""``weights="int4"`` or ``"int8"``: products with constant weights take them in groups, and nothing
+else is quantized.
+
+The model is written anew with packed weights and compiled as one that came so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quantglow import debug, frontend
+from quantglow.driver.compilation import compile_source
+from quantglow.driver.models import opened
+from quantglow.driver.pipeline.request import QuantizationRequest
+from quantglow.driver.samples import Samples, profile_in
+from quantglow.errors import OptionError
+from quantglow.frontend import Source, WeightProduct, weight_products
+from quantglow.graph.border import declared_feeds
+from quantglow.graph.family import Family
+from quantglow.graph.graph import Graph
+from quantglow.ops.weight_groups import PackedWeights
+from quantglow.options import QuantizationConfig
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.plan.scope import aliases, known_ops, matching
+from quantglow.quantization.weight_groups import input_moments, packed_weights
+from quantglow.report import LayerAccuracy, OutputAccuracy, Report
+from quantglow.report.headline import SAME, UNSEEN
+from quantglow.report.outputs import output_accuracy, reference
+from quantglow.report.verification import MAX_SAMPLES
+from quantglow.runtime.build import Compiler
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.fallback_model import FallbackModel
+from quantglow.types import Array
+from quantglow.workers import side_by_side
+
+NO_SAMPLES = "weights are rounded to the nearest: there are no calibration samples"
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Samples that weights are rounded for, and samples for the check."""
+
+    samples: Sequence[Feeds] = ()
+    checks: Sequence[Feeds] = ()
+    origin: str = SAME
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A model with weights in groups, and the products that have them."""
+
+    source: Source
+    products: tuple[WeightProduct, ...]
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+def compiled_with_packed_weights(
+    model: Any, data: Any, request: QuantizationRequest, compiler: Compiler
+) -> CompiledModel | FallbackModel:
+    """The model with weights in groups, compiled, and compared with float where there are samples.
+
+    Raises ``OptionError`` for options of int8 activations.
+    """
+    if request.contract is not None or request.measure_speed or request.validation_data is not None:
+        raise OptionError(
+            "max_drop, measure_speed and validation_data are for int8 weights and activations. "
+            "Remedy: leave them out where weights= is given."
+        )
+    source = source_of(model)
+    family = float_family(source)
+    calibration = calibration_of(data, family, request)
+    packed = with_packed_weights(source, family, calibration.samples, request.config)
+    compiled = compile_source(packed.source, request.input_shapes, compiler)
+    if isinstance(compiled, FallbackModel):
+        return compiled
+    outputs: tuple[OutputAccuracy, ...] = ()
+    notes: tuple[str, ...] = () if calibration.samples else (NO_SAMPLES,)
+    checks = [feeds for feeds in calibration.checks if request.verify]
+    compared_with = ""
+    if checks:
+        outputs, compared_with, found = compared(source, family, compiled, checks)
+        notes += found
+    layers = layers_of(packed.products, request.config)
+
+    def report() -> Report:
+        own = compiled.report
+        assert isinstance(own, Report)
+        return replace(
+            own,
+            seconds={**packed.seconds, **own.seconds},
+            outputs=outputs,
+            layers=layers,
+            compared_with=compared_with,
+            samples=len(checks),
+            origin=calibration.origin if checks else "",
+            notes=(*own.notes, *notes),
+        )
+
+    return CompiledModel(compiled.specialisations, report)
+
+
+def source_of(model: Any) -> Source:
+    """The source of a model, or of a float graph."""
+    if isinstance(model, Graph):
+        return frontend.open_model(frontend.export_onnx(model))
+    return opened(model)
+
+
+def float_family(source: Source) -> Family:
+    """The graphs of a model as they are imported: with the names of all its values."""
+    return Family(source.signature, source.source_hash, source.at)
+
+
+def calibration_of(data: Any, family: Family, request: QuantizationRequest) -> Calibration:
+    """The samples in calibration data; none in a profile."""
+    if data is None or profile_in(data) is not None:
+        return Calibration()
+    reader = Samples(
+        data, family, request.subset_size, holds_out=request.verify, seed=request.config.seed
+    )
+    samples = [feeds for feeds, _ in zip(reader, range(request.subset_size), strict=False)]
+    unseen = reader.held.samples if reader.held else []
+    checks, origin = (unseen, UNSEEN) if unseen else (samples, SAME)
+    first = [feeds for feeds in checks if shapes_of(feeds) == shapes_of(checks[0])]
+    return Calibration(samples, first[:MAX_SAMPLES], origin)
+
+
+def shapes_of(feeds: Feeds) -> dict[str, tuple[int, ...]]:
+    return {name: array.shape for name, array in feeds.items()}
+
+
+def with_packed_weights(
+    source: Source, family: Family, samples: Sequence[Feeds], config: QuantizationConfig
+) -> Packed:
+    """The model whose products have weights in groups, rounded for the samples if there are any."""
+    seconds: dict[str, float] = {}
+    chosen = chosen_products(list(weight_products(source)), config)
+    with debug.timed("quantize", seconds), side_by_side():
+        packed = rounded(chosen, family, samples, config)
+        pairs = {product.result: (product, packed[product.result]) for product in chosen}
+        made = frontend.with_packed_weights(source, pairs, config.activations)
+    return Packed(made, tuple(chosen), seconds)
+
+
+def chosen_products(
+    products: Sequence[WeightProduct], config: QuantizationConfig
+) -> list[WeightProduct]:
+    """The products that no option excludes.  Raises ``IgnoredScopeError``."""
+    names = {alias: p for p in products for alias in aliases(p.result)}
+    scope, excluded = config.ignored_scope, set[str]()
+    for entry in config.nodes_to_exclude or ():
+        excluded |= {p.result for p in matching(entry, names, option="nodes_to_exclude")}
+    for entry in (*scope.names, *(f"re:{pattern}" for pattern in scope.patterns)):
+        excluded |= {p.result for p in matching(entry, names, scope.validate)}
+    wanted = {op for entry in config.op_types_to_quantize or () for op in known_ops(entry)}
+    return [
+        product
+        for product in products
+        if product.result not in excluded
+        and product.op_type not in scope.types
+        and (not wanted or product.op_type in wanted)
+    ]
+
+
+def rounded(
+    products: Sequence[WeightProduct],
+    family: Family,
+    samples: Sequence[Feeds],
+    config: QuantizationConfig,
+) -> Mapping[str, PackedWeights]:
+    """Packed weights of products, by their results."""
+    found: dict[str, PackedWeights] = {}
+
+    def add(product: WeightProduct, moments: Array | None) -> None:
+        form = (config.weight_bits, config.group_size, config.symmetric_weights)
+        found[product.result] = packed_weights(product.weights, *form, moments)
+
+    if samples:
+        depths = {product.x: product.weights.shape[0] for product in products}
+        for moments in input_moments(depths, samples, family.fitting):
+            for product in products:
+                if product.x in moments:
+                    add(product, moments[product.x])
+    for product in products:
+        if product.result not in found:
+            add(product, None)
+    return found
+
+
+def compared(
+    source: Source, family: Family, compiled: CompiledModel, checks: Sequence[Feeds]
+) -> tuple[tuple[OutputAccuracy, ...], str, tuple[str, ...]]:
+    """Figures of the outputs against the float model, who computed that, and notes."""
+    graph = family.fitting(checks[0])
+    ports = graph.signature.inputs
+    with reference(source.serialized(), graph, checks) as wanted:
+        found = [compiled.run(None, declared_feeds(ports, feeds)) for feeds in checks]
+        expected = wanted()
+    return output_accuracy(graph, found, expected.outputs), expected.name, expected.notes
+
+
+def layers_of(
+    products: Sequence[WeightProduct], config: QuantizationConfig
+) -> tuple[LayerAccuracy, ...]:
+    """The products, and what they compute with."""
+    kind = "dynamic int8" if config.activations == "dynamic" else "float"
+    precision = f"{config.weights} weights, {kind} activations"
+    return tuple(LayerAccuracy(p.result, p.op_type, precision) for p in products)
