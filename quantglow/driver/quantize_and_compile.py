@@ -176,6 +176,8 @@ def quantized_under(
     request = QuantizationRequest(
         config, subset_size=len(samples), max_minutes=limit, contract=contract
     )
+    if config.weights is not None:
+        raise OptionError("recipes are for int8 activations. Remedy: leave weights= out.")
     with keeping_best():
         ready = prepared(calibrated(imported(graph, samples), request), request)
         return int8_model(ready, compiler, whole_model(None))

@@ -17,6 +17,7 @@ from quantglow.driver.models import (
 )
 from quantglow.driver.pipeline.calibrated import calibrated
 from quantglow.driver.pipeline.imported import imported
+from quantglow.driver.pipeline.packed_weights import graph_with_packed_weights
 from quantglow.driver.pipeline.prepared import prepared
 from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import QuantizationRequest
@@ -93,14 +94,18 @@ def profile(
 
 def quantize(
     graph: Graph,
-    profile: Profile | str | os.PathLike[str],
+    profile: Profile | str | os.PathLike[str] | None,
     config: QuantizationConfig | None = None,
     data: Any = None,
 ) -> Graph:
     """The int8 graph of a float graph, with ranges from its profile.
 
-    ``data``: calibration samples, for accuracy recovery.
+    ``data``: calibration samples, for accuracy recovery.  Weights in groups
+    (``QuantizationConfig.weights``) need no profile.
     """
+    if config_of(config).weights is not None:
+        with keeping_best():
+            return graph_with_packed_weights(float_graph_of(graph), data, config_of(config))
     if not isinstance(profile, Profile | str | os.PathLike):
         raise OptionError(
             f"profile must be a Profile or the path of one, got {brief(profile)}. "
@@ -148,6 +153,11 @@ def diagnose(
     sensitivity = flag("sensitivity", sensitivity)
     progress = progress_mode("progress", progress)
     config = config_of(config)
+    if config.weights is not None:
+        raise OptionError(
+            "diagnose looks at int8 activations, and weights= leaves them out. Remedy: look at the "
+            "report of quantize_and_compile."
+        )
     request = QuantizationRequest(config, subset_size, progress, holds_out=True)
     source = imported(model, calibration_data, shapes("input_shapes", input_shapes))
     with keeping_best():

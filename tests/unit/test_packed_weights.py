@@ -154,6 +154,21 @@ def test_weights_that_are_not_finite_stay_float() -> None:
     assert [p.result for p in weight_products(open_model(changed))] == PRODUCTS[1:]
 
 
+@pytest.mark.parametrize("data", [None, SAMPLES], ids=["nearest", "samples"])
+def test_quantize_gives_a_graph_with_packed_weights(data: Any) -> None:
+    graph = qg.import_model(model(), {"x": (5, DEPTH)})
+    found = qg.quantize(graph, None, qg.QuantizationConfig(weights="int8"), data)
+    assert sum(node.op == "GroupedMatMul" for node in found.nodes) == 3
+    (mine,), (exact,) = (qg.interpret(g, {"x": rows()}) for g in (found, graph))
+    assert sqnr(mine, exact) > 30
+    np.testing.assert_array_equal(qg.compile(found, num_threads=1)(rows()), mine)
+
+
+def test_diagnose_has_nothing_to_say_of_weights_in_groups() -> None:
+    with pytest.raises(qg.OptionError, match="Remedy: look at the report"):
+        qg.diagnose(model(), SAMPLES, qg.QuantizationConfig(weights="int4"))
+
+
 def test_a_graph_is_quantized_as_a_model_is() -> None:
     graph = qg.import_model(model(), {"x": (5, DEPTH)})
     found = qg.quantize_and_compile(graph, None, weights="int4", **OPTIONS)(rows())

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quantglow import debug, frontend
+from quantglow import debug, frontend, passes
 from quantglow.driver.compilation import compile_source
 from quantglow.driver.models import opened
 from quantglow.driver.pipeline.request import QuantizationRequest
@@ -99,6 +99,15 @@ def compiled_with_packed_weights(
         )
 
     return CompiledModel(compiled.specialisations, report)
+
+
+def graph_with_packed_weights(graph: Graph, data: Any, config: QuantizationConfig) -> Graph:
+    """A float graph whose products have weights in groups, optimized."""
+    source = source_of(graph)
+    family = float_family(source)
+    samples = calibration_of(data, family, QuantizationRequest(config)).samples
+    packed = with_packed_weights(source, family, samples, config)
+    return passes.optimize(packed.source.graph(fallback=True))
 
 
 def source_of(model: Any) -> Source:
