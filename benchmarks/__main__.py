@@ -18,6 +18,7 @@ FOLDERS = {
         "peak",
         "ratios",
         "shapes",
+        "weight_groups",
     ),
     "accuracy": (
         "accuracy",

@@ -29,7 +29,12 @@ class IntegerProduct(GroupedProduct):
     A sum starts as the zero point times the negative sum of the activations.
     """
 
-    most_rows = (12, 4)
+    @property
+    def most_rows(self) -> int:
+        """Fewer where weights have more bytes: they pass through the cache that holds the rows."""
+        if self.target.registers < 32:
+            return 4
+        return 12 if self.op.bits <= NARROW else 8
 
     @cached_property
     def dot(self) -> DotProduct:

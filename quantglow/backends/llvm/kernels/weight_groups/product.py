@@ -31,8 +31,10 @@ class GroupedProduct:
     step: Compute
     b: Builder = field(default_factory=Builder)
 
-    most_rows = (8, 3)
-    """Rows of a tile: with at least 32 vector registers, and with fewer."""
+    @property
+    def most_rows(self) -> int:
+        """Rows of a tile whose sums stay in registers."""
+        return 8 if self.target.registers >= 32 else 3
 
     def __post_init__(self) -> None:
         assert isinstance(self.step.op, GroupedMatMul)
@@ -104,7 +106,7 @@ class GroupedProduct:
     def tiles(self) -> list[int]:
         """Numbers of rows of tiles, the greatest first.  A free number of rows may be any: its last
         tile is moved back, so that it ends with the last row."""
-        most = self.most_rows[self.target.registers < 32]
+        most = self.most_rows
         if is_free(self.rows):
             return [size for size in (most, 3, 1) if size == 1 or size <= most]
         whole = -(-self.rows // max(1, -(-self.rows // most)))
