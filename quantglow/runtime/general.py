@@ -7,7 +7,7 @@ axes of 1 change the structure of a program.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from quantglow import debug
@@ -16,23 +16,29 @@ from quantglow.backends.llvm.runtime.free_executable import FreeExecutable, comp
 from quantglow.concise import Concise
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
 from quantglow.graph.signature import Dim, Port, Signature, is_symbol
 from quantglow.instr.program import BufferKind
+from quantglow.lazy import cached_property
 from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.runtime.batches import Traffic, pieces_for
 from quantglow.runtime.build import Compiler, PlannedProgram, plan_program
-from quantglow.symbolic.expression import LARGEST, SMALLEST, Values
-from quantglow.symbolic.size import expression_of, likely, symbols
-from quantglow.types import ElementType
+from quantglow.symbolic.expression import LARGEST, SMALLEST, Expression, Values
+from quantglow.symbolic.guards import Guards
+from quantglow.symbolic.size import expression_of, symbols
+from quantglow.types import ElementType, TensorType
 
 Template = tuple[tuple[str, tuple[int | str, ...]], ...]
 """Shapes by input name; a free dimension is the name of its symbol."""
 
+Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
+"""Types of the inputs and of the outputs."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GeneralProgram(Concise):
-    """A compiled graph for all shapes that fit ``template`` and the guards.
+    """A program for all shapes that fit ``template`` and the guards.
 
     ``values``: the deciding values of inputs for which the graph was made.  ``batch``: the symbol
     of the batch, if its samples may be computed apart.
@@ -41,29 +47,60 @@ class GeneralProgram(Concise):
     graph: Graph
     template: Template
     values: tuple[tuple[str, tuple[int, ...]], ...] | None
-    executable: FreeExecutable
+    planned: PlannedProgram
+    order: OrderedPlan
+    guards: Guards
+    compiler: Compiler
     batch: str | None = None
 
+    @cached_property
+    def executable(self) -> FreeExecutable:
+        """The machine code.  It may add guards."""
+        target = self.compiler.target
+        assert target is not None
+        with debug.timed("general program"):
+            return compile_free_program(
+                self.planned.program, self.order, self.guards, target, self.compiler.num_threads
+            )
+
     def values_at(self, case: Case) -> Values | None:
-        """The values of the symbols at a case; None if the program does not serve it."""
+        """The values of the symbols at a case; None if the plan does not fit it."""
         values = fitting(self.template, case) if case.values == self.values else None
-        return None if values is None or not self.executable.guards.hold(values) else values
+        return None if values is None or not self.guards.hold(values) else values
 
-    def at(self, values: Values) -> LlvmExecutable | None:
-        """The executable for values of the symbols; None where a program of its own would compute
-        the batch in pieces."""
-        made = self.executable.at(values)
-        return None if self._is_in_pieces(values, made) else made
+    def code_at(self, values: Values) -> LlvmExecutable | None:
+        """The code for values at which the plan fits, made now if need be; None where the guards
+        of the code do not hold."""
+        executable = self.executable
+        return executable.at(values) if self.guards.hold(values) else None
 
-    def _is_in_pieces(self, values: Values, made: LlvmExecutable) -> bool:
+    def pieces_at(self, values: Values) -> int:
+        """The number of pieces in which a batch is best computed."""
         if self.batch is None:
-            return False
-        order = self.executable.program.order
-        assert order is not None
-        moved = sum(expression_of(nbytes).at(values) for nbytes in order.nbytes)
-        weights = sum(array.nbytes for array in self.executable.program.constants)
-        traffic = Traffic(weights, moved, made.binding.arena_nbytes)
-        return pieces_for(values[self.batch], traffic, self.executable.threads) > 1
+            return 1
+        weights, moved = self._moved
+        peak = self.order.offsets([expression_of(n).at(values) for n in self.order.nbytes])[1]
+        traffic = Traffic(weights, moved.at(values), peak)
+        return pieces_for(values[self.batch], traffic, self.compiler.num_threads)
+
+    @cached_property
+    def _moved(self) -> tuple[int, Expression]:
+        """Bytes of all weights, and of all other values."""
+        buffers = self.planned.program.buffers
+        weights = sum(b.nbytes for b in buffers if b.kind is BufferKind.CONSTANT)
+        return weights, expression_of(sum(b.nbytes for b in buffers) - weights)
+
+    def ends_at(self, values: Values) -> Ends:
+        """The types of inputs and outputs."""
+        inputs, outputs = self.graph.inputs, [node for _, node in self.graph.outputs]
+        return _types_at(inputs, values), _types_at(outputs, values)
+
+
+def _types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
+    return tuple(
+        node.type.with_shape(tuple(expression_of(size).at(values) for size in node.type.shape))
+        for node in nodes
+    )
 
 
 def template_of(signature: Signature, case: Case) -> Template:
@@ -110,10 +147,10 @@ def integers(graph: Graph) -> dict[str, ElementType]:
 def general_program(
     signature: Signature, case: Case, graph_at: Callable[[Case], Graph], compiler: Compiler
 ) -> GeneralProgram | None:
-    """The general program made at a case.
+    """The general program planned at a case.
 
-    None if nothing of it is free, if it takes several programs or backends, if the batch is better
-    computed in pieces, or if other values would be integers than in a program of its own.
+    None if nothing of it is free, if it takes several programs or backends, or if other values
+    would be integers than in a program of its own.
 
     Raises ``QuantglowError`` for graphs that cannot be compiled.
     """
@@ -129,21 +166,10 @@ def general_program(
     own = graph_at(case)
     if not compiler.is_one_program(graph) or integers(graph) != integers(own):
         return None
-    with debug.timed("general program"):
+    with debug.timed("general plan"):
         batch, planned = _batch_symbol(template, own), plan_program(graph, target)
-        if batch is not None and _pieces(hints[batch], planned, compiler.num_threads) > 1:
-            return None
         order = OrderedPlan.of(planned.program, planned.plan)
-        made = compile_free_program(planned.program, order, guards, target, compiler.num_threads)
-    return GeneralProgram(graph, template, case.values, made, batch)
-
-
-def _pieces(batch: int, planned: PlannedProgram, threads: int) -> int:
-    """Pieces of the batch at the shape for which a program is planned."""
-    buffers = planned.program.buffers
-    weights = sum(b.nbytes for b in buffers if b.kind is BufferKind.CONSTANT)
-    moved = sum(likely(b.nbytes) for b in buffers) - weights
-    return pieces_for(batch, Traffic(weights, moved, planned.plan.peak_nbytes), threads)
+    return GeneralProgram(graph, template, case.values, planned, order, guards, compiler, batch)
 
 
 def _batch_symbol(template: Template, graph: Graph) -> str | None:

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakSet
 
-from quantglow import debug
 from quantglow.concise import Concise
 from quantglow.errors import (
     CompileBudgetError,
@@ -38,19 +37,12 @@ from quantglow.graph.signature import Shape, Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names, check_types
 from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
-from quantglow.runtime.general import (
-    GeneralProgram,
-    Template,
-    general_program,
-    template_of,
-)
+from quantglow.runtime.general_programs import GeneralPrograms
+from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saving import Freedom
-from quantglow.symbolic.expression import Values
 from quantglow.types import Array
 
 MOST_PROGRAMS = 32
-MOST_GENERALS = 16
-"""Maximum number of programs for all shapes: where their guards differ, each serves a part."""
 MOST_VALUES = 16
 MOST_NBYTES = 2**30
 """Maximum size of the arenas of all programs; an arena is the memory that a program needs beside
@@ -199,9 +191,6 @@ class FreeShapes(Concise):
     _pending: dict[Case, Future[Served]] = field(default_factory=dict)
     _made: Counter[Case] = field(default_factory=Counter)
     _first: Specialisation | None = None
-    _generals: list[GeneralProgram] = field(default_factory=list)
-    _refused: set[Template] = field(default_factory=set)
-    _generals_lock: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -209,7 +198,8 @@ class FreeShapes(Concise):
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, the cases that threads of the parent were compiling."""
-        self._lock, self._generals_lock = threading.Lock(), threading.Lock()
+        self._lock = threading.Lock()
+        self._generals.forget_threads()
         self._pending = {}
 
     @property
@@ -275,7 +265,8 @@ class FreeShapes(Concise):
                 if self.deciding == deciding:
                     raise
 
-    def _at(self, case: Case, feeds: Mapping[str, Array]) -> Served:
+    def _at(self, case: Case, feeds: Mapping[str, Array] | None = None) -> Served:
+        """The program of a case; ``feeds`` are checked before it is compiled."""
         with self._lock:
             if case not in self._ready and self._made[case.whatever_values] >= MOST_VALUES:
                 case = case.whatever_values
@@ -291,9 +282,12 @@ class FreeShapes(Concise):
             self._fulfil(pending, case, feeds)
         return pending.result()
 
-    def _fulfil(self, pending: Future[Served], case: Case, feeds: Mapping[str, Array]) -> None:
+    def _fulfil(
+        self, pending: Future[Served], case: Case, feeds: Mapping[str, Array] | None
+    ) -> None:
         try:
-            check_types(self.signature, feeds)
+            if feeds is not None:
+                check_types(self.signature, feeds)
             made = self._compiled(case)
         except BaseException as error:
             with self._lock:
@@ -312,7 +306,7 @@ class FreeShapes(Concise):
             return served
         self.signature.check(case.shape_map, 0 if self.fallback else 1)
         try:
-            if (served := self._served_by_new(case)) is not None:
+            if (served := self._served(case, may_plan=True)) is not None:
                 return served
             graph = self._shared_graph_at(case)
             build = self.compiler.compile(graph)
@@ -329,53 +323,29 @@ class FreeShapes(Concise):
             ) from error
         return Specialisation(graph, build, case)
 
+    @cached_property
+    def _generals(self) -> GeneralPrograms:
+        return GeneralPrograms(self.signature, self._shared_graph_at, self.compiler)
+
     def _shared_graph_at(self, case: Case) -> Graph:
         """The graph of a case; equal constants of all graphs share memory."""
         return self._arrays.graph(self.graph_at(case))
 
-    def _served(self, case: Case) -> Bound | None:
-        """The program of a case by one for all shapes that is there."""
-        for program in self._generals:
-            if (values := program.values_at(case)) is not None:
-                return self._bound(program, values, case)
-        return None
-
-    def _served_by_new(self, case: Case) -> Bound | None:
-        """The program of a case by one for all shapes that is made at it: when a second shape
-        comes; None where there is none."""
+    def _served(self, case: Case, may_plan: bool = False) -> Bound | None:
+        """The program of a case by one for all shapes, which is made if it may be and if this is
+        not the first case; None where none serves it.
+        """
         if self._first is None:
             return None
-        with self._generals_lock:
-            if (served := self._served(case)) is not None:
-                return served
-            template = template_of(self.signature, case)
-            if len(self._generals) == MOST_GENERALS or template in self._refused:
-                return None
-            made = self._general(case)
-            if made is None:
-                self._refused.add(template)
-                return None
-            self._generals.append(made)
-        values = made.values_at(case)
-        return None if values is None else self._bound(made, values, case)
-
-    def _general(self, case: Case) -> GeneralProgram | None:
-        """A program for all shapes made at a case; None where there is none: a program of its own
-        is then compiled.  Errors of our own are raised while verifying only."""
-        try:
-            return general_program(self.signature, case, self._shared_graph_at, self.compiler)
-        except Exception as error:
-            if debug.verifying() and not isinstance(error, QuantglowError):
-                raise
-            debug.log(1, f"no program for all shapes: {type(error).__name__}: {error}")
+        executable = self._generals.executable(case, self._piece, may_plan)
+        if executable is None:
             return None
-
-    def _bound(self, program: GeneralProgram, values: Values, case: Case) -> Bound | None:
-        found = program.at(values)
-        if found is None:
-            return None
-        build = Build(found, (), self.compiler.name, self.compiler.num_threads)
+        build = Build(executable, (), self.compiler.name, self.compiler.num_threads)
         return Bound(self.signature, self._shared_graph_at, build, case)
+
+    def _piece(self, case: Case) -> Executable:
+        """The program of a piece of a batch, as if that had been fed."""
+        return self._at(case).build.executable
 
     def _keep(self, key: Case, found: Served) -> None:
         """Make room for a new program; the caller holds the lock."""

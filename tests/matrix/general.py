@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -58,18 +57,18 @@ def general(make: Make, hint: Sizes, target: Target, threads: int = 1) -> Genera
                 found.setdefault(str(dim), size)
         return make({name: found[name] for name in hint})
 
-    with patch("quantglow.runtime.general.pieces_for", lambda *_: 1):
-        made = general_program(signature, Case.of(shapes), graph_at, Compiler(target, threads))
+    made = general_program(signature, Case.of(shapes), graph_at, Compiler(target, threads))
     assert made is not None
-    return made
+    return replace(made, batch=None)
 
 
 def assert_serves(
     make: Make, hint: Sizes, others: Sequence[Sizes], target: Target, threads: int = 1
 ) -> None:
     """The program made at ``hint`` serves all ``others``, with the bytes of their own programs."""
-    program = within_guards(general(make, hint, target, threads))
-    found = program.executable.guards.found.items()
+    program = general(make, hint, target, threads)
+    executable = replace(program.executable, arenas=Arenas(guarded_bytes))
+    found = program.guards.found.items()
     fixed = [f"{g} ({place})" for g, place in found if g.relation is Relation.EQUAL]
     assert not fixed, fixed
     random = np.random.default_rng(0)
@@ -78,18 +77,12 @@ def assert_serves(
         feeds = {n.name: drawn(n.type, random) for n in graph.inputs}
         values = program.values_at(Case.fitting(feeds))
         assert values is not None, (sizes, not_held(program, sizes))
-        served = program.executable.at(values)
+        served = executable.at(values)
         outputs = [guarded(array, at_end=True) for array in served.new_outputs()]
         inputs = {name: guarded(array, at_end=True) for name, array in feeds.items()}
         found, expected = served.run(inputs, outputs), on_llvm(graph, feeds, target, threads)
         for one, other in zip(found, expected, strict=True):
             assert one.shape == other.shape and one.tobytes() == other.tobytes(), sizes
-
-
-def within_guards(program: GeneralProgram) -> GeneralProgram:
-    """The program with arenas that end at guard pages."""
-    executable = replace(program.executable, arenas=Arenas(guarded_bytes))
-    return replace(program, executable=executable)
 
 
 def guarded_bytes(nbytes: int) -> np.ndarray:
@@ -99,7 +92,7 @@ def guarded_bytes(nbytes: int) -> np.ndarray:
 
 def not_held(program: GeneralProgram, sizes: Sizes) -> list[str]:
     """The guards that do not hold, with the places that needed them."""
-    found = program.executable.guards.found.items()
+    found = program.guards.found.items()
     return [f"{guard} ({place})" for guard, place in found if not guard.holds(sizes)]
 
 

@@ -11,9 +11,8 @@ import pytest
 from quantglow.backends.llvm.runtime import executable
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.instr.program import Program
-from quantglow.memory.planner import ALIGNMENT, MemoryPlan
-from quantglow.runtime import batches
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.runtime import batches, general
 from quantglow.types import Array
 from tests.support.guarded import guarded
 
@@ -30,14 +29,15 @@ def harsh() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(executable, "SERIAL_WORK", 0.0)
         patch.setattr(executable, "SERIAL_PROGRAM", 0.0)
-        patch.setattr(batches, "pieces_of", some_pieces)
+        patch.setattr(batches, "pieces_for", some_pieces)
+        patch.setattr(general, "pieces_for", some_pieces)
         patch.setattr(executable, "allocator", lambda target: guarded_bytes)
         for kind in (LlvmExecutable, BatchedExecutable):
             patch.setattr(kind, "new_outputs", guarded_version(kind.new_outputs))
         yield
 
 
-def some_pieces(batch: int, program: Program, plan: MemoryPlan, threads: int) -> int:
+def some_pieces(batch: int, traffic: batches.Traffic, threads: int) -> int:
     """More than one piece if the batch has parts; another divisor for each number of threads."""
     return batches.divisors(batch)[: threads + 1][-1]
 

@@ -22,7 +22,9 @@ from quantglow.report.call_report import profile_calls
 from quantglow.runtime import batches
 from quantglow.runtime.batches import pieces_of, shared_evenly
 from quantglow.runtime.build import plan_program
+from quantglow.runtime.specialisations import Bound
 from quantglow.types import Array, TensorType, f32
+from tests.support.free_network import image, wide_model
 from tests.support.harsh import harsh
 
 BATCH = 12
@@ -180,6 +182,23 @@ def test_a_compiled_batch_runs_in_pieces(threads: int, monkeypatch: pytest.Monke
     assert isinstance(executable, BatchedExecutable)
     for got, want in zip(compiled.run(None, feeds), interpret(graph, feeds), strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_programs_for_all_shapes_compute_batches_in_pieces(threads: int) -> None:
+    with harsh():
+        compiled = qg.compile(wide_model(), num_threads=threads)
+        programs: Any = compiled.specialisations
+        for shape in ((1, 64, 8, 12), (4, 64, 9, 13), (6, 64, 16, 11), (9, 64, 10, 10)):
+            feeds = {"x": image(shape)}
+            served = programs.at(feeds)
+            is_in_pieces = isinstance(served.build.executable, BatchedExecutable)
+            assert is_in_pieces == (shape[0] > 1)
+            for _ in range(2):
+                found = compiled.run(None, feeds)
+                for got, want in zip(found, interpret(served.graph, feeds), strict=True):
+                    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+        assert all(isinstance(programs.at({"x": image((n, 64, 9, 9))}), Bound) for n in range(2, 9))
 
 
 def test_pieces_need_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:

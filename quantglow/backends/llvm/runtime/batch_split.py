@@ -18,7 +18,7 @@ import numpy as np
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.buffers import uninitialised
-from quantglow.backends.llvm.runtime.executable import Context, LlvmExecutable, crew_for
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable, crew_for
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.backends.llvm.table_walk import OWN_RUN_ALONE
@@ -107,9 +107,9 @@ def _run_pieces(target: Target) -> int:
 
 @dataclass
 class _Batch:
-    """Memory of one running batch: its slots, and the argument of ``run_pieces``."""
+    """Memory of one running batch: the addresses of its slots, and the argument of
+    ``run_pieces``."""
 
-    contexts: Sequence[Context]
     slots: Array
     moving: Array
     words: Array
@@ -133,19 +133,28 @@ class BatchedExecutable(Concise):
     _idle: list[_Batch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        program = self.piece.program
-        for parts, wholes in ((program.inputs, self.inputs), (program.outputs, self.outputs)):
-            for (name, part), whole in zip(parts, wholes, strict=True):
-                _check_part(name, part, self.pieces, whole)
+        program, binding = self.piece.program, self.piece.binding
+        parts = zip(
+            (*program.inputs, *program.outputs),
+            (*binding.inputs, *binding.outputs),
+            (*self.inputs, *self.outputs),
+            strict=True,
+        )
+        for (name, part), (shape, _), whole in parts:
+            _check_part(name, part, shape, self.pieces, whole)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds are known to match the whole batch."""
         results = self.new_outputs()
         inputs = self.piece.contiguous(feeds)
         batch = self._take()
+        contexts = [self.piece.take_context() for _ in batch.slots]
+        batch.slots[:] = [(c.table.ctypes.data, c.arguments.ctypes.data) for c in contexts]
         batch.moving[:] = np.reshape(self._addresses([*inputs, *results]), (-1, 3))
         run_table(self.piece.program.target, self.crew, batch.table)
-        errors = [self.piece.index_error(context) for context in batch.contexts]
+        errors = [self.piece.index_error(context) for context in contexts]
+        for context in contexts:
+            self.piece.give_back(context)
         self._idle.append(batch)
         if found := next(filter(None, errors), None):
             raise found
@@ -158,7 +167,7 @@ class BatchedExecutable(Concise):
     @cached_property
     def crew(self) -> int:
         """Number of threads that take part."""
-        return crew_for(self.pieces * self.piece.program.work, self.piece.threads)
+        return crew_for(self.pieces * float(self.piece.binding.work.sum()), self.piece.threads)
 
     def first_of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs of the first piece."""
@@ -183,8 +192,7 @@ class BatchedExecutable(Concise):
         """A batch with a slot for each thread that can be at work at one time."""
         piece = self.piece
         busiest = min(self.crew, self.pieces, MOST_THREADS)
-        contexts = [piece.new_context() for _ in range(busiest)]
-        slots = np.array([(c.table.ctypes.data, c.arguments.ctypes.data) for c in contexts])
+        slots = np.zeros((busiest, 2), np.int64)
         moving = np.zeros((len(piece.external_pointers), 3), np.int64)
         words = np.zeros(2 * _WORDS["busy"], np.int64)
         words[_WORDS["slots"]] = slots.ctypes.data
@@ -193,15 +201,17 @@ class BatchedExecutable(Concise):
         words[_WORDS["count"]] = len(moving)
         chunks = SERIAL if self.crew == 1 else min(self.pieces, MOST_THREADS)
         row = (_run_pieces(piece.program.target), words.ctypes.data, self.pieces, chunks)
-        return _Batch(contexts, slots, moving, words, np.array([row], np.uint64))
+        return _Batch(slots, moving, words, np.array([row], np.uint64))
 
 
-def _check_part(name: str, part: View, pieces: int, whole: TensorType) -> None:
+def _check_part(
+    name: str, part: View, shape: tuple[int, ...], pieces: int, whole: TensorType
+) -> None:
     """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it."""
-    joined = (part.shape[0] * pieces, *part.shape[1:]) if part.shape else None
-    is_whole_buffer = part.contiguous and part.buffer.nbytes * pieces == whole.nbytes
+    joined = (shape[0] * pieces, *shape[1:]) if shape else None
+    is_whole_buffer = part.contiguous and part.buffer.nbytes == part.type.nbytes
     if (part.type.dtype, joined) != (whole.dtype, whole.shape) or not is_whole_buffer:
         raise BackendError(
-            f"{name!r} is {whole}, which {pieces} pieces of {part.type} do not make up. "
-            "Remedy: compile the whole batch as one piece"
+            f"{name!r} is {whole}, which {pieces} pieces of {part.type.with_shape(shape)} do not "
+            "make up. Remedy: compile the whole batch as one piece"
         )

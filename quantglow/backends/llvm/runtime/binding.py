@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 
 from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place, Pointer
 from quantglow.concise import Concise
+from quantglow.instr.program import View
 from quantglow.lazy import cached_property
 from quantglow.symbolic.evaluation import Evaluation
 from quantglow.symbolic.expression import Values
@@ -17,6 +19,9 @@ from quantglow.types import Array
 
 Kind = tuple[tuple[int, ...], np.dtype[Any]]
 """Shape and element type of an array."""
+
+Positions = tuple[tuple[int, ...], ...]
+"""For each array, the position of each of its sizes among the results of an evaluation."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,7 +32,8 @@ class Binding(Concise):
     buffers       offset in the arena of each of its buffers
     offsets       bytes from the base of each pointer, in the order of all calls
     items, work   of each call
-    outputs       shapes and types
+    inputs        shapes and types
+    outputs       the same
     lengths       of the axes whose indices are checked
     """
 
@@ -36,6 +42,7 @@ class Binding(Concise):
     offsets: Array
     items: Array
     work: Array
+    inputs: tuple[Kind, ...]
     outputs: tuple[Kind, ...]
     lengths: tuple[int, ...]
 
@@ -49,6 +56,7 @@ class Binding(Concise):
             np.array([p.offset_bytes for call in calls for p in call.pointers], np.int64),
             np.array([call.items for call in calls], np.int64),
             np.array([shared_work(call) for call in calls], np.float64),
+            tuple((view.shape, view.type.dtype.numpy) for _, view in program.inputs),
             tuple((view.shape, view.type.dtype.numpy) for _, view in program.outputs),
             checked_lengths(program),
         )
@@ -79,17 +87,21 @@ class Bindings(Concise):
         assert order is not None
         buffers, arena_nbytes = order.offsets([numbers[i] for i in found.buffers])
         items = results[found.items]
-        outputs = tuple(
-            (tuple([numbers[i] for i in sizes]), view.type.dtype.numpy)
-            for sizes, (_, view) in zip(found.outputs, self.program.outputs, strict=True)
-        )
+
+        def kinds(shapes: Positions, views: Sequence[tuple[str, View]]) -> tuple[Kind, ...]:
+            return tuple(
+                (tuple([numbers[i] for i in sizes]), view.type.dtype.numpy)
+                for sizes, (_, view) in zip(shapes, views, strict=True)
+            )
+
         return Binding(
             arena_nbytes,
             np.array(buffers, np.int64),
             results[found.offsets],
             items,
             found.work_of_item * items,
-            outputs,
+            kinds(found.inputs, self.program.inputs),
+            kinds(found.outputs, self.program.outputs),
             tuple([numbers[i] for i in found.lengths]),
         )
 
@@ -107,7 +119,8 @@ class _Numbers(Concise):
     offsets: list[int]
     items: list[int]
     work_of_item: Array
-    outputs: tuple[tuple[int, ...], ...]
+    inputs: Positions
+    outputs: Positions
     lengths: list[int]
 
     @staticmethod
@@ -126,6 +139,7 @@ class _Numbers(Concise):
             [position(p.offset_bytes) for call in calls for p in call.pointers],
             [position(call.items) for call in calls],
             np.array(work, np.float64),
+            tuple(tuple(map(position, view.shape)) for _, view in program.inputs),
             tuple(tuple(map(position, view.shape)) for _, view in program.outputs),
             list(map(position, checked_lengths(program))),
         )

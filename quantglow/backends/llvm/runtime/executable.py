@@ -118,7 +118,7 @@ class LlvmExecutable(Concise):
         context = self._pointed(arrays, results)
         run_table(self.program.target, self.crew, context.table)
         error = self.index_error(context)
-        self._give_back(context)
+        self.give_back(context)
         if error is not None:
             raise error
         return results
@@ -143,7 +143,7 @@ class LlvmExecutable(Concise):
         context = self._pointed(arrays, outputs)
         yield context.table
         context.outside[:] = 0
-        self._give_back(context)
+        self.give_back(context)
 
     def contiguous(self, feeds: Mapping[str, Array]) -> list[Array]:
         """The inputs in the program's order; they have to live while it runs."""
@@ -152,7 +152,7 @@ class LlvmExecutable(Concise):
     def _pointed(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Context:
         """A context whose table reads and writes these arrays."""
         addresses = [array.ctypes.data for array in (*inputs, *outputs)]
-        context = self._take_context()
+        context = self.take_context()
         for position, end, offset_bytes in self.external_pointers:
             context.arguments[position] = addresses[end] + offset_bytes
         return context
@@ -170,12 +170,13 @@ class LlvmExecutable(Concise):
                 repeats,
             )
 
-    def _take_context(self) -> Context:
+    def take_context(self) -> Context:
+        """A context that nobody uses."""
         arena = self.arenas.take(self._arena_nbytes)
         known = self._idle.pop(int(arena.ctypes.data), None)
         return known or self._context_on(arena)
 
-    def _give_back(self, context: Context) -> None:
+    def give_back(self, context: Context) -> None:
         """Keep a context whose arena another program may use meanwhile."""
         self._idle[int(context.arena.ctypes.data)] = context
         self.arenas.give(context.arena)
@@ -198,11 +199,8 @@ class LlvmExecutable(Concise):
         """Size of an arena with the slack that kernels may read behind it."""
         return self.binding.arena_nbytes + self.program.target.isa.slack_nbytes
 
-    def new_context(self) -> Context:
-        """An arena and a table that points into it; inputs and outputs are still missing."""
-        return self._context_on(self.arenas.take(self._arena_nbytes))
-
     def _context_on(self, arena: Array) -> Context:
+        """A table that points into an arena; inputs and outputs are still missing."""
         binding, places = self.binding, self.places
         outside = np.zeros(places.checked, np.int64)
         table = np.empty((len(self.kernels), 4), np.int64)

@@ -1,0 +1,121 @@
+"""The general programs of one model, planned and compiled as its shapes ask for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from quantglow import debug
+from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.concise import Concise
+from quantglow.errors import QuantglowError
+from quantglow.graph.case import Case
+from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Signature
+from quantglow.runtime.build import Compiler
+from quantglow.runtime.general import GeneralProgram, Template, general_program, template_of
+from quantglow.runtime.protocol import Executable
+from quantglow.symbolic.expression import Values
+
+MOST_GENERALS = 16
+"""Maximum number of general programs of a model: where their guards differ, each serves a part."""
+
+Found = tuple[GeneralProgram, Values]
+"""A general program, and the values of its symbols at a case."""
+
+
+@dataclass(eq=False, repr=False)
+class GeneralPrograms(Concise):
+    """General programs by the cases that they serve.  All methods are thread-safe.
+
+    ``graph_at`` makes the graph of a case.
+    """
+
+    signature: Signature
+    graph_at: Callable[[Case], Graph]
+    compiler: Compiler
+    _programs: list[GeneralProgram] = field(default_factory=list)
+    _refused: set[Template] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __len__(self) -> int:
+        """The number of programs."""
+        return len(self._programs)
+
+    def forget_threads(self) -> None:
+        """Forget, in a forked child, what threads of the parent were doing."""
+        self._lock = threading.Lock()
+
+    def executable(
+        self, case: Case, own: Callable[[Case], Executable], may_plan: bool
+    ) -> Executable | None:
+        """The executable of a case; None where no general program serves it.
+
+        ``own`` gives that of a piece of the batch that none serves; ``may_plan``: a program is made
+        if none is there.
+        """
+        with self._lock:
+            found = next(self._fitting(case), None) or (self._planned(case) if may_plan else None)
+        if found is None:
+            return None
+        program, values = found
+        pieces = program.pieces_at(values)
+        if pieces == 1:
+            return self._code(case, may_plan)
+        shapes = {name: (shape[0] // pieces, *shape[1:]) for name, shape in case.shapes}
+        part = Case.of(shapes, case.value_map)
+        piece: Executable | None = self._code(part, True) or own(part)
+        if not isinstance(piece, LlvmExecutable):
+            return None
+        return BatchedExecutable(piece, pieces, *program.ends_at(values))
+
+    def _fitting(self, case: Case) -> Iterator[Found]:
+        """The programs whose plans fit a case."""
+        for program in self._programs:
+            if (values := program.values_at(case)) is not None:
+                yield program, values
+
+    def _code(self, case: Case, may_plan: bool) -> LlvmExecutable | None:
+        """The code of a program that serves a case, made if it is not there yet."""
+        with self._lock:
+            for program, values in list(self._fitting(case)):
+                if (code := self._compiled(program, values)) is not None:
+                    return code
+            made = self._planned(case) if may_plan else None
+            return None if made is None else self._compiled(*made)
+
+    def _compiled(self, program: GeneralProgram, values: Values) -> LlvmExecutable | None:
+        with self._refusing(program.template):
+            return program.code_at(values)
+        self._programs.remove(program)
+        return None
+
+    def _planned(self, case: Case) -> Found | None:
+        """A new program made at a case; None where there is none."""
+        template = template_of(self.signature, case)
+        if len(self) == MOST_GENERALS or template in self._refused:
+            return None
+        with self._refusing(template):
+            program = general_program(self.signature, case, self.graph_at, self.compiler)
+            values = None if program is None else program.values_at(case)
+            if program is not None and values is not None:
+                self._programs.append(program)
+                return program, values
+        self._refused.add(template)
+        return None
+
+    @contextmanager
+    def _refusing(self, template: Template) -> Iterator[None]:
+        """Make no more programs like one that fails: each shape gets one of its own.  Errors of our
+        own are raised while verifying.
+        """
+        try:
+            yield
+        except Exception as error:
+            self._refused.add(template)
+            debug.log(1, f"no program for all shapes: {type(error).__name__}: {error}")
+            if debug.verifying() and not isinstance(error, QuantglowError):
+                raise
