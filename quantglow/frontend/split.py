@@ -115,7 +115,8 @@ class _Cut:
         """Whether the graph cannot hold a value; of known ones, an output."""
         value = self.scope.values.get(name)
         if isinstance(value, Known):
-            return name in self.outputs and held_dtype(value.onnx_type) is None
+            is_held = held_dtype(value.onnx_type) is not None and value.array.size > 0
+            return name in self.outputs and not is_held
         return isinstance(value, Foreign) or value in self.scope.placeholders
 
     @property

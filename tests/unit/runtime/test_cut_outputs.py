@@ -71,3 +71,21 @@ def test_an_input_of_strings_may_be_an_output() -> None:
     wanted = by_onnxruntime(model, feeds)
     found = qg.compile(model).run(None, feeds)
     assert all(same(one, other) for one, other in zip(found, wanted, strict=True))
+
+
+def test_an_empty_output_that_is_known_is_no_reason_either(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+        helper.make_node("NonZero", ["zeros"], ["none"]),
+    ]
+    size = numpy_helper.from_array(np.array([15], np.int64), "size")
+    model, feeds = model_of(nodes, {"x": floats(2, 3)}, ["y"], [size]), {"x": floats(2, 3)}
+    model.graph.output.append(helper.make_tensor_value_info("none", TensorProto.INT64, [1, None]))
+    made = qg.compile(model)
+    made.save(tmp_path / "m.qgm")
+    for compiled in (made, qg.load(tmp_path / "m.qgm")):
+        assert isinstance(compiled, PartlyCompiledModel)
+        found = compiled.run(None, feeds)
+        assert all(map(same, found, by_onnxruntime(model, feeds)))
+        assert found[1].shape == (1, 0)
