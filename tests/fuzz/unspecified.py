@@ -40,8 +40,10 @@ def holds_nan(values: Values, *_: Values) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
-def holds_no_numbers(values: Values, *_: Values) -> bool:
-    return not bool(np.isfinite(values).all())
+def has_infinite_squares(values: Values, *_: Values) -> bool:
+    """Whether a sum of squares that slides along an axis has infinities, which it takes off."""
+    with np.errstate(over="ignore"):
+        return not bool(np.isfinite(np.square(values)).all())
 
 
 def has_one_class(values: Values, *_: Values) -> bool:
@@ -75,7 +77,7 @@ OPEN: dict[str, Callable[..., bool]] = {
     **dict.fromkeys(LOSSES, has_one_class),
     **dict.fromkeys(PRODUCTS, multiplies_infinity_by_rounding),
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
-    "LRN": holds_no_numbers,
+    "LRN": has_infinite_squares,
 }
 """Operator -> the operands for which its result is open."""
 
