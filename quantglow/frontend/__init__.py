@@ -1,14 +1,16 @@
 """ONNX import and export: the only folders that know ``onnx``.  README.md has the guide."""
 
 from quantglow.frontend.export.model import export_onnx
+from quantglow.frontend.packed_weights import with_packed_weights
 from quantglow.frontend.source import Source, import_model, open_model
 from quantglow.frontend.split import Split, reasons, split
 from quantglow.frontend.stored_weights import restored, stored
 from quantglow.frontend.weight_places import Places
 from quantglow.frontend.weight_products import (
     WeightProduct,
+    WeightTable,
     weight_products,
-    with_packed_weights,
+    weight_tables,
 )
 
 __all__ = [
@@ -16,6 +18,7 @@ __all__ = [
     "Source",
     "Split",
     "WeightProduct",
+    "WeightTable",
     "export_onnx",
     "import_model",
     "open_model",
@@ -24,5 +27,6 @@ __all__ = [
     "split",
     "stored",
     "weight_products",
+    "weight_tables",
     "with_packed_weights",
 ]

@@ -1,8 +1,4 @@
-"""Products with known weights in a model, and the model with these weights in few bits.
-
-``x @ w`` becomes onnxruntime's MatMulNBits, which is imported to packed kernels: so the model that
-is compiled at all shapes, saved and exported has the packed weights only.
-"""
+"""Products with known weights in a model, and tables whose rows it looks up."""
 
 from __future__ import annotations
 
@@ -12,15 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from quantglow.frontend.proto import all_nodes
 from quantglow.frontend.source import Source
 from quantglow.frontend.values import as_float32, is_float_type
-from quantglow.ops.weight_groups import PackedWeights, packed_codes
 from quantglow.types import Array
 
-MICROSOFT = "com.microsoft"
-ACCURACY_LEVELS = {"float": 0, "dynamic": 4}
-"""MatMulNBits' ``accuracy_level`` by the kind of activations."""
 LAYOUTS = ("Identity", "Transpose")
 """Operators that may stand between an initializer and the product that reads it."""
 
@@ -39,6 +30,34 @@ class WeightProduct:
     x: str
     weights: Array
     bias: Array | None = None
+
+
+LEAST_TABLE = 2**16
+"""Elements of the smallest table whose rows are worth few bits."""
+
+
+@dataclass(frozen=True)
+class WeightTable:
+    """A Gather of rows of a known matrix, an embedding: ``table`` [V, K]."""
+
+    result: str
+    indices: str
+    table: Array
+
+
+def weight_tables(source: Source) -> Iterator[WeightTable]:
+    """The large tables of a model, in order."""
+    known, nodes = source.decoded
+    values = {value.name: value.array for value in known}
+    for node in nodes:
+        if node.op_type != "Gather" or node.domain or any(a.i for a in node.attribute):
+            continue  # the only attribute is the axis
+        name, indices = node.input
+        table = values.get(name)
+        if table is None or indices in values:
+            continue
+        if table.size >= LEAST_TABLE and is_matrix(table):
+            yield WeightTable(node.output[0], indices, table)
 
 
 def weight_products(source: Source) -> Iterator[WeightProduct]:
@@ -94,72 +113,3 @@ def is_matrix(array: Array) -> bool:
     """Whether these are weights that may be quantized: a matrix of finite floats."""
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
     return array.ndim == 2 and is_float_type(kind) and bool(np.isfinite(as_float32(array)).all())
-
-
-def with_packed_weights(
-    source: Source,
-    products: Mapping[str, tuple[WeightProduct, PackedWeights]],
-    activations: str,
-) -> Source:
-    """The model with these products, by their results, as MatMulNBits."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(source.proto)
-    nodes, tensors = [], list[onnx.TensorProto]()
-    for node in proto.graph.node:
-        if not node.domain and node.output[0] in products:
-            node, own = n_bits(*products[node.output[0]], ACCURACY_LEVELS[activations])
-            tensors += own
-        nodes.append(node)
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    proto.graph.initializer.extend(tensors)
-    drop_unread(proto)
-    if MICROSOFT not in {entry.domain for entry in proto.opset_import}:
-        proto.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
-    return Source(proto)
-
-
-def n_bits(
-    product: WeightProduct, packed: PackedWeights, level: int
-) -> tuple[onnx.NodeProto, list[onnx.TensorProto]]:
-    """The node and its initializers; parameters have the element type of the model."""
-    kind, (depth, columns) = product.weights.dtype, product.weights.shape
-    arrays = {"codes": packed.codes, "scales": packed.scales.astype(kind)}
-    if packed.zero_points is not None:
-        missing = -packed.zero_points.shape[1] % (8 // packed.bits)
-        points = np.pad(packed.zero_points, ((0, 0), (0, missing)))
-        arrays["zero_points"] = packed_codes(points, packed.bits)
-    if product.bias is not None:
-        arrays["bias"] = product.bias.astype(kind)
-    names = {role: f"{product.result}:{role}" for role in arrays}
-    operands = [names.get(role, "") for role in ("codes", "scales", "zero_points", "", "bias")]
-    while not operands[-1]:
-        operands.pop()
-    node = onnx.helper.make_node(
-        "MatMulNBits",
-        [product.x, *operands],
-        [product.result],
-        domain=MICROSOFT,
-        K=depth,
-        N=columns,
-        bits=packed.bits,
-        block_size=packed.codes.shape[2] * 8 // packed.bits,
-        accuracy_level=level,
-    )
-    return node, [onnx.numpy_helper.from_array(arrays[role], names[role]) for role in arrays]
-
-
-def drop_unread(proto: onnx.ModelProto) -> None:
-    """Remove nodes and initializers that no output needs any more."""
-    graph = proto.graph
-    needed = {output.name for output in graph.output}
-    nodes = []
-    for node in reversed(graph.node):
-        if needed.intersection(node.output):
-            nodes.append(node)
-            needed.update(name for inner in all_nodes([node]) for name in inner.input)
-    del graph.node[:]
-    graph.node.extend(reversed(nodes))
-    unread = [tensor for tensor in graph.initializer if tensor.name not in needed]
-    for tensor in unread:
-        graph.initializer.remove(tensor)

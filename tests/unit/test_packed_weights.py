@@ -122,6 +122,43 @@ def test_a_name_that_is_none_is_refused() -> None:
         qg.quantize_and_compile(model(), None, weights="int4", ignored_scope="frist", **OPTIONS)
 
 
+def embedding(width: int = DEPTH) -> onnx.ModelProto:
+    """Rows of a large table, and their products with it."""
+    table = np.random.default_rng(2).normal(size=(1100, width)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Transpose", ["table"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["rows", "turned"], ["y"]),
+    ]
+    ids = helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, ["N"])
+    y = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["N", 1100])
+    tensors = [numpy_helper.from_array(table, "table")]
+    graph = helper.make_graph(nodes, "g", [ids], [y], tensors)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(("weights", "least", "size"), [("int4", 13, 0.6), ("int8", 33, 1.1)])
+def test_tables_are_quantized_too(weights: str, least: float, size: float, tmp_path: Path) -> None:
+    ids = np.arange(40)
+    compiled: Any = qg.quantize_and_compile(embedding(), None, weights=weights, **OPTIONS)
+    (found,), (wanted,) = (
+        made.run(None, {"ids": ids}) for made in (compiled, qg.compile(embedding(), num_threads=1))
+    )
+    assert sqnr(found, wanted) > least
+    kinds = {layer.name: layer.precision for layer in compiled.report.layers}
+    assert kinds["rows"] == f"{weights} weights"
+    compiled.save(tmp_path / "m.qgm")
+    elements = 2 * 1100 * DEPTH
+    assert (tmp_path / "m.qgm").stat().st_size < size * elements + 10_000
+    loaded = qg.load(tmp_path / "m.qgm", num_threads=1)
+    np.testing.assert_array_equal(loaded.run(None, {"ids": ids})[0], found)
+
+
+def test_tables_of_rows_that_are_no_whole_groups_stay_float() -> None:
+    report: Any = qg.quantize_and_compile(embedding(70), None, weights="int4", **OPTIONS).report
+    assert [layer.name for layer in report.layers] == ["y"]
+
+
 @pytest.mark.parametrize("option", [{"max_drop": 0.1}, {"measure_speed": True}])
 def test_options_of_int8_activations_are_refused(option: dict) -> None:
     with pytest.raises(qg.OptionError, match="Remedy: leave them out"):

@@ -6,7 +6,7 @@ The model is written anew with packed weights and compiled as one that came so.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,13 @@ from quantglow.driver.models import opened
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.driver.samples import Samples, profile_in
 from quantglow.errors import OptionError
-from quantglow.frontend import Source, WeightProduct, weight_products
+from quantglow.frontend import (
+    Source,
+    WeightProduct,
+    WeightTable,
+    weight_products,
+    weight_tables,
+)
 from quantglow.graph.border import declared_feeds
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
@@ -35,6 +41,8 @@ from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.types import Array
 from quantglow.workers import side_by_side
 
+Weights = WeightProduct | WeightTable
+
 NO_SAMPLES = "weights are rounded to the nearest: there are no calibration samples"
 
 
@@ -49,10 +57,10 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Packed:
-    """A model with weights in groups, and the products that have them."""
+    """A model with weights in groups, and the products and tables that have them."""
 
     source: Source
-    products: tuple[WeightProduct, ...]
+    weights: tuple[Weights, ...]
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -82,7 +90,7 @@ def compiled_with_packed_weights(
     if checks:
         outputs, compared_with, found = compared(source, family, compiled, checks)
         notes += found
-    layers = layers_of(packed.products, request.config)
+    layers = layers_of(packed.weights, request.config)
 
     def report() -> Report:
         own = compiled.report
@@ -145,19 +153,27 @@ def with_packed_weights(
 ) -> Packed:
     """The model whose products have weights in groups, rounded for the samples if there are any."""
     seconds: dict[str, float] = {}
-    chosen = chosen_products(list(weight_products(source)), config)
+    found: list[Weights] = [*weight_products(source), *fitting_tables(source, config)]
+    chosen = not_excluded(found, config)
     with debug.timed("quantize", seconds), side_by_side():
         packed = rounded(chosen, family, samples, config)
-        pairs = {product.result: (product, packed[product.result]) for product in chosen}
+        pairs = ((weights, packed[weights.result]) for weights in chosen)
         made = frontend.with_packed_weights(source, pairs, config.activations)
     return Packed(made, tuple(chosen), seconds)
 
 
-def chosen_products(
-    products: Sequence[WeightProduct], config: QuantizationConfig
-) -> list[WeightProduct]:
-    """The products that no option excludes.  Raises ``IgnoredScopeError``."""
-    names = {alias: p for p in products for alias in aliases(p.result)}
+def fitting_tables(source: Source, config: QuantizationConfig) -> Iterator[WeightTable]:
+    """The tables whose rows are whole groups, as onnxruntime wants them."""
+    yield from (t for t in weight_tables(source) if t.table.shape[1] % config.group_size == 0)
+
+
+def op_type_of(weights: Weights) -> str:
+    return weights.op_type if isinstance(weights, WeightProduct) else "Gather"
+
+
+def not_excluded(found: Sequence[Weights], config: QuantizationConfig) -> list[Weights]:
+    """The products and tables that no option excludes.  Raises ``IgnoredScopeError``."""
+    names = {alias: weights for weights in found for alias in aliases(weights.result)}
     scope, excluded = config.ignored_scope, set[str]()
     for entry in config.nodes_to_exclude or ():
         excluded |= {p.result for p in matching(entry, names, option="nodes_to_exclude")}
@@ -165,36 +181,38 @@ def chosen_products(
         excluded |= {p.result for p in matching(entry, names, scope.validate)}
     wanted = {op for entry in config.op_types_to_quantize or () for op in known_ops(entry)}
     return [
-        product
-        for product in products
-        if product.result not in excluded
-        and product.op_type not in scope.types
-        and (not wanted or product.op_type in wanted)
+        weights
+        for weights in found
+        if weights.result not in excluded
+        and op_type_of(weights) not in scope.types
+        and (not wanted or op_type_of(weights) in wanted)
     ]
 
 
 def rounded(
-    products: Sequence[WeightProduct],
+    chosen: Sequence[Weights],
     family: Family,
     samples: Sequence[Feeds],
     config: QuantizationConfig,
 ) -> Mapping[str, PackedWeights]:
-    """Packed weights of products, by their results."""
+    """Packed weights, by the results of those who read them."""
     found: dict[str, PackedWeights] = {}
 
-    def add(product: WeightProduct, moments: Array | None) -> None:
+    def add(weights: Weights, moments: Array | None) -> None:
         form = (config.weight_bits, config.group_size, config.symmetric_weights)
-        found[product.result] = packed_weights(product.weights, *form, moments)
+        matrix = weights.weights if isinstance(weights, WeightProduct) else weights.table.T
+        found[weights.result] = packed_weights(matrix, *form, moments)
 
+    products = [weights for weights in chosen if isinstance(weights, WeightProduct)]
     if samples:
         depths = {product.x: product.weights.shape[0] for product in products}
         for moments in input_moments(depths, samples, family.fitting):
             for product in products:
                 if product.x in moments:
                     add(product, moments[product.x])
-    for product in products:
-        if product.result not in found:
-            add(product, None)
+    for weights in chosen:
+        if weights.result not in found:
+            add(weights, None)
     return found
 
 
@@ -210,10 +228,12 @@ def compared(
     return output_accuracy(graph, found, expected.outputs), expected.name, expected.notes
 
 
-def layers_of(
-    products: Sequence[WeightProduct], config: QuantizationConfig
-) -> tuple[LayerAccuracy, ...]:
-    """The products, and what they compute with."""
+def layers_of(found: Sequence[Weights], config: QuantizationConfig) -> tuple[LayerAccuracy, ...]:
+    """Products and tables, and what they compute with."""
     kind = "dynamic int8" if config.activations == "dynamic" else "float"
-    precision = f"{config.weights} weights, {kind} activations"
-    return tuple(LayerAccuracy(p.result, p.op_type, precision) for p in products)
+    precision = {True: f"{config.weights} weights, {kind} activations"}
+    precision[False] = f"{config.weights} weights"
+    return tuple(
+        LayerAccuracy(w.result, op_type_of(w), precision[isinstance(w, WeightProduct)])
+        for w in found
+    )

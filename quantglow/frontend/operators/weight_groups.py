@@ -1,4 +1,4 @@
-"""Importer of MatMulNBits: weights of 2, 4 or 8 bits in blocks along the inner dimension."""
+"""Importers of weights of 2, 4 or 8 bits in blocks: products, and rows of tables."""
 
 from __future__ import annotations
 
@@ -10,9 +10,20 @@ import numpy as np
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.values import as_float32
 from quantglow.graph.node import Constant, Node
-from quantglow.ops import Expand, Gemm, GroupedMatMul, QuantizeRows, Reshape
-from quantglow.ops.weight_groups import BITS, unpacked_codes
-from quantglow.types import Array
+from quantglow.ops import (
+    Elementwise,
+    Expand,
+    Gather,
+    Gemm,
+    GroupedMatMul,
+    QuantizeRows,
+    Reshape,
+    Slice,
+)
+from quantglow.ops.expression import arg, const
+from quantglow.ops.expression import call as fn
+from quantglow.ops.weight_groups import BITS, packed_codes, unpacked_codes
+from quantglow.types import Array, DType, ElementType
 
 INT8_LEVEL = 4
 """The accuracy level at which activations may be int8."""
@@ -146,3 +157,72 @@ def grouped(call: Call, x: Node, blocks: Blocks, bias: Node | None, name: str) -
         b=bias,
         bits=blocks.bits,
     )
+
+
+@importer("com.microsoft.GatherBlockQuantized")
+def gather_block_quantized(call: Call) -> Node:
+    """Rows of a table [V, K] in blocks along K: codes, scales and zero points are looked up, then
+    bytes become codes by powers of two, exactly, in float, which every runtime has."""
+    blocks = table_of(call)
+    indices = call.tensor(1)
+    count, groups = indices.type.size, blocks.scales.shape[1]
+
+    def looked_up(tag: str, array: Array, shape: tuple[int, ...]) -> Node:
+        table = Constant(name=call.derived(tag), value=np.ascontiguousarray(array))
+        rows = Gather(name=call.derived(f"{tag}-rows"), x=table, indices=indices, axis=0)
+        return Reshape(name=call.derived(f"{tag}-blocks"), x=rows, shape=(count, groups, *shape))
+
+    flat = blocks.codes.reshape(len(blocks.codes), -1)
+    args: list[Node] = [
+        looked_up("codes", flat, (blocks.codes.shape[2], 1)),
+        looked_up("scales", blocks.scales, (1, 1)),
+        call.constant("places", 0.5 ** np.arange(0, 8, blocks.bits)),
+    ]
+    point = const(2 ** (blocks.bits - 1))
+    if blocks.whole_points is not None:
+        point = fn("float", arg(len(args)))
+        args.append(looked_up("zero_points", blocks.whole_points, (1, 1)))
+    shifted = fn("floor", fn("mul", fn("float", arg(0)), arg(2)))
+    higher = fn("floor", fn("mul", shifted, const(0.5**blocks.bits)))
+    code = fn("sub", shifted, fn("mul", higher, const(2**blocks.bits)))
+    reals = Elementwise(
+        name=call.derived("reals"),
+        args=tuple(args),
+        expression=fn("mul", fn("sub", code, point), arg(1)),
+        out=ElementType(DType.F32),
+    )
+    whole = (count, groups * blocks.block)
+    rows: Node = Reshape(name=call.derived("rows"), x=reals, shape=whole)
+    if blocks.depth < whole[1]:
+        sizes = (count, blocks.depth)
+        rows = Slice(name=call.derived("cut"), x=rows, starts=(0, 0), sizes=sizes, steps=(1, 1))
+    return Reshape(name=call.result, x=rows, shape=(*indices.type.shape, blocks.depth))
+
+
+def table_of(call: Call) -> Blocks:
+    """The table of a GatherBlockQuantized.  Raises ``Unsupported`` for other axes and types."""
+    data, block = call.array(0, "data"), call.integer("block_size", 128)
+    axes = (call.integer("gather_axis", 0), call.integer("quantize_axis", 1) % max(data.ndim, 1))
+    if data.ndim != 2 or axes != (0, 1) or block < 16 or block & (block - 1):
+        raise Unsupported(f"blocks of {block} along axis {axes[1]} of a table of rank {data.ndim}")
+    bits, name = call.integer("bits", 4), data.dtype.name
+    given = call.array(3, "zero point") if call.has(3) else None
+    scales = as_float32(call.array(2, "scale"))
+    groups = scales.shape[1]
+    if name == "uint8":
+        if bits not in BITS:
+            raise Unsupported(f"codes of {bits} bits")
+        codes, points = unpacked_codes(data, bits), given
+        if points is not None:
+            points = unpacked_codes(points, bits)[:, :groups]
+    elif name in ("int4", "uint4"):
+        least, bits = (-8 if name == "int4" else 0), 4
+        codes = (data.astype(np.int8) - least).astype(np.uint8)
+        points = np.zeros(scales.shape) if given is None else given.astype(np.int8)
+        points = (points - least).astype(np.uint8)
+    else:
+        raise Unsupported(f"a table of {name}")
+    depth = codes.shape[1]
+    filled = np.pad(codes, ((0, 0), (0, groups * block - depth)))
+    packed = packed_codes(filled.reshape(len(codes), groups, block), bits)
+    return Blocks(packed, scales, points, bits, depth)

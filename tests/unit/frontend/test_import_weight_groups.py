@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 import quantglow as qg
 from quantglow.frontend.export.model import export_onnx
-from quantglow.ops import Gemm, GroupedMatMul, QuantizeRows
+from quantglow.ops import Gather, Gemm, GroupedMatMul, QuantizeRows
 from quantglow.ops.weight_groups import packed_codes
 from tests.support.effort import moderate
 from tests.unit.quantization.qdq.qdq_models import QdqModel, by_onnxruntime
@@ -167,3 +168,54 @@ def test_weights_that_are_left_out(bias: bool) -> None:
     model, feeds = m.model(y), m.feeds()
     (found,) = qg.interpret(qg.import_model(model), feeds)
     np.testing.assert_array_equal(found, by_onnxruntime(model, feeds)[0])
+
+
+TABLES = [("uint8", 4), ("uint8", 8), ("int4", 4), ("uint4", 4)]
+
+
+def table_rows(m: QdqModel, indices: str, kind: str, bits: int, depth: int, points: bool) -> str:
+    """GatherBlockQuantized of a drawn table of 20 rows."""
+    groups = -(-depth // 16)
+    scales = m.tensor(m.random.uniform(0.01, 0.1, (20, groups)).astype(np.float32))
+    if kind == "uint8":
+        data = m.tensor(m.random.integers(0, 256, (20, depth * bits // 8)).astype(np.uint8))
+        codes = m.random.integers(0, 2**bits, (20, groups)).astype(np.uint8)
+        given = m.tensor(packed_points(codes, bits)) if points else ""
+    else:
+        low = -8 if kind == "int4" else 0
+        onnx_type = TensorProto.INT4 if low else TensorProto.UINT4
+        data = m.tensor(m.random.integers(low, low + 16, (20, depth)), onnx_type)
+        codes = m.random.integers(low, low + 16, (20, groups))
+        given = m.tensor(codes, onnx_type) if points else ""
+    return m.microsoft(
+        "GatherBlockQuantized",
+        *(data, indices, scales, given),
+        dtype=np.float32,
+        bits=bits,
+        block_size=16,
+        gather_axis=0,
+        quantize_axis=1,
+    )
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("depth", [16, 40, 64])
+@pytest.mark.parametrize(("kind", "bits"), TABLES)
+def test_rows_of_tables(kind: str, bits: int, depth: int, points: bool) -> None:
+    m = QdqModel()
+    m.inputs["indices"] = (2, 3)
+    y = table_rows(m, "indices", kind, bits, depth, points)
+    model = m.model(y)
+    model.graph.input[0].CopyFrom(
+        helper.make_tensor_value_info("indices", TensorProto.INT64, (2, 3))
+    )
+    feeds = {"indices": np.array([[0, 19, -1], [7, 7, 3]])}
+    graph = qg.import_model(model)
+    (mine,) = qg.interpret(graph, feeds)
+    (theirs,) = by_onnxruntime(model, feeds)
+    np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(qg.compile(model, num_threads=1).run(None, feeds)[0], mine)
+    tables = [node.x for node in graph.nodes if isinstance(node, Gather)]
+    assert sum(t.type.nbytes for t in tables) <= 20 * (depth * bits // 8 + 64) + 100
+    again = qg.import_model(export_onnx(graph))
+    np.testing.assert_array_equal(qg.interpret(again, feeds)[0], mine)
