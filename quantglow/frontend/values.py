@@ -11,6 +11,7 @@ import onnx
 
 from quantglow.errors import ModelError, UnsupportedOpError
 from quantglow.graph.node import Node
+from quantglow.ops.weight_groups import PackedWeights
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 Layout = Callable[[Array], Array]
@@ -71,6 +72,19 @@ class Coded(Known):
                 params = QuantParams(flat(scales), flat(zero_points), axis)
                 return ElementType(DType.of(self.codes), params)
         return None
+
+
+@dataclass(frozen=True, eq=False)
+class Blocked(Known):
+    """A known matrix behind a DequantizeLinear of blocks along ``depth_axis``, as weights that a
+    product with packed codes takes."""
+
+    packed: PackedWeights
+    depth_axis: int
+
+    def transposed(self, name: str) -> Blocked:
+        """The matrix with its axes exchanged."""
+        return Blocked(name, self.array.T, self.packed, 1 - self.depth_axis)
 
 
 def flat(array: Array) -> tuple[Any, ...]:

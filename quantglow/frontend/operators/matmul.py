@@ -7,10 +7,13 @@ import math
 import numpy as np
 
 from quantglow.frontend.context import Call, importer
+from quantglow.frontend.operators.weight_groups import grouped
+from quantglow.frontend.values import Blocked
 from quantglow.graph.node import Node
 from quantglow.ops.binary import Add, Mul
 from quantglow.ops.convolution import Gemm, MatMul
 from quantglow.ops.shape import Reshape, Transpose
+from quantglow.ops.weight_groups import PackedWeights
 from quantglow.types import Array
 
 
@@ -20,7 +23,12 @@ def gemm(call: Call) -> Node:
     x = transposed(call, call.node(0), "transA", "a")
     alpha, beta = call.number("alpha", 1.0), call.number("beta", 1.0)
     adds = call.has(2) and beta != 0
-    if adds and call.is_known(1) and call.is_known(2) and is_row(call.array(2, "C")):
+    has_row = adds and call.is_known(2) and is_row(call.array(2, "C"))
+    packed = packed_of(call, alpha, call.integer("transB", 0))
+    if packed is not None and (has_row or not adds):
+        b = row(call, len(packed.codes), beta) if has_row else None
+        return grouped(call, x, packed, b, call.result)
+    if has_row and call.is_known(1):
         w = kn_weights(call, alpha)
         return Gemm(name=call.result, x=x, w=w, b=row(call, w.type.shape[1], beta))
     name = call.derived("product") if adds else call.result
@@ -32,6 +40,14 @@ def gemm(call: Call) -> Node:
     if not adds:
         return product
     return Add(name=call.result, x=product, y=scaled(call, call.node(2), beta, "beta"))
+
+
+def packed_of(call: Call, alpha: float, depth_axis: int) -> PackedWeights | None:
+    """The second operand, times ``alpha``, if it has packed codes with K along this axis."""
+    value = call.value(1)
+    if not isinstance(value, Blocked) or value.depth_axis != depth_axis:
+        return None
+    return value.packed._replace(scales=value.packed.scales * np.float32(alpha))
 
 
 def is_row(c: Array) -> bool:
@@ -99,10 +115,14 @@ def product_with_weights(call: Call) -> Node:
     """x [..., K] as rows times [K, N]."""
     x, right = call.node(0), call.shape(1)
     *batch, k = x.type.shape
-    w = call.weights(1, "kn", lambda y: y.reshape(y.shape[0], -1))
     if len(batch) != 1:
         x = Reshape(name=call.derived("rows"), x=x, shape=(math.prod(batch), k))
-    made = Gemm(name=call.result, x=x, w=w)
+    made: Node
+    if (packed := packed_of(call, 1.0, 0)) is not None:
+        made = grouped(call, x, packed, None, call.result)
+    else:
+        w = call.weights(1, "kn", lambda y: y.reshape(y.shape[0], -1))
+        made = Gemm(name=call.result, x=x, w=w)
     shape = (*batch, *right[1:])
     if shape == made.type.shape:
         return made

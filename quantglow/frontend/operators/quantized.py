@@ -15,6 +15,7 @@ import onnx
 from quantglow.frontend.context import Call, Scope, Unsupported, importer, recoded
 from quantglow.frontend.folding import fold
 from quantglow.frontend.values import (
+    Blocked,
     Coded,
     Known,
     Quantized,
@@ -28,6 +29,7 @@ from quantglow.ops import Elementwise
 from quantglow.ops.expression import arg
 from quantglow.ops.expression import call as fn
 from quantglow.ops.quantization import Dequantize, Quantize, Table
+from quantglow.ops.weight_groups import GRAIN, LONGEST, PackedWeights, packed_codes
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 Run = Callable[[onnx.NodeProto, Scope], dict[str, Value]]
@@ -181,7 +183,9 @@ def coded(call: Call, value: Known) -> Known:
     proto.CopyFrom(call.proto)
     proto.domain = ""  # the standard domain has the same operator
     (folded,) = fold(proto, operands, call.scope.opsets, call.scope.meter)
-    if value.onnx_type not in CONSTANT_STORED or call.integer("block_size", 0):
+    if block := call.integer("block_size", 0):
+        return blocked(call, value, folded, block) or folded
+    if value.onnx_type not in CONSTANT_STORED:
         return folded
     dtype, offset = CONSTANT_STORED[value.onnx_type]
     codes = value.array.astype(np.int32) - offset
@@ -197,6 +201,40 @@ def coded(call: Call, value: Known) -> Known:
     return Coded(
         folded.name, folded.array, codes.astype(dtype.numpy), spread[0], spread[1] - offset
     )
+
+
+CODES: dict[int, tuple[int, int]] = {
+    TP.INT2: (2, -2),
+    TP.UINT2: (2, 0),
+    TP.INT4: (4, -8),
+    TP.UINT4: (4, 0),
+    TP.INT8: (8, -128),
+    TP.UINT8: (8, 0),
+}
+"""Bits and the least integer of types whose blocks a product takes as packed codes."""
+
+
+def blocked(call: Call, value: Known, folded: Known, block: int) -> Blocked | None:
+    """A matrix in blocks as packed codes; None if it has no such form."""
+    axis, scales = axis_of(call, value.array.ndim), as_float32(call.array(1, "scale"))
+    if value.array.ndim != 2 or value.onnx_type not in CODES or block % GRAIN or block > LONGEST:
+        return None
+    bits, least = CODES[value.onnx_type]
+    points = np.zeros(scales.shape, np.int32)
+    if call.has(2):
+        points = call.array(2, "zero point").astype(np.int32)
+    codes = value.array.astype(np.int32)
+    if axis == 0:
+        codes, scales, points = codes.T, scales.T, points.T
+    groups = scales.shape[1]
+    filled = np.zeros((len(codes), groups * block), np.uint8)
+    filled[:, : codes.shape[1]] = codes - least
+    parts = filled.reshape(len(codes), groups, block)
+    points = (points - least).astype(np.uint8)
+    is_middle = (points == 2 ** (bits - 1)).all()
+    own = None if is_middle else np.ascontiguousarray(points)
+    packed = PackedWeights(packed_codes(parts, bits), np.ascontiguousarray(scales), own, bits)
+    return Blocked(folded.name, folded.array, packed, axis)
 
 
 def spread_along(array: Array, shape: tuple[int, ...], axis: int) -> Array:
@@ -242,9 +280,12 @@ def aligned(name: str, value: Quantized, first: Quantized, scope: Scope) -> Node
     return recoded(scope.claim(f"{name}:as", derived=True), value.node, element, 0, scope)
 
 
-def laid_out(proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope) -> Coded | None:
+def laid_out(proto: onnx.NodeProto, operands: Mapping[str, Value], scope: Scope) -> Known | None:
     """A layout operator on known integers that were dequantized: they stay integers."""
     value = operands.get(proto.input[0]) if proto.input else None
+    if proto.op_type == "Transpose" and not proto.domain and isinstance(value, Blocked):
+        perms = [tuple(a.ints) for a in proto.attribute if a.name == "perm"]
+        return value.transposed(proto.output[0]) if perms in ([], [(1, 0)]) else None
     if proto.op_type not in LAYOUTS or not isinstance(value, Coded):
         return None
     others = {name: v for name, v in operands.items() if v is not value}

@@ -22,7 +22,7 @@ from quantglow.ops import (
 )
 from quantglow.ops.expression import arg, const
 from quantglow.ops.expression import call as fn
-from quantglow.ops.weight_groups import BITS, packed_codes, unpacked_codes
+from quantglow.ops.weight_groups import BITS, PackedWeights, packed_codes, unpacked_codes
 from quantglow.types import Array, DType, ElementType
 
 INT8_LEVEL = 4
@@ -132,7 +132,8 @@ def product(call: Call, x: Node, blocks: Blocks, name: str) -> Node:
         return Gemm(name=name, x=x, w=call.constant("kn", blocks.reals(given)), b=bias)
     if call.integer("accuracy_level", 0) == INT8_LEVEL:
         x = quantized_rows(call, x, blocks.block)
-    return grouped(call, x, blocks, bias, name)
+    packed = PackedWeights(blocks.codes, blocks.scales, blocks.whole_points, blocks.bits)
+    return grouped(call, x, packed, bias, name)
 
 
 def quantized_rows(call: Call, x: Node, group: int) -> Node:
@@ -144,18 +145,19 @@ def quantized_rows(call: Call, x: Node, group: int) -> Node:
     return call.scope.share(x, f"rows of int8, {group}", made)
 
 
-def grouped(call: Call, x: Node, blocks: Blocks, bias: Node | None, name: str) -> Node:
-    points = blocks.whole_points
+def grouped(call: Call, x: Node, packed: PackedWeights, bias: Node | None, name: str) -> Node:
+    """The product of rows with packed weights."""
+    points = packed.zero_points
     return GroupedMatMul(
         name=name,
         x=x,
-        w=Constant(name=call.derived("codes"), value=np.ascontiguousarray(blocks.codes)),
-        scales=call.constant("scales", blocks.scales),
+        w=Constant(name=call.derived("codes"), value=np.ascontiguousarray(packed.codes)),
+        scales=call.constant("scales", packed.scales),
         zero_points=None
         if points is None
         else Constant(name=call.derived("zero_points"), value=points),
         b=bias,
-        bits=blocks.bits,
+        bits=packed.bits,
     )
 
 

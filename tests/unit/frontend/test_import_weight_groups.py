@@ -219,3 +219,46 @@ def test_rows_of_tables(kind: str, bits: int, depth: int, points: bool) -> None:
     assert sum(t.type.nbytes for t in tables) <= 20 * (depth * bits // 8 + 64) + 100
     again = qg.import_model(export_onnx(graph))
     np.testing.assert_array_equal(qg.interpret(again, feeds)[0], mine)
+
+
+KINDS = [TensorProto.INT4, TensorProto.UINT4, TensorProto.INT8, TensorProto.UINT8]
+FORMS_OF_PRODUCTS = ["MatMul", "Gemm", "transB", "Transpose", "Gemm with a row"]
+
+
+def blocks_of(m: QdqModel, shape: tuple[int, int], axis: int, kind: int, points: bool) -> str:
+    """DequantizeLinear of drawn codes in blocks of 32."""
+    bits = 4 if kind in (TensorProto.INT4, TensorProto.UINT4) else 8
+    low = -(2 ** (bits - 1)) if kind in (TensorProto.INT4, TensorProto.INT8) else 0
+    sizes = [*shape]
+    sizes[axis] = -(-sizes[axis] // 32)
+    codes = m.tensor(m.random.integers(low, low + 2**bits, shape), kind)
+    scales = m.tensor(m.random.uniform(0.01, 0.1, sizes).astype(np.float32))
+    given = [m.tensor(m.random.integers(low, low + 2**bits, sizes), kind)] if points else []
+    return m.op("DequantizeLinear", codes, scales, *given, axis=axis, block_size=32)
+
+
+@pytest.mark.parametrize("points", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMS_OF_PRODUCTS)
+def test_blocks_behind_dequantize_linear(form: str, kind: int, points: bool) -> None:
+    m = QdqModel()
+    turned = form in ("transB", "Transpose")
+    shape, axis = ((12, 70), 1) if turned else ((70, 12), 0)
+    w = blocks_of(m, shape, axis, kind, points)
+    x = m.input(2, 3, 70) if form in ("MatMul", "Transpose") else m.input(5, 70)
+    if form == "MatMul":
+        y = m.op("MatMul", x, w)
+    elif form == "Transpose":
+        y = m.op("MatMul", x, m.op("Transpose", w, perm=[1, 0]))
+    elif form == "Gemm with a row":
+        row = m.tensor(np.arange(12, dtype=np.float32))
+        y = m.op("Gemm", x, w, row, alpha=0.5, beta=2.0)
+    else:
+        y = m.op("Gemm", x, w, transB=int(turned))
+    assert_close(m, y, 1e-5, GroupedMatMul)
+
+
+def test_blocks_along_the_other_axis_become_float_weights() -> None:
+    m = QdqModel()
+    w = blocks_of(m, (70, 64), 1, TensorProto.INT4, False)
+    assert_close(m, m.op("MatMul", m.input(3, 70), w), 1e-5, Gemm)
