@@ -2,7 +2,7 @@
 
 Its result is the meaning of the graph.  Listeners see every value; the profiler is one.
 ``executor`` has the loop over nodes, which every other run of a graph in NumPy shares; ``choices``
-finds the branches that an If does not take.
+finds the branches that an If does not take; ``loops`` shows values inside of loops.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.graph.signature import Signature
 from quantglow.interpreter.executor import Execution
+from quantglow.interpreter.loops import Watched
+from quantglow.ops.loop import Loop
 from quantglow.types import Array, TensorType
 
 Listener = Callable[[Node, Array], None]
@@ -27,11 +29,21 @@ def interpret(
 ) -> list[Array]:
     """Outputs of the graph on ``feeds`` (input name -> array), in the order of its outputs.
 
+    Listeners see every value; of the bodies of loops those that products with constant weights
+    read, of all trips stacked (``loops``).
+
     Raises ``InputError`` when a feed is missing, unknown, or of another shape or dtype.
     """
     check_feeds(graph, feeds)
     outputs = [node for _, node in graph.outputs]
-    execution = Execution(graph, outputs, lambda node, given: value_of(node, given, feeds))
+    watched = Watched(listeners)
+
+    def evaluate(node: Node, given: Sequence[Array]) -> Array:
+        if listeners and isinstance(node, Loop):
+            return watched.value(node, given)
+        return value_of(node, given, feeds)
+
+    execution = Execution(graph, outputs, evaluate)
     for node, value in execution:
         for listener in listeners:
             listener(node, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node, op
 from quantglow.types import Array, DType, TensorType
+
+Watch = Callable[[Mapping[Node, Array]], None]
+"""Called with the values of one trip."""
 
 ENDLESS = 2**62
 """Trips of a loop that only its condition ends."""
@@ -86,29 +89,36 @@ class Loop(Node):
     def reference(
         self, carried: tuple[Array, ...], sliced: tuple[Array, ...], captured: tuple[Array, ...]
     ) -> Array:
-        state: Sequence[Array] = carried
-        rows: list[list[Array]] = [[] for _ in self.body.outputs[len(carried) :]]
+        return self.watched((*carried, *sliced, *captured), lambda values: None)
+
+    def watched(self, operands: Sequence[Array], watch: Watch) -> Array:
+        """The result for some operands; ``watch`` is shown all values of each trip."""
+        count, last = len(self.carried), len(self.carried) + len(self.sliced)
+        sliced, captured = operands[count:last], operands[last:]
+        state: Sequence[Array] = operands[:count]
+        _, end = self.body.outputs[self.output]
+        results: list[Array] = []
         for trip in range(self.trips):
             if self.conditional and not state[0].item():
                 break
-            results = run(self.body, [*state, *(x[trip] for x in sliced), *captured])
-            state = results[: len(carried)]
-            for row, value in zip(rows, results[len(carried) :], strict=True):
-                row.append(value)
-        if self.output < len(carried):
+            values = run(self.body, [*state, *(x[trip] for x in sliced), *captured])
+            watch(values)
+            state = [values[node] for _, node in self.body.outputs[:count]]
+            if self.output >= count:
+                results.append(values[end])
+        if self.output < count:
             return state[self.output]
         kind = self.results[self.output]
-        stacked = rows[self.output - len(carried)]
-        return np.stack(stacked) if stacked else np.empty(kind.shape, kind.dtype.numpy)
+        return np.stack(results) if results else np.empty(kind.shape, kind.dtype.numpy)
 
 
-def run(body: Graph, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of one trip."""
+def run(body: Graph, inputs: Sequence[Array]) -> dict[Node, Array]:
+    """The values of one trip."""
     values: dict[Node, Array] = dict(zip(body.inputs, map(np.asarray, inputs), strict=True))
     for node in body.nodes:
         if node not in values:
             values[node] = node.evaluate(*(values[operand] for operand in node.operands))
-    return [values[node] for _, node in body.outputs]
+    return values
 
 
 def _words(types: Sequence[TensorType]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from quantglow import debug
@@ -16,8 +17,10 @@ from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES
 from quantglow.quantization.convert.converter import Converter
 from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.decisions.decisions import Decisions
+from quantglow.quantization.plan.bodies import with_bodies
 from quantglow.quantization.plan.int16 import AUTO, with_named_int16
 from quantglow.quantization.plan.plan import Plan, make_plan
+from quantglow.quantization.plan.tensor_ranges import element_of
 from quantglow.quantization.recovery import Cache, Reservoir, capacity, recover
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.search.choose_int16 import with_chosen_int16
@@ -138,6 +141,7 @@ class Quantizer:
         )
         ranges = self.prepared.ranges
         plan = make_plan(graph, profile, self.config, self.imported, ranges, to_float)
+        plan = with_bodies(plan, partial(element_of, profile, self.config))
         return with_named_int16(plan, profile, self.config, self.imported, strict=not to_float)
 
     def made(self, plan: Plan, samples: Sequence[Feeds], floats: Sequence[Feeds]) -> Made:

@@ -141,7 +141,7 @@ def fitting(template: Template, case: Case) -> dict[str, int] | None:
 
 def integers(graph: Graph) -> dict[str, ElementType]:
     """The type of each quantized value."""
-    return {node.name: node.type.element for node in graph.nodes if node.type.quant is not None}
+    return {node.name: node.type.element for node in graph.every_node() if node.type.quant}
 
 
 def general_program(

@@ -22,8 +22,9 @@ from quantglow.ops.unary import Clip, Relu, Sigmoid, Tanh
 from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType, ElementType
 
-MOST_STEPS = 128
-"""Longer sequences would make too many nodes: they are loops."""
+MOST_STEPS = 4
+"""Maximum number of steps that are unrolled, which pays where the first state is known; longer
+sequences are loops."""
 
 FUNCTIONS: dict[str, Callable[..., Node]] = {"relu": Relu, "sigmoid": Sigmoid, "tanh": Tanh}
 

@@ -34,15 +34,24 @@ class Converter:
     weights: Mapping[str, DecidedWeights] = field(default_factory=dict)
     reals: dict[Node, Node] = field(default_factory=dict)
     integers: dict[tuple[Node, ElementType], Node] = field(default_factory=dict)
+    names: Names = field(default_factory=Names)
 
     def __post_init__(self) -> None:
-        self.names = Names.of(self.plan.graph)
+        self.names.taken |= Names.of(self.plan.graph).taken
 
     def run(self) -> Graph:
         graph = self.plan.graph
         for node in graph.nodes:
             self._convert(node)
-        return graph.with_outputs(self.real(node) for _, node in graph.outputs)
+        made = graph.with_outputs(self.real(node) for _, node in graph.outputs)
+        return made.map_bodies(self._body)
+
+    def _body(self, body: Graph) -> Graph:
+        """The body of a loop as its own plan says."""
+        plan = self.plan.bodies.get(body)
+        if plan is None:
+            return body
+        return Converter(plan, self.per_channel, self.weights, names=self.names).run()
 
     def _convert(self, node: Node) -> None:
         rule = rule_of(type(node)) if self.plan.is_int8(node) else None

@@ -28,16 +28,18 @@ from quantglow.ops.arithmetic import is_integer
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.passes.fuse_activation import fuse_functions
-from quantglow.profiling import Range, choose_range
+from quantglow.profiling import Range
 from quantglow.quantization.convert.converter import Converter
 from quantglow.quantization.convert.rules import Operands
 from quantglow.quantization.equalize.equalization import Factors, rescaled, unscalable
 from quantglow.quantization.equalize.input_grid import Grids, aligned
+from quantglow.quantization.plan.bodies import with_bodies
 from quantglow.quantization.plan.eligibility import ineligibility
 from quantglow.quantization.plan.int16 import reader_ineligibility
 from quantglow.quantization.plan.masks import masked_values
 from quantglow.quantization.plan.params import activation_element
 from quantglow.quantization.plan.plan import Plan
+from quantglow.quantization.plan.tensor_ranges import element_of
 from quantglow.quantization.search.prepared import Prepared
 from quantglow.types import DType, ElementType
 
@@ -96,14 +98,11 @@ class Decisions:
     def of(plan: Plan, result: Graph, prepared: Prepared, config: QuantizationConfig) -> Decisions:
         """The decisions that led to ``result``, the int8 graph of ``plan``."""
         profile = prepared.profile
-        arguments = (config.calibrate_method, config.percentile, config.symmetric)
         elsewhere = profile.histograms.keys() - {node.name for node in plan.graph.nodes}
         elements = {
-            name: activation_element(
-                choose_range(profile.histograms[name], *arguments), config.symmetric
-            )
+            name: element
             for name in sorted(elsewhere)
-            if name in profile and not profile.histograms[name].specials
+            if (element := element_of(profile, config, name)) is not None
         }
         elements.update((node.name, element) for node, element in plan.elements.items())
         return Decisions(
@@ -149,7 +148,8 @@ class Decisions:
             if node.operands and (reason := self._reason(node, elements, reasons)):
                 reasons[node] = reason
         groups = {node: node for node in elements}
-        return Plan(graph, reasons, elements, groups, self.quantize_output)
+        plan = Plan(graph, reasons, elements, groups, self.quantize_output)
+        return with_bodies(plan, self.elements.get)
 
     def _element(self, node: Node, elements: Mapping[Node, ElementType]) -> ElementType | None:
         if not node.type.dtype.is_float:
@@ -177,8 +177,9 @@ class Decisions:
 
 
 def layers_of(plan: Plan) -> list[Contraction]:
-    """The layers whose weights are integers."""
-    return [n for n in plan.graph.nodes if isinstance(n, Contraction) and plan.is_int8(n)]
+    """The layers whose weights are integers, those in bodies included."""
+    own = [n for n in plan.graph.nodes if isinstance(n, Contraction) and plan.is_int8(n)]
+    return [*own, *(layer for body in plan.bodies.values() for layer in layers_of(body))]
 
 
 def sizes_of(layer: Any) -> Sizes:
@@ -189,9 +190,9 @@ def sizes_of(layer: Any) -> Sizes:
 
 
 def weights_of(graph: Graph) -> dict[str, LayerWeights]:
-    """The integers of every layer of an int8 graph."""
+    """The integers of every layer of an int8 graph, those in bodies included."""
     found = {}
-    for node in graph.nodes:
+    for node in graph.every_node():
         if isinstance(node, Contraction) and is_integer(node.x.type):
             w, b = node.w, node.b
             assert isinstance(w, Constant)

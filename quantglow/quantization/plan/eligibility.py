@@ -58,7 +58,7 @@ NO_INT8_FORM: dict[type[Node], str] = {
     Rescale: "it is part of the model",
     Table: "it is part of the model",
     External: "another runtime computes it",
-    Loop: "its body computes in float",
+    Loop: "its steps compute in float but for products with constant weights",
     Elementwise: "it computes a formula, integers or conditions in one step",
     RowMap: "it computes on whole rows in float",
     Scatter: "its two tensors have no common int8 range",

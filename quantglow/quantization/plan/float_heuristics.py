@@ -2,7 +2,8 @@
 float costs there:
 
 1. The operators between the matrix products of a recurrent cell (LSTM, GRU, RNN).  Errors of the
-   state come back in every later step, and the state has few elements beside the products.
+   state come back in every later step, and the state has few elements beside the products.  So do
+   the operators that prepare the operands of a loop.
 2. The operand of a square root, and of its reciprocal: near 0, 256 steps give 16 roots.  The
    operand of a logarithm, with the linear steps before it: a spectrum spans more decades.
 3. A part of a float value that is much narrower than the whole, such as the hidden state beside the
@@ -41,6 +42,7 @@ from quantglow.ops import (
     HardSigmoid,
     LayerNormalization,
     Log,
+    Loop,
     MatMul,
     Mul,
     Pad,
@@ -96,7 +98,8 @@ def float_by_heuristics(
     graph: Graph, floats: Set[Node], ranges: Mapping[Node, Range]
 ) -> Iterator[tuple[Node, str]]:
     """Nodes that should be float, each with the reason; ``floats`` are float already."""
-    for node in with_feeders(graph, cells(graph), CELL_PARTS):
+    loops = {node for node in graph.compute_nodes() if isinstance(node, Loop)}
+    for node in with_feeders(graph, cells(graph) | loops, CELL_PARTS):
         yield node, RECURRENT
     for node in with_feeders(graph, roots(graph), UNDER_ROOTS):
         yield node, ROOT

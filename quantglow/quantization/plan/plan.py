@@ -12,7 +12,7 @@ the float graph, before any rewriting.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
@@ -68,6 +68,7 @@ for its other readers."""
 class Plan:
     """The precision of a graph.  ``reasons``: float node -> why it is float; ``elements``: value ->
     its integer type; ``groups``: value -> a representative of those that share its type.
+    ``bodies``: plans of the bodies of loops, which are float without one.
     """
 
     graph: Graph
@@ -75,6 +76,7 @@ class Plan:
     elements: Mapping[Node, ElementType]
     groups: Mapping[Node, Node]
     quantize_output: bool
+    bodies: Mapping[Graph, Plan] = field(default_factory=dict)
 
     def is_int8(self, node: Node) -> bool:
         """Whether the node computes on int8 operands."""

@@ -26,7 +26,8 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile, Range, choose_range
 from quantglow.quantization.plan.functions import Function, function_of
 from quantglow.quantization.plan.masks import masked_values
-from quantglow.types import Array
+from quantglow.quantization.plan.params import activation_element
+from quantglow.types import Array, ElementType
 
 POINTS = 4096
 """Number of points at which a function is evaluated."""
@@ -64,6 +65,14 @@ def tensor_ranges(graph: Graph, profile: Profile, config: QuantizationConfig) ->
             if config.calibrate_method == "auto":
                 found[node] = _with_spare(found[node], node, profile)
     return found | live_ranges(graph, found)
+
+
+def element_of(profile: Profile, config: QuantizationConfig, name: str) -> ElementType | None:
+    """The integer type of a value that is not in the graph, by its calibrated range."""
+    if name not in profile or profile.histograms[name].specials:
+        return None
+    arguments = (config.calibrate_method, config.percentile, config.symmetric)
+    return activation_element(choose_range(profile.histograms[name], *arguments), config.symmetric)
 
 
 def scarce_values(graph: Graph, profile: Profile) -> frozenset[str]:

@@ -63,16 +63,17 @@ def test_clipped_gates_and_other_activations(op: str) -> None:
     assert_agrees(*recurrent(op, clip=0.3, activations=functions[op]))
 
 
+@pytest.mark.parametrize("steps", [MOST_STEPS, 7])
 @pytest.mark.parametrize("op", GATES)
-def test_compiled_int8_equals_the_interpreter(op: str) -> None:
-    model, feeds = recurrent(op)
+def test_compiled_int8_equals_the_interpreter(op: str, steps: int) -> None:
+    model, feeds = recurrent(op, steps)
     graph = import_model(model)
     int8 = qg.quantize(graph, qg.profile(graph, [feeds], progress=False))
     for wanted, found in zip(
         qg.interpret(int8, feeds), qg.compile(int8).run(None, feeds), strict=True
     ):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
-    assert any(node.type.quant for node in int8.nodes)
+    assert any(node.type.quant for node in int8.every_node())
 
 
 @pytest.mark.parametrize(
