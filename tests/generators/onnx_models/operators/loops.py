@@ -1,0 +1,104 @@
+"""Loops with small bodies, and linear attention, which is one."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+
+from tests.generators.onnx_models.drawing import CONDITION, FLOAT, INTEGER, Drawing, Value
+from tests.generators.onnx_models.operators.family import draws
+
+MOST_TRIPS = 9
+FUNCTIONS = ("Tanh", "Sigmoid", "Relu", "Abs")
+PAIRS = ("Add", "Sub", "Mul", "Max")
+
+
+@draws("Scan", often=3)
+def scan(d: Drawing) -> object:
+    x = short(d)
+    shape = x.shape[1:]
+    state = d.normal(*shape)
+    nodes, ends = steps(d, ["state", "element", *captured(d, shape)])
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [typed("state", FLOAT, shape), typed("element", FLOAT, shape)],
+        [typed(name, FLOAT, shape) for name in ends],
+    )
+    ways = {f"scan_{end}put_directions": ([0], [1]) for end in ("in", "out")}
+    outputs = d.choose(([True, True], [True, False], [False, True]))
+    given = {"body": body, "num_scan_inputs": 1, **d.some(ways)}
+    return d.node("Scan", state, x, outputs=outputs, **given)
+
+
+@draws("Loop", often=3)
+def loop(d: Drawing) -> object:
+    """A loop of known trips, or one that a sum ends."""
+    state = short(d)
+    shape = state.shape
+    nodes, ends = steps(d, ["state", *captured(d, shape)])
+    ended = d.chance(0.4)
+    if ended:
+        nodes += [
+            helper.make_node("Max", [ends[0]], ["largest"]),
+            helper.make_node("ReduceMax", ["largest"], ["top"], keepdims=0),
+            helper.make_node("Less", ["top", d.uniform(0.1, 2.0).name], ["on"]),
+        ]
+    else:
+        nodes.append(helper.make_node("Identity", ["holds"], ["on"]))
+    ends = ends[:1] if ended else ends
+    inputs = [typed("trip", INTEGER, ()), typed("holds", CONDITION, ())]
+    body = helper.make_graph(
+        nodes,
+        "body",
+        [*inputs, typed("state", FLOAT, shape)],
+        [typed("on", CONDITION, ()), *(typed(name, FLOAT, shape) for name in ends)],
+    )
+    trips = d.constant(d.rng.integers(1, MOST_TRIPS, ()))
+    return d.node("Loop", trips, None, state, outputs=len(ends), body=body)
+
+
+def short(d: Drawing) -> Value:
+    """A value whose first axis is short."""
+    x = d.floats(2, 3)
+    if x.shape[0] > MOST_TRIPS:
+        x = d.inner("Slice", x, starts=[0], ends=[MOST_TRIPS], axes=[0])
+    return x
+
+
+def captured(d: Drawing, shape: tuple[int, ...]) -> list[str]:
+    """Values from outside that a body may read."""
+    found = [v.name for v in d.values if v.element == FLOAT and v.shape == shape]
+    return [*found[-1:], d.normal(*shape).name]
+
+
+def steps(d: Drawing, names: list[str]) -> tuple[list[onnx.NodeProto], list[str]]:
+    """Nodes on named values of one shape; the next state, and a result."""
+    prefix, names = f"b{len(d.nodes)}", list(names)
+    nodes = []
+    for number in range(d.integer(2, 5)):
+        made = f"{prefix}_{number}"
+        read = [names[0] if number == 0 else d.choose(names), d.choose(names)]
+        op = d.choose((*FUNCTIONS, *PAIRS))
+        nodes.append(helper.make_node(op, read if op in PAIRS else read[:1], [made]))
+        names.append(made)
+    nodes.append(helper.make_node("Tanh", [names[-1]], [f"{prefix}_state"]))
+    nodes.append(helper.make_node("Identity", [names[-2]], [f"{prefix}_result"]))
+    return nodes, [f"{prefix}_state", f"{prefix}_result"]
+
+
+def typed(name: str, element: int, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, element, shape)
+
+
+@draws("LinearAttention", often=2)
+def linear_attention(d: Drawing) -> object:
+    x = d.floats(3)
+    batch, length, width = x.shape
+    heads = d.choose([h for h in (1, 2, 3, 4) if width % h == 0])
+    rule = d.choose(("linear", "gated", "delta", "gated_delta"))
+    decay = d.uniform(-1, 0, batch, length, heads) if "gated" in rule else None
+    beta = d.uniform(0, 1, batch, length, heads) if "delta" in rule else None
+    key = d.uniform(-0.3, 0.3, batch, length, width)
+    given = {"q_num_heads": heads, "kv_num_heads": heads, "update_rule": rule}
+    return d.node("LinearAttention", x, key, x, None, decay, beta, **given)
