@@ -149,7 +149,42 @@ def prime(above: int) -> int:
     return number
 
 
+def loop(op: str, condition: bool = False) -> onnx.ModelProto:
+    """A Loop of three trips on four numbers that it adds or joins (``op``), and lists; with a
+    ``condition`` only while their sum is small."""
+    info, kind = helper.make_tensor_value_info, onnx.TensorProto
+    settings: dict[str, Any] = {"axis": 0} if op == "Concat" else {}
+    body = helper.make_graph(
+        [
+            helper.make_node(op, ["state", "state"], ["next"], **settings),
+            helper.make_node("ReduceMax", ["next"], ["top"], keepdims=0),
+            helper.make_node("Less", ["top", "top"] if condition else ["one", "two"], ["on"]),
+            helper.make_node("Identity", ["next"], ["row"]),
+        ],
+        "body",
+        [info("trip", kind.INT64, []), info("holds", kind.BOOL, []), info("state", 1, [None])],
+        [info("on", kind.BOOL, []), info("next", 1, [None]), info("row", 1, [None])],
+        [numpy_helper.from_array(np.array(n, np.float32), name) for n, name in NUMBERS],
+    )
+    return node("Loop", np.array(3), None, (4,), outputs=2, body=body)
+
+
+NUMBERS = ((1, "one"), (2, "two"))
 LIMITS = (
+    Limit(
+        "Loop",
+        "values that grow from trip to trip",
+        "a value that it carries is",
+        lambda: loop("Add"),
+        lambda: loop("Concat"),
+    ),
+    Limit(
+        "Loop",
+        "results of each trip where a computed condition ends it",
+        "it stacks the values of a number of trips that it computes",
+        lambda: loop("Add"),
+        lambda: loop("Add", condition=True),
+    ),
     Limit(
         "LSTM", "`input_forget`", "couples the gates", lambda: forgetful(0), lambda: forgetful(1)
     ),

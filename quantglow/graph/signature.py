@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -85,10 +85,20 @@ class Signature:
 
     @property
     def has_free_batch(self) -> bool:
-        """Whether the first dimension of every input is free, under one name at most."""
+        """Whether the first dimension of every input is free, under one name at most, and counts
+        samples: it does not where an output has other symbols of the inputs only, as the last
+        state of a recurrent network, whose first dimension is time.
+        """
         firsts = [port.dims[0] if port.dims else 0 for port in self.inputs]
         free = all(not isinstance(dim, int) for dim in firsts)
-        return bool(firsts) and free and len({dim for dim in firsts if is_symbol(dim)}) <= 1
+        names = {dim for dim in firsts if is_symbol(dim)}
+        return bool(firsts) and free and len(names) <= 1 and not self._outlives(names)
+
+    def _outlives(self, names: Set[Dim]) -> bool:
+        """Whether an output has symbols of the inputs, but none of these."""
+        symbols = {dim for port in self.inputs for dim in port.dims or () if is_symbol(dim)}
+        kept = [symbols.intersection(port.dims or ()) for port in self.outputs]
+        return bool(names) and any(found and not found & names for found in kept)
 
     def to_json(self) -> dict[str, Any]:
         """The signature in types that ``json`` writes."""
