@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 from warnings import warn
 
@@ -22,10 +22,12 @@ from quantglow.report.accuracy import (
 from quantglow.report.fallback import fallback_table
 from quantglow.report.headline import RightAnswers, headline
 from quantglow.report.precision_overrides import PrecisionOverride, overrides_table
+from quantglow.report.programs import programs_table
 from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
 from quantglow.runtime.fallback import FallbackNode
+from quantglow.runtime.served_shapes import ServedShapes
 
 FORMER_KEYS = {"raised": "precision_overrides", "delegated": "fallback"}
 """Keys of saved reports that have another name today."""
@@ -52,7 +54,8 @@ class Report(Concise, Tabular):
     ``compared_with`` names the source of the float results, ``samples`` is the number of compared
     samples and ``origin`` their source, ``right`` has the shares of labels that both models find;
     ``warnings`` are signs that the calibration data differs from the training data; ``seconds`` is
-    the time of each stage; ``profile`` names the source of the ranges.
+    the time of each stage; ``profile`` names the source of the ranges; ``programs`` are those of
+    all shapes that came, where shapes are free.
     """
 
     target: str
@@ -71,6 +74,11 @@ class Report(Concise, Tabular):
     warnings: tuple[str, ...] = ()
     origin: str = ""
     right: RightAnswers | None = None
+    programs: tuple[ServedShapes, ...] = ()
+
+    def serving(self, programs: tuple[ServedShapes, ...]) -> Report:
+        """The report with the programs of all shapes that came."""
+        return replace(self, programs=programs)
 
     @property
     def headline(self) -> str:
@@ -112,6 +120,8 @@ class Report(Concise, Tabular):
             yield speed_table(self.speeds)
         if self.fallback:
             yield fallback_table(self.fallback)
+        if self.programs:
+            yield programs_table(self.programs)
         yield _summary_table(self)
 
     def to_json(self) -> dict[str, Any]:
@@ -186,4 +196,5 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         warnings=tuple(map(str, data.get("warnings", ()))),
         origin=str(data.get("origin", "")),
         right=RightAnswers.from_json(data["right"]) if data.get("right") else None,
+        programs=tuple(map(ServedShapes.from_json, data.get("programs", ()))),
     )

@@ -16,6 +16,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import DECLARED, Dim, Port
 from quantglow.runtime.build import Build
 from quantglow.runtime.saving import save
+from quantglow.runtime.served_shapes import ServedShapes
 from quantglow.runtime.specialisations import Specialisations
 from quantglow.types import Array, DType
 
@@ -35,7 +36,10 @@ _DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "
 
 
 class ReportLike(Protocol):
-    """The part of a report that saving a compiled model needs."""
+    """The part of a report that a compiled model needs."""
+
+    def serving(self, programs: tuple[ServedShapes, ...]) -> ReportLike:
+        """The report with the programs of all shapes that came."""
 
     def to_json(self) -> dict[str, Any]:
         """The report in types that ``json`` writes."""
@@ -94,9 +98,10 @@ class CompiledModel:
     def report(self) -> ReportLike:
         """The report: cost, accuracy, and operators that run elsewhere.
 
-        If a model is compiled on first use, it is about the program that was compiled first.
+        If a model is compiled on first use, its figures are those of the program that was compiled
+        first; ``programs`` lists all.
         """
-        return self.reporter()
+        return self.reporter().serving(self.specialisations.served())
 
     @property
     def graph(self) -> Graph:

@@ -45,6 +45,10 @@ class GeneralPrograms(Concise):
         """The number of programs."""
         return len(self._programs)
 
+    def __iter__(self) -> Iterator[GeneralProgram]:
+        """The programs, the oldest first."""
+        return iter(list(self._programs))
+
     def forget_threads(self) -> None:
         """Forget, in a forked child, what threads of the parent were doing."""
         self._lock = threading.Lock()

@@ -40,6 +40,7 @@ from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.general_programs import GeneralPrograms
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saving import Freedom
+from quantglow.runtime.served_shapes import ServedShapes, served_by_general, served_by_own
 from quantglow.types import Array
 
 MOST_PROGRAMS = 32
@@ -119,6 +120,9 @@ class Specialisations(Protocol):
     def freedom_of_first(self) -> Freedom | None:
         """The contents of a file besides the first graph; None if there are no others."""
 
+    def served(self) -> tuple[ServedShapes, ...]:
+        """The programs of a model with free dimensions, and the shapes that each serves."""
+
     def graph_for(self, shapes: Shapes) -> Graph:
         """The graph at some input shapes, with the deciding values of the first one.
 
@@ -142,6 +146,10 @@ class OneShape(Concise):
 
     def freedom_of_first(self) -> None:
         """None: a file contains the graph only."""
+
+    def served(self) -> tuple[ServedShapes, ...]:
+        """Nothing: its shapes are fixed."""
+        return ()
 
     def graph_for(self, shapes: Shapes) -> Graph:
         """The only graph."""
@@ -237,6 +245,15 @@ class FreeShapes(Concise):
         """The contents of a file besides the first graph."""
         first = self.first
         return None if self.freedom is None else self.freedom(case_of(first), first.graph)
+
+    def served(self) -> tuple[ServedShapes, ...]:
+        """The programs that are kept."""
+        with self._lock:
+            own = [found for found in self._ready.values() if isinstance(found, Specialisation)]
+        return (
+            *(served_by_own(case_of(found).shapes, found.build) for found in own),
+            *map(served_by_general, self._generals),
+        )
 
     def graph_for(self, shapes: Shapes) -> Graph:
         """A graph that is not compiled."""

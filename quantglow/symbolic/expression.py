@@ -8,10 +8,11 @@ equality of forms proves equality of values; different forms prove nothing.
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
 from typing import Union
 
 Bounds = tuple[int, int]
@@ -129,6 +130,10 @@ class Expression:
             for monomial, coefficient in self.terms:
                 least, most = scaled(_product_bounds(monomial), coefficient)
                 low, high = low + least, high + most
+            if common := _common_factor(self.terms):
+                rest = _collected((_without(m, common), c) for m, c in self.terms)
+                ends = _product_of(_product_bounds(common), rest.bounds)
+                low, high = max(low, ends[0]), min(high, ends[1])
             self._bounds = low, high
         return self._bounds
 
@@ -251,11 +256,25 @@ def scaled(bounds: Bounds, factor: int) -> Bounds:
 
 
 def _product_bounds(monomial: Monomial) -> Bounds:
-    low = high = 1
-    for atom in monomial:
-        ends = [a * b for a in (low, high) for b in atom.bounds]
-        low, high = min(ends), max(ends)
-    return low, high
+    return reduce(_product_of, (atom.bounds for atom in monomial), (1, 1))
+
+
+def _product_of(one: Bounds, other: Bounds) -> Bounds:
+    ends = [a * b for a in one for b in other]
+    return min(ends), max(ends)
+
+
+def _common_factor(terms: Terms) -> Monomial:
+    """The atoms that all of several terms have: ``H*W - H`` is ``H * (W - 1)``."""
+    if len(terms) < 2:
+        return ()
+    counts = reduce(operator.and_, (Counter(monomial) for monomial, _ in terms))
+    return tuple(counts.elements())
+
+
+def _without(monomial: Monomial, factor: Monomial) -> Monomial:
+    """The monomial divided by some of its atoms."""
+    return _sorted(tuple((Counter(monomial) - Counter(factor)).elements()))
 
 
 def _divided_by_number(found: Expression, divisor: int) -> Expression:

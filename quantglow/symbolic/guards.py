@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from quantglow.symbolic.expression import Bounds, Expression, Values, number, parts, scaled
+from quantglow.symbolic.expression import (
+    LARGEST,
+    Bounds,
+    Expression,
+    Values,
+    number,
+    parts,
+    scaled,
+)
 
 
 class Relation(StrEnum):
@@ -61,8 +69,17 @@ class Guard:
         """Whether it holds for values of the symbols."""
         return self.relation.holds(self.expression.at(values))
 
+    @property
+    def is_limit(self) -> bool:
+        """Whether it keeps a size below a number that no dimension reaches alone."""
+        return parts(self.expression)[2] > LARGEST
+
     def __str__(self) -> str:
-        return f"{self.expression} {self.relation} 0"
+        """``H*W >= 8``: terms stand on the side on which they are positive."""
+        terms = self.expression.terms
+        left = Expression(tuple((m, c) for m, c in terms if c > 0))
+        right = Expression(tuple((m, -c) for m, c in terms if c < 0))
+        return f"{left} {self.relation} {right}"
 
 
 @dataclass

@@ -10,6 +10,7 @@ besides a ten-thousandth of the largest result.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,7 @@ from quantglow.ops.shape import Concat, Expand, Pad, Reshape, Slice, Transpose
 from quantglow.ops.unary import Relu
 from quantglow.runtime.compiled import CompiledModel
 from tests.fuzz.borders import border_difference
+from tests.fuzz.free_sizes import free_difference
 from tests.fuzz.parts import parts_difference
 from tests.fuzz.unspecified import unspecified_outputs
 from tests.generators.onnx_models.models import Case, Feeds
@@ -73,6 +75,17 @@ class Setting:
     def compile(self, model: onnx.ModelProto | Graph) -> CompiledModel:
         return qg.compile(model, self.level, self.threads)
 
+    def quantize(self, model: onnx.ModelProto, samples: Sequence[Feeds]) -> CompiledModel:
+        """The int8 model by default."""
+        return qg.quantize_and_compile(
+            model,
+            list(samples),
+            target=self.level,
+            num_threads=self.threads,
+            verify=False,
+            progress=False,
+        )
+
     def __str__(self) -> str:
         return f"target {self.level}, {self.threads} threads"
 
@@ -92,6 +105,15 @@ def check(case: Case, setting: Setting) -> Difference | None:
             found = float_difference(case, wanted, setting) or int8_difference(case, setting)
             if found is None and (detail := border_difference(case, setting.compile)):
                 return Difference("border", detail)
+            if found is None and (
+                detail := free_difference(
+                    case,
+                    setting.compile,
+                    lambda m: setting.quantize(m, case.samples),
+                    with_exact_outputs,
+                )
+            ):
+                return Difference("free sizes", detail)
             if found is None and (detail := parts_difference(case, setting.level, setting.threads)):
                 return Difference("parts", detail)
             return found

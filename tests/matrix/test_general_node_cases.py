@@ -4,8 +4,6 @@ as a program of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 import numpy as np
 import onnx
 import pytest
@@ -15,8 +13,8 @@ from quantglow.errors import QuantglowError
 from quantglow.graph.case import Case, may_decide
 from quantglow.runtime.general import GeneralProgram, general_program
 from quantglow.runtime.specialisations import FreeShapes
-from quantglow.types import Array
 from tests.matrix import node_cases
+from tests.support.free_dimensions import RESIZES, bytes_of, freed, resized
 
 NAMES = """
 Add And ArgMax Attention Clip Concat CumSum DepthToSpace Dropout Einsum Equal Expand Flatten
@@ -28,12 +26,6 @@ ScatterElements ScatterND Shape Sin Slice Softmax SoftmaxCrossEntropyLoss SpaceT
 Squeeze Sum TensorScatter ThresholdedRelu Tile TopK Transpose Trilu Unsqueeze Where
 """
 QUICK = {"Attention", "Gather", "MatMul", "Reshape", "Slice"}
-RESIZES: tuple[Callable[[int], int], ...] = (
-    lambda size: size,
-    lambda size: size + 1,
-    lambda size: size + 5,
-    lambda size: 2 * size + 1,
-)
 
 
 @pytest.mark.parametrize("are_shared", [True, False])
@@ -53,7 +45,7 @@ def serves(case: node_cases.Case, are_shared: bool) -> bool:
     own wherever its guards hold, as they do at the shapes of the case.
     """
     try:
-        compiled = qg.compile(freed(case, are_shared), num_threads=1)
+        compiled = qg.compile(freed(with_known_integers(case), are_shared), num_threads=1)
     except QuantglowError:
         return False
     if not isinstance(compiled, qg.CompiledModel):
@@ -86,28 +78,12 @@ def made(models: FreeShapes, hint: Case) -> GeneralProgram | None:
         return None
 
 
-def freed(case: node_cases.Case, are_shared: bool) -> onnx.ModelProto:
-    """The model with free dimensions, which share a symbol where they are equal, or each has its
-    own; small integers become initializers.
-    """
+def with_known_integers(case: node_cases.Case) -> onnx.ModelProto:
+    """The model with small integers as initializers."""
     operands = zip(case.model.graph.input, case.inputs, strict=True)
     known = {v.name for v, array in operands if may_decide(array) and array.dtype != np.bool_}
     model = case.with_known(known)
     inputs = [value for value in case.model.graph.input if value.name not in known]
     del model.graph.input[:]
     model.graph.input.extend(inputs)
-    for value in model.graph.input:
-        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
-            dim.dim_param = f"d{dim.dim_value}" if are_shared else f"{value.name}_{axis}"
-    for value in model.graph.output:
-        value.type.tensor_type.ClearField("shape")
     return model
-
-
-def resized(array: Array, resize: Callable[[int], int]) -> Array:
-    """The values again and again in another shape; axes of 1 stay."""
-    return np.resize(array, tuple(size if size == 1 else resize(size) for size in array.shape))
-
-
-def bytes_of(arrays: Sequence[Array]) -> list[tuple[tuple[int, ...], bytes]]:
-    return [(array.shape, array.tobytes()) for array in arrays]

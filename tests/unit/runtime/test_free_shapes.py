@@ -19,6 +19,7 @@ from quantglow.frontend import open_model
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
+from quantglow.report import Report
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.specialisations import FreeShapes
 from tests.support.free_network import SHAPES, free_model, image, sum_model, wide_model
@@ -200,6 +201,19 @@ def test_an_error_of_the_program_for_all_shapes_is_no_error_of_the_user(
         compiled(np.ones((3, 3), np.float32))
     monkeypatch.setenv("QUANTGLOW_VERIFY", "0")
     assert compiled(np.ones((3, 3), np.float32)).shape == (3, 3)
+
+
+def test_the_report_lists_the_programs_of_all_shapes() -> None:
+    compiled = qg.compile(free_model(), num_threads=1)
+    for shape in ((1, 3, 16, 24), (1, 3, 20, 18), (1, 3, 17, 21)):
+        compiled(image(shape))
+    report: Any = compiled.report
+    own, general = report.programs
+    assert (own.shapes, own.program, own.conditions) == ("x [1, 3, 16, 24]", "for this shape", ())
+    assert (general.shapes, general.program) == ("x [1, 3, H, W]", "for all shapes")
+    assert all(">=" in text or "<" in text or "!=" in text for text in general.conditions)
+    assert Report.from_json(report.to_json()) == report
+    assert "Programs: 2 for the shapes so far" in str(report)
 
 
 def test_programs_of_other_shapes_share_packed_weights() -> None:

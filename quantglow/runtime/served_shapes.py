@@ -1,0 +1,60 @@
+"""Entries of a report about the programs of a model: which shapes each serves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.graph.signature import Dim
+from quantglow.runtime.build import Build
+from quantglow.runtime.general import GeneralProgram
+
+MOST_CONDITIONS = 6
+"""Conditions of a program that are shown."""
+
+
+@dataclass(frozen=True)
+class ServedShapes:
+    """A program of a model.
+
+    ``shapes``: those that it serves, ``x [N, 3, H, W]``.  ``program``: how it was made.
+    ``conditions``: of the symbols, under which it serves them.  ``elsewhere``: operators that it
+    leaves to other backends.
+    """
+
+    shapes: str
+    program: str
+    conditions: tuple[str, ...] = ()
+    elsewhere: str = ""
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> ServedShapes:
+        """The entry from the result of ``dataclasses.asdict``.  Raises ``KeyError`` or
+        ``TypeError``."""
+        conditions = tuple(map(str, data["conditions"]))
+        shapes, program, elsewhere = (str(data[k]) for k in ("shapes", "program", "elsewhere"))
+        return ServedShapes(shapes, program, conditions, elsewhere)
+
+
+def served_by_own(shapes: Iterable[tuple[str, Iterable[Dim]]], build: Build) -> ServedShapes:
+    """The entry of a program that was compiled for one shape."""
+    counts = Counter((node.op, node.backend) for node in build.fallback)
+    elsewhere = ", ".join(f"{n} {op} in {backend}" for (op, backend), n in counts.items())
+    return ServedShapes(shapes_text(shapes), "for this shape", elsewhere=elsewhere)
+
+
+def served_by_general(program: GeneralProgram) -> ServedShapes:
+    """The entry of a program for all shapes."""
+    guards = [guard for guard in program.guards.found if not guard.is_limit]
+    conditions = list(map(str, guards))
+    if len(conditions) > MOST_CONDITIONS:
+        rest = len(conditions) - MOST_CONDITIONS + 1
+        conditions = [*conditions[: MOST_CONDITIONS - 1], f"and {rest} more"]
+    return ServedShapes(shapes_text(program.template), "for all shapes", tuple(conditions))
+
+
+def shapes_text(shapes: Iterable[tuple[str, Iterable[Dim]]]) -> str:
+    """``x [N, 3, H, W], mask [N, T]``."""
+    return ", ".join(f"{name} [{', '.join(map(str, dims))}]" for name, dims in shapes)

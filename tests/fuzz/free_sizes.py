@@ -1,0 +1,110 @@
+"""The same case with free dimensions: programs for all shapes beside one for each shape.
+
+Float results may differ by rounding of constants, integers not at all.  A shape that a program of
+its own does not take must be refused, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+
+import quantglow as qg
+from quantglow.graph.case import Case as ShapeCase
+from quantglow.graph.graph import Graph
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.specialisations import FreeShapes
+from quantglow.types import Array
+from tests.generators.onnx_models.models import Case, Feeds
+from tests.support.free_dimensions import RESIZES, freed, resized
+
+SHARE = 0.12
+"""Share of cases whose dimensions are made free."""
+TOLERANCE = 1e-5
+
+Compile = Callable[[onnx.ModelProto], object]
+Exact = Callable[[Graph], Graph]
+Results = list[Array] | str
+
+
+def free_difference(case: Case, compile_: Compile, quantize: Compile, exact: Exact) -> str:
+    """The difference of a case at other shapes in words, or an empty text.
+
+    ``quantize`` makes an int8 model; ``exact`` leaves the outputs of a graph that are integers.
+    """
+    rng = np.random.default_rng(len(case.model.SerializeToString()) + 2)
+    if rng.random() > SHARE:
+        return ""
+    model = freed(case.model, bool(rng.random() < 0.5))
+    try:
+        float_models, int8_models = programs_of(compile_(model)), programs_of(quantize(model))
+    except qg.QuantglowError:
+        return ""
+    found = "" if float_models is None else differs(float_models, case.samples[0], TOLERANCE)
+    if found or int8_models is None:
+        return found
+    return differs(with_outputs(int8_models, exact), case.samples[0], 0.0)
+
+
+def programs_of(model: object) -> FreeShapes | None:
+    """The programs of a model that is compiled whole."""
+    programs = model.specialisations if isinstance(model, CompiledModel) else None
+    return programs if isinstance(programs, FreeShapes) else None
+
+
+def with_outputs(models: FreeShapes, exact: Exact) -> FreeShapes:
+    """The same programs with other outputs."""
+
+    def graph_at(case: ShapeCase) -> Graph:
+        return exact(models.graph_at(case))
+
+    return FreeShapes(models.signature, graph_at, models.compiler, deciding=models.deciding)
+
+
+def differs(models: FreeShapes, sample: Feeds, tolerance: float) -> str:
+    """Shapes one after the other, as a user would feed them."""
+    types = {port.name: port.dtype.numpy for port in models.signature.inputs}
+    for resize in RESIZES:
+        feeds = {n: resized(a, resize).astype(types[n]) for n, a in sample.items() if n in types}
+        found, wanted = by_all(models, feeds), by_own(models, feeds)
+        if isinstance(found, str) or isinstance(wanted, str):
+            if isinstance(found, str) and isinstance(wanted, str):
+                continue
+            return f"{shown(feeds)}: {found!s:.300}, but a program of its own: {wanted!s:.300}"
+        if not all(is_near(f, w, tolerance) for f, w in zip(found, wanted, strict=True)):
+            return f"{shown(feeds)}: outputs differ"
+    return ""
+
+
+def by_all(models: FreeShapes, feeds: Feeds) -> Results:
+    """The outputs that a user gets, or the error of a refusal."""
+    try:
+        return models.at(feeds).run(feeds)
+    except qg.QuantglowError as error:
+        return str(error)
+
+
+def by_own(models: FreeShapes, feeds: Feeds) -> Results:
+    """The outputs of a program for these shapes alone, or the error of a refusal."""
+    try:
+        graph = models.graph_at(ShapeCase.fitting(feeds, models.deciding))
+        return models.compiler.compile(graph).executable.run(feeds)
+    except qg.QuantglowError as error:
+        return str(error)
+
+
+def shown(feeds: Feeds) -> str:
+    return str({name: array.shape for name, array in feeds.items()})
+
+
+def is_near(found: Array, wanted: Array, tolerance: float) -> bool:
+    """Whether arrays are equal but for rounding."""
+    if (found.shape, found.dtype) != (wanted.shape, wanted.dtype):
+        return False
+    if found.dtype.kind != "f":
+        return bool(np.array_equal(found, wanted))
+    numbers = wanted[np.isfinite(wanted)]
+    near = tolerance * float(np.abs(numbers).max(initial=0.0))
+    return bool(np.allclose(found, wanted, rtol=0, atol=near, equal_nan=True))
