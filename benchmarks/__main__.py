@@ -19,6 +19,7 @@ FOLDERS = {
         "ratios",
         "shapes",
         "weight_groups",
+        "loops",
     ),
     "accuracy": (
         "accuracy",
