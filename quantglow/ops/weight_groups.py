@@ -35,7 +35,8 @@ class PackedWeights(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Quantized rows: int8 codes [M, G, group], int32 [M, G] their negative sums, float32 [M]."""
+    """Quantized rows: int8 codes [M, G, group], int32 [M, G] their negative sums, float32
+    [M, G]."""
 
     codes: Array
     negative_sums: Array
@@ -50,17 +51,17 @@ def check_group(node: Node, group: int) -> None:
 
 def row_nbytes(depth: int, group: int) -> int:
     """Bytes of a quantized row of ``depth`` elements."""
-    groups = -(-depth // group)
-    return groups * (group + SUM_NBYTES) + SCALE_NBYTES
+    return -(-depth // group) * (group + SUM_NBYTES + SCALE_NBYTES)
 
 
 @op
 class QuantizeRows(Node):
-    """int8 codes ``rint(x * (127 / max|x|))`` of each row of x [M, K], by groups.
+    """int8 codes ``rint(x * (127 / max|x|))`` of each group of each row of x [M, K].
 
     A row is written as bytes: its codes, with zeros up to a whole group; for each group the
-    negative sum of its codes, int32; the scale ``max|x| / 127``, float32.  A row with an element
-    that is no finite number has a scale that is none, and codes 0 where it has no product.
+    negative sum of its codes, int32; for each group the scale ``max|x| / 127``, float32.  A group
+    with an element that is no finite number has a scale that is none, and codes 0 where an element
+    has no product.
     """
 
     x: Node
@@ -76,17 +77,14 @@ class QuantizeRows(Node):
 
     def reference(self, x: Array) -> Array:
         rows, depth = x.shape
-        groups = -(-depth // self.group)
-        largest = np.abs(x).max(axis=1, initial=0)
-        factors = np.where(
-            largest != largest, largest, np.minimum(LARGEST / largest, GREATEST_FLOAT)
-        )
-        steps = np.rint(x * factors[:, None].astype(np.float32))
-        codes = np.zeros((rows, groups * self.group), np.int8)
-        codes[:, :depth] = np.where(np.isfinite(steps), steps, 0).astype(np.int8)
-        sums = codes.reshape(rows, groups, self.group).sum(axis=2, dtype=np.int32)
-        scales = (largest / LARGEST).astype(np.float32)
-        parts = (codes, as_bytes(-sums), as_bytes(scales[:, None]))
+        filled = np.zeros((rows, -(-depth // self.group), self.group), np.float32)
+        filled.reshape(rows, -1)[:, :depth] = x
+        largest = np.abs(filled).max(axis=2)
+        factors = np.minimum(LARGEST / largest, GREATEST_FLOAT)
+        steps = np.rint(filled * factors[..., None])
+        codes = np.where(np.isfinite(steps), steps, 0).astype(np.int8)
+        sums, scales = codes.sum(axis=2, dtype=np.int32), largest / LARGEST
+        parts = (codes.reshape(rows, -1), as_bytes(-sums), as_bytes(scales))
         return np.concatenate(parts, axis=1)
 
 
@@ -98,14 +96,13 @@ def as_bytes(values: Array) -> Array:
 
 def rows_of(stored: Array, group: int) -> Rows:
     """The parts of rows that ``QuantizeRows`` made."""
-    rows = len(stored)
-    groups = (stored.shape[1] - SCALE_NBYTES) // (group + SUM_NBYTES)
+    rows, groups = len(stored), stored.shape[1] // (group + SUM_NBYTES + SCALE_NBYTES)
     ends = (groups * group, groups * (group + SUM_NBYTES))
     codes, sums, scales = np.split(stored, ends, axis=1)
     return Rows(
         codes.reshape(rows, groups, group),
         np.ascontiguousarray(sums).view("<i4").astype(np.int32, copy=False),
-        np.ascontiguousarray(scales).view("<f4").astype(np.float32, copy=False).reshape(rows),
+        np.ascontiguousarray(scales).view("<f4").astype(np.float32, copy=False),
     )
 
 
@@ -136,8 +133,8 @@ class GroupedMatMul(Node):
     float32 [N, G]; zero_points uint8 [N, G], ``2 ** (bits - 1)`` without; b float32 [N].
 
     x float32 [M, K]: the products are float32, in any precision.  x rows of ``QuantizeRows``:
-    the int32 sum of each group is rounded to float32 and multiplied by the group's scale, groups
-    are added one after the other, the total is multiplied by the row's scale, then b is added.
+    the int32 sum of each group is rounded to float32 and multiplied by the product of both scales,
+    groups are added one after the other, then b.
     """
 
     x: Node
@@ -206,11 +203,11 @@ class GroupedMatMul(Node):
         for group in range(codes.shape[1]):
             weights = codes[:, group].astype(np.float64)
             sums = rows.codes[:, group].astype(np.float64) @ weights.T
-            sums += np.multiply.outer(
-                rows.negative_sums[:, group].astype(np.float64), points[:, group]
-            )
-            total += sums.astype(np.int64).astype(np.float32) * scales[:, group]
-        return total * rows.scales[:, None]
+            less = rows.negative_sums[:, group].astype(np.float64)
+            sums += np.multiply.outer(less, points[:, group])
+            both = np.multiply.outer(rows.scales[:, group], scales[:, group])
+            total += sums.astype(np.int64).astype(np.float32) * both
+        return total
 
     def _of_floats(self, x: Array, codes: Array, scales: Array, points: Array) -> Array:
         total = np.zeros((len(x), len(codes)), np.float32)

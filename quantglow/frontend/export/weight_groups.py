@@ -1,8 +1,8 @@
 """Export of products with weights in groups: onnxruntime's MatMulNBits, or DequantizeLinear of
 blocks and a product where that has no such groups.
 
-MatMulNBits rounds activations itself, if it may: for each block, where ``QuantizeRows`` does for
-each row.  So a row is written as the floats it was made of.
+MatMulNBits rounds activations itself, if it may, for each block as ``QuantizeRows`` does.  So a row
+is written as the floats it was made of.
 """
 
 from __future__ import annotations

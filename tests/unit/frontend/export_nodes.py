@@ -143,8 +143,7 @@ def grouped_mat_mul(k: Kit) -> Node:
 
 
 def product_of_quantized_rows(k: Kit) -> Node:
-    """One group: where there are several, onnxruntime quantizes each of them by itself."""
-    x = k.input(k.whole(1, 5), k.whole(1, 32))
+    x = k.input(k.whole(1, 5), k.whole(1, 70))
     rows = ops.QuantizeRows(name=k.name(), x=x, group=32)
     return grouped(k, rows, x.type.shape[1], 32, 4)
 

@@ -123,7 +123,7 @@ def test_products_in_float(
 def test_products_of_int8(bits: int, points: str) -> None:
     m = QdqModel()
     y = n_bits(m, m.input(3, 128), 128, 24, bits=bits, points=points, level=INT8, bias=True)
-    assert_close(m, y, 0.02, QuantizeRows, GroupedMatMul)
+    assert_close(m, y, 0.01, QuantizeRows, GroupedMatMul)
 
 
 def test_two_bits() -> None:

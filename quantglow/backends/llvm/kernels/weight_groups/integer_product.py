@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from quantglow.backends.llvm.builder import Value, splat
@@ -14,7 +14,7 @@ from quantglow.backends.llvm.kernels.weight_groups.product import (
     zeros,
 )
 from quantglow.lazy import cached_property
-from quantglow.ops.weight_groups import SUM_NBYTES
+from quantglow.ops.weight_groups import SCALE_NBYTES, SUM_NBYTES
 from quantglow.types import DType
 
 UNROLLED = 8
@@ -74,10 +74,13 @@ class IntegerProduct(GroupedProduct):
                 b.store(self.floats, total, room, align=16)
             b.end_loop(loop, [])
             totals = [b.load(self.floats, room, align=16) for room in self.memory[:count]]
-        self.finish(rows, totals, x, out)
+        self.finish(rows, totals, out)
 
-    def group_terms(self, rows: int, group: Value, x: Value) -> list[Value]:
-        """The sums of a group times its scales: for each row, for each vector."""
+    def group_terms(self, rows: int, group: Value, x: Value) -> Iterator[Value]:
+        """The sums of a group times both scales: for each row, for each vector.
+
+        Each is added where it is computed, before the next one needs a register.
+        """
         b, layout = self.b, self.layout
         at_w = b.at(self.weights, b.mul(group, layout.group_nbytes))
         sums = self.group_sums(
@@ -86,16 +89,16 @@ class IntegerProduct(GroupedProduct):
             b.at(at_w, layout.scales_nbytes),
             b.at(x, b.mul(group, layout.group)),
         )
-        scales = self.scales(at_w)
-        return [
-            b.op(
-                "fmul",
-                self.floats,
-                vectors.int_to_float(b, self.lanes, total),
-                scales[i % len(scales)],
-            )
-            for i, total in enumerate(sums)
-        ]
+        waiting, scales = iter(sums), self.scales(at_w)
+        at_scales = b.at(x, layout.groups * (layout.group + SUM_NBYTES))
+        at_scale = b.at(at_scales, b.mul(group, SCALE_NBYTES))
+        for row in range(rows):
+            own = b.load("float", b.at(at_scale, row * self.x_stride))
+            spread = b.broadcast(self.lanes, "float", own)
+            for scale in scales:
+                real = vectors.int_to_float(b, self.lanes, next(waiting))
+                both = b.op("fmul", self.floats, spread, scale)
+                yield b.op("fmul", self.floats, real, both)
 
     def initial(self, rows: int, group: Value, x: Value) -> list[Value]:
         """The zero point times the negative sum of a group."""
@@ -117,21 +120,26 @@ class IntegerProduct(GroupedProduct):
         b, layout = self.b, self.layout
         unrolled = greatest_divisor(layout.steps, UNROLLED // layout.layers)
         loop = b.begin_loop(layout.steps // unrolled, [(self.dot.kind, s) for s in sums])
-        found = list(loop.carried)
         at_w = b.at(w, b.mul(loop.index, unrolled * layout.step_nbytes))
         at_x = b.at(x, b.mul(loop.index, unrolled * layout.step))
-        for step in range(unrolled):
+        return b.end_loop(loop, self.some_steps(rows, loop.carried, unrolled, at_w, at_x))
+
+    def some_steps(
+        self, rows: int, sums: Sequence[Value], steps: int, w: Value, x: Value
+    ) -> list[Value]:
+        """Sums continued by some packed words of each channel."""
+        b, layout, found = self.b, self.layout, list(sums)
+        for step in range(steps):
+            first = step * layout.step_nbytes
             packed = [
-                b.load(
-                    self.dot.bytes_kind, b.at(at_w, step * layout.step_nbytes + v * 4 * self.lanes)
-                )
+                b.load(self.dot.bytes_kind, b.at(w, first + v * 4 * self.lanes))
                 for v in self.vectors
             ]
             for layer in range(layout.layers):
                 word = (step * layout.layers + layer) * STEP_NBYTES
                 codes = [self.codes(value, layer) for value in packed]
-                self.add_products(rows, found, codes, b.at(at_x, word))
-        return b.end_loop(loop, found)
+                self.add_products(rows, found, codes, b.at(x, word))
+        return found
 
     def add_products(
         self, rows: int, sums: list[Value], codes: Sequence[tuple[Value, ...]], x: Value
@@ -154,14 +162,8 @@ class IntegerProduct(GroupedProduct):
             packed = b.op("and", dot.bytes_kind, packed, splat(dot.bytes_kind, str(2**bits - 1)))
         return dot.operand_of(b, packed)
 
-    def finish(self, rows: int, totals: Sequence[Value], x: Value, out: Value) -> None:
-        """Totals times the scales of rows, plus the bias."""
-        b, count = self.b, len(self.vectors)
-        at_scale = (self.op.group + SUM_NBYTES) * self.layout.groups
-        results = []
-        for row in range(rows):
-            scale = b.load("float", b.at(x, row * self.x_stride + at_scale))
-            spread = b.broadcast(self.lanes, "float", scale)
-            found = [b.op("fmul", self.floats, t, spread) for t in totals[row * count :][:count]]
-            results.append([self.biased(v, value) for v, value in enumerate(found)])
-        self.store(results, out)
+    def finish(self, rows: int, totals: Sequence[Value], out: Value) -> None:
+        """Totals plus the bias."""
+        count = len(self.vectors)
+        biased = [self.biased(i % count, total) for i, total in enumerate(totals)]
+        self.store([biased[row * count :][:count] for row in range(rows)], out)

@@ -1,4 +1,5 @@
-"""``QuantizeRows``: a work item is a row, read for its largest magnitude and for its codes.
+"""``QuantizeRows``: a work item is a row; a group is read for its largest magnitude, then for its
+codes.
 
 Magnitudes are compared as integers, by their bits: NaN is above all numbers.
 """
@@ -14,7 +15,7 @@ from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.instr.program import Compute
 from quantglow.ops import QuantizeRows
-from quantglow.ops.weight_groups import GREATEST_FLOAT, LARGEST, SUM_NBYTES
+from quantglow.ops.weight_groups import GREATEST_FLOAT, LARGEST, SCALE_NBYTES, SUM_NBYTES
 from quantglow.symbolic.size import likely
 
 
@@ -55,36 +56,37 @@ class RowQuantizer:
         return b.finish()
 
     def row(self, x: Value, out: Value) -> None:
-        b, lanes = self.b, self.lanes
-        largest = self.largest(x)
-        scale = b.op("fdiv", "float", largest, f32(float(LARGEST)))
-        at_sums = b.at(out, self.groups * self.group)
-        b.store("float", scale, b.at(at_sums, self.groups * SUM_NBYTES))
+        b, whole = self.b, self.depth // self.group
+        with b.loop(0, whole) as group:
+            self.one_group(group, self.group, x, out)
+        if whole < self.groups:
+            self.one_group(str(whole), self.depth - whole * self.group, x, out)
+
+    def one_group(self, group: Value, length: int, x: Value, out: Value) -> None:
+        """Codes, their negative sum and the scale of the first elements of a group."""
+        b = self.b
+        at_x, at_codes = b.at(x, b.mul(group, 4 * self.group)), b.at(out, b.mul(group, self.group))
+        largest = self.largest(at_x, length)
         factor = b.op("fdiv", "float", f32(float(LARGEST)), largest)
         factor = vectors.number_or_less(b, 1, factor, float(GREATEST_FLOAT))
-        factors = b.broadcast(lanes, "float", factor)
-        whole = self.depth // self.group
-        with b.loop(0, whole) as group:
-            at_x = b.at(x, b.mul(group, 4 * self.group))
-            total = self.codes(at_x, b.at(out, b.mul(group, self.group)), factors)
-            b.store("i32", total, b.at(at_sums, b.mul(group, SUM_NBYTES)))
-        if whole < self.groups:
-            at_x = b.at(x, 4 * whole * self.group)
-            rest = self.depth - whole * self.group
-            total = self.last_codes(at_x, b.at(out, whole * self.group), factors, rest)
-            b.store("i32", total, b.at(at_sums, whole * SUM_NBYTES))
+        total = self.codes(at_x, at_codes, b.broadcast(self.lanes, "float", factor), length)
+        at_sums = b.at(out, self.groups * self.group)
+        b.store("i32", total, b.at(at_sums, b.mul(group, SUM_NBYTES)))
+        at_scales = b.at(at_sums, self.groups * SUM_NBYTES)
+        scale = b.op("fdiv", "float", largest, f32(float(LARGEST)))
+        b.store("float", scale, b.at(at_scales, b.mul(group, SCALE_NBYTES)))
 
     # -- the largest magnitude
 
-    def largest(self, x: Value) -> Value:
-        """The largest magnitude of a row, NaN if there is one."""
-        b, whole = self.b, self.depth // self.lanes
+    def largest(self, x: Value, length: int) -> Value:
+        """The largest magnitude of some elements, NaN if there is one."""
+        b, whole = self.b, length // self.lanes
         found = splat(self.ints, "0")
         if whole:
             loop = b.begin_loop(whole, [(self.ints, found)])
             at = b.at(x, b.mul(loop.index, 4 * self.lanes))
             (found,) = b.end_loop(loop, [self.greater(loop.carried[0], at, self.lanes)])
-        if rest := self.depth % self.lanes:
+        if rest := length % self.lanes:
             found = self.greater(found, b.at(x, 4 * whole * self.lanes), rest)
         name = f"llvm.vector.reduce.smax.{vectors.suffix(self.lanes, 'i32')}"
         return vectors.from_bits(b, 1, b.call(name, "i32", (self.ints, found)))
@@ -107,26 +109,18 @@ class RowQuantizer:
 
     # -- codes
 
-    def codes(self, x: Value, out: Value, factors: Value) -> Value:
-        """Write the codes of a whole group; their negative sum."""
-        b = self.b
-        loop = b.begin_loop(self.group // self.lanes, [(self.ints, splat(self.ints, "0"))])
-        at_x = b.at(x, b.mul(loop.index, 4 * self.lanes))
-        at_out = b.at(out, b.mul(loop.index, self.lanes))
-        (sums,) = b.end_loop(
-            loop, [self.vector(at_x, at_out, factors, loop.carried[0], self.lanes)]
-        )
-        return self.negative(sums)
-
-    def last_codes(self, x: Value, out: Value, factors: Value, rest: int) -> Value:
-        """The same for a group of which there are only the first elements."""
-        b, lanes = self.b, self.lanes
-        sums = splat(self.ints, "0")
-        for start in range(0, self.group, lanes):
+    def codes(self, x: Value, out: Value, factors: Value, length: int) -> Value:
+        """Write the codes of a group, zeros behind its elements; their negative sum."""
+        b, lanes, sums = self.b, self.lanes, splat(self.ints, "0")
+        if whole := length // lanes:
+            loop = b.begin_loop(whole, [(self.ints, sums)])
+            at_x, at_out = (b.at(p, b.mul(loop.index, n * lanes)) for p, n in ((x, 4), (out, 1)))
+            found = self.vector(at_x, at_out, factors, loop.carried[0], lanes)
+            (sums,) = b.end_loop(loop, [found])
+        for start in range(whole * lanes, self.group, lanes):
             at = b.at(out, start)
-            if start < rest:
-                count = min(lanes, rest - start)
-                sums = self.vector(b.at(x, 4 * start), at, factors, sums, count)
+            if start < length:
+                sums = self.vector(b.at(x, 4 * start), at, factors, sums, length - start)
             else:
                 b.store(vector(lanes, "i8"), splat(vector(lanes, "i8"), "0"), at)
         return self.negative(sums)
