@@ -14,6 +14,7 @@
     ├── IgnoredScopeError         an ignored_scope or nodes_to_exclude entry that matches nothing
     ├── AccuracyDropError         the accuracy contract could not be met
     ├── InputError                arguments of ``run`` that do not fit the model
+    │   ├── StateFullError        a state has no room for more rows
     │   └── OutOfRangeError       an index that was computed is outside of its axis
     ├── FileFormatError           a saved file that is truncated, altered or of another version
     └── BackendError              a target or code-generation problem
@@ -108,6 +109,16 @@ class AccuracyDropError(QuantglowError):
 
 class InputError(QuantglowError):
     """The feeds of a run do not fit the model's inputs."""
+
+
+class StateFullError(InputError):
+    """A call would add more rows to a state than it may have."""
+
+    def __init__(self, rows: int, most: int) -> None:
+        super().__init__(
+            f"the state would have {rows} rows, but max_length is {most}. "
+            "Remedy: truncate or reset it, or make one with a larger max_length."
+        )
 
 
 class OutOfRangeError(InputError, IndexError):

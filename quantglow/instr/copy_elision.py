@@ -7,7 +7,7 @@ and its container are looked through where the box allows it: ``source_of``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
@@ -37,6 +37,14 @@ class Placement:
     homes: dict[Node, Home]
     wider_pads: dict[Node, Pad]
     direct_outputs: dict[Node, int]
+
+    def without_outputs(self, graph: Graph, names: set[str]) -> Placement:
+        """The same without the places of some outputs, which have others."""
+        if not names:
+            return self
+        direct = self.direct_outputs.items()
+        kept = {node: at for node, at in direct if graph.outputs[at][0] not in names}
+        return replace(self, direct_outputs=kept)
 
 
 def source_of(node: Node) -> Node:

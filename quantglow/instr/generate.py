@@ -15,6 +15,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.instr.copy_elision import Home, Placement, is_alias, place, source_of
+from quantglow.instr.donation import Donation, dense_view, state_of
 from quantglow.instr.lifetimes import with_lifetimes
 from quantglow.instr.loops import LoopResults, copies, handed_over, siblings
 from quantglow.instr.program import (
@@ -28,7 +29,6 @@ from quantglow.instr.program import (
     Repeat,
     View,
 )
-from quantglow.instr.strides import dense_strides
 from quantglow.ops import (
     Concat,
     Conv,
@@ -42,18 +42,31 @@ from quantglow.ops import (
 )
 from quantglow.types import TensorType
 
-CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT)
+CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.STATE)
 """Kinds of buffers that belong to the caller, who gives them no slack."""
 
 
 def generate(
-    graph: Graph, order: Sequence[Node] | None = None, *, slack_nbytes: int = 0
+    graph: Graph,
+    order: Sequence[Node] | None = None,
+    *,
+    slack_nbytes: int = 0,
+    donations: Sequence[Donation] = (),
 ) -> Program:
     """The program of a lowered graph, its nodes executed in ``order``.
 
     ``slack_nbytes``: bytes after each temporary that the target's kernels may read, never write.
+    ``donations``: inputs whose memory becomes outputs.  Raises ``BackendError`` for those that
+    cannot.
     """
-    generator = _Generator(graph, place(graph), slack_nbytes)
+    donated = {donation.output for donation in donations}
+    generator = _Generator(graph, place(graph).without_outputs(graph, donated), slack_nbytes)
+    for donation in donations:
+        state = state_of(graph, donation, slack_nbytes)
+        generator.names.add(state.given.buffer.name)
+        generator.views[state.input] = state.given
+        generator.places.update(state.places)
+        generator.states[donation.output] = state.result
     for node in order or graph.nodes:
         generator.visit(node)
     return generator.finish()
@@ -73,9 +86,12 @@ class _Generator:
     filled: set[Node] = field(default_factory=set)
     places: dict[Node, View] = field(default_factory=dict)
     loops: dict[Node, LoopResults] = field(default_factory=dict)
+    states: dict[str, View] = field(default_factory=dict)
 
     def visit(self, node: Node) -> None:
         """Emit what computes ``node``, and remember where its value lies."""
+        if isinstance(node, Input) and node in self.views:
+            return  # a state, or handed to a body
         handler = _HANDLERS.get(type(node), _Generator.compute)
         self.views[node] = handler(self, node)
 
@@ -165,6 +181,8 @@ class _Generator:
         self, part: Node, container: Node, starts: tuple[int, ...], target: View
     ) -> None:
         home = self.placement.homes.get(source_of(part))
+        if target.buffer.kind is BufferKind.STATE and self.views[part] == target:
+            return
         if home != Home(container, starts, part.type.shape) and part.type.size:
             self.steps.append(Copy(self.views[part], target))
 
@@ -295,6 +313,10 @@ class _Generator:
         """Name and view of an output; every output has a buffer of its own."""
         name, node = self.graph.outputs[position]
         view = self.views[node]
+        if (state := self.states.get(name)) is not None:
+            if view != state:
+                self.steps.append(Copy(view, state))
+            return name, state
         direct = self.placement.direct_outputs.get(source_of(node))
         if view.buffer.kind is BufferKind.OUTPUT and direct == position:
             return name, view
@@ -319,8 +341,3 @@ _HANDLERS: dict[type[Node], Callable[[_Generator, Node], View]] = {
 def _reads_slack(node: Node, operand: Node) -> bool:
     """Whether a kernel may read beyond an operand: a Conv reads rows by whole steps and vectors."""
     return isinstance(node, Conv) and operand is node.x and not operand.type.dtype.is_float
-
-
-def dense_view(buffer: Buffer, kind: TensorType) -> View:
-    """The contiguous view of a whole buffer."""
-    return View(buffer, kind, dense_strides(kind.shape))

@@ -28,11 +28,13 @@ PLAIN_NAME = re.compile(r"[\w./-]+(?::[\w./-]+)*")
 
 
 class BufferKind(StrEnum):
-    """Owner of the memory of a buffer."""
+    """Owner of the memory of a buffer.  A state is the caller's, who keeps it from call to call: an
+    input that is also an output, with more rows."""
 
     CONSTANT = "constant"
     INPUT = "input"
     OUTPUT = "output"
+    STATE = "state"
     TEMP = "temp"
 
 

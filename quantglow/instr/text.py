@@ -33,7 +33,7 @@ from quantglow.types import Array, DType, ElementType, QuantParams, TensorType
 _BUFFER = rf"%(?:{STRING}|{PLAIN_NAME.pattern})"
 _VIEW = rf"({_BUFFER})(?:\[(-?\d+):([-\d,]*)(?:\+(-?\d+))?\])?: (\w+)(?:<([^>]*)>)?\[([\dx]*)\]"
 _ELEMENT = re.compile(r"element <([^>]*)> = (.*)")
-_DECLARATION = re.compile(rf"(constant|input|output) ({_BUFFER}) \((\d+) bytes\)(?: = (.*))?")
+_DECLARATION = re.compile(rf"(constant|input|output|state) ({_BUFFER}) \((\d+) bytes\)(?: = (.*))?")
 _BORDER = re.compile(rf"(feed|result) ({STRING}) = {_VIEW}")
 _LIFE = re.compile(rf" *\d+  (alloc|dealloc) ({_BUFFER})(?: \((\d+) bytes\))?")
 _STEP = re.compile(r" *\d+((?:\.\d+)*)  (\w+) ")

@@ -20,11 +20,14 @@ from quantglow.instr.program import (
 )
 from quantglow.types import Array
 
+GIVEN = (BufferKind.CONSTANT, BufferKind.INPUT, BufferKind.STATE)
+"""Kinds of buffers that hold something before the program runs."""
+
 
 def verify_program(program: Program) -> None:
     """Raise ``BackendError`` at the first instruction that breaks a rule of the IR."""
     live: set[Buffer] = {b for b in program.buffers if b.kind is not BufferKind.TEMP}
-    written: set[Buffer] = {b for b in live if b.kind in (BufferKind.CONSTANT, BufferKind.INPUT)}
+    written: set[Buffer] = {b for b in live if b.kind in GIVEN}
     ended: set[Buffer] = set()
     for index, instruction in enumerate(program.instructions):
         problem = _lifetimes(instruction, live, ended) or _step(instruction, live, written)
@@ -41,9 +44,12 @@ def verify_program(program: Program) -> None:
 
 def _check_ends(program: Program) -> None:
     """Raise ``BackendError`` unless each input and output is the whole of a buffer of its own: the
-    caller's arrays take the place of these buffers, one for each."""
+    caller's arrays take the place of these buffers, one for each.  A state is an input and an
+    output."""
     owners: dict[Buffer, str] = {}
     for name, view in (*program.inputs, *program.outputs):
+        if view.buffer.kind is BufferKind.STATE:
+            continue
         if not view.contiguous or view.offset or view.buffer.nbytes != view.type.nbytes:
             raise BackendError(f"{name!r} is not the whole of {view.buffer}")
         if view.buffer in owners:

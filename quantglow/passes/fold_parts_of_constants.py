@@ -20,6 +20,7 @@ from quantglow.passes.fold_constants import grows
 from quantglow.passes.layout import derived
 from quantglow.symbolic.shapes import broadcast_shapes, surely_equal
 from quantglow.symbolic.size import is_free
+from quantglow.types import Array
 
 Cut = tuple[int, int, int]
 """Start, size and step along an axis."""
@@ -31,7 +32,9 @@ def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
     if not node.has_free_sizes:
         return None
     match node:
-        case Gather(x=Constant() as table, indices=Slice(x=Constant()) as part):
+        case Gather(x=Constant() as table, indices=Slice(x=Constant() as whole) as part):
+            if not _are_inside(whole.value, table.type.shape[node.axis]):
+                return declined(node, "indices that are not used lie outside of the table")
             cuts = {node.axis + axis: cut for axis, cut in _cuts(part)}
             return _cut(node, _renamed(node, (table, part.x), uses), cuts)
         case Gather(x=Constant() as table, indices=Reshape() | Expand() as moved):
@@ -50,6 +53,10 @@ def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
         case Binary() | Unary() | Elementwise():
             return _of_parts(node, uses)
     return None
+
+
+def _are_inside(indices: Array, length: int) -> bool:
+    return bool((indices >= -length).all() and (indices < length).all())
 
 
 def _reshaped(node: Reshape, part: Slice, uses: Uses) -> Node | None:

@@ -19,6 +19,7 @@ from quantglow.concise import Concise
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
+from quantglow.instr.donation import Donation
 from quantglow.instr.generate import generate
 from quantglow.instr.program import Program
 from quantglow.instr.verify import verify_program
@@ -74,7 +75,10 @@ class Build(Concise):
 
 
 def plan_program(
-    graph: Graph, target: Target | None, seconds: dict[str, float] | None = None
+    graph: Graph,
+    target: Target | None,
+    seconds: dict[str, float] | None = None,
+    donations: Sequence[Donation] = (),
 ) -> PlannedProgram:
     """The planned program of a graph for a target, or for the reference backend.
 
@@ -86,7 +90,9 @@ def plan_program(
         lowered = lower(graph, unsigned=unsigned)
     debug.dump_ir("lower", lowered)
     with debug.timed("plan", seconds):
-        program = optimize_program(generate(lowered, schedule(lowered), slack_nbytes=slack_nbytes))
+        order = schedule(lowered)
+        made = generate(lowered, order, slack_nbytes=slack_nbytes, donations=donations)
+        program = optimize_program(made)
         if debug.verifying():
             verify_program(program)
         plan = plan_memory(program)

@@ -9,15 +9,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from quantglow.arguments import file_path, shapes, strings
-from quantglow.errors import InputError
+from quantglow.arguments import file_path, integer, shapes, strings
+from quantglow.errors import InputError, OptionError
 from quantglow.graph.border import entering, leaving, numpy_type
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import DECLARED, Dim, Port
+from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build
+from quantglow.runtime.caches import Caches, pairs_of
 from quantglow.runtime.saving import save
 from quantglow.runtime.served_shapes import ServedShapes
-from quantglow.runtime.specialisations import Specialisations
+from quantglow.runtime.specialisations import FreeShapes, Specialisations
+from quantglow.runtime.state import State
+from quantglow.runtime.state_programs import Pair, StatePrograms
 from quantglow.types import Array, DType
 
 if TYPE_CHECKING:
@@ -33,6 +37,10 @@ _ONNXRUNTIME_TYPES = {
     DType.BOOL: "tensor(bool)",
 }
 _DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "tensor(double)"}
+
+
+DEFAULT_CAPACITY = 256
+"""Rows of a new state that have memory."""
 
 
 class ReportLike(Protocol):
@@ -145,6 +153,40 @@ class CompiledModel:
     def get_outputs(self) -> list[TensorInfo]:
         """Name, shape and type of each output, in order."""
         return list(map(TensorInfo.of, self.specialisations.signature.outputs))
+
+    def new_state(
+        self,
+        batch: int = 1,
+        capacity: int = DEFAULT_CAPACITY,
+        max_length: int | None = None,
+        pairs: Mapping[str, str] | None = None,
+    ) -> State:
+        """A state for calls of a decoder: its caches stay in memory and grow in place.
+
+        batch        number of sequences
+        capacity     rows that have memory; it doubles when they are used up
+        max_length   maximum number of rows; None: any
+        pairs        inputs that become outputs with more rows, by name; by default those named
+                     ``past_key_values…`` and ``present…``
+
+        Raises ``OptionError`` where the model has no such inputs, or no free dimensions.
+        """
+        programs = self.specialisations
+        if not isinstance(programs, FreeShapes):
+            raise OptionError("all shapes of the model are fixed. Remedy: keep the past free.")
+        found = pairs_of(programs.signature.inputs, programs.signature.outputs, pairs)
+        shared = self._states.setdefault(found, StatePrograms(programs, found))
+        most = None if max_length is None else integer("max_length", max_length, 1)
+        wanted = integer("capacity", capacity, 1)
+        room = max(wanted if most is None else min(wanted, most), 2)
+        ports = {port.name: port for port in programs.signature.inputs}
+        caches = Caches(found, ports, integer("batch", batch, 1), room, most)
+        return State(self, shared, caches)
+
+    @cached_property
+    def _states(self) -> dict[tuple[Pair, ...], StatePrograms]:
+        """The programs of states, by their pairs."""
+        return {}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor.

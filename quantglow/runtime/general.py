@@ -18,6 +18,7 @@ from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.signature import Dim, Port, Signature, is_symbol
+from quantglow.instr.donation import Donation
 from quantglow.instr.program import BufferKind
 from quantglow.lazy import cached_property
 from quantglow.lowering.split_batch import batch_of, split_batch
@@ -34,6 +35,24 @@ Template = tuple[tuple[str, tuple[int | str, ...]], ...]
 
 Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
 """Types of the inputs and of the outputs."""
+
+
+CAPACITY = "state:capacity"
+"""The symbol of the rows for which a state has memory; no dimension of a model has such a name."""
+
+
+@dataclass(frozen=True)
+class Donated:
+    """Inputs whose memory becomes outputs: ``(input, output, axis)``; the symbol of their capacity
+    of rows, and the capacity at hand."""
+
+    pairs: tuple[tuple[str, str, int], ...]
+    symbol: str
+    capacity: int
+
+    def at(self, capacity: int) -> tuple[Donation, ...]:
+        """The donations to a program, for a capacity that is free."""
+        return tuple(Donation(*pair, capacity) for pair in self.pairs)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -63,9 +82,10 @@ class GeneralProgram(Concise):
                 self.planned.program, self.order, self.guards, target, self.compiler.num_threads
             )
 
-    def values_at(self, case: Case) -> Values | None:
-        """The values of the symbols at a case; None if the plan does not fit it."""
-        values = fitting(self.template, case) if case.values == self.values else None
+    def values_at(self, case: Case, more: Values | None = None) -> Values | None:
+        """The values of the symbols at a case, and ``more``; None if the plan does not fit it."""
+        found = fitting(self.template, case) if case.values == self.values else None
+        values = None if found is None else {**found, **(more or {})}
         return None if values is None or not self.guards.hold(values) else values
 
     def code_at(self, values: Values) -> LlvmExecutable | None:
@@ -145,9 +165,15 @@ def integers(graph: Graph) -> dict[str, ElementType]:
 
 
 def general_program(
-    signature: Signature, case: Case, graph_at: Callable[[Case], Graph], compiler: Compiler
+    signature: Signature,
+    case: Case,
+    graph_at: Callable[[Case], Graph],
+    compiler: Compiler,
+    donated: Donated | None = None,
 ) -> GeneralProgram | None:
     """The general program planned at a case.
+
+    ``donated``: inputs whose memory becomes outputs.
 
     None if nothing of it is free, if it takes several programs or backends, or if other values
     would be integers than in a program of its own.
@@ -156,6 +182,8 @@ def general_program(
     """
     target, template = compiler.target, template_of(signature, case)
     hints = fitting(template, case)
+    if donated is not None:
+        hints = {**(hints or {}), donated.symbol: donated.capacity}
     if not hints or target is None:
         return None
     sizes, guards = symbols(hints)
@@ -166,8 +194,10 @@ def general_program(
     own = graph_at(case)
     if not compiler.is_one_program(graph) or integers(graph) != integers(own):
         return None
+    donations = () if donated is None else donated.at(sizes[donated.symbol])
     with debug.timed("general plan"):
-        batch, planned = _batch_symbol(template, own), plan_program(graph, target)
+        batch = _batch_symbol(template, own) if donated is None else None
+        planned = plan_program(graph, target, donations=donations)
         order = OrderedPlan.of(planned.program, planned.plan)
     return GeneralProgram(graph, template, case.values, planned, order, guards, compiler, batch)
 

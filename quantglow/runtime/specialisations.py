@@ -325,7 +325,7 @@ class FreeShapes(Concise):
         try:
             if (served := self._served(case, may_plan=True)) is not None:
                 return served
-            graph = self._shared_graph_at(case)
+            graph = self.shared_graph_at(case)
             build = self.compiler.compile(graph)
         except CompileBudgetError:
             raise
@@ -342,9 +342,9 @@ class FreeShapes(Concise):
 
     @cached_property
     def _generals(self) -> GeneralPrograms:
-        return GeneralPrograms(self.signature, self._shared_graph_at, self.compiler)
+        return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler)
 
-    def _shared_graph_at(self, case: Case) -> Graph:
+    def shared_graph_at(self, case: Case) -> Graph:
         """The graph of a case; equal constants of all graphs share memory."""
         return self._arrays.graph(self.graph_at(case))
 
@@ -358,7 +358,7 @@ class FreeShapes(Concise):
         if executable is None:
             return None
         build = Build(executable, (), self.compiler.name, self.compiler.num_threads)
-        return Bound(self.signature, self._shared_graph_at, build, case)
+        return Bound(self.signature, self.shared_graph_at, build, case)
 
     def _piece(self, case: Case) -> Executable:
         """The program of a piece of a batch, as if that had been fed."""

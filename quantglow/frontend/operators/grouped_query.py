@@ -33,7 +33,8 @@ DEFAULTS = {"causal": 1, "qk_output": 0, "sliding_window_cache": 0, "kv_cache_bi
 
 @dataclass(frozen=True)
 class Lengths:
-    """Rows of the cache: those that the model is fed with, and those with the new ones.
+    """Rows of the cache: those that the model is fed with, those that it gives, and those of the
+    longest sample.
 
     before   rows of each sample before the new ones, ``[batch, 1, 1, 1]``; a number where it is the
              same for all
@@ -41,6 +42,7 @@ class Lengths:
 
     fed: int
     whole: int
+    longest: int
     before: Node | int
 
 
@@ -54,10 +56,11 @@ def grouped_query_attention(call: Call) -> list[Node]:
     if call.integer("do_rotary", 0):
         query, key = rotated(steps, query, key, lengths)
     rows = query.type.shape[2]
-    key, value = (cached(steps, 3 + i, x, lengths) for i, x in enumerate((key, value)))
+    present = [cached(steps, 3 + i, x, lengths) for i, x in enumerate((key, value))]
+    key, value = (steps.part(x, 2, 0, lengths.longest) for x in present)
     # The window contains the step itself.
     window = call.integer("local_window_size", -1) - 1
-    seen = causal(steps, rows, lengths.whole, lengths.before, window)
+    seen = causal(steps, rows, lengths.longest, lengths.before, window)
     scores = Scores(
         call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3]),
         call.number("softcap", 0.0),
@@ -66,7 +69,7 @@ def grouped_query_attention(call: Call) -> list[Node]:
         sink=sink(steps),
     )
     found = attended(steps, query, key, value, scores)
-    return [steps.named(steps.rows_of_heads(found)), *(key, value)[: len(call.proto.output) - 1]]
+    return [steps.named(steps.rows_of_heads(found)), *present[: len(call.proto.output) - 1]]
 
 
 def check(call: Call) -> None:
@@ -102,13 +105,13 @@ def lengths_of(steps: Steps, rows: int) -> Lengths:
     call = steps.call
     total = integer(call.array(6, "total_sequence_length").reshape(()).item())
     fed = call.shape(3)[2] if call.has(3) else 0
-    whole = total if total >= fed else fed
+    whole = total if total > fed else fed
     if total == rows:
-        return Lengths(fed, whole, 0)
+        return Lengths(fed, whole, total, 0)
     lasts = call.tensor(5)
     value = fn("isub", fn("int64", arg(0)), lconst(rows - 1))
     before = steps.integers(value, steps.reshape(lasts, lasts.type.size, 1, 1, 1))
-    return Lengths(fed, whole, before)
+    return Lengths(fed, whole, total, before)
 
 
 def rotated(steps: Steps, query: Node, key: Node, lengths: Lengths) -> tuple[Node, Node]:

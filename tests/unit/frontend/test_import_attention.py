@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.frontend.context import IMPORTERS
 from quantglow.runtime.compiled import CompiledModel
 from tests.support.effort import moderate
 
@@ -237,7 +235,7 @@ def grouped_cases(draw: st.DrawFn) -> tuple[dict[str, Array | None], dict[str, A
     heads = shared * draw(st.integers(1, 3))
     rows, past = draw(st.integers(1, 5)), draw(st.integers(0, 6))
     rows = rows if past == 0 or batch == 1 else 1  # as onnxruntime wants it
-    total = past + rows
+    total, room = past + rows, rows + 4 if draw(st.booleans()) else 0
     random = np.random.default_rng(draw(st.integers(0, 9)))
     lasts = np.full(batch, total - 1)
     if past > 1:  # one sample at least is as long as all
@@ -249,8 +247,8 @@ def grouped_cases(draw: st.DrawFn) -> tuple[dict[str, Array | None], dict[str, A
         "query": floats(batch, rows, width),
         "key": None if is_packed else floats(batch, rows, shared * size, seed=1),
         "value": None if is_packed else floats(batch, rows, shared * size, seed=2),
-        "pk": floats(batch, shared, past, size, seed=3),
-        "pv": floats(batch, shared, past, size, seed=4),
+        "pk": floats(batch, shared, past + room, size, seed=3),
+        "pv": floats(batch, shared, past + room, size, seed=4),
         "lasts": lasts.astype(np.int32),
         "total": np.array(total, np.int32),
         "cosine": cosine if rotates else None,
@@ -323,10 +321,3 @@ def test_gelus(op: str) -> None:
     operands: dict[str, Array | None] = {"x": 3 * floats(2, 3, 8)}
     operands |= {"bias": floats(8)} if op in ("BiasGelu", "FastGelu") else {}
     assert_agrees(op, operands)
-
-
-def test_every_importer_of_onnxruntimes_operators_is_tested() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
-    named = {kind.split(".")[-1] for kind in IMPORTERS if kind.startswith(MICROSOFT)}
-    elsewhere = {"QuantizeLinear", "DequantizeLinear"}
-    assert [name for name in sorted(named - elsewhere) if name not in text] == []

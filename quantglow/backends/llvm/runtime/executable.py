@@ -136,6 +136,19 @@ class LlvmExecutable(Concise):
         """Uninitialised arrays for the outputs."""
         return [uninitialised(shape, dtype) for shape, dtype in self.binding.outputs]
 
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs, in order."""
+        return [name for name, _ in self.program.outputs]
+
+    def new_outputs_but(self, given: Mapping[str, Array]) -> list[Array]:
+        """The same, but for the outputs that have an array already."""
+        kinds = zip(self.program.outputs, self.binding.outputs, strict=True)
+        return [
+            given[name] if name in given else uninitialised(shape, dtype)
+            for (name, _), (shape, dtype) in kinds
+        ]
+
     @contextmanager
     def bound(self, feeds: Mapping[str, Array], outputs: Sequence[Array]) -> Iterator[Array]:
         """A table of kernel calls, ready to run, on inputs and outputs that live as long."""

@@ -13,7 +13,7 @@ from quantglow.backends.llvm.kernel import KernelCall, emits
 from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.nest import Axis, Nest, emit_row
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, Piece
-from quantglow.instr.program import Compute, View
+from quantglow.instr.program import BufferKind, Compute, View
 from quantglow.ops import Gather, Scatter, TopK
 from quantglow.symbolic.size import likely
 from quantglow.types import DType
@@ -98,7 +98,8 @@ class _RowCopy:
 
 @emits(Scatter)
 def emit_scatter(step: Compute, target: Target) -> KernelCall:
-    """Updates have an order, so one work item does all: x first, which may be the result itself."""
+    """Updates have an order, so one work item does all: x first, which may be the result itself.
+    A state is its own result, and x stays where it is."""
     op = step.op
     assert isinstance(op, Scatter)
     x, indices, updates = step.inputs
@@ -106,9 +107,10 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
     b = Builder()
     result, source, chosen, new, outside = b.kernel(5)
     to_stride, x_stride = byte_strides(step.output)[0], byte_strides(x)[0]
-    with b.loop(0, rows) as row:
-        to, at = b.at(result, b.mul(row, to_stride)), b.at(source, b.mul(row, x_stride))
-        _RowCopy(b, target, x.type.dtype, inner).emit(to, at)
+    if not (x.buffer.kind is BufferKind.STATE and x.buffer is step.output.buffer):
+        with b.loop(0, rows) as row:
+            to, at = b.at(result, b.mul(row, to_stride)), b.at(source, b.mul(row, x_stride))
+            _RowCopy(b, target, x.type.dtype, inner).emit(to, at)
     combine = _combination(b, op.reduction, x.type.dtype)
     with b.loop(0, indices.shape[0]) as position:
         given = load_index(b, indices, chosen, position)

@@ -1,0 +1,168 @@
+"""The memory of a state: one array for each cache, with room for more rows than there are."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from quantglow.backends.llvm.runtime.buffers import aligned_bytes
+from quantglow.concise import Concise
+from quantglow.errors import FileFormatError, OptionError, StateFullError
+from quantglow.graph.signature import Dim, Port
+from quantglow.runtime.state_programs import Pair
+from quantglow.types import Array
+
+SLACK_NBYTES = 64
+"""Bytes behind an array that kernels may read."""
+
+PREFIXES = (
+    ("past_key_values", "present"),
+    ("past_key_values", "present_key_values"),
+    ("past", "present"),
+)
+"""Beginnings of the names of an input and of the output that it becomes."""
+
+
+@dataclass(eq=False, repr=False)
+class Caches(Concise):
+    """Arrays of ``capacity`` rows along the axis of each pair, for ``batch`` sequences.
+
+    ``length`` rows are in use.  More rows double the capacity, up to ``most``.
+    """
+
+    pairs: tuple[Pair, ...]
+    ports: Mapping[str, Port]
+    batch: int
+    capacity: int
+    most: int | None
+    length: int = 0
+    arrays: dict[str, Array] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.arrays = self._new(self.capacity)
+
+    def shape(self, pair: Pair, rows: int) -> tuple[int, ...]:
+        """The shape of a cache of so many rows."""
+        dims = self.ports[pair.input].dims or ()
+        sizes = [rows if axis == pair.axis else dim for axis, dim in enumerate(dims)]
+        return tuple(size if isinstance(size, int) else self.batch for size in sizes)
+
+    def first(self, rows: int) -> dict[str, Array]:
+        """The first rows of each cache, by input: views."""
+        return {
+            pair.input: self.arrays[pair.input][(*(slice(None),) * pair.axis, slice(rows))]
+            for pair in self.pairs
+        }
+
+    def reserve(self, rows: int) -> None:
+        """Have memory for rows.  Raises ``StateFullError``."""
+        if rows <= self.capacity:
+            return
+        if self.most is not None and rows > self.most:
+            raise StateFullError(rows, self.most)
+        old, grown = self.first(self.length), max(rows, 2 * self.capacity)
+        self.capacity = grown if self.most is None else min(grown, self.most)
+        self.arrays = self._new(self.capacity)
+        self.fill(old, self.length)
+
+    def fill(self, contents: Mapping[str, Array], rows: int) -> None:
+        """Copy rows to the begin of each cache; they are in use."""
+        for name, view in self.first(rows).items():
+            view[...] = contents[name]
+        self.length = rows
+
+    def _new(self, capacity: int) -> dict[str, Array]:
+        return {p.input: self._array(p, self.shape(p, capacity)) for p in self.pairs}
+
+    def _array(self, pair: Pair, shape: tuple[int, ...]) -> Array:
+        dtype = self.ports[pair.input].dtype.numpy
+        nbytes = math.prod(shape) * dtype.itemsize
+        made = aligned_bytes(nbytes + SLACK_NBYTES)
+        made[:] = 0
+        return made[:nbytes].view(dtype).reshape(shape)
+
+    def write(self, path: Path) -> None:
+        """Write the rows in use as ``.npz``."""
+        rows = {name: np.ascontiguousarray(a) for name, a in self.first(self.length).items()}
+        with path.open("wb") as file:
+            np.savez(file, allow_pickle=False, **rows)
+
+    def read(self, path: str) -> None:
+        """Take the rows that ``write`` wrote.
+
+        Raises ``FileFormatError`` for what is no such file, or of another model or batch, and
+        ``StateFullError``.
+        """
+        found = arrays_in(path)
+        first = self.pairs[0]
+        shape = found[first.input].shape if first.input in found else ()
+        rows = shape[first.axis] if len(shape) > first.axis else 0
+        for pair in self.pairs:
+            self._check(path, pair, rows, found.get(pair.input))
+        self.reserve(rows)
+        self.fill(found, rows)
+
+    def _check(self, path: str, pair: Pair, rows: int, array: Array | None) -> None:
+        wanted, dtype = self.shape(pair, rows), self.ports[pair.input].dtype.numpy
+        if array is None or array.shape != wanted or array.dtype != dtype:
+            shown = "nothing" if array is None else f"{array.dtype} of shape {array.shape}"
+            raise FileFormatError(
+                f"{path}: has {shown} for {pair.input!r}, the state has {dtype} of shape {wanted}. "
+                "Remedy: restore what a state of this model and batch has saved."
+            )
+
+
+def arrays_in(path: str) -> dict[str, Array]:
+    """The arrays of an ``.npz`` file.  Raises ``FileFormatError``."""
+    try:
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
+            return {name: np.asarray(found[name]) for name in found.files}
+    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise FileFormatError(
+            f"{path}: is no saved state: {error}. Remedy: give a file that State.save wrote."
+        ) from None
+
+
+def pairs_of(
+    inputs: Sequence[Port], outputs: Sequence[Port], given: Mapping[str, str] | None
+) -> tuple[Pair, ...]:
+    """The caches of a model: those ``given`` as input and output, or by their names.
+
+    Raises ``OptionError`` where there are none, or no axis that grows.
+    """
+    known = {port.name: port for port in inputs}
+    results = {port.name for port in outputs}
+    named = by_names(known, results) if given is None else dict(given)
+    if not named or not named.keys() <= known.keys() or not set(named.values()) <= results:
+        raise OptionError(
+            f"pairs must map inputs {sorted(known)} to outputs {sorted(results)}, got {named}. "
+            "Remedy: name the caches of the model, input by output."
+        )
+    return tuple(Pair(i, o, growing_axis(i, known[i].dims)) for i, o in named.items())
+
+
+def by_names(inputs: Mapping[str, Port], outputs: set[str]) -> dict[str, str]:
+    """Inputs ``past…`` and outputs ``present…`` whose names go on alike."""
+    found: dict[str, str] = {}
+    for name in inputs:
+        for past, present in PREFIXES:
+            candidate = present + name.removeprefix(past)
+            if name.startswith(past) and candidate in outputs:
+                found.setdefault(name, candidate)
+    return found
+
+
+def growing_axis(name: str, dims: tuple[Dim, ...] | None) -> int:
+    """The free axis of a cache behind the batch.  Raises ``OptionError`` unless there is one."""
+    free = [axis for axis, dim in enumerate(dims or ()) if axis and not isinstance(dim, int)]
+    if len(free) != 1:
+        raise OptionError(
+            f"input {name!r} has {len(free)} free dimensions behind the batch, a cache has one. "
+            "Remedy: export the model with fixed sizes of heads."
+        )
+    return free[0]

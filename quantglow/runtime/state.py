@@ -1,0 +1,174 @@
+"""States: caches of a decoder that stay in memory and grow in place from call to call."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from quantglow.arguments import file_path
+from quantglow.concise import Concise
+from quantglow.errors import InputError, OptionError
+from quantglow.files import writing
+from quantglow.graph.border import declared_feeds, entering, leaving
+from quantglow.graph.case import Case, elements, may_decide
+from quantglow.graph.signature import Port, Signature
+from quantglow.interpreter import check_names, check_types
+from quantglow.runtime.caches import Caches
+from quantglow.runtime.state_programs import StatePrograms
+from quantglow.types import Array
+
+
+class Runs(Protocol):
+    """A model as far as a state needs it."""
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        """All outputs."""
+
+
+@dataclass(eq=False, repr=False)
+class State(Concise):
+    """The caches of one or several sequences, between calls of a model.
+
+    A call that fails or is interrupted leaves the state as it was.  One call at a time uses a
+    state; others wait.
+    """
+
+    model: Runs
+    programs: StatePrograms
+    caches: Caches
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def length(self) -> int:
+        """Rows in use."""
+        return self.caches.length
+
+    @property
+    def capacity(self) -> int:
+        """Rows that have memory."""
+        return self.caches.capacity
+
+    @property
+    def batch(self) -> int:
+        """Number of sequences."""
+        return self.caches.batch
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The rows in use by input: views, to which calls add rows."""
+        return self.caches.first(self.length)
+
+    # -- calls
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Array]:
+        """The named outputs (None: all but the caches) for ``feeds``, which lack the caches.
+
+        Raises ``InputError`` for feeds that do not fit, ``StateFullError`` where no more rows may
+        be added.
+        """
+        ends = self._ends
+        names = [port.name for port in ends.outputs]
+        wanted = names if output_names is None else list(output_names)
+        if unknown := [name for name in wanted if name not in names]:
+            raise InputError(f"unknown output(s) {unknown}; a state gives {names}")
+        given = {name: np.asarray(value) for name, value in feeds.items()}
+        check_names([port.name for port in ends.inputs], given)
+        arrays = entering(ends.inputs, given)
+        check_types(ends, arrays)
+        with self._lock:
+            found = self._called(arrays)
+        outputs = leaving(ends.outputs, [found[name] for name in names])
+        by_name = dict(zip(names, outputs, strict=True))
+        return [by_name[name] for name in wanted]
+
+    def __call__(self, **feeds: Any) -> Array | list[Array]:
+        """Outputs for feeds by name; a single output is not in a list."""
+        outputs = self.run(None, feeds)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def _called(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """All outputs by name, those computed in place included."""
+        programs, caches, case = self.programs, self.caches, self._case(arrays)
+        rows = programs.rows(case)
+        if rows is None:
+            return self._copied(arrays)
+        caches.reserve(rows)
+        executable = programs.at(case, caches.capacity)
+        if executable is None:
+            return self._copied(arrays)
+        states = {pair.output: caches.arrays[pair.input] for pair in programs.pairs}
+        outputs = executable.new_outputs_but(states)
+        executable.run({**arrays, **caches.arrays}, outputs)
+        caches.length = rows
+        return dict(zip(executable.output_names, outputs, strict=True))
+
+    def _case(self, arrays: dict[str, Array]) -> Case:
+        caches, deciding = self.caches, self.programs.free.deciding
+        shapes = {pair.input: caches.shape(pair, caches.length) for pair in caches.pairs}
+        few = {n: arrays[n] for n in deciding if n in arrays and may_decide(arrays[n])}
+        values = {name: elements(array) for name, array in few.items()}
+        return Case.of({**shapes, **{name: array.shape for name, array in arrays.items()}}, values)
+
+    def _copied(self, arrays: dict[str, Array]) -> dict[str, Array]:
+        """The outputs of a call of the model itself, whose caches are copied to the state."""
+        signature, pairs = self.programs.free.signature, self.programs.pairs
+        feeds = declared_feeds(signature.inputs, {**arrays, **self.arrays})
+        outputs = self.model.run(None, feeds)
+        found = {p.name: a for p, a in zip(signature.outputs, outputs, strict=True)}
+        rows = found[pairs[0].output].shape[pairs[0].axis]
+        self.caches.reserve(rows)
+        self.caches.fill({pair.input: found[pair.output] for pair in pairs}, rows)
+        return found
+
+    @property
+    def _ends(self) -> Signature:
+        """Inputs and outputs that are no caches."""
+        signature, pairs = self.programs.free.signature, self.programs.pairs
+        return Signature(
+            _without(signature.inputs, {pair.input for pair in pairs}),
+            _without(signature.outputs, {pair.output for pair in pairs}),
+        )
+
+    # -- contents
+
+    def reset(self) -> None:
+        """Forget all rows; their memory stays."""
+        self.truncate(0)
+
+    def truncate(self, length: int) -> None:
+        """Forget all rows but the first ones: calls go on behind these."""
+        with self._lock:
+            if not 0 <= length <= self.length:
+                raise OptionError(f"a state of {self.length} rows cannot be cut to {length}")
+            self.caches.length = length
+
+    def copy(self) -> State:
+        """A state with the same rows, which goes its own way."""
+        with self._lock:
+            caches = replace(self.caches)
+            caches.fill(self.arrays, self.length)
+            return State(self.model, self.programs, caches)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the rows in use to an ``.npz`` file."""
+        with self._lock, writing(file_path("path", path)) as temporary:
+            self.caches.write(Path(temporary))
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Take the rows that ``save`` wrote, in place of those there are.
+
+        Raises ``FileFormatError`` for what is no such file, or of another model or batch, and
+        ``StateFullError``.
+        """
+        with self._lock:
+            self.caches.read(file_path("path", path))
+
+
+def _without(ports: Sequence[Port], names: set[str]) -> tuple[Port, ...]:
+    return tuple(port for port in ports if port.name not in names)

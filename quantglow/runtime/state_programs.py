@@ -1,0 +1,227 @@
+"""Programs of calls that add rows to a state, in place.
+
+A state has a capacity of rows.  A program takes it in one of two ways: as a cache that it extends,
+which is a view of the first rows; or whole, by operators that write rows at their places
+(GroupQueryAttention, whose samples have lengths of their own).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+
+from quantglow import debug
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.concise import Concise
+from quantglow.errors import BackendError, QuantglowError
+from quantglow.graph.case import Case
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input, Node
+from quantglow.instr.copy_elision import source_of
+from quantglow.ops import Scatter
+from quantglow.ops.expression import Expr
+from quantglow.runtime.general import (
+    CAPACITY,
+    Donated,
+    GeneralProgram,
+    Template,
+    fitting,
+    general_program,
+    template_of,
+)
+from quantglow.runtime.specialisations import FreeShapes
+from quantglow.symbolic.expression import Expression, Maximum, Quotient, Symbol
+from quantglow.symbolic.guards import Guards
+from quantglow.symbolic.size import Size, expression_of, symbols
+from quantglow.types import TensorType
+
+MOST_PROGRAMS = 16
+"""Maximum number of programs for the states of a model."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An input, the output that is this input with more rows, and the axis of these."""
+
+    input: str
+    output: str
+    axis: int
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The rows of the outputs, as an expression of the sizes of inputs that fit a template."""
+
+    template: Template
+    guards: Guards
+    rows: Expression
+
+    def at(self, case: Case) -> int | None:
+        """The rows after a call; None where this does not tell."""
+        values = fitting(self.template, case)
+        if values is None or not self.guards.hold(values):
+            return None
+        return self.rows.at(values)
+
+
+@dataclass(frozen=True)
+class StateProgram:
+    """A program for all lengths and capacities; ``is_whole``: it reads the state as it is."""
+
+    general: GeneralProgram
+    is_whole: bool
+
+
+@dataclass(eq=False, repr=False)
+class StatePrograms(Concise):
+    """The programs for all states of a model with the same pairs.  Thread-safe."""
+
+    free: FreeShapes
+    pairs: tuple[Pair, ...]
+    _growths: list[Growth] = field(default_factory=list)
+    _programs: list[StateProgram] = field(default_factory=list)
+    _refused: set[Template] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def rows(self, case: Case) -> int | None:
+        """The rows of a state after a call; None where no program will serve it."""
+        for growth in self._growths:
+            if (found := growth.at(case)) is not None:
+                return found
+        template = template_of(self.free.signature, case)
+        if template in self._refused:
+            return None
+        try:
+            with self._lock:
+                made = self._growth(template, case)
+                self._growths.append(made)
+            return made.at(case)
+        except QuantglowError as error:
+            self._refuse(template, error)
+            return None
+
+    def _growth(self, template: Template, case: Case) -> Growth:
+        """How the first pair grows.  Raises ``QuantglowError``."""
+        self.free.signature.check(case.shape_map)
+        sizes, guards = symbols(fitting(template, case) or {})
+        shapes = {n: tuple(d if isinstance(d, int) else sizes[d] for d in s) for n, s in template}
+        graph = self.free.shared_graph_at(Case(tuple(sorted(shapes.items())), case.values))
+        pair = self.pairs[0]
+        rows = expression_of(dict(graph.outputs)[pair.output].type.shape[pair.axis])
+        guards.is_closed = True
+        return Growth(template, guards, rows)
+
+    def at(self, case: Case, capacity: int) -> LlvmExecutable | None:
+        """The executable for a call on a state of this capacity; None where there is none."""
+        for program in self._programs:
+            if (found := self._bound(program, case, capacity)) is not None:
+                return found
+        template = template_of(self.free.signature, case)
+        with self._lock:
+            if template in self._refused or len(self._programs) == MOST_PROGRAMS:
+                return None
+            try:
+                made = self._made(case, capacity)
+            except QuantglowError as error:
+                self._refuse(template, error)
+                return None
+            self._programs.append(made)
+        return self._bound(made, case, capacity)
+
+    def _refuse(self, template: Template, error: QuantglowError) -> None:
+        debug.log(1, f"no program in place for a state: {error}")
+        self._refused.add(template)
+
+    def _bound(self, program: StateProgram, case: Case, capacity: int) -> LlvmExecutable | None:
+        shown = self._whole(case, capacity) if program.is_whole else case
+        more = {} if program.is_whole else {CAPACITY: capacity}
+        values = program.general.values_at(shown, more)
+        return None if values is None else program.general.code_at(values)
+
+    def _whole(self, case: Case, capacity: int) -> Case:
+        """The case of a call to which the state is shown with all its capacity."""
+        shapes = dict(case.shapes)
+        for pair in self.pairs:
+            shape, axis = shapes[pair.input], pair.axis
+            shapes[pair.input] = (*shape[:axis], capacity, *shape[axis + 1 :])
+        return Case.of(shapes, case.value_map)
+
+    def _made(self, case: Case, capacity: int) -> StateProgram:
+        """A new program.  Raises ``QuantglowError`` where nothing can be done in place."""
+        pairs = tuple((pair.input, pair.output, pair.axis) for pair in self.pairs)
+        try:
+            return self._program(case, Donated(pairs, CAPACITY, capacity), is_whole=False)
+        except BackendError as error:
+            debug.log(1, f"a state is not only extended: {error}")
+            whole = self._whole(case, capacity)
+            template = dict(template_of(self.free.signature, whole))
+            name = str(template[self.pairs[0].input][self.pairs[0].axis])
+            made = self._program(whole, Donated(pairs, name, capacity), is_whole=True)
+            if depends_on(made.general.graph, name, self.pairs):
+                raise BackendError(f"more than its state depends on {name!r}") from error
+            return made
+
+    def _program(self, case: Case, donated: Donated, *, is_whole: bool) -> StateProgram:
+        free = self.free
+        made = general_program(free.signature, case, free.shared_graph_at, free.compiler, donated)
+        if made is None:
+            raise BackendError("the model is not one program for all shapes")
+        made.executable  # noqa: B018 - made here, so that it fails here
+        return StateProgram(made, is_whole)
+
+
+def depends_on(graph: Graph, symbol: str, pairs: Iterable[Pair]) -> bool:
+    """Whether more than the states depends on their capacity: the states themselves, and the
+    places of rows in them, may."""
+    outputs = dict(graph.outputs)
+    allowed: set[Node] = set()
+    for pair in pairs:
+        node: Node = outputs[pair.output]
+        while not isinstance(node, Input):
+            allowed.add(node)
+            if isinstance(node, Scatter):
+                allowed |= ancestors(node.indices)
+                node = node.x
+            elif (inner := source_of(node)) is not node:
+                allowed |= set(node.operands)
+                node = inner
+            else:
+                return True
+        allowed.add(node)
+    return any(mentions(node, symbol) for node in graph.nodes if node not in allowed)
+
+
+def ancestors(node: Node) -> set[Node]:
+    """A node and all that it is computed from."""
+    found, waiting = {node}, [node]
+    while waiting:
+        new = set(waiting.pop().operands) - found
+        found |= new
+        waiting.extend(new)
+    return found
+
+
+def mentions(value: object, symbol: str) -> bool:
+    """Whether a node has a size that depends on a symbol; operands do not count."""
+    match value:
+        case Size():
+            return mentions(value.expression, symbol)
+        case Expression():
+            return any(mentions(atom, symbol) for monomial, _ in value.terms for atom in monomial)
+        case Symbol(name):
+            return name == symbol
+        case Quotient(first, second) | Maximum(first, second):
+            return mentions(first, symbol) or mentions(second, symbol)
+        case Expr():
+            return any(mentions(part.value, symbol) for part in value.parts())
+        case TensorType():
+            return mentions(value.shape, symbol)
+        case tuple():
+            return any(mentions(v, symbol) for v in value if not isinstance(v, Node))
+        case Node():
+            own = (getattr(value, f.name) for f in fields(value))
+            return mentions(value.type, symbol) or mentions(
+                tuple(v for v in own if not isinstance(v, Node)), symbol
+            )
+    return False
