@@ -19,7 +19,6 @@ from quantglow.ops.primitives import Elementwise
 from quantglow.ops.selection import Where
 from quantglow.ops.shape import Concat, Reshape
 from quantglow.ops.unary import Clip, Relu, Sigmoid, Tanh
-from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType, ElementType
 
 MOST_STEPS = 4
@@ -113,7 +112,7 @@ def ran(
 ) -> tuple[Node, State]:
     """The hidden states of all steps in the order of time, and the last state."""
     steps = x.type.shape[0]
-    if lengths is not None or is_free(steps) or steps > MOST_STEPS:
+    if lengths is not None or steps > MOST_STEPS:
         return looped(cell, step, x, state, backwards, lengths)
     return unrolled(cell, step, x, state, backwards)
 

@@ -105,3 +105,14 @@ def test_every_length_has_the_same_integers(tmp_path: Path) -> None:
         assert found.tobytes() == again.tobytes()
         (wanted,) = by_onnxruntime(model, feeds)
         assert signal_to_noise(found, wanted) > 25
+
+
+@pytest.mark.parametrize("lengths", [(20, 30, 3), (20, 3, 30, 4, 11)])
+def test_short_sequences_have_the_integers_of_their_graph(lengths: tuple[int, ...]) -> None:
+    compiled = qg.quantize_and_compile(lstm(), samples(20, 20), verify=False, progress=False)
+    programs = compiled.specialisations
+    for feeds in samples(*lengths):
+        graph = programs.graph_for({"x": feeds["x"].shape})
+        (found,), (wanted,) = compiled.run(None, feeds), interpret(graph, feeds)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    assert "for all shapes" in [served.program for served in programs.served()]
