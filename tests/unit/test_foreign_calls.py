@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from onnx.helper import make_node as node
 
 import quantglow as qg
@@ -34,16 +34,22 @@ def ctrl_c(presses: int = 1) -> Iterator[None]:
     assert time.monotonic() - begun < SOON * presses + PATIENCE + 1
 
 
-def loop() -> onnx.ModelProto:
-    """``y = x`` doubled ``n`` times."""
+def loop(trips: int | None = None) -> onnx.ModelProto:
+    """``y = x`` doubled ``n`` times, which is an input or a constant."""
     value = helper.make_tensor_value_info
     x, y, v, w = (value(name, TensorProto.FLOAT, [4]) for name in "xyvw")
     i, n = (value(name, TensorProto.INT64, []) for name in "in")
     go, on = (value(name, TensorProto.BOOL, []) for name in ("go", "on"))
     steps = [node("Identity", ["go"], ["on"]), node("Add", ["v", "v"], ["w"])]
     body = helper.make_graph(steps, "body", [i, go, v], [on, w])
-    graph = helper.make_graph([node("Loop", ["n", "", "x"], ["y"], body=body)], "g", [x, n], [y])
+    inputs, constants = ([x, n], []) if trips is None else ([x], [constant("n", trips)])
+    nodes = [node("Loop", ["n", "", "x"], ["y"], body=body)]
+    graph = helper.make_graph(nodes, "g", inputs, [y], constants)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def constant(name: str, value: int) -> onnx.TensorProto:
+    return numpy_helper.from_array(np.array(value), name)
 
 
 def times(n: int) -> dict[str, np.ndarray]:
@@ -63,13 +69,21 @@ def compiled() -> Run:
     return lambda feeds: model.run(None, feeds)
 
 
+def known() -> Run:
+    """The number of trips stands in the model."""
+    models = {n: qg.compile(loop(n), num_threads=1) for n in (2, 2**31)}
+    return lambda feeds: models[int(feeds["n"])].run(None, {"x": feeds["x"]})
+
+
 def profiled() -> Run:
     """The first Ctrl-C asks to keep what there is after this sample."""
     graph = qg.import_model(loop(), fallback=True)
     return lambda feeds: qg.profile(graph, [feeds] * 4)
 
 
-@pytest.mark.parametrize(("prepare", "presses"), [(interpreted, 1), (compiled, 1), (profiled, 2)])
+@pytest.mark.parametrize(
+    ("prepare", "presses"), [(interpreted, 1), (compiled, 1), (known, 1), (profiled, 2)]
+)
 def test_ctrl_c_ends_an_endless_loop(prepare: Callable[[], Run], presses: int) -> None:
     run = prepare()
     run(times(2))

@@ -49,7 +49,6 @@ LOOP = f"""
 {OWN_RUN_ALONE}
 define void @kernel(ptr %args, i64 %begin, i64 %end) nounwind {{
 entry:
-  %trips = load i64, ptr %args
   %tp = getelementptr i8, ptr %args, i64 8
   %table = load ptr, ptr %tp
   %rp = getelementptr i8, ptr %args, i64 16
@@ -63,6 +62,7 @@ entry:
   br label %trip
 trip:
   %t = phi i64 [ 0, %entry ], [ %t1, %run ]
+  %trips = load atomic i64, ptr %args monotonic, align 8
   %left = icmp slt i64 %t, %trips
   br i1 %left, label %ask, label %done
 ask:
@@ -95,4 +95,7 @@ done:
   ret void
 }}
 """
-"""A kernel that walks the table of a loop's body once in each trip, on one thread."""
+"""A kernel that walks the table of a loop's body once in each trip, on one thread.
+
+It ends after the trip in which another thread sets the trips to 0.
+"""

@@ -20,7 +20,6 @@ from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.runtime.buffers import uninitialised
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable, crew_for
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
-from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.backends.llvm.table_walk import OWN_RUN_ALONE
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
@@ -151,7 +150,7 @@ class BatchedExecutable(Concise):
         contexts = [self.piece.take_context() for _ in batch.slots]
         batch.slots[:] = [(c.table.ctypes.data, c.arguments.ctypes.data) for c in contexts]
         batch.moving[:] = np.reshape(self._addresses([*inputs, *results]), (-1, 3))
-        run_table(self.piece.program.target, self.crew, batch.table)
+        self.piece.walk(batch.table, contexts, self.crew)
         errors = [self.piece.index_error(context) for context in contexts]
         for context in contexts:
             self.piece.give_back(context)
@@ -167,7 +166,7 @@ class BatchedExecutable(Concise):
     @cached_property
     def crew(self) -> int:
         """Number of threads that take part."""
-        return crew_for(self.pieces * float(self.piece.binding.work.sum()), self.piece.threads)
+        return crew_for(self.pieces * self.piece.shared_work, self.piece.threads)
 
     def first_of(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         """The inputs of the first piece."""

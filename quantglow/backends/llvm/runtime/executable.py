@@ -28,6 +28,7 @@ from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.concise import Concise
 from quantglow.errors import OutOfRangeError
+from quantglow.foreign_calls import endable
 from quantglow.instr.program import Program
 from quantglow.lazy import cached_property
 from quantglow.memory.planner import MemoryPlan
@@ -45,6 +46,10 @@ SERIAL_WORK = 20_000.0
 SERIAL_PROGRAM = 8e6
 """Work of a program (some 30 microseconds) below which it runs on one thread: a second thread that
 waits saves little, and waking it takes longer than the program."""
+
+LONG_WORK = 1e11
+"""Work of a loop (some 0.3 seconds) from which on it runs on a thread that can be ended: to start
+that costs some 50 microseconds."""
 
 
 @dataclass
@@ -116,12 +121,36 @@ class LlvmExecutable(Concise):
         results = self.new_outputs() if outputs is None else list(outputs)
         arrays = self.contiguous(feeds)
         context = self._pointed(arrays, results)
-        run_table(self.program.target, self.crew, context.table)
+        self.walk(context.table, [context], self.crew)
         error = self.index_error(context)
         self.give_back(context)
         if error is not None:
             raise error
         return results
+
+    def walk(self, table: Array, contexts: Sequence[Context], crew: int) -> None:
+        """Run the calls of a table, which use these contexts, on as many threads.
+
+        Ctrl-C ends loops that may run for long; the contexts are of no more use then.
+        """
+
+        def call() -> None:
+            run_table(self.program.target, crew, table)
+
+        def end() -> None:
+            for context in contexts:
+                context.arguments[[position for position, _ in self.program.loops]] = 0
+
+        if self.is_long:
+            endable(call, end)
+        else:
+            call()
+
+    @cached_property
+    def is_long(self) -> bool:
+        """Whether a loop may run for so long that somebody wants to end it."""
+        trips = ((int(self.binding.offsets[at]), work) for at, work in self.program.loops)
+        return any(count * work > LONG_WORK for count, work in trips)
 
     def index_error(self, context: Context) -> OutOfRangeError | None:
         """The error to raise where an index was out of range; the context is ready to run again."""
@@ -197,7 +226,12 @@ class LlvmExecutable(Concise):
     @cached_property
     def crew(self) -> int:
         """Number of threads that take part in a run, the caller's included."""
-        return crew_for(float(self.binding.work[: self.program.count].sum()), self.threads)
+        return crew_for(self.shared_work, self.threads)
+
+    @property
+    def shared_work(self) -> float:
+        """The work of a run that threads may share."""
+        return float(self.binding.work[: self.program.count].sum())
 
     @cached_property
     def external_pointers(self) -> list[tuple[int, int, int]]:
