@@ -141,6 +141,8 @@ NEWEST_READ = 26
 """The last opset that onnxruntime 1.31 reads."""
 SPELLED_OUT = [("", "SwiGLU"), ("", "CausalConvWithState"), ("", "Swish")]
 """Operators that it lacks."""
+LOOPS = ("Loop", "Scan")
+"""Operators of which it leaves out no result."""
 
 
 def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -150,6 +152,11 @@ def for_onnxruntime(model: onnx.ModelProto) -> onnx.ModelProto:
     """
     known = inliner.inline_selected_functions(model, SPELLED_OUT, inline_schema_functions=True)
     known.opset_import[0].version = min(model.opset_import[0].version, NEWEST_READ)
+    for number, node in enumerate(known.graph.node):
+        if node.op_type in LOOPS:
+            node.output[:] = [
+                name or f"left out {number} {i}" for i, name in enumerate(node.output)
+            ]
     return known
 
 

@@ -24,7 +24,9 @@ from quantglow.backends.llvm.table_walk import OWN_RUN_ALONE
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
 from quantglow.instr.program import View
+from quantglow.instr.strides import dense_strides
 from quantglow.lazy import cached_property
+from quantglow.symbolic.shapes import surely_equal
 from quantglow.types import Array, TensorType
 
 _WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}
@@ -208,7 +210,8 @@ def _check_part(
 ) -> None:
     """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it."""
     joined = (shape[0] * pieces, *shape[1:]) if shape else None
-    is_whole_buffer = part.contiguous and part.buffer.nbytes == part.type.nbytes
+    sizes = (*part.strides, part.buffer.nbytes)
+    is_whole_buffer = surely_equal(sizes, (*dense_strides(part.shape), part.type.nbytes))
     if (part.type.dtype, joined) != (whole.dtype, whole.shape) or not is_whole_buffer:
         raise BackendError(
             f"{name!r} is {whole}, which {pieces} pieces of {part.type.with_shape(shape)} do not "
