@@ -1,159 +1,154 @@
 """Many shapes in a row, each seen for the first time: total time, first calls, memory.
 
-A network with free dimensions is saved once.  Each runtime loads it in a process of its own, with
-an empty kernel cache, and runs every shape twice; the second call shows what the first one cost
-beside the computation.  onnxruntime runs the float model.
+Networks with free dimensions, in float and int8, beside onnxruntime and OpenVINO.  Each runtime
+loads a model in a process of its own, with an empty kernel cache, and runs every shape twice; the
+second call shows what the first one cost beside the computation.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import numpy as np
-
-import quantglow as qg
-from benchmarks.networks import registry
-from benchmarks.networks.network import Feeds, Network
+from benchmarks.latency.shapes_process import Timing
+from benchmarks.networks.free_networks import NETWORKS, FreeNetwork
 from benchmarks.support.arguments import add_samples, positive
-from benchmarks.support.processes import ROOT, environment_with, module_command
+from benchmarks.support.environment import processor
+from benchmarks.support.free_models import model_file
+from benchmarks.support.processes import ROOT, environment_with, last_line, module_command
 from benchmarks.support.runtime import PRECISIONS
 
-SEED = 7
-
-
-def text_lines(size: int, rng: np.random.Generator) -> Feeds:
-    """A line of text of this width."""
-    return {"x": rng.uniform(-1, 1, (1, 3, 48, size)).astype(np.float32)}
-
-
-def tokens(size: int, rng: np.random.Generator) -> Feeds:
-    """A sentence of so many tokens."""
-    return {"ids": rng.integers(1, 30_000, (1, size))}
+OURS = "quantglow"
+PEERS = ("onnxruntime", "openvino")
+COMPILING = 2
+"""Number of shapes whose first calls may compile programs."""
+COLUMNS = (
+    "network",
+    "runtime",
+    "load s",
+    "all shapes s",
+    "first two s",
+    "new shape ms",
+    "worst ms",
+    "again ms",
+    "grown MB",
+)
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """The free size of a network: its smallest and largest value, and feeds of a size."""
+class Row:
+    """One runtime on one network: its timing, or why there is none."""
 
-    low: int
-    high: int
-    feeds: Callable[[int, np.random.Generator], Feeds]
+    network: str
+    runtime: str
+    timing: Timing | None = None
+    error: str = ""
+    is_missing: bool = False
+
+    def line(self) -> str:
+        """A line of the table."""
+        found = [self.error] if self.timing is None else cells(self.timing)
+        return f"| {self.network} | {self.runtime} | {' | '.join(found)} |"
 
 
-FREE = {
-    "ppocr_rec": Sizes(64, 1600, text_lines),
-    "minilm": Sizes(16, 400, tokens),
-}
+def cells(timing: Timing) -> list[str]:
+    """The figures of a row, those of new shapes without the first ones."""
+    first, again = timing.first, timing.again
+    extra = [a - b for a, b in zip(first, again, strict=True)][COMPILING:]
+    return [
+        f"{timing.load:.2f}",
+        f"{sum(first):.2f}",
+        f"{sum(first[:COMPILING]):.2f}",
+        f"{1000 * median(extra):.2f}",
+        f"{1000 * max(extra):.1f}",
+        f"{1000 * median(again[COMPILING:]):.1f}",
+        f"{(timing.peaks[-1] - timing.peaks[COMPILING]) / 1e6:.0f}",
+    ]
+
+
+def verdict(network: str, rows: Sequence[Row]) -> str:
+    """The total time of the fastest peer over ours in int8: above 1 quantglow is faster."""
+    found = {row.runtime: row.timing for row in rows if row.network == network and row.timing}
+    ours = found.get(f"{OURS} int8")
+    peers = {name: timing for name, timing in found.items() if not name.startswith(OURS)}
+    if ours is None or not peers:
+        return f"- {network}: nothing to compare"
+    parts = [compared(ours, peers)]
+    int8 = {name: timing for name, timing in peers.items() if name.endswith("int8")}
+    if int8 and parts != [in_int8 := compared(ours, int8)]:
+        parts.append(in_int8)
+    return f"- {network}: {'; '.join(parts)}"
+
+
+def compared(ours: Timing, peers: Mapping[str, Timing]) -> str:
+    """The ratio to the fastest peer, without and with the time of loading."""
+    name = min(peers, key=lambda peer: sum(peers[peer].first))
+    theirs, own = sum(peers[name].first), sum(ours.first)
+    loaded = (theirs + peers[name].load) / (own + ours.load)
+    return f"{theirs / own:.2f} of {name} ({loaded:.2f} with loading)"
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--models", nargs="+", default=list(FREE), choices=list(FREE))
+    command.add_argument("--models", nargs="+", default=list(NETWORKS), choices=list(NETWORKS))
     command.add_argument("--precisions", nargs="+", default=PRECISIONS, choices=PRECISIONS)
-    command.add_argument("--shapes", type=positive, default=150, help="different shapes")
+    command.add_argument("--peers", nargs="*", default=PEERS, choices=PEERS)
+    command.add_argument("--shapes", type=at_least_three, default=300, help="different shapes")
     command.add_argument("--threads", type=positive, default=1)
     add_samples(command)
 
 
+def at_least_three(text: str) -> int:
+    """A number of shapes of which some compile nothing."""
+    if (number := positive(text)) <= COMPILING:
+        raise argparse.ArgumentTypeError(f"{text} shapes are too few: {COMPILING + 1} are needed")
+    return number
+
+
 def run(options: argparse.Namespace) -> int:
-    """Print a Markdown table."""
-    print(
-        "| network | runtime | all shapes s | first two s | new shape ms | worst ms | again ms "
-        "| grown MB |"
-    )
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    """Print the verdicts and a Markdown table; 1 if a runtime failed.  Rows go to stderr, too."""
+    rows = []
+    for row in measured_rows(options):
+        print(row.line(), file=sys.stderr, flush=True)
+        rows.append(row)
+    print(f"{processor()}, {options.threads} thread(s); all shapes, a peer over {OURS} int8:\n")
+    print("\n".join(verdict(name, rows) for name in options.models))
+    print(f"\n| {' | '.join(COLUMNS)} |\n{'| --- ' * len(COLUMNS)}|")
+    print("\n".join(row.line() for row in rows))
+    return int(any(row.timing is None and not row.is_missing for row in rows))
+
+
+def measured_rows(options: argparse.Namespace) -> Iterator[Row]:
+    """The rows of all networks, runtimes and precisions."""
     for name in options.models:
-        network = registry.network(name)
-        with tempfile.TemporaryDirectory() as folder:
-            for runtime, path in saved_models(network, options, Path(folder)):
-                arguments = (name, path, options.threads, options.shapes)
-                cells = " | ".join(measured(*arguments, Path(folder) / runtime))
-                print(f"| {name} | {runtime} | {cells} |", flush=True)
-    return 0
+        for precision in options.precisions:
+            for runtime in (OURS, *options.peers):
+                yield measured(NETWORKS[name], f"{runtime} {precision}", options)
 
 
-def saved_models(
-    network: Network, options: argparse.Namespace, folder: Path
-) -> Iterator[tuple[str, Path]]:
-    """The name of each runtime, and the file that it loads.
-
-    Ranges come from a profile, because accuracy recovery does not matter here.
-    """
-    feeds = network.feeds(options.samples)
-    for precision in options.precisions:
-        path = folder / f"{precision}.qgm"
-        if precision == "int8":
-            profile = qg.profile(network.path(), feeds, progress=False)
-            compiled: Any = qg.quantize_and_compile(network.path(), profile, verify=False)
-        else:
-            compiled = qg.compile(network.path())
-            compiled.run(None, feeds[0])
-        compiled.save(path)
-        yield f"quantglow {precision}", path
-    yield "onnxruntime float", network.path()
-
-
-def measured(name: str, path: Path, threads: int, count: int, cache: Path) -> list[str]:
-    """Cells of one process.  The first two shapes compile programs; all others should not."""
-    done = subprocess.run(
-        module_command("latency.shapes", name, path, threads, count),
-        cwd=ROOT,
-        env=environment_with(cache),
-        check=True,
-        text=True,
-        stdout=subprocess.PIPE,
-    )
-    found = json.loads(done.stdout)
-    first, again = found["first"], found["again"]
-    extra = [one - other for one, other in zip(first[2:], again[2:], strict=True)]
-    return [
-        f"{sum(first):.2f}",
-        f"{sum(first[:2]):.2f}",
-        f"{1000 * median(extra):.2f}",
-        f"{1000 * max(extra):.1f}",
-        f"{1000 * median(again[2:]):.1f}",
-        f"{(found['peaks'][-1] - found['peaks'][2]) / 1e6:.0f}",
-    ]
-
-
-def worker(name: str, path: str, threads: int, count: int) -> dict[str, list[float]]:
-    """Seconds of the first and second call at each shape, and the peak memory after them."""
-    found: dict[str, list[float]] = {"first": [], "again": [], "peaks": []}
-    call, sizes, rng = opened(path, threads), FREE[name], np.random.default_rng(SEED)
-    numbers = np.arange(sizes.low, sizes.high + 1)
-    for size in rng.permutation(numbers)[:count].tolist():
-        feeds = sizes.feeds(size, rng)
-        for key in ("first", "again"):
-            start = time.perf_counter()
-            call(feeds)
-            found[key].append(time.perf_counter() - start)
-        found["peaks"].append(1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
-    return found
-
-
-def opened(path: str, threads: int) -> Callable[[Feeds], Any]:
-    """A function that runs the model in a file."""
-    if path.endswith(".qgm"):
-        compiled = qg.load(path, num_threads=threads)
-        return lambda feeds: compiled.run(None, feeds)
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda feeds: session.run(None, feeds)
-
-
-if __name__ == "__main__":
-    model, file, *numbers = sys.argv[1:]
-    print(json.dumps(worker(model, file, *map(int, numbers))))
+def measured(network: FreeNetwork, runtime: str, options: argparse.Namespace) -> Row:
+    """The row of one process, with the error if there is one."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path = model_file(runtime, network, options.samples, Path(folder))
+        except ModuleNotFoundError as error:
+            return Row(network.name, runtime, error=str(error), is_missing=True)
+        except Exception as error:  # noqa: BLE001  quantizers of others raise anything
+            return Row(network.name, runtime, error=last_line(str(error), 1))
+        numbers = (options.threads, options.shapes)
+        done = subprocess.run(
+            module_command("latency.shapes_process", runtime, network.name, path, *numbers),
+            cwd=ROOT,
+            env=environment_with(Path(folder) / "cache"),
+            text=True,
+            capture_output=True,
+        )
+    if done.returncode:
+        return Row(network.name, runtime, error=last_line(done.stderr, done.returncode))
+    return Row(network.name, runtime, Timing(**json.loads(done.stdout)))
