@@ -275,13 +275,16 @@ class _Generator:
 
     def offer(self, node: Node, view: View) -> None:
         """Compute a result of the body in this place, unless it belongs elsewhere."""
-        moves_parts = isinstance(node, Concat | Pad) and not view.contiguous
-        if not (is_alias(node) or node in self.placement.homes or moves_parts):
-            self.places.setdefault(node, view)
+        source = source_of(node)
+        moves_parts = isinstance(source, Concat | Pad) and not view.contiguous
+        inside = view.reshaped(source.type.shape)
+        is_elsewhere = is_alias(source) or source in self.placement.homes or moves_parts
+        if inside is not None and inside.dense_rows and not is_elsewhere:
+            self.places.setdefault(source, inside)
 
     def copy_to(self, place: View, node: Node) -> None:
         """Copy a result of the body unless it was computed in its place."""
-        if self.views[node] != place:
+        if not self.views[node].is_at(place):
             self.steps.append(Copy(self.views[node], place))
 
     def hand_over(self, ends: Sequence[Node], carried: Sequence[View]) -> None:

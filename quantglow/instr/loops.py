@@ -46,11 +46,11 @@ def handed_over(results: Sequence[View], carried: Sequence[View]) -> list[int]:
     return [
         position
         for position, (result, place) in enumerate(zip(results, carried, strict=True))
-        if result.buffer in owners and result != place
+        if result.buffer in owners and not result.is_at(place)
     ]
 
 
 def copies(results: Sequence[View], carried: Sequence[View]) -> list[Instruction]:
     """The copies at the end of a trip; a value that stays needs none."""
     pairs = zip(results, carried, strict=True)
-    return [Copy(result, place) for result, place in pairs if result != place]
+    return [Copy(result, place) for result, place in pairs if not result.is_at(place)]

@@ -87,14 +87,25 @@ class View(Concise):
         """Neighbours along the last axis are neighbours in memory."""
         return not self.shape or self.shape[-1] == 1 or self.strides[-1] == 1
 
+    def is_at(self, other: View) -> bool:
+        """Whether each element lies where that of another view of this type does."""
+        pairs = zip(self.shape, self.strides, other.strides, strict=True)
+        return (
+            self.buffer is other.buffer
+            and self.type == other.type
+            and (self.offset, self.advance) == (other.offset, other.advance)
+            and all(size == 1 or one == two for size, one, two in pairs)
+        )
+
     @property
     def offset_bytes(self) -> int:
         return self.offset * self.type.dtype.nbytes
 
     def extent_bytes(self) -> tuple[int, int]:
-        """First byte, and one past the last byte, that the view touches."""
+        """First byte, and one past the last byte, that the view touches; an empty one touches
+        none, wherever it lies."""
         if not self.type.size:
-            return self.offset_bytes, self.offset_bytes
+            return 0, 0
         spans = [(d - 1) * s for d, s in zip(self.shape, self.strides, strict=True)]
         low = self.offset + sum(min(s, 0) for s in spans)
         high = self.offset + sum(max(s, 0) for s in spans) + 1

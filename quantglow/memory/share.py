@@ -39,7 +39,7 @@ def share_in_place(program: Program) -> Program:
                 declined(out.buffer.name, f"{view.buffer} is read later")
             elif first_use[out.buffer] != index:
                 declined(out.buffer.name, "another step has written a part of it")
-            elif not _interchangeable(view, out):
+            elif not interchangeable(view, out):
                 declined(out.buffer.name, f"{view} cannot stand for {out}")
             else:
                 renamed[out.buffer] = renamed.get(view.buffer, view.buffer)
@@ -67,7 +67,8 @@ def in_place_candidates(step: Compute) -> list[View]:
     ]
 
 
-def _interchangeable(view: View, out: View) -> bool:
+def interchangeable(view: View, out: View) -> bool:
+    """Whether two views are the same part of temporaries of equal size."""
     return (
         view.buffer.kind is BufferKind.TEMP
         and out.buffer.kind is BufferKind.TEMP

@@ -17,9 +17,9 @@ from quantglow.instr.generate import generate
 from quantglow.instr.verify import verify_program
 from quantglow.interpreter import interpret
 from quantglow.lowering import lower
+from quantglow.memory.passes import optimize_program
 from quantglow.memory.planner import plan_memory
 from quantglow.memory.schedule import schedule
-from quantglow.memory.share import share_in_place
 from tests.generators.loops import loop_graphs
 from tests.matrix.harness import TARGETS
 from tests.support.builder import assert_same_function
@@ -50,7 +50,7 @@ def test_programs_compute_what_their_graph_means(
 ) -> None:
     lowered = lower(graph)
     program = generate(lowered, schedule(lowered) if scheduled else None, slack_nbytes=64)
-    program = share_in_place(program) if shared else program
+    program = optimize_program(program) if shared else program
     verify_program(program)
     assert same_program(text.parse_program(str(program), text.constants_of(program)), program)
     feeds = feeds_of(graph)
@@ -62,7 +62,7 @@ def test_programs_compute_what_their_graph_means(
 @expensive
 def test_compiled_programs_do_so_every_time(graph: Graph, name: str, threads: int) -> None:
     lowered, feeds = lower(graph), feeds_of(graph)
-    program = share_in_place(generate(lowered, schedule(lowered), slack_nbytes=64))
+    program = optimize_program(generate(lowered, schedule(lowered), slack_nbytes=64))
     made = compile_program(program, plan_memory(program), resolve(name), threads)
     first, second = made.run(feeds), made.run(feeds)
     assert [x.tobytes() for x in first] == [x.tobytes() for x in second]

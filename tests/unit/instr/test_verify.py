@@ -176,3 +176,11 @@ def box(starts: tuple[int, ...], sizes: tuple[int, ...]) -> View:
 )
 def test_views_overlap_exactly_when_they_share_an_element(a: View, b: View, overlap: bool) -> None:
     assert may_overlap(a, b) is overlap
+
+
+def test_an_empty_view_touches_no_byte() -> None:
+    nothing = Buffer("nothing", BufferKind.TEMP, 0)
+    kind = TensorType(DType.F32, (0, 3))
+    copy = Copy(View(nothing, kind, (9, 3), 1), dense(nothing, kind))
+    steps = (Alloc(nothing), copy, Dealloc(nothing), Copy(dense(X), dense(Y)))
+    verify_program(program(*steps))
