@@ -53,6 +53,23 @@ def test_quantize_writes_a_model_and_prints_the_report(
     assert qg.load(folder / "int8.qgm").report.outputs
 
 
+@pytest.mark.parametrize("data", ["", "--calibration-data samples.npz"])
+def test_quantize_packs_weights(
+    folder: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "--weights int4 --group-size 32 --activations float --no-symmetric-weights"
+    assert run(folder, f"quantize net.onnx {data} {options} --output packed.qgm") == 0
+    assert "int4 weights, float activations" in capsys.readouterr().out
+    assert qg.load(folder / "packed.qgm").report.layers
+
+
+def test_quantize_needs_data_without_weights(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(folder, "quantize net.onnx --output none.qgm") == 1
+    assert "--calibration-data is missing" in capsys.readouterr().err
+
+
 def test_quantize_holds_a_contract(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     line = "quantize net.onnx --calibration-data samples.npz --output exact.qgm --max-drop"
     assert run(folder, f"{line} 1e-4 --max-minutes 5") == 0

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quantglow.ops.weight_groups import packed_codes, unpacked_codes
 from quantglow.types import Array
 
 WORD_NBYTES = 4
 PANELS_AT_ONCE = 64
-"""Panels whose codes are unpacked at the same time."""
+"""Panels whose codes are packed at the same time."""
 
 
 @dataclass(frozen=True)
@@ -83,20 +82,34 @@ class Layout:
         return np.ascontiguousarray(panels.transpose(0, 2, 1))
 
     def packed(self, w: Array, scales: Array) -> Array:
-        """uint8 [panels, G, bytes of a group] of weights and scales of a ``GroupedMatMul``."""
-        made = np.empty((self.panels, self.groups, self.group_nbytes), np.uint8)
-        made[..., : self.scales_nbytes] = self.by_panels(scales).view(np.uint8)
+        """uint32 [panels, G, words of a group] of weights and scales of a ``GroupedMatMul``."""
+        shape = (self.panels, self.groups, 1 + self.steps, self.width)
+        made = np.zeros(shape, np.uint32)
+        made[:, :, 0] = self.by_panels(scales).view(np.uint32)
         for first in range(0, self.panels, PANELS_AT_ONCE):
             rows = slice(first * self.width, (first + PANELS_AT_ONCE) * self.width)
             part = self._words(w[rows])
-            made[first : first + len(part), :, self.scales_nbytes :] = part
-        return made
+            made[first : first + len(part), :, 1:] = part
+        return made.reshape(self.panels, self.groups, -1)
 
     def _words(self, w: Array) -> Array:
-        """uint8 [panels, G, bytes]: the codes of some whole panels, the last of which may end."""
+        """uint32 [panels, G, steps, width] of some whole panels, the last of which may end."""
         panels = -(-len(w) // self.width)
-        w = np.pad(w, [(0, panels * self.width - len(w)), (0, 0), (0, 0)])
-        shape = (panels, self.width, self.groups, self.steps, self.layers, WORD_NBYTES)
-        codes = unpacked_codes(w, self.bits).reshape(shape)
-        words = packed_codes(np.moveaxis(codes, 4, -1).reshape(*shape[:4], -1), self.bits)
-        return words.transpose(0, 2, 3, 1, 4).reshape(panels, self.groups, -1)
+        words = interleaved(np.ascontiguousarray(w).view("<u4"), self.bits)
+        words = np.pad(words, [(0, panels * self.width - len(w)), (0, 0), (0, 0)])
+        return words.reshape(panels, self.width, self.groups, self.steps).transpose(0, 2, 3, 1)
+
+
+def interleaved(words: Array, bits: int) -> Array:
+    """uint32 of ``32 / bits`` codes, the first one lowest, with codes 0 to 3 in the lowest bits of
+    the four bytes, codes 4 to 7 above them, and so on."""
+    if bits == 8:
+        return words
+    four, two, one = (2 ** (n * bits) - 1 for n in (4, 2, 1))
+    found = np.zeros_like(words)
+    for layer in range(8 // bits):
+        part = (words >> np.uint32(4 * bits * layer)) & np.uint32(four)
+        part = (part | part << np.uint32(16 - 2 * bits)) & np.uint32(two * 0x00010001)
+        part = (part | part << np.uint32(8 - bits)) & np.uint32(one * 0x01010101)
+        found |= part << np.uint32(bits * layer)
+    return found
