@@ -25,6 +25,7 @@ APART = 0.9
 """Probability that a node is not drawn because it mixes the samples of a batch."""
 
 ML, ML_OPSET = "ai.onnx.ml", 3
+MICROSOFT = "com.microsoft"
 FLOAT, INTEGER, CONDITION = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 INT32, INT8, UINT8 = TensorProto.INT32, TensorProto.INT8, TensorProto.UINT8
 WHOLE = (INTEGER, INT32, INT8, UINT8)
@@ -185,16 +186,18 @@ class Drawing:
         op: str,
         operands: Sequence[Value],
         *results: tuple[int, Sequence[int]],
+        domain: str = ML,
         **attributes: Any,
     ) -> Value:
-        """Add a node of ai.onnx.ml, for most of which ONNX infers no types; its last result."""
+        """Add a node of ai.onnx.ml, or of another domain for whose operators ONNX infers no types;
+        its last result."""
         names = [f"v{self.names + i}" for i in range(len(results))]
         proto = helper.make_node(
             op,
             [value.name for value in operands],
             names,
             name=f"n{len(self.nodes)}",
-            domain=ML,
+            domain=domain,
             **attributes,
         )
         types = [helper.make_tensor_type_proto(element, shape) for element, shape in results]

@@ -14,6 +14,7 @@ from tests.generators.onnx_models.drawing import (
     CONDITION,
     FLOAT,
     INTEGER,
+    MICROSOFT,
     ML,
     ML_OPSET,
     OPSETS,
@@ -127,7 +128,8 @@ def model_of(drawing: Drawing, outputs: list[Value]) -> onnx.ModelProto:
         [info(v) for v in outputs],
         drawing.constants,
     )
-    opsets = [helper.make_opsetid("", drawing.opset), helper.make_opsetid(ML, ML_OPSET)]
+    versions = {"": drawing.opset, ML: ML_OPSET, MICROSOFT: 1}
+    opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return helper.make_model(graph, opset_imports=opsets, ir_version=10)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.generators.onnx_models.drawing import FLOAT, Drawing, Rejected
+import numpy as np
+
+from tests.generators.onnx_models.drawing import FLOAT, MICROSOFT, Drawing, Rejected
 from tests.generators.onnx_models.operators.family import draws
 
 
@@ -29,6 +31,23 @@ def matmul(d: Drawing) -> object:
         order = [*range(x.rank - 2), x.rank - 1, x.rank - 2]
         return d.node("MatMul", x, d.node("Transpose", x, perm=order))
     return d.node("MatMul", x, d.weights(x.shape[-1], d.choose((1, 4, 9, 16))))
+
+
+@draws("MatMulNBits", often=2)
+def matmul_n_bits(d: Drawing) -> object:
+    """Weights of 4 or 8 bits in blocks, activations in float."""
+    x = d.floats(2, 3, 4)
+    depth, columns, bits, block = x.shape[-1], d.choose((1, 4, 17)), d.choose((4, 8)), 16
+    blocks = -(-depth // block)
+    codes = d.rng.integers(0, 256, (columns, blocks, block * bits // 8)).astype(np.uint8)
+    step = 2 / 2**bits / depth**0.5
+    operands = [x, d.constant(codes), d.uniform(0.5 * step, step, columns, blocks)]
+    if d.chance(0.5):
+        points = d.rng.integers(0, 256, (columns, -(-blocks * bits // 8)))
+        operands.append(d.constant(points.astype(np.uint8)))
+    sizes = {"K": depth, "N": columns, "bits": bits, "block_size": block}
+    result = (FLOAT, (*x.shape[:-1], columns))
+    return d.classical("MatMulNBits", operands, result, domain=MICROSOFT, **sizes)
 
 
 @draws("Einsum", often=3)
