@@ -20,6 +20,7 @@ FOLDERS = {
         "shapes",
         "weight_groups",
         "loops",
+        "decode",
     ),
     "accuracy": (
         "accuracy",

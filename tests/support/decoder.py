@@ -6,6 +6,7 @@ and an output ``present.N.key`` and ``.value``, with the rows of the new tokens 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,7 +64,7 @@ class Decoder:
         found = {"input_ids": tokens, "attention_mask": mask, **cache}
         return found if self.fused else {**found, "position_ids": positions}
 
-    def next_cache(self, outputs: list[Array]) -> Feeds:
+    def next_cache(self, outputs: Sequence[Any]) -> dict[str, Any]:
         """The cache for the next call, from all outputs of one."""
         names = (f"past_key_values.{name}" for name in self.caches)
         return dict(zip(names, outputs[1:], strict=True))
