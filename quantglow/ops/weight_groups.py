@@ -51,17 +51,21 @@ def check_group(node: Node, group: int) -> None:
 
 def row_nbytes(depth: int, group: int) -> int:
     """Bytes of a quantized row of ``depth`` elements."""
-    return -(-depth // group) * (group + SUM_NBYTES + SCALE_NBYTES)
+    return -(-depth // group) * group_nbytes(group)
+
+
+def group_nbytes(group: int) -> int:
+    """Bytes of a group of a quantized row."""
+    return group + SUM_NBYTES + SCALE_NBYTES
 
 
 @op
 class QuantizeRows(Node):
     """int8 codes ``rint(x * (127 / max|x|))`` of each group of each row of x [M, K].
 
-    A row is written as bytes: its codes, with zeros up to a whole group; for each group the
-    negative sum of its codes, int32; for each group the scale ``max|x| / 127``, float32.  A group
-    with an element that is no finite number has a scale that is none, and codes 0 where an element
-    has no product.
+    A group is written as bytes: its codes, with zeros up to a whole group, the negative sum of
+    these, int32, and the scale ``max|x| / 127``, float32.  A group with an element that is no
+    finite number has a scale that is none, and codes 0 where an element has no product.
     """
 
     x: Node
@@ -84,25 +88,24 @@ class QuantizeRows(Node):
         steps = np.rint(filled * factors[..., None])
         codes = np.where(np.isfinite(steps), steps, 0).astype(np.int8)
         sums, scales = codes.sum(axis=2, dtype=np.int32), largest / LARGEST
-        parts = (codes.reshape(rows, -1), as_bytes(-sums), as_bytes(scales))
-        return np.concatenate(parts, axis=1)
+        parts = (codes, as_bytes(-sums), as_bytes(scales))
+        return np.concatenate(parts, axis=2).reshape(rows, -1)
 
 
 def as_bytes(values: Array) -> Array:
-    """The bytes of [M, n], lowest first, as int8 [M, n * itemsize]."""
-    stored = np.ascontiguousarray(values).astype(values.dtype.newbyteorder("<"))
+    """The bytes of [M, G], lowest first, as int8 [M, G, itemsize]."""
+    stored = np.ascontiguousarray(values[..., None]).astype(values.dtype.newbyteorder("<"))
     return stored.view(np.int8)
 
 
 def rows_of(stored: Array, group: int) -> Rows:
     """The parts of rows that ``QuantizeRows`` made."""
-    rows, groups = len(stored), stored.shape[1] // (group + SUM_NBYTES + SCALE_NBYTES)
-    ends = (groups * group, groups * (group + SUM_NBYTES))
-    codes, sums, scales = np.split(stored, ends, axis=1)
+    parts = stored.reshape(len(stored), -1, group_nbytes(group))
+    codes, sums, scales = np.split(parts, (group, group + SUM_NBYTES), axis=2)
     return Rows(
-        codes.reshape(rows, groups, group),
-        np.ascontiguousarray(sums).view("<i4").astype(np.int32, copy=False),
-        np.ascontiguousarray(scales).view("<f4").astype(np.float32, copy=False),
+        codes,
+        np.ascontiguousarray(sums).view("<i4")[..., 0],
+        np.ascontiguousarray(scales).view("<f4")[..., 0],
     )
 
 

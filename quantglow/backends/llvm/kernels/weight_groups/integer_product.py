@@ -14,7 +14,7 @@ from quantglow.backends.llvm.kernels.weight_groups.product import (
     zeros,
 )
 from quantglow.lazy import cached_property
-from quantglow.ops.weight_groups import SCALE_NBYTES, SUM_NBYTES
+from quantglow.ops.weight_groups import SUM_NBYTES, group_nbytes
 from quantglow.types import DType
 
 UNROLLED = 8
@@ -31,10 +31,7 @@ class IntegerProduct(GroupedProduct):
 
     @property
     def most_rows(self) -> int:
-        """Fewer where weights have more bytes: they pass through the cache that holds the rows."""
-        if self.target.registers < 32:
-            return 4
-        return 12 if self.op.bits <= NARROW else 8
+        return 12 if self.target.registers >= 32 else 4
 
     @cached_property
     def dot(self) -> DotProduct:
@@ -83,15 +80,11 @@ class IntegerProduct(GroupedProduct):
         """
         b, layout = self.b, self.layout
         at_w = b.at(self.weights, b.mul(group, layout.group_nbytes))
-        sums = self.group_sums(
-            rows,
-            self.initial(rows, group, x),
-            b.at(at_w, layout.scales_nbytes),
-            b.at(x, b.mul(group, layout.group)),
-        )
+        at_x = b.at(x, b.mul(group, group_nbytes(layout.group)))
+        initial = self.initial(rows, group, b.at(at_x, layout.group))
+        sums = self.group_sums(rows, initial, b.at(at_w, layout.scales_nbytes), at_x)
         waiting, scales = iter(sums), self.scales(at_w)
-        at_scales = b.at(x, layout.groups * (layout.group + SUM_NBYTES))
-        at_scale = b.at(at_scales, b.mul(group, SCALE_NBYTES))
+        at_scale = b.at(at_x, layout.group + SUM_NBYTES)
         for row in range(rows):
             own = b.load("float", b.at(at_scale, row * self.x_stride))
             spread = b.broadcast(self.lanes, "float", own)
@@ -100,10 +93,10 @@ class IntegerProduct(GroupedProduct):
                 both = b.op("fmul", self.floats, spread, scale)
                 yield b.op("fmul", self.floats, real, both)
 
-    def initial(self, rows: int, group: Value, x: Value) -> list[Value]:
-        """The zero point times the negative sum of a group."""
-        b, layout, found = self.b, self.layout, []
-        sums = b.at(b.at(x, layout.groups * layout.group), b.mul(group, SUM_NBYTES))
+    def initial(self, rows: int, group: Value, sums: Value) -> list[Value]:
+        """The zero point times the negative sum of a group, from the address of the first row's."""
+        b = self.b
+        found: list[Value] = []
         points = [] if self.op.zero_points is None else self.zero_points(group)
         for row in range(rows):
             negative = b.load("i32", b.at(sums, row * self.x_stride), align=1)

@@ -15,7 +15,7 @@ from quantglow.backends.llvm.kernels.vector import vectors
 from quantglow.backends.llvm.kernels.vector.partial import load_partial
 from quantglow.instr.program import Compute
 from quantglow.ops import QuantizeRows
-from quantglow.ops.weight_groups import GREATEST_FLOAT, LARGEST, SCALE_NBYTES, SUM_NBYTES
+from quantglow.ops.weight_groups import GREATEST_FLOAT, LARGEST, SUM_NBYTES, group_nbytes
 from quantglow.symbolic.size import likely
 
 
@@ -65,16 +65,16 @@ class RowQuantizer:
     def one_group(self, group: Value, length: int, x: Value, out: Value) -> None:
         """Codes, their negative sum and the scale of the first elements of a group."""
         b = self.b
-        at_x, at_codes = b.at(x, b.mul(group, 4 * self.group)), b.at(out, b.mul(group, self.group))
+        at_x = b.at(x, b.mul(group, 4 * self.group))
+        at_codes = b.at(out, b.mul(group, group_nbytes(self.group)))
         largest = self.largest(at_x, length)
         factor = b.op("fdiv", "float", f32(float(LARGEST)), largest)
         factor = vectors.number_or_less(b, 1, factor, float(GREATEST_FLOAT))
         total = self.codes(at_x, at_codes, b.broadcast(self.lanes, "float", factor), length)
-        at_sums = b.at(out, self.groups * self.group)
-        b.store("i32", total, b.at(at_sums, b.mul(group, SUM_NBYTES)))
-        at_scales = b.at(at_sums, self.groups * SUM_NBYTES)
+        at_sum = b.at(at_codes, self.group)
+        b.store("i32", total, at_sum)
         scale = b.op("fdiv", "float", largest, f32(float(LARGEST)))
-        b.store("float", scale, b.at(at_scales, b.mul(group, SCALE_NBYTES)))
+        b.store("float", scale, b.at(at_sum, SUM_NBYTES))
 
     # -- the largest magnitude
 
