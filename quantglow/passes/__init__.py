@@ -23,6 +23,7 @@ from quantglow.passes.fold_transpose_into_gemm import fold_transpose_into_gemm
 from quantglow.passes.fuse_activation import fuse_activation
 from quantglow.passes.fuse_residual import fuse_residual
 from quantglow.passes.gemm_to_conv import gemm_to_conv
+from quantglow.passes.group_heads import group_heads
 from quantglow.passes.hoist_transpose import hoist_transpose
 from quantglow.passes.matmul_to_gemm import matmul_to_gemm
 from quantglow.passes.merge_arithmetic import merge_arithmetic
@@ -83,6 +84,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         gemm_to_conv,
         simplify_concat,
         simplify_slice,
+        group_heads,
         eliminate_common_subexpressions,
     ),
     repeat(
