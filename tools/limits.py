@@ -83,8 +83,8 @@ def forgetful(coupled: int) -> onnx.ModelProto:
     return node("LSTM", (2, 1, 3), *weights, hidden_size=4, input_forget=coupled)
 
 
-def convolution(axes: int) -> onnx.ModelProto:
-    return node("Conv", (1, 2, *(4,) * axes), ones(3, 2, *(3,) * axes))
+def transposed(axes: int) -> onnx.ModelProto:
+    return node("ConvTranspose", (1, 2, *(4,) * axes), ones(2, 3, *(3,) * axes))
 
 
 def pool(axes: int) -> onnx.ModelProto:
@@ -189,18 +189,18 @@ LIMITS = (
         "LSTM", "`input_forget`", "couples the gates", lambda: forgetful(0), lambda: forgetful(1)
     ),
     Limit(
-        "Conv, ConvTranspose",
+        "ConvTranspose",
         "three spatial axes",
-        "3 spatial axes; 1 and 2 are supported",
-        lambda: convolution(2),
-        lambda: convolution(3),
+        "3 spatial axes are too many",
+        lambda: transposed(2),
+        lambda: transposed(3),
     ),
     Limit(
-        "AveragePool, LpPool, MaxPool",
-        "three spatial axes",
-        "3 spatial axes; 1 and 2 are supported",
-        lambda: pool(2),
+        "AveragePool, Conv, LpPool, MaxPool",
+        "four spatial axes",
+        "4 spatial axes are too many",
         lambda: pool(3),
+        lambda: pool(4),
     ),
     Limit(
         "GridSample",

@@ -6,6 +6,7 @@ import numpy as np
 
 from quantglow.frontend.context import Call, importer
 from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
+from quantglow.frontend.operators.volumes import is_volume, volume_conv
 from quantglow.frontend.operators.windows import Windows, auto_padded, pair, shared_out, windows_of
 from quantglow.graph.node import Node
 from quantglow.ops.convolution import Conv, ConvTranspose
@@ -16,6 +17,8 @@ from quantglow.types import Array
 @importer("Conv")
 def conv(call: Call) -> Node:
     """Weights [O, C/group, KH, KW] become [KH, KW, C/group, O]."""
+    if is_volume(call):
+        return volume_conv(call)
     x = to_nhwc(call)
     windows = windows_of(call, call.shape(1)[2:])
     made = Conv(

@@ -19,7 +19,7 @@ def to_nhwc(call: Call, position: int = 0, x: Node | None = None) -> Node:
     if x.type.rank == 3:
         x = as_image(call, x, call.value_name(position))
     if x.type.rank != 4:
-        raise Unsupported(f"{x.type.rank - 2} spatial axes; 1 and 2 are supported")
+        raise Unsupported(f"{x.type.rank - 2} spatial axes are too many")
     return channels_last(call, x, call.value_name(position))
 
 

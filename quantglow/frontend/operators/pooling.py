@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,8 @@ import numpy as np
 from quantglow.frontend.context import Call, importer
 from quantglow.frontend.operators.convolution import image_size
 from quantglow.frontend.operators.layout import channels_first, channels_last, from_nhwc, to_nhwc
+from quantglow.frontend.operators.volumes import RANK as VOLUME
+from quantglow.frontend.operators.volumes import is_volume, pooled_volume, volumes
 from quantglow.frontend.operators.windows import Windows, auto_padded, windows_of
 from quantglow.graph.node import Node
 from quantglow.ops.binary import Mul, Pow
@@ -22,30 +26,52 @@ from quantglow.ops.pooling import (
 from quantglow.ops.unary import Abs
 
 
-def pool_options(call: Call, x: Node, windows: Windows) -> dict[str, Any]:
-    """The attributes that all pools of an NHWC ``x`` have."""
-    return {
-        "kernel": windows.kernel,
-        "strides": windows.strides,
-        "dilations": windows.dilations,
-        "pads": auto_padded(call, windows, image_size(x)),
-        "ceil_mode": bool(call.integer("ceil_mode", 0)),
-    }
-
-
 @importer("MaxPool")
 def max_pool(call: Call) -> Node:
-    x = to_nhwc(call)
-    options = pool_options(call, x, windows_of(call, call.integers("kernel_shape", ())))
-    return from_nhwc(call, MaxPool(name=call.result, x=x, **options))
+    return pooled(call, lambda name, x, **options: MaxPool(name=name, x=x, **options))
 
 
 @importer("AveragePool")
 def average_pool(call: Call) -> Node:
-    x = to_nhwc(call)
-    options = pool_options(call, x, windows_of(call, call.integers("kernel_shape", ())))
-    options["count_include_pad"] = bool(call.integer("count_include_pad", 0))
-    return from_nhwc(call, AveragePool(name=call.result, x=x, **options))
+    inside = bool(call.integer("count_include_pad", 0))
+
+    def mean(name: str, x: Node, **options: Any) -> Node:
+        return AveragePool(name=name, x=x, count_include_pad=inside, **options)
+
+    return pooled(call, mean)
+
+
+def pooled(call: Call, make: Callable[..., Node]) -> Node:
+    """A pool that ``make`` makes, as the result."""
+    kernel = call.integers("kernel_shape", ())
+    if is_volume(call):
+        x = channels_last(call, call.node(0), call.value_name(0))
+        made = over_windows(call, call.result, x, kernel, make)
+        return volumes(call, made, made.type.shape[0] // x.type.shape[0])
+    return from_nhwc(call, over_windows(call, call.result, to_nhwc(call), kernel, make))
+
+
+def over_windows(
+    call: Call, name: str, x: Node, kernel: tuple[int, ...], make: Callable[..., Node]
+) -> Node:
+    """A pool over images under a name; over volumes [N, D, H, W, C] as [N * OD, OH, OW, C]."""
+    ceil_mode = bool(call.integer("ceil_mode", 0))
+
+    def pool(name: str, x: Node, windows: Windows) -> Node:
+        return make(
+            name,
+            x,
+            kernel=windows.kernel,
+            strides=windows.strides,
+            dilations=windows.dilations,
+            pads=windows.pads,
+            ceil_mode=ceil_mode,
+        )
+
+    if x.type.rank == VOLUME:
+        return pooled_volume(call, name, x, kernel, pool)
+    windows = windows_of(call, kernel)
+    return pool(name, x, replace(windows, pads=auto_padded(call, windows, image_size(x))))
 
 
 @importer("GlobalAveragePool", "GlobalMaxPool")
@@ -60,22 +86,23 @@ def global_pool(call: Call) -> Node:
 @importer("LpPool", "GlobalLpPool")
 def lp_pool(call: Call) -> Node:
     """``sum(|x| ** p) ** (1 / p)`` of each window: the mean, padding included, times its size."""
-    x, p = to_nhwc(call), call.integer("p", 2)
-    everywhere = call.proto.op_type == "GlobalLpPool"
-    shape = x.type.shape[1:3] if everywhere else call.integers("kernel_shape", ())
-    windows = windows_of(call, shape)
+    p, everywhere = call.integer("p", 2), call.proto.op_type == "GlobalLpPool"
+    in_depth = is_volume(call)
+    x = channels_last(call, call.node(0), call.value_name(0)) if in_depth else to_nhwc(call)
+    kernel = x.type.shape[1:-1] if everywhere else call.integers("kernel_shape", ())
     powers = Pow(
         name=call.derived("powers"),
         x=Abs(name=call.derived("abs"), x=x),
         y=call.constant("p", np.array(p)),
     )
-    mean = AveragePool(
-        name=call.derived("mean"),
-        x=powers,
-        **pool_options(call, x, windows),
-        count_include_pad=True,
-    )
-    size = call.constant("size", np.array(math.prod(windows.kernel)))
+
+    def mean_of(name: str, x: Node, **options: Any) -> Node:
+        return AveragePool(name=name, x=x, count_include_pad=True, **options)
+
+    mean = over_windows(call, call.derived("mean"), powers, kernel, mean_of)
+    size = call.constant("size", np.array(math.prod(kernel)))
     total = Mul(name=call.derived("sum"), x=mean, y=size)
     root = Pow(name=call.result, x=total, y=call.constant("root", np.array(1 / p)))
+    if in_depth:
+        return volumes(call, root, root.type.shape[0] // x.type.shape[0])
     return from_nhwc(call, root)

@@ -27,11 +27,7 @@ class Windows:
 def windows_of(call: Call, kernel: tuple[int, ...]) -> Windows:
     """The attributes of ``call``, whose pads (if explicit) belong to its input."""
     rank = len(kernel)
-    pads = call.integers("pads", (0,) * 2 * rank)
-    if len(pads) != 2 * rank:
-        raise ValueError(f"pads {pads} do not fit {rank} spatial axes")
-    if min(pads) < 0:
-        raise Unsupported(f"negative pads {list(pads)}")
+    pads = spatial_pads(call, rank)
     return Windows(
         kernel=pair(kernel),
         strides=pair(call.integers("strides", (1,) * rank)),
@@ -40,10 +36,20 @@ def windows_of(call: Call, kernel: tuple[int, ...]) -> Windows:
     )
 
 
+def spatial_pads(call: Call, rank: int) -> tuple[int, ...]:
+    """Explicit pads before all ``rank`` axes, then behind them."""
+    pads = call.integers("pads", (0,) * 2 * rank)
+    if len(pads) != 2 * rank:
+        raise ValueError(f"pads {pads} do not fit {rank} spatial axes")
+    if min(pads) < 0:
+        raise Unsupported(f"negative pads {list(pads)}")
+    return pads
+
+
 def pair(values: tuple[int, ...], absent: int = 1) -> Pair:
     """(H, W) of attributes with one or two entries; one spatial axis becomes W."""
     if len(values) not in (1, 2):
-        raise Unsupported(f"{len(values)} spatial axes; 1 and 2 are supported")
+        raise Unsupported(f"{len(values)} spatial axes are too many")
     if min(values) < absent:
         raise ValueError(f"{values} must be at least {absent}")
     return (values[0], values[1]) if len(values) == 2 else (absent, values[0])

@@ -52,7 +52,7 @@ def image(draw: st.DrawFn, channels: int, rank: int, smallest: int = 8) -> np.nd
     return floats(draw(st.integers(1, 2)), channels, *sizes)
 
 
-@given(st.data(), st.sampled_from([1, 2]), st.integers(1, 3), st.booleans())
+@given(st.data(), st.sampled_from([1, 2, 3]), st.integers(1, 3), st.booleans())
 def test_conv_agrees_with_onnxruntime(
     data: st.DataObject, rank: int, group: int, biased: bool
 ) -> None:
@@ -97,13 +97,15 @@ def test_conv_transpose_reaches_its_output_shape(auto_pad: str, output_shape: tu
     assert_agrees(*made)
 
 
-@given(st.data(), st.sampled_from([1, 2]), st.booleans())
+@given(st.data(), st.sampled_from([1, 2, 3]), st.booleans())
 def test_max_pool_agrees_with_onnxruntime(data: st.DataObject, rank: int, ceil: bool) -> None:
     x = image(data.draw, 3, rank)
     assert_agrees(*single("MaxPool", x, ceil_mode=int(ceil), **data.draw(windows(rank))))
 
 
-@given(st.data(), st.sampled_from([1, 2]), st.booleans(), st.booleans(), st.sampled_from([11, 19]))
+@given(
+    st.data(), st.sampled_from([1, 2, 3]), st.booleans(), st.booleans(), st.sampled_from([11, 19])
+)
 def test_average_pool_agrees_with_onnxruntime(
     data: st.DataObject, rank: int, ceil: bool, padded: bool, opset: int
 ) -> None:

@@ -9,12 +9,17 @@ from tests.generators.onnx_models.drawing import Drawing, Rejected, Value
 from tests.generators.onnx_models.operators.family import draws
 
 
+def ranks(d: Drawing) -> tuple[int, ...]:
+    """Signals and images, or volumes."""
+    return (5,) if d.chance(0.15) else (3, 4)
+
+
 @draws("Conv", "ConvTranspose", often=4)
 def convolution(d: Drawing) -> object:
-    x = d.floats(3, 4)
+    x = d.floats(*ranks(d))
     channels, spatial = x.shape[1], x.shape[2:]
     group = d.choose([g for g in (1, 1, 2, channels) if channels % g == 0])
-    if d.chance(0.25):
+    if d.chance(0.25) and x.rank < 5:
         return transposed(d, x, group)
     outputs = group * d.choose((1, 2, 3, 5))
     kernel = [d.integer(1, min(size + 1, 5)) for size in spatial]
@@ -65,7 +70,7 @@ def window(d: Drawing, kernel: Sequence[int], dilated: bool = True) -> dict[str,
 
 @draws("MaxPool", "AveragePool", "LpPool", often=2)
 def pool(d: Drawing) -> object:
-    x = d.floats(3, 4)
+    x = d.floats(*ranks(d))
     kernel = [d.integer(1, min(size, 4)) for size in x.shape[2:]]
     op = d.choose(("MaxPool", "AveragePool", "LpPool"))
     # A dilated window beyond the input has no meaning; onnxruntime gives a result all the same.
@@ -102,7 +107,9 @@ def rounds_up_clearly(kernel: Sequence[int], sizes: Sequence[int], given: dict[s
 def global_pool(d: Drawing) -> object:
     # onnxruntime has GlobalLpPool as it was up to opset 21.
     op = d.choose(("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")[: 3 - (d.opset > 21)])
-    return d.node(op, d.floats(3, 4), **({"p": d.integer(1, 3)} if op == "GlobalLpPool" else {}))
+    return d.node(
+        op, d.floats(*ranks(d)), **({"p": d.integer(1, 3)} if op == "GlobalLpPool" else {})
+    )
 
 
 @draws("CausalConvWithState")
