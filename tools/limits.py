@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 from quantglow.errors import UnsupportedOpError
 from quantglow.frontend import import_model
 from quantglow.frontend.context import IMPORTERS, ML
+from quantglow.frontend.operators.loops import MOST_UNROLLED
 from quantglow.frontend.operators.transforms import MOST_WHOLE
 from quantglow.ops.external import External
 
@@ -149,14 +150,14 @@ def prime(above: int) -> int:
     return number
 
 
-def loop(op: str, condition: bool = False) -> onnx.ModelProto:
-    """A Loop of three trips on four numbers that it adds or joins (``op``), and lists; with a
-    ``condition`` only while their sum is small."""
+def loop(op: str, trips: int = 3, condition: bool = False) -> onnx.ModelProto:
+    """A Loop on four numbers to which it adds one, or joins it (``op``), and which it lists; with a
+    ``condition`` only while they are small."""
     info, kind = helper.make_tensor_value_info, onnx.TensorProto
     settings: dict[str, Any] = {"axis": 0} if op == "Concat" else {}
     body = helper.make_graph(
         [
-            helper.make_node(op, ["state", "state"], ["next"], **settings),
+            helper.make_node(op, ["state", "more"], ["next"], **settings),
             helper.make_node("ReduceMax", ["next"], ["top"], keepdims=0),
             helper.make_node("Less", ["top", "top"] if condition else ["one", "two"], ["on"]),
             helper.make_node("Identity", ["next"], ["row"]),
@@ -164,19 +165,19 @@ def loop(op: str, condition: bool = False) -> onnx.ModelProto:
         "body",
         [info("trip", kind.INT64, []), info("holds", kind.BOOL, []), info("state", 1, [None])],
         [info("on", kind.BOOL, []), info("next", 1, [None]), info("row", 1, [None])],
-        [numpy_helper.from_array(np.array(n, np.float32), name) for n, name in NUMBERS],
+        [numpy_helper.from_array(np.array(n, np.float32), name) for name, n in NUMBERS.items()],
     )
-    return node("Loop", np.array(3), None, (4,), outputs=2, body=body)
+    return node("Loop", np.array(trips), None, (4,), outputs=2, body=body)
 
 
-NUMBERS = ((1, "one"), (2, "two"))
+NUMBERS = {"one": 1, "two": 2, "more": [1]}
 LIMITS = (
     Limit(
         "Loop",
-        "values that grow from trip to trip",
-        "a value that it carries is",
-        lambda: loop("Add"),
-        lambda: loop("Concat"),
+        f"values that grow for more than {MOST_UNROLLED} trips, or until a condition ends them",
+        "a value that it carries",
+        lambda: loop("Concat", MOST_UNROLLED),
+        lambda: loop("Concat", MOST_UNROLLED + 1),
     ),
     Limit(
         "Loop",

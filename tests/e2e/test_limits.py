@@ -29,6 +29,7 @@ UNUSUAL = {
     "activations of recurrent cells": r"its activations",
     "attributes of Resize": r"keep_aspect_ratio_policy|interpolation mode|coordinate transf",
     "axes that are none": r"(is|are) outside rank|channels do not make",
+    "conditions that end growing loops": r"grows until a condition",
     "conditions and numbers of trips that are no scalars": r"no scalar of",
     "empty results": r"nothing is left|would have shape",
     "Scan of opset 8": r"before opset 9 it has a batch axis",

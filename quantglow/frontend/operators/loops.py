@@ -19,9 +19,16 @@ from quantglow.ops.expression import Expr, arg, lconst
 from quantglow.ops.expression import call as fn
 from quantglow.ops.loop import ENDLESS, Loop
 from quantglow.ops.primitives import Elementwise
-from quantglow.ops.shape import Reshape, Transpose
+from quantglow.ops.shape import Concat, Reshape, Transpose
 from quantglow.symbolic.shapes import integer
 from quantglow.types import DType, ElementType
+
+MOST_UNROLLED = 64
+"""Maximum number of trips of a loop whose values grow: each has nodes of its own."""
+
+
+class Changing(Unsupported):
+    """A carried value has another type after a trip."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ class Operands:
         """The loop whose body goes from the inputs to the ends."""
         for before, after in zip(self.carried, ends, strict=False):
             if before.type != after.type:
-                raise Unsupported(f"a value that it carries is {before.type}, then {after.type}")
+                raise Changing(f"a value that it carries is {before.type}, then {after.type}")
         return Results(self, *closed(self.call.scope, inputs, ends))
 
 
@@ -135,7 +142,38 @@ def _stacked(call: Call, loop: Results, number: int, name: str) -> Node:
 
 
 def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
-    """ONNX Loop: for a number of trips, while a condition holds, or both.
+    """ONNX Loop: for a number of trips, while a condition holds, or both."""
+    try:
+        return looped(call, import_body)
+    except Changing:
+        if not 0 < _most_trips(call) <= MOST_UNROLLED:
+            raise
+        call.scope.claimed.difference_update(call.proto.output)
+        return unrolled(call, import_body)
+
+
+def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
+    """A loop whose values may grow, with nodes of its own for each trip."""
+    values, body = call.scope.values, call.attributes["body"]
+    names = [value.name for value in body.input]
+    carried = [values[name] for name in call.proto.input[2:]]
+    rows: list[list[Node]] = [[] for _ in body.output[1 + len(carried) :]]
+    for trip in range(_most_trips(call)):
+        values.update({names[0]: Known(names[0], np.array(trip)), names[1]: HOLDS})
+        values.update(zip(names[2:], carried, strict=True))
+        holds, *ends = inner_values(call, "body", import_body)
+        if any(_by_value(call, holds)):
+            raise Unsupported("a value that it carries grows until a condition ends it")
+        carried = [values[output.name] for output in body.output[1 : 1 + len(carried)]]
+        for row, end in zip(rows, ends[len(carried) :], strict=True):
+            shape = (1, *end.type.shape)
+            row.append(Reshape(name=call.derived("row"), x=end, shape=shape))
+    stacked = [Concat(name=call.derived("rows"), parts=tuple(row), axis=0) for row in rows]
+    return dict(zip(call.proto.output, [*carried, *stacked], strict=False))
+
+
+def looped(call: Call, import_body: ImportBody) -> dict[str, Value]:
+    """A Loop of the graph.
 
     The first values that it carries are the condition, if there is one, and the number of the trip.
     """
@@ -145,8 +183,7 @@ def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
     operands = Operands(call, (number, *given), (), _most_trips(call))
     inputs = operands.inputs([names[0], *names[2:]])
     bound: Mapping[str, Value] = dict(zip([names[0], *names[2:]], inputs, strict=True))
-    # A trip runs only where the condition holds.
-    call.scope.values.update({**bound, names[1]: Known(names[1], np.array(True))})
+    call.scope.values.update({**bound, names[1]: HOLDS})
     holds, *ends = inner_values(call, "body", import_body)
     following = _computed(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])
     conditions = [*_by_count(call, number, following), *_by_value(call, holds)]
@@ -163,6 +200,9 @@ def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
     first = len(operands.carried) - len(given)
     return {name: loop.result(call.scope.claim(name), at) for at, name in loop.outputs(first)}
 
+
+HOLDS = Known("holds", np.array(True))
+"""The condition as a body sees it: a trip runs only where it holds."""
 
 Condition = tuple[Node, Node]
 """A condition before the first trip, and before the next one."""

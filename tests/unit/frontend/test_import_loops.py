@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.frontend import import_model
+from quantglow.frontend.operators.loops import MOST_UNROLLED
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats
 
 node, value = helper.make_node, helper.make_tensor_value_info
@@ -135,18 +136,35 @@ def test_an_unknown_number_of_rows_is_left_to_onnxruntime() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-def test_a_value_that_grows_is_left_to_onnxruntime() -> None:
+def growing(trips: int, ended: bool = False) -> onnx.ModelProto:
+    """A value that is joined with its sum in each trip, and the products of a trip's number."""
+    ends = ["Less", "total", "limit"] if ended else ["Identity", "holds"]
     body = helper.make_graph(
-        [node("Concat", ["state", "state"], ["next"], axis=0), node("Identity", ["holds"], ["on"])],
+        [
+            node("ReduceSum", ["state"], ["total"], keepdims=1),
+            node("Concat", ["state", "total"], ["next"], axis=0),
+            node("Cast", ["number"], ["count"], to=FLOAT),
+            node("Mul", ["total", "count"], ["row"]),
+            node(ends[0], ends[1:], ["on"]),
+        ],
         "body",
         [
             value("number", INTEGER, []),
             value("holds", CONDITION, []),
             value("state", FLOAT, [None]),
         ],
-        [value("on", CONDITION, []), value("next", FLOAT, [None])],
+        [value("on", CONDITION, None), value("next", FLOAT, [None]), value("row", FLOAT, [None])],
     )
-    nodes = [node("Loop", ["two", "", "start"], ["last"], body=body)]
-    made = model(nodes, START, ["last"], two=np.array(2))
-    with pytest.raises(qg.UnsupportedOpError, match="a value that it carries is"):
-        import_model(made)
+    nodes = [node("Loop", ["trips", "", "start"], ["last", "rows"], body=body)]
+    limits = {"trips": np.array(trips), "limit": np.array([40], np.float32)}
+    return model(nodes, START, ["last", "rows"], **limits)
+
+
+def test_a_value_that_grows_is_unrolled() -> None:
+    assert_compiled(growing(5), START)
+
+
+@pytest.mark.parametrize(("trips", "ended"), [(MOST_UNROLLED + 1, False), (5, True)])
+def test_a_value_that_grows_for_long_is_left_to_onnxruntime(trips: int, ended: bool) -> None:
+    with pytest.raises(qg.UnsupportedOpError, match=r"it carries|it computes"):
+        import_model(growing(trips, ended))
