@@ -3,15 +3,15 @@
 The decoder is shaped as Llama, 100 million parameters by default, with random weights: in standard
 operators as torch exports it, and ``fused`` as onnxruntime-genai writes it.  Each runtime reads a
 prompt and then writes one token after the other, in a process of its own, in several rounds in
-turn.  quantglow keeps the cache as a state; ``calls`` feeds it back, as onnxruntime does without a
-copy in Python.
+turn.  All read the same weights: float, or in groups of 64 as MatMulNBits at ``accuracy_level`` 4.
+quantglow keeps the cache as a state; ``calls`` feeds it back, as onnxruntime does without a copy in
+Python.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -26,11 +26,18 @@ import onnx
 
 import quantglow as qg
 from benchmarks.support.arguments import positive
+from benchmarks.support.process_memory import status_nbytes
 from benchmarks.support.processes import ROOT, environment_with, module_command
+from quantglow.driver.pipeline.packed_weights import (
+    float_family,
+    source_of,
+    with_packed_weights,
+)
 from tests.support.decoder import Array, Decoder, Feeds, decoder_model
 
 RUNTIMES = ("onnxruntime", "quantglow", "quantglow calls")
 FORMS = ("standard", "fused")
+WEIGHTS = ("float", "int8", "int4")
 WARM_UP_TOKENS = 4
 
 Step = Callable[[Array], Array]
@@ -39,6 +46,7 @@ Step = Callable[[Array], Array]
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
+    command.add_argument("--weights", nargs="+", default=WEIGHTS, choices=WEIGHTS)
     command.add_argument("--runtimes", nargs="+", default=RUNTIMES, choices=RUNTIMES)
     command.add_argument("--threads", nargs="+", type=positive, default=[1, 2])
     command.add_argument("--prompt", type=positive, default=100, help="tokens to read")
@@ -49,16 +57,27 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print a Markdown table."""
-    print("| form | threads | runtime | prompt ms | tokens/s | beside onnxruntime | peak MB |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    titles = ("form", "weights", "threads", "runtime", "prompt ms", "tokens/s")
+    print("|", " | ".join((*titles, "beside onnxruntime", "peak MB")), "|")
+    print("| --- " * 8 + "|")
     for form in options.forms:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "decoder.onnx"
-            onnx.save(decoder_model(config_of(form, options.layers)), path)
-            for threads in options.threads:
-                for row in rows(form, path, threads, options):
-                    print(f"| {form} | {threads} | {' | '.join(row)} |", flush=True)
+        model = decoder_model(config_of(form, options.layers))
+        for weights in options.weights:
+            with tempfile.TemporaryDirectory() as folder:
+                path = Path(folder) / "decoder.onnx"
+                onnx.save(model if weights == "float" else packed(model, weights), path)
+                for threads in options.threads:
+                    for row in rows(form, path, threads, options):
+                        cells = " | ".join([form, weights, str(threads), *row])
+                        print(f"| {cells} |", flush=True)
     return 0
+
+
+def packed(model: onnx.ModelProto, weights: str) -> onnx.ModelProto:
+    """The model with weights in groups, rounded to the nearest code."""
+    source = source_of(model)
+    config = qg.QuantizationConfig(weights=weights)
+    return with_packed_weights(source, float_family(source), (), config).source.proto
 
 
 def config_of(form: str, layers: int) -> Decoder:
@@ -110,7 +129,7 @@ def worker(
     first = np.random.default_rng(0).integers(0, config.vocabulary, (1, prompt))
     timed(start(), first, WARM_UP_TOKENS)
     read, written = timed(start(), first, tokens)
-    peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peak = status_nbytes("VmHWM")
     return {"prompt": read, "rate": tokens / written, "peak": peak}
 
 
