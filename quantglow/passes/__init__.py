@@ -10,6 +10,7 @@ from quantglow.graph.rewrite import Pass, run_passes
 from quantglow.pass_manager import recorded
 from quantglow.passes.canonicalize_pool import canonicalize_pool
 from quantglow.passes.decompose_batch_norm import decompose_batch_norm
+from quantglow.passes.drop_expand import drop_expand
 from quantglow.passes.eliminate_common_subexpressions import eliminate_common_subexpressions
 from quantglow.passes.eliminate_identity import eliminate_identity
 from quantglow.passes.factor_gate import factor_gate
@@ -63,6 +64,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         eliminate_identity,
         fold_constants,
         fold_parts_of_constants,
+        drop_expand,
         matmul_to_gemm,
         merge_transposes,
         merge_reshapes,
@@ -107,6 +109,7 @@ FLOAT_PASSES: tuple[Pass, ...] = (
         merge_clips,
         fold_constants,
         fold_parts_of_constants,
+        drop_expand,
     ),
     fuse_activation,
     eliminate_common_subexpressions,

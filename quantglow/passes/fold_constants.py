@@ -7,8 +7,11 @@ import numpy as np
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import Uses, declined, rewrite_pass
 from quantglow.ops.external import External
+from quantglow.ops.indexing import Gather
 from quantglow.ops.loop import Loop
+from quantglow.ops.shape import Expand
 from quantglow.ops.work import work_of
+from quantglow.passes.layout import derived
 
 GROWTH_NBYTES = 1 << 20
 """A folded value may be larger than its operands only up to this size (Expand, Pad, Resize)."""
@@ -29,6 +32,8 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     if not operands or not all(isinstance(o, Constant) for o in operands):
         return None
     if grows(node):
+        if (rows := gathered_once(node, uses)) is not None:
+            return rows
         return declined(node, f"its value has {node.type.nbytes} bytes, more than its operands")
     if work_of(node) > MOST_WORK:
         return declined(node, "its value takes too much work")
@@ -36,6 +41,23 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     value = np.array(node.evaluate(*values), order="C")
     element = node.type.element if node.type.quant else None
     return Constant(name=node.name, value=value, element=element)
+
+
+def gathered_once(node: Node, uses: Uses) -> Node | None:
+    """Gather(Constant, indices that repeat along axes) -> Expand(Gather(Constant, indices))"""
+    if not (isinstance(node, Gather) and isinstance(node.indices, Constant)):
+        return None
+    indices = node.indices.value
+    for axis, size in enumerate(indices.shape):
+        first = indices.take([0], axis) if size > 1 else indices
+        indices = first if (indices == first).all() else indices
+    if indices.shape == node.indices.value.shape:
+        return None
+    once = Constant(name=uses.fresh(derived(node.name, ":once")), value=indices)
+    rows = Gather(
+        name=uses.fresh(derived(node.name, ":rows")), x=node.x, indices=once, axis=node.axis
+    )
+    return Expand(name=node.name, x=rows, shape=node.type.shape)
 
 
 def grows(node: Node) -> bool:

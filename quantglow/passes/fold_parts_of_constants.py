@@ -18,7 +18,7 @@ from quantglow.ops.shape import Expand, Reshape, Slice
 from quantglow.ops.unary import Unary
 from quantglow.passes.fold_constants import grows
 from quantglow.passes.layout import derived
-from quantglow.symbolic.shapes import broadcast_shapes, surely_equal
+from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import is_free
 from quantglow.types import Array
 
@@ -48,8 +48,6 @@ def fold_parts_of_constants(node: Node, uses: Uses) -> Node | None:
         case Add(x=Add(x=x, y=Slice() as first) as inner, y=Slice() as second) if _adds(inner):
             both = Add(name=uses.fresh(derived(node.name, ":y")), x=first, y=second)
             return Add(name=node.name, x=x, y=both) if _adds(node) and uses.single(inner) else None
-        case Binary(x=x, y=Expand(x=y)) if _needs_no_expand(node, x, y):
-            return node.with_operands((x, y))
         case Binary() | Unary() | Elementwise():
             return _of_parts(node, uses)
     return None
@@ -136,7 +134,3 @@ def _adds(node: Add) -> bool:
     is_plain = node.out is None and node.low == -float("inf") and node.high == float("inf")
     part = node.y
     return is_plain and isinstance(part, Slice) and isinstance(part.x, Constant)
-
-
-def _needs_no_expand(node: Binary, x: Node, y: Node) -> bool:
-    return surely_equal(broadcast_shapes(x.type.shape, y.type.shape), node.type.shape)
