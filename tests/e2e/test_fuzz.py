@@ -131,3 +131,17 @@ def test_a_step_where_rounding_may_have_been_is_open(number: float, is_open: boo
     feeds = {"x": np.array([number, -9.5], np.float32)}
     found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
     assert found == ({"y"} if is_open else set())
+
+
+@pytest.mark.parametrize(("number", "is_open"), [(2e38, True), (1e3, False)])
+def test_a_sum_that_may_overflow_on_its_way_is_open(number: float, is_open: bool) -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 17]>
+        g (float[2, 2] x) => (float[2, 2] y) <float[2, 2] c = {1, 1, 1, -1}> {
+            moved = Neg(x)
+            y = MatMul(moved, c)
+        }"""
+    )
+    feeds = {"x": np.array([[number, number], [number, -number]], np.float32)}
+    found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
+    assert found == ({"y"} if is_open else set())

@@ -7,6 +7,8 @@ The loss of a single class: a zero of either sign, which Reciprocal turns into i
 
 Products of infinity with a value that is 0 but for rounding: an infinity of either sign, or NaN.
 
+Sums of which a part may overflow: infinite in one order, finite in another one.
+
 Steps at a value that is a whole number but for rounding: the one below or above.
 """
 
@@ -31,7 +33,9 @@ EXTREMES = (
 )
 LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 PRODUCTS = ("MatMul", "Gemm", "Mul", "Conv", "ConvTranspose", "Einsum")
+SUMS = ("ReduceSum", "ReduceMean", "GlobalAveragePool", "AveragePool", "CumSum")
 STEPS = ("Ceil", "Floor", "Sign")
+LARGEST = float(np.finfo(np.float32).max)
 ROUNDING = 1e-6
 """Differences of less than this part of the largest value may be rounding."""
 
@@ -50,8 +54,15 @@ def has_one_class(values: Values, *_: Values) -> bool:
     return values.shape[1] == 1
 
 
-def multiplies_infinity_by_rounding(*operands: Values) -> bool:
+def sums_may_overflow(values: Values, *_: Values) -> bool:
+    return values.dtype.kind == "f" and _largest(values) * values.size > LARGEST
+
+
+def products_are_open(*operands: Values) -> bool:
+    """Whether infinities meet rounding, or a part of a sum of products may overflow."""
     floats = [np.abs(x) for x in operands if x.dtype.kind == "f"]
+    if len(floats) > 1 and _largest(floats[0]) * _largest(floats[1]) * floats[1].size > LARGEST:
+        return True
     return any(map(_holds_infinity, floats)) and any(is_next_to(x, 0.0) for x in floats)
 
 
@@ -61,6 +72,11 @@ def has_rounding_at_a_step(values: Values) -> bool:
 
 def _holds_infinity(sizes: Values) -> bool:
     return bool(np.isinf(sizes).any())
+
+
+def _largest(values: Values) -> float:
+    """The largest number."""
+    return float(np.abs(values[np.isfinite(values)]).max(initial=0.0))
 
 
 def is_next_to(values: Values, places: Values | float) -> bool:
@@ -75,7 +91,8 @@ def is_next_to(values: Values, places: Values | float) -> bool:
 OPEN: dict[str, Callable[..., bool]] = {
     **dict.fromkeys(EXTREMES, holds_nan),
     **dict.fromkeys(LOSSES, has_one_class),
-    **dict.fromkeys(PRODUCTS, multiplies_infinity_by_rounding),
+    **dict.fromkeys(PRODUCTS, products_are_open),
+    **dict.fromkeys(SUMS, sums_may_overflow),
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
     "LRN": has_infinite_squares,
 }
