@@ -84,8 +84,8 @@ def forgetful(coupled: int) -> onnx.ModelProto:
     return node("LSTM", (2, 1, 3), *weights, hidden_size=4, input_forget=coupled)
 
 
-def transposed(axes: int) -> onnx.ModelProto:
-    return node("ConvTranspose", (1, 2, *(4,) * axes), ones(2, 3, *(3,) * axes))
+def transposed(axes: int, **settings: Any) -> onnx.ModelProto:
+    return node("ConvTranspose", (1, 2, *(4,) * axes), ones(2, 3, *(3,) * axes), **settings)
 
 
 def pool(axes: int) -> onnx.ModelProto:
@@ -191,13 +191,13 @@ LIMITS = (
     ),
     Limit(
         "ConvTranspose",
-        "three spatial axes",
-        "3 spatial axes are too many",
-        lambda: transposed(2),
+        "three spatial axes with `auto_pad` or `output_shape`",
+        "pads of a wanted size",
         lambda: transposed(3),
+        lambda: transposed(3, output_shape=[6, 6, 6]),
     ),
     Limit(
-        "AveragePool, Conv, LpPool, MaxPool",
+        "AveragePool, Conv, ConvTranspose, LpPool, MaxPool",
         "four spatial axes",
         "4 spatial axes are too many",
         lambda: pool(3),

@@ -6,7 +6,12 @@ import numpy as np
 
 from quantglow.frontend.context import Call, importer
 from quantglow.frontend.operators.layout import from_nhwc, to_nhwc
-from quantglow.frontend.operators.volumes import is_volume, volume_conv
+from quantglow.frontend.operators.volumes import (
+    bias,
+    is_volume,
+    volume_conv,
+    volume_conv_transpose,
+)
 from quantglow.frontend.operators.windows import Windows, auto_padded, pair, shared_out, windows_of
 from quantglow.graph.node import Node
 from quantglow.ops.convolution import Conv, ConvTranspose
@@ -37,6 +42,8 @@ def conv(call: Call) -> Node:
 @importer("ConvTranspose")
 def conv_transpose(call: Call) -> Node:
     """Weights [C, O/group, KH, KW] become [KH, KW, C/group, O]."""
+    if is_volume(call):
+        return volume_conv_transpose(call)
     x = to_nhwc(call)
     group = call.integer("group", 1)
     windows = windows_of(call, call.shape(1)[2:])
@@ -53,10 +60,6 @@ def conv_transpose(call: Call) -> Node:
         group=group,
     )
     return from_nhwc(call, made)
-
-
-def bias(call: Call) -> Node | None:
-    return call.weights(2, "f32", lambda b: b.reshape(-1)) if call.has(2) else None
 
 
 def image_size(x: Node) -> Pair:

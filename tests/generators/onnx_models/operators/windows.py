@@ -19,7 +19,7 @@ def convolution(d: Drawing) -> object:
     x = d.floats(*ranks(d))
     channels, spatial = x.shape[1], x.shape[2:]
     group = d.choose([g for g in (1, 1, 2, channels) if channels % g == 0])
-    if d.chance(0.25) and x.rank < 5:
+    if d.chance(0.25):
         return transposed(d, x, group)
     outputs = group * d.choose((1, 2, 3, 5))
     kernel = [d.integer(1, min(size + 1, 5)) for size in spatial]
