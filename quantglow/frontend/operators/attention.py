@@ -6,18 +6,51 @@ Heads that share their keys are computed as rows of one product, so nothing is r
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.steps import Steps
-from quantglow.graph.node import Node
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input, Node
 from quantglow.ops.expression import arg, const, lconst
 from quantglow.ops.expression import call as fn
 from quantglow.ops.indexing import Gather
+from quantglow.ops.loop import Loop
+from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import is_free
 
 BOTH = fn("and", arg(0), arg(1))
 LOWEST = -3.4028234663852886e38
 """The lowest float32: the score of what is not seen."""
+
+
+MOST_SCORES = 2**22
+"""Maximum number of scores that are in memory at once: more are computed in blocks of rows."""
+
+BLOCK_ROWS = 128
+"""Rows of queries in a block."""
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Steps see no columns after their own, and at most ``window`` before.
+
+    before   columns before the first step, the same for all or ``[batch, 1, 1, 1]``
+    """
+
+    before: Node | int
+    window: int = -1
+
+    def seen(self, steps: Steps, own: Node, columns: int) -> Node:
+        """Whether steps ``own`` of ``[1, 1, rows, 1]`` see each of so many columns."""
+        column = steps.counting((1, 1, 1, columns), 3)
+        before = arg(2) if isinstance(self.before, Node) else lconst(self.before)
+        last = fn("iadd", arg(1), before)
+        seen = fn("le", arg(0), last)
+        if self.window >= 0:
+            seen = fn("and", seen, fn("ge", arg(0), fn("isub", last, lconst(self.window))))
+        args = (column, own, self.before) if isinstance(self.before, Node) else (column, own)
+        return steps.condition(seen, *args)
 
 
 @dataclass(frozen=True)
@@ -27,8 +60,8 @@ class Scores:
     scale   factor of the products
     cap     scores are bent to stay within it; 0 is none
     added   terms that broadcast, such as a mask of floats
-    seen    condition: others than these have the lowest score
-    strict  rows of which nothing is seen give 0, and not the mean of all
+    seen    condition: others than these have the lowest score; a row without any gives 0
+    causal  the same by the order of steps
     sink    score of a column whose share goes nowhere: ``[1 or heads]``
     """
 
@@ -36,62 +69,133 @@ class Scores:
     cap: float = 0.0
     added: tuple[Node, ...] = ()
     seen: Node | None = None
-    strict: bool = False
+    causal: Causal | None = None
     sink: Node | None = None
 
 
 def attended(steps: Steps, query: Node, key: Node, value: Node, scores: Scores) -> Node:
     """``softmax(query @ key') @ value`` of ``[batch, heads, steps, size]``; there may be more heads
     of queries than of keys."""
-    batch, heads, rows, size = query.type.shape
+    batch, heads, rows, _ = query.type.shape
     shared, columns = key.type.shape[1], key.type.shape[2]
     if heads % shared:
         raise Unsupported(f"{heads} heads of queries do not share {shared} of keys")
-    grouped = steps.reshape(
-        steps.scaled(query, scores.scale), batch, shared, -(-heads // shared) * rows, size
-    )
+    own = steps.counting((1, 1, rows, 1), 2)
+    query = steps.scaled(query, scores.scale)
+    if batch * heads * rows * columns > MOST_SCORES and rows > BLOCK_ROWS:
+        return in_blocks(steps, query, key, value, own, scores)
+    return at_once(steps, query, key, value, own, scores)
+
+
+def at_once(steps: Steps, query: Node, key: Node, value: Node, own: Node, scores: Scores) -> Node:
+    """Attention of scaled queries, which are steps ``own``."""
+    batch, heads, rows, size = query.type.shape
+    shared, columns = key.type.shape[1], key.type.shape[2]
+    copies = heads // shared
+    grouped = steps.reshape(query, batch, shared, copies * rows, size)
     product = steps.matmul(grouped, steps.transpose(key, 0, 1, 3, 2))
-    shares = shares_of(steps, steps.reshape(product, batch, heads, rows, columns), scores)
-    grouped = steps.reshape(shares, batch, shared, heads // shared * rows, columns)
-    mixed = steps.matmul(grouped, value)
+    whole = steps.reshape(product, batch, heads, rows, columns)
+    shares = shares_of(steps, whole, own, scores)
+    mixed = steps.matmul(steps.reshape(shares, batch, shared, copies * rows, columns), value)
     return steps.reshape(mixed, batch, heads, rows, value.type.shape[3])
 
 
-def shares_of(steps: Steps, x: Node, scores: Scores) -> Node:
-    """The softmax of what scores become."""
+def in_blocks(steps: Steps, query: Node, key: Node, value: Node, own: Node, scores: Scores) -> Node:
+    """The same in a loop over blocks of rows: only the scores of one block are in memory."""
+    batch, heads, rows, _ = query.type.shape
+    # A free number of rows is filled up by two at least: sizes of 0 and 1 would be cases apart.
+    trips = (rows + 1) // BLOCK_ROWS + 1 if is_free(rows) else -(-rows // BLOCK_ROWS)
+    loop = LoopSteps(steps, trips)
+
+    def taken(x: Node) -> Node:
+        """An operand in a trip: its block where it has rows, else all of it."""
+        shape = (1,) * (4 - x.type.rank) + x.type.shape
+        x = steps.reshape(x, *shape)
+        return loop.block(x) if surely_equal(shape[2:3], (rows,)) else loop.captured(x)
+
+    inner = replace(
+        scores,
+        added=tuple(map(taken, scores.added)),
+        seen=None if scores.seen is None else taken(scores.seen),
+        sink=None if scores.sink is None else taken(scores.sink),
+        causal=loop.captured_causal(scores.causal),
+    )
+    queries, numbers = loop.block(query), loop.block(own)
+    keys, values = loop.captured(key), loop.captured(value)
+    mixed = loop.stacked(at_once(steps, queries, keys, values, numbers, inner))
+    joined = steps.transpose(mixed, 1, 2, 0, 3, 4)
+    padded = steps.reshape(joined, batch, heads, trips * BLOCK_ROWS, value.type.shape[3])
+    return steps.part(padded, 2, 0, rows)
+
+
+@dataclass(frozen=True)
+class LoopSteps:
+    """The operands of a loop over blocks of rows, and their values in a trip."""
+
+    steps: Steps
+    trips: int
+    slices: list[tuple[Node, Input]] = field(default_factory=list)
+    captures: list[tuple[Node, Input]] = field(default_factory=list)
+
+    def block(self, x: Node) -> Node:
+        """A block of the rows of x ``[batch, heads, rows, columns]``; the last one is filled up."""
+        batch, heads, rows, columns = x.type.shape
+        whole = self.trips * BLOCK_ROWS
+        if not surely_equal((rows,), (whole,)):
+            filling = self.steps.filling(x, (batch, heads, whole - rows, columns))
+            x = self.steps.joined(2, x, filling)
+        apart = self.steps.reshape(x, batch, heads, self.trips, BLOCK_ROWS, columns)
+        moved = self.steps.transpose(apart, 2, 0, 1, 3, 4)
+        return self._given(self.slices, moved, moved.type.shape[1:])
+
+    def captured(self, x: Node) -> Node:
+        """All of x, in each trip."""
+        return self._given(self.captures, x, x.type.shape)
+
+    def captured_causal(self, causal: Causal | None) -> Causal | None:
+        if causal is None or not isinstance(causal.before, Node):
+            return causal
+        return replace(causal, before=self.captured(causal.before))
+
+    def _given(self, known: list[tuple[Node, Input]], x: Node, shape: tuple[int, ...]) -> Node:
+        made = Input(name=self.steps.call.derived("trip"), tensor=x.type.with_shape(shape))
+        known.append((x, made))
+        return made
+
+    def stacked(self, result: Node) -> Node:
+        """The results of all trips, along a new first axis."""
+        given = [*self.slices, *self.captures]
+        return Loop(
+            name=self.steps.call.derived("blocks"),
+            carried=(),
+            sliced=tuple(x for x, _ in self.slices),
+            captured=tuple(x for x, _ in self.captures),
+            body=Graph(tuple(made for _, made in given), ((result.name, result),)),
+            trips=self.trips,
+        )
+
+
+def shares_of(steps: Steps, x: Node, own: Node, scores: Scores) -> Node:
+    """The softmax of what the scores of steps ``own`` become."""
     if scores.cap:
         x = steps.capped(x, scores.cap)
     for term in scores.added:
         x = steps.add(x, term)
-    if scores.seen is not None:
-        x = steps.where(scores.seen, x, steps.number(LOWEST))
+    seen = scores.seen
+    if scores.causal is not None:
+        earlier = scores.causal.seen(steps, own, x.type.shape[3])
+        seen = earlier if seen is None else steps.condition(BOTH, seen, earlier)
+    if seen is not None:
+        x = steps.where(seen, x, steps.number(LOWEST))
     if scores.sink is None:
         found = steps.softmax(x)
     else:
         batch, heads, rows, columns = x.type.shape
         wide = steps.add(steps.zeros((batch, heads, rows, 1)), scores.sink)
         found = steps.part(steps.softmax(steps.joined(3, x, wide)), 3, 0, columns)
-    if scores.strict and scores.seen is not None:
-        return steps.where(scores.seen, found, steps.number(0.0))
+    if scores.seen is not None and seen is not None:
+        return steps.where(seen, found, steps.number(0.0))
     return found
-
-
-def causal(steps: Steps, rows: int, columns: int, before: Node | int, window: int = -1) -> Node:
-    """Whether each of ``rows`` steps sees each of ``columns``: none after it, at most ``window``
-    before.  ``before``: columns before the first step, the same for all or ``[batch, 1, 1, 1]``.
-    """
-    own, column = steps.counting((1, 1, rows, 1), 2), steps.counting((1, 1, 1, columns), 3)
-    args = [column, own]
-    last = arg(1)
-    if isinstance(before, Node):
-        args.append(before)
-        last = fn("iadd", last, arg(2))
-    else:
-        last = fn("iadd", last, lconst(before))
-    seen = fn("le", arg(0), last)
-    if window >= 0:
-        seen = fn("and", seen, fn("ge", arg(0), fn("isub", last, lconst(window))))
-    return steps.condition(seen, *args)
 
 
 def turned(steps: Steps, x: Node, cosine: Node, sine: Node, interleaved: bool) -> Node:
@@ -161,14 +265,10 @@ def attention(call: Call) -> list[Node]:
         key, value = (steps.heads(x, call.integer("kv_num_heads", 0)) for x in (key, value))
     past = call.shape(4)[2] if call.has(4) else 0
     key, value = extended(steps, 4, key), extended(steps, 5, value)
-    rows, columns = query.type.shape[2], key.type.shape[2]
     scale = call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3])
-    added, seen = mask(steps, columns)
-    is_masked = seen is not None
-    if call.integer("is_causal", 0):
-        earlier = causal(steps, rows, columns, past)
-        seen = earlier if seen is None else steps.condition(BOTH, seen, earlier)
-    scores = Scores(scale, call.number("softcap", 0.0), added, seen, is_masked)
+    added, seen = mask(steps, key.type.shape[2])
+    order = Causal(past) if call.integer("is_causal", 0) else None
+    scores = Scores(scale, call.number("softcap", 0.0), added, seen, order)
     found = attended(steps, query, key, value, scores)
     present = (key, value)[: max(len(call.proto.output) - 1, 0)]
     return [steps.named(steps.rows_of_heads(found) if is_flat else found), *present]

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from quantglow.frontend.context import Call, Unsupported, importer
-from quantglow.frontend.operators.attention import Scores, attended, causal, looked_up, turned
+from quantglow.frontend.operators.attention import Causal, Scores, attended, looked_up, turned
 from quantglow.frontend.operators.indexing import written
 from quantglow.frontend.operators.steps import Steps
 from quantglow.graph.node import Node
@@ -55,17 +55,15 @@ def grouped_query_attention(call: Call) -> list[Node]:
     lengths = lengths_of(steps, query.type.shape[2])
     if call.integer("do_rotary", 0):
         query, key = rotated(steps, query, key, lengths)
-    rows = query.type.shape[2]
     present = [cached(steps, 3 + i, x, lengths) for i, x in enumerate((key, value))]
     key, value = (steps.part(x, 2, 0, lengths.longest) for x in present)
     # The window contains the step itself.
     window = call.integer("local_window_size", -1) - 1
-    seen = causal(steps, rows, lengths.longest, lengths.before, window)
     scores = Scores(
         call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3]),
         call.number("softcap", 0.0),
         (call.node(10),) if call.has(10) else (),
-        seen,
+        causal=Causal(lengths.before, window),
         sink=sink(steps),
     )
     found = attended(steps, query, key, value, scores)

@@ -6,9 +6,9 @@ import math
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.attention import (
+    Causal,
     Scores,
     attended,
-    causal,
     looked_up,
     turned,
 )
@@ -60,7 +60,7 @@ def multi_head_attention(call: Call) -> list[Node]:
     added = [call.node(5)] if call.has(5) else []
     if call.has(4):
         added.insert(0, padding(steps, 4, query.type.shape[0], rows, columns))
-    found = attended(steps, query, key, value, scores_of(call, query, key, added, past, steps))
+    found = attended(steps, query, key, value, scores_of(call, query, added, past))
     return [steps.named(steps.rows_of_heads(found)), *(key, value)[: len(call.proto.output) - 1]]
 
 
@@ -140,15 +140,11 @@ def padding(steps: Steps, position: int, batch: int, rows: int, columns: int) ->
     return steps.where(seen, steps.number(0.0), hidden)
 
 
-def scores_of(
-    call: Call, query: Node, key: Node, added: list[Node], past: int, steps: Steps
-) -> Scores:
+def scores_of(call: Call, query: Node, added: list[Node], past: int) -> Scores:
     """How scores become shares."""
-    size, rows, columns = query.type.shape[3], query.type.shape[2], key.type.shape[2]
-    scale = call.number("scale", 0.0) or 1 / math.sqrt(size)
-    is_causal = call.integer("unidirectional", 0) and rows > 1
-    seen = causal(steps, rows, columns, past) if is_causal else None
-    return Scores(scale, added=tuple(added), seen=seen)
+    scale = call.number("scale", 0.0) or 1 / math.sqrt(query.type.shape[3])
+    order = Causal(past) if call.integer("unidirectional", 0) else None
+    return Scores(scale, added=tuple(added), causal=order)
 
 
 @importer("com.microsoft.Attention")
@@ -180,5 +176,5 @@ def attention(call: Call) -> list[Node]:
     added = [call.node(5)] if call.has(5) else []
     if call.has(3):
         added.insert(0, padding(steps, 3, batch, rows, key.type.shape[2]))
-    found = attended(steps, query, key, value, scores_of(call, query, key, added, past, steps))
+    found = attended(steps, query, key, value, scores_of(call, query, added, past))
     return [steps.named(steps.rows_of_heads(found)), *present]

@@ -10,7 +10,7 @@ import numpy as np
 
 from quantglow.frontend.context import Call, Unsupported
 from quantglow.frontend.operators.indexing import iota
-from quantglow.graph.node import Node
+from quantglow.graph.node import Constant, Node
 from quantglow.ops import Elementwise
 from quantglow.ops.binary import Add, Mul, Sub
 from quantglow.ops.convolution import Gemm, MatMul
@@ -47,6 +47,12 @@ class Steps:
 
     def zeros(self, shape: Sequence[int]) -> Node:
         return Expand(name=self.call.derived("zeros"), x=self.number(0.0), shape=tuple(shape))
+
+    def filling(self, like: Node, shape: Sequence[int]) -> Node:
+        """Zeros of the type of another value."""
+        zero = np.zeros((), like.type.dtype.numpy)
+        made = Constant(name=self.call.derived("filling"), value=zero)
+        return Expand(name=self.call.derived("zeros"), x=made, shape=tuple(shape))
 
     def counting(self, shape: Sequence[int], axis: int) -> Node:
         """0, 1, … along one axis; the others are 1."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import onnxruntime
 import pytest
 
 import quantglow as qg
+from quantglow.frontend.operators import attention
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.specialisations import FreeShapes, Specialisation
 from tests.support.decoder import Decoder, decoder_model
@@ -85,6 +87,30 @@ def test_decoders_of_onnxruntimes_operators_generate(batch: int) -> None:
     assert_generates(compiled, session, prompt(batch, 7), 60, config)
     assert not compiled.build.fallback
     assert programs_of(compiled) <= 4
+
+
+def test_long_prompts_are_read_in_blocks() -> None:
+    """Memory grows with the length of a prompt, not with its square; two programs serve all."""
+    config = Decoder(fused=True, layers=1)
+    model = decoder_model(config)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    most = patch.object(attention, "MOST_SCORES", 4 * 64 * 64)
+    with most, patch.object(attention, "BLOCK_ROWS", 16):
+        compiled = qg.compile(model, num_threads=1)
+        arenas = {}
+        for length in (100, 101, 96, 255, 200, 400):
+            feeds = config.feeds(prompt(1, length), config.empty_cache(1))
+            for mine, its in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
+                np.testing.assert_allclose(mine, its, atol=ATOL)
+            arenas[length] = arena_nbytes(compiled)
+    assert arenas[400] < 2.2 * arenas[200]
+    assert programs_of(compiled) == 2
+
+
+def arena_nbytes(compiled: CompiledModel) -> int:
+    """The memory of the call that came last."""
+    served = list(compiled.specialisations._ready.values())[-1]
+    return int(served.build.executable.binding.arena_nbytes)
 
 
 def test_parts_of_a_prompt_give_what_all_of_it_gives(compiled: CompiledModel) -> None:
