@@ -6,9 +6,8 @@ import numpy as np
 import onnx
 
 from quantglow.frontend.export.writer import Value, Writer, export_rule, identity
-from quantglow.frontend.external import value_info
 from quantglow.ops.loop import Loop
-from quantglow.types import DType, TensorType
+from quantglow.types import DType
 
 
 @export_rule(Loop)
@@ -41,15 +40,26 @@ def write_loop(node: Loop, w: Writer) -> list[str]:
             body.write(inner)
     ends = [body.emit("Identity", [body.stored(end)], end.name) for _, end in node.body.outputs]
     goes_on = body.emit("Identity", [ends[0] if node.conditional else true], f"{node.name}:on")
-    flag = TensorType(DType.BOOL, node.carried[0].type.shape if node.conditional else ())
-    types = [(number, TensorType(DType.I64, ())), (holds, flag)]
-    types += [(name, x.type) for name, x in zip(given, node.carried, strict=False)]
-    made = [(goes_on, flag)]
-    made += [(name, x.type) for name, (_, x) in zip(ends, node.body.outputs, strict=True)]
-    takes, gives = ([value_info(*value) for value in values] for values in (types, made))
+    condition = node.carried[0].type.shape if node.conditional else ()
+    takes = [
+        _info(number, DType.I64, ()),
+        _info(holds, DType.BOOL, condition),
+        *(_info(name, x.type.dtype) for name, x in zip(given, node.carried, strict=False)),
+    ]
+    made = zip(ends, node.body.outputs, strict=True)
+    gives = [
+        _info(goes_on, DType.BOOL, condition),
+        *(_info(name, end.type.dtype) for name, (_, end) in made),
+    ]
     graph = onnx.helper.make_graph(body.nodes, "body", takes, gives)
     results = [w.number(f"{node.name}:result") for _ in ends]
-    trips = w.constant(np.array(node.trips, np.int64), f"{node.name}:trips")
+    trips = w.integers([node.trips], f"{node.name}:trips")
     inputs = [trips, start, *(w.stored(x) for x in node.carried)]
     w.nodes.append(onnx.helper.make_node("Loop", inputs, results, body=graph))
     return results
+
+
+def _info(name: str, dtype: DType, shape: tuple[int, ...] | None = None) -> onnx.ValueInfoProto:
+    """A value of a body; its shape may be free, and is left out."""
+    element = onnx.helper.np_dtype_to_tensor_dtype(dtype.numpy)
+    return onnx.helper.make_tensor_value_info(name, element, shape)

@@ -116,3 +116,14 @@ def test_short_sequences_have_the_integers_of_their_graph(lengths: tuple[int, ..
         (found,), (wanted,) = compiled.run(None, feeds), interpret(graph, feeds)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
     assert "for all shapes" in [served.program for served in programs.served()]
+
+
+def test_the_exported_loop_serves_every_length(tmp_path: Path) -> None:
+    compiled = qg.quantize_and_compile(lstm(), samples(20, 30), verify=False, progress=False)
+    compiled.export_onnx(tmp_path / "m.onnx")
+    exported = onnx.load(tmp_path / "m.onnx")
+    assert exported.graph.input[0].type.tensor_type.shape.dim[1].dim_param == "T"
+    for steps in (20, 7, 41):
+        (feeds,) = samples(steps)
+        (found,), (wanted,) = compiled.run(None, feeds), by_onnxruntime(exported, feeds)
+        assert signal_to_noise(found, wanted) > 60
