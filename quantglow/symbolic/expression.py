@@ -12,7 +12,7 @@ import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Union
 
 Bounds = tuple[int, int]
@@ -31,6 +31,8 @@ Values = Mapping[str, int]
 SMALLEST = 2
 """Minimum value of a symbol: axes of 1 change the structure of a program."""
 LARGEST = 2**24
+MOST_RESULTS = 2**14
+"""Results of sums, products and quotients that are kept: programs compute few again and again."""
 
 
 @dataclass(frozen=True)
@@ -145,29 +147,20 @@ class Expression:
         )
 
     def __add__(self, other: Expression) -> Expression:
-        return _collected((*self.terms, *other.terms))
+        return _sum(self, other)
 
     def __neg__(self) -> Expression:
-        return _collected((m, -c) for m, c in self.terms)
+        return Expression(tuple((m, -c) for m, c in self.terms))
 
     def __sub__(self, other: Expression) -> Expression:
         return self + -other
 
     def __mul__(self, other: Expression) -> Expression:
-        return _collected((_sorted((*m, *n)), c * d) for m, c in self.terms for n, d in other.terms)
+        return _product(self, other)
 
     def __floordiv__(self, divisor: Expression) -> Expression:
         """Rounded down.  The divisor must be positive."""
-        if not divisor.terms:
-            raise ZeroDivisionError("division of a size by 0")
-        if divisor.constant is not None:
-            return _divided_by_number(self, divisor.constant)
-        whole, rest = _divided(self, divisor)
-        if not rest.terms:
-            return whole
-        if rest.bounds[0] >= 0 and (divisor - rest).bounds[0] > 0:
-            return whole
-        return whole + _of_atom(Quotient(rest, divisor))
+        return _quotient(self, divisor)
 
     def __mod__(self, divisor: Expression) -> Expression:
         """The remainder of ``//``."""
@@ -205,6 +198,30 @@ def number(value: int) -> Expression:
 
 def _of_atom(atom: Atom) -> Expression:
     return Expression((((atom,), 1),))
+
+
+@lru_cache(MOST_RESULTS)
+def _sum(one: Expression, other: Expression) -> Expression:
+    return _collected((*one.terms, *other.terms))
+
+
+@lru_cache(MOST_RESULTS)
+def _product(one: Expression, other: Expression) -> Expression:
+    return _collected((_sorted((*m, *n)), c * d) for m, c in one.terms for n, d in other.terms)
+
+
+@lru_cache(MOST_RESULTS)
+def _quotient(found: Expression, divisor: Expression) -> Expression:
+    if not divisor.terms:
+        raise ZeroDivisionError("division of a size by 0")
+    if divisor.constant is not None:
+        return _divided_by_number(found, divisor.constant)
+    whole, rest = _divided(found, divisor)
+    if not rest.terms:
+        return whole
+    if rest.bounds[0] >= 0 and (divisor - rest).bounds[0] > 0:
+        return whole
+    return whole + _of_atom(Quotient(rest, divisor))
 
 
 def _collected(terms: Iterable[tuple[Monomial, int]]) -> Expression:
