@@ -51,6 +51,13 @@ def ours(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> 
     return Runtime("quantglow", lambda sample: list(compiled.run(None, sample)), save=compiled.save)
 
 
+def packed(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> Runtime:
+    """Weights in groups, rounded for the feeds, and all else in float."""
+    options = {"verify": False, "progress": False, "num_threads": threads, **options}
+    compiled: Any = qg.quantize_and_compile(shaped(network, 1), feeds, **options)
+    return Runtime("quantglow", lambda sample: list(compiled.run(None, sample)), save=compiled.save)
+
+
 def onnxruntime(network: Network, feeds: list[Feeds], threads: int, method: str) -> Runtime:
     """``quantize_static`` with one of its calibrators."""
     with tempfile.TemporaryDirectory() as folder:
@@ -89,6 +96,8 @@ QUANTIZERS = {
             "quantglow without fuse-functions", partial(ours, equalization=UNFUSED), peer=False
         ),
         Quantizer("quantglow without recovery", partial(ours, recovery=()), peer=False),
+        Quantizer("quantglow int8 weights", partial(packed, weights="int8"), peer=False),
+        Quantizer("quantglow int4 weights", partial(packed, weights="int4"), peer=False),
         Quantizer("onnxruntime minmax", partial(onnxruntime, method="MinMax")),
         Quantizer("onnxruntime percentile", partial(onnxruntime, method="Percentile")),
         Quantizer("onnxruntime entropy", partial(onnxruntime, method="Entropy")),
