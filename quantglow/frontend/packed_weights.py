@@ -127,3 +127,6 @@ def drop_unread(proto: onnx.ModelProto) -> None:
     unread = [tensor for tensor in graph.initializer if tensor.name not in needed]
     for tensor in unread:
         graph.initializer.remove(tensor)
+    names = {tensor.name for tensor in unread}
+    for value in [value for value in graph.input if value.name in names]:
+        graph.input.remove(value)  # old models list weights as inputs, too

@@ -165,6 +165,25 @@ def test_options_of_int8_activations_are_refused(option: dict) -> None:
         qg.quantize_and_compile(model(), SAMPLES, weights="int4", **option, **OPTIONS)
 
 
+def test_products_shorter_than_a_group_stay_float() -> None:
+    options = {"weights": "int4", "group_size": 128}
+    report: Any = qg.quantize_and_compile(model(), None, **options, **OPTIONS).report
+    assert report.layers == ()
+    assert any(note.startswith("no weights are quantized") for note in report.notes)
+
+
+def test_weights_that_old_models_list_as_inputs() -> None:
+    old = model()
+    for tensor in old.graph.initializer:
+        shape = list(tensor.dims)
+        old.graph.input.append(
+            helper.make_tensor_value_info(tensor.name, onnx.TensorProto.FLOAT, shape)
+        )
+    compiled = qg.quantize_and_compile(old, None, weights="int8", **OPTIONS)
+    assert [i.name for i in compiled.get_inputs()] == ["x"]
+    assert sqnr(compiled(rows()), qg.compile(model(), num_threads=1)(rows())) > 30
+
+
 def test_weights_of_float16(tmp_path: Path) -> None:
     compiled = qg.quantize_and_compile(model(np.float16), None, weights="int8", **OPTIONS)
     x = rows(dtype=np.float16)

@@ -6,7 +6,7 @@ The model is written anew with packed weights and compiled as one that came so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +31,7 @@ from quantglow.options import QuantizationConfig
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.plan.scope import aliases, known_ops, matching
 from quantglow.quantization.weight_groups import input_moments, packed_weights
-from quantglow.report import LayerAccuracy, OutputAccuracy, Report
+from quantglow.report import LayerAccuracy, Report
 from quantglow.report.headline import SAME, UNSEEN
 from quantglow.report.outputs import output_accuracy, reference
 from quantglow.report.verification import MAX_SAMPLES
@@ -44,6 +44,8 @@ from quantglow.workers import side_by_side
 Weights = WeightProduct | WeightTable
 
 NO_SAMPLES = "weights are rounded to the nearest: there are no calibration samples"
+NOTHING = "no weights are quantized: no product has as many inputs as a group, or all are excluded"
+NOT_COMPARED: dict[str, Any] = {"notes": ()}
 
 
 @dataclass(frozen=True)
@@ -83,30 +85,31 @@ def compiled_with_packed_weights(
     compiled = compile_source(packed.source, request.input_shapes, compiler)
     if isinstance(compiled, FallbackModel):
         return compiled
-    outputs: tuple[OutputAccuracy, ...] = ()
-    notes: tuple[str, ...] = () if calibration.samples else (NO_SAMPLES,)
     checks = [feeds for feeds in calibration.checks if request.verify]
-    compared_with = ""
-    if checks:
-        outputs, compared_with, found = compared(source, family, compiled, checks)
-        notes += found
-    layers = layers_of(packed.weights, request.config)
+    found = compared(source, family, compiled, checks) if checks else NOT_COMPARED
+    notes = () if calibration.samples else (NO_SAMPLES,)
+    facts: dict[str, Any] = {
+        **found,
+        "layers": layers_of(packed.weights, request.config),
+        "samples": len(checks),
+        "origin": calibration.origin if checks else "",
+        "notes": (*notes, *found["notes"], *(() if packed.weights else (NOTHING,))),
+    }
+    return CompiledModel(compiled.specialisations, reporter(compiled, facts, packed.seconds))
+
+
+def reporter(
+    compiled: CompiledModel, facts: Mapping[str, Any], seconds: Mapping[str, float]
+) -> Callable[[], Report]:
+    """The report of a compiled model with these facts.  It keeps no float weights alive."""
 
     def report() -> Report:
         own = compiled.report
         assert isinstance(own, Report)
-        return replace(
-            own,
-            seconds={**packed.seconds, **own.seconds},
-            outputs=outputs,
-            layers=layers,
-            compared_with=compared_with,
-            samples=len(checks),
-            origin=calibration.origin if checks else "",
-            notes=(*own.notes, *notes),
-        )
+        notes = (*own.notes, *facts["notes"])
+        return replace(own, **{**facts, "seconds": {**seconds, **own.seconds}, "notes": notes})
 
-    return CompiledModel(compiled.specialisations, report)
+    return report
 
 
 def graph_with_packed_weights(graph: Graph, data: Any, config: QuantizationConfig) -> Graph:
@@ -153,8 +156,7 @@ def with_packed_weights(
 ) -> Packed:
     """The model whose products have weights in groups, rounded for the samples if there are any."""
     seconds: dict[str, float] = {}
-    found: list[Weights] = [*weight_products(source), *fitting_tables(source, config)]
-    chosen = not_excluded(found, config)
+    chosen = not_excluded(list(fitting(source, config)), config)
     with debug.timed("quantize", seconds), side_by_side():
         packed = rounded(chosen, family, samples, config)
         pairs = ((weights, packed[weights.result]) for weights in chosen)
@@ -162,8 +164,11 @@ def with_packed_weights(
     return Packed(made, tuple(chosen), seconds)
 
 
-def fitting_tables(source: Source, config: QuantizationConfig) -> Iterator[WeightTable]:
-    """The tables whose rows are whole groups, as onnxruntime wants them."""
+def fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
+    """Products of at least a group along K, and tables whose rows are whole groups, as onnxruntime
+    wants them.
+    """
+    yield from (p for p in weight_products(source) if p.weights.shape[0] >= config.group_size)
     yield from (t for t in weight_tables(source) if t.table.shape[1] % config.group_size == 0)
 
 
@@ -218,14 +223,15 @@ def rounded(
 
 def compared(
     source: Source, family: Family, compiled: CompiledModel, checks: Sequence[Feeds]
-) -> tuple[tuple[OutputAccuracy, ...], str, tuple[str, ...]]:
-    """Figures of the outputs against the float model, who computed that, and notes."""
+) -> dict[str, Any]:
+    """Fields of the report: the outputs against the float model, who computed that, and notes."""
     graph = family.fitting(checks[0])
     ports = graph.signature.inputs
     with reference(source.serialized(), graph, checks) as wanted:
         found = [compiled.run(None, declared_feeds(ports, feeds)) for feeds in checks]
         expected = wanted()
-    return output_accuracy(graph, found, expected.outputs), expected.name, expected.notes
+    outputs = output_accuracy(graph, found, expected.outputs)
+    return {"outputs": outputs, "compared_with": expected.name, "notes": expected.notes}
 
 
 def layers_of(found: Sequence[Weights], config: QuantizationConfig) -> tuple[LayerAccuracy, ...]:
