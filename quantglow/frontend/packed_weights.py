@@ -7,13 +7,14 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import onnx
 
-from quantglow.frontend.proto import all_nodes
+from quantglow.frontend.proto import all_nodes, graphs_of
 from quantglow.frontend.source import Source
 from quantglow.frontend.weight_products import WeightProduct, WeightTable
 from quantglow.ops.weight_groups import PackedWeights, packed_codes
@@ -39,21 +40,11 @@ def with_packed_weights(
         else block_rows(weights, own)
         for weights, own in packed
     }
-    proto = onnx.ModelProto()
-    proto.CopyFrom(source.proto)
-    nodes, tensors = [], list[onnx.TensorProto]()
-    for node in proto.graph.node:
-        if not node.domain and node.output[0] in made:
-            node, own = made[node.output[0]]
-            tensors += own
-        nodes.append(node)
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    proto.graph.initializer.extend(tensors)
-    drop_unread(proto)
-    if MICROSOFT not in {entry.domain for entry in proto.opset_import}:
-        proto.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
-    return Source(proto)
+    graph = source.proto.graph
+    pairs = [made.get(n.output[0], (n, [])) if not n.domain else (n, []) for n in graph.node]
+    nodes = [node for node, _ in pairs]
+    tensors = [*graph.initializer, *chain.from_iterable(own for _, own in pairs)]
+    return Source(read_only(source.proto, nodes, tensors))
 
 
 def n_bits(product: WeightProduct, packed: PackedWeights, level: int) -> Written:
@@ -113,20 +104,38 @@ def tensors_of(arrays: Mapping[str, Array], names: Mapping[str, str]) -> list[on
     return [onnx.numpy_helper.from_array(arrays[role], names[role]) for role in arrays]
 
 
-def drop_unread(proto: onnx.ModelProto) -> None:
-    """Remove nodes and initializers that no output needs any more."""
-    graph = proto.graph
-    needed = {output.name for output in graph.output}
-    nodes = []
-    for node in reversed(graph.node):
+def read_only(
+    proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], tensors: Sequence[onnx.TensorProto]
+) -> onnx.ModelProto:
+    """The model with those of other nodes and initializers that an output needs.
+
+    No other tensor is copied: a float model may be as large as memory.
+    """
+    needed = {output.name for graph in graphs_of(proto) for output in graph.output}
+    live = []
+    for node in reversed(nodes):
         if needed.intersection(node.output):
-            nodes.append(node)
+            live.append(node)
             needed.update(name for inner in all_nodes([node]) for name in inner.input)
-    del graph.node[:]
-    graph.node.extend(reversed(nodes))
-    unread = [tensor for tensor in graph.initializer if tensor.name not in needed]
-    for tensor in unread:
-        graph.initializer.remove(tensor)
-    names = {tensor.name for tensor in unread}
-    for value in [value for value in graph.input if value.name in names]:
-        graph.input.remove(value)  # old models list weights as inputs, too
+    unread = {tensor.name for tensor in tensors} - needed
+    made = onnx.ModelProto()
+    copy_fields(proto, made, {"graph"})
+    copy_fields(proto.graph, made.graph, {"node", "initializer", "input"})
+    made.graph.node.extend(reversed(live))
+    made.graph.initializer.extend(tensor for tensor in tensors if tensor.name in needed)
+    # Old models list weights as inputs, too.
+    made.graph.input.extend(value for value in proto.graph.input if value.name not in unread)
+    if MICROSOFT not in {entry.domain for entry in made.opset_import}:
+        made.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
+    return made
+
+
+def copy_fields(source: Any, target: Any, but: Container[str]) -> None:
+    """Copy all fields of a message that are set, but for some."""
+    for field, value in source.ListFields():
+        if field.name in but:
+            continue
+        if hasattr(value, "extend"):
+            getattr(target, field.name).extend(value)
+        else:
+            setattr(target, field.name, value)

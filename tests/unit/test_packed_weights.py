@@ -11,6 +11,11 @@ import pytest
 from onnx import helper, numpy_helper
 
 import quantglow as qg
+from quantglow.driver.pipeline.packed_weights import (
+    float_family,
+    source_of,
+    with_packed_weights,
+)
 from quantglow.frontend import open_model, weight_products
 from tests.unit.frontend.onnx_models import by_onnxruntime
 
@@ -230,3 +235,31 @@ def test_a_graph_is_quantized_as_a_model_is() -> None:
     found = qg.quantize_and_compile(graph, None, weights="int4", **OPTIONS)(rows())
     wanted = qg.quantize_and_compile(model(), None, weights="int4", **OPTIONS)(rows())
     np.testing.assert_array_equal(found, wanted)
+
+
+def test_the_rest_of_a_model_stays() -> None:
+    """Metadata, local functions and weights that only a branch reads."""
+    given = model()
+    given.metadata_props.add(key="author", value="me")
+    given.doc_string = "text"
+    outer = numpy_helper.from_array(np.float32(3), "outer")
+    given.graph.initializer.append(outer)
+    value = helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None)
+    branches = [
+        helper.make_graph([helper.make_node(op, ["y", "outer"], ["z"])], op, [], [value])
+        for op in ("Mul", "Add")
+    ]
+    given.graph.initializer.append(numpy_helper.from_array(np.array(True), "condition"))
+    node = helper.make_node("If", ["condition"], ["w"])
+    node.attribute.append(helper.make_attribute("then_branch", branches[0]))
+    node.attribute.append(helper.make_attribute("else_branch", branches[1]))
+    given.graph.node.append(node)
+    given.graph.output.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, None))
+    source = source_of(given)
+    config = qg.QuantizationConfig(weights="int8")
+    made = with_packed_weights(source, float_family(source), (), config).source.proto
+    assert (made.metadata_props[0].key, made.doc_string) == ("author", "text")
+    assert {"outer", "condition"} < {tensor.name for tensor in made.graph.initializer}
+    assert not {"w1", "w2", "table"} & {tensor.name for tensor in made.graph.initializer}
+    y, w = by_onnxruntime(made, {"x": rows()}, True)
+    np.testing.assert_array_equal(w, 3 * y)
