@@ -56,6 +56,7 @@ class Scope:
     ``fallback``: nodes without an importer become External nodes, where ``declared``, the types
     that the model states, or inference give them concrete types.  ``placeholders`` are nodes that
     stand for values nobody made, ``missed`` those whose values an importer had to know.
+    ``has_free_inputs``: the model leaves dimensions free, and is compiled for all of them.
     ``conditions``: values, and what each must be for the branch that is imported to be taken.
     """
 
@@ -64,6 +65,7 @@ class Scope:
     reserved: frozenset[str]
     used: frozenset[str]
     fallback: bool = False
+    has_free_inputs: bool = False
     declared: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
     values: MutableMapping[str, Value] = field(default_factory=dict)
     inputs: tuple[Input, ...] = ()

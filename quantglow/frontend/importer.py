@@ -56,8 +56,14 @@ def new_scope(proto: onnx.ModelProto, meter: Meter, fallback: bool = False) -> S
         reserved=frozenset({*made, *(i.name for i in graph.input)}),
         used=frozenset(read | outputs_of_graphs(graph, nodes)),
         fallback=fallback,
+        has_free_inputs=any(map(is_open, graph.input)),
         declared={info.name: info for info in (*graph.value_info, *graph.output)},
     )
+
+
+def is_open(value: onnx.ValueInfoProto) -> bool:
+    """Whether a declaration leaves a dimension free."""
+    return any(not d.HasField("dim_value") for d in value.type.tensor_type.shape.dim)
 
 
 def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -> set[str]:

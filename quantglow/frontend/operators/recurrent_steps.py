@@ -25,6 +25,12 @@ MOST_STEPS = 4
 """Maximum number of steps that are unrolled, which pays where the first state is known; longer
 sequences are loops."""
 
+LARGE_STEP = 2**22
+"""Minimum number of multiply-accumulates of a step that threads share."""
+
+MOST_LARGE_STEPS = 128
+"""Maximum number of such steps that are unrolled, in a model without free dimensions."""
+
 FUNCTIONS: dict[str, Callable[..., Node]] = {"relu": Relu, "sigmoid": Sigmoid, "tanh": Tanh}
 
 State = tuple[Node, ...]
@@ -111,10 +117,17 @@ def ran(
     cell: Cell, step: Step, x: Node, state: State, backwards: bool, lengths: Node | None
 ) -> tuple[Node, State]:
     """The hidden states of all steps in the order of time, and the last state."""
-    steps = x.type.shape[0]
-    if lengths is not None or steps > MOST_STEPS:
+    if lengths is not None or x.type.shape[0] > most_unrolled(cell, x):
         return looped(cell, step, x, state, backwards, lengths)
     return unrolled(cell, step, x, state, backwards)
+
+
+def most_unrolled(cell: Cell, x: Node) -> int:
+    """Maximum number of steps with nodes of their own: a loop computes its steps on one thread,
+    and serves all lengths."""
+    if cell.call.scope.has_free_inputs:
+        return MOST_STEPS
+    return MOST_LARGE_STEPS if x.type.shape[1] * cell.r.size >= LARGE_STEP else MOST_STEPS
 
 
 def unrolled(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tuple[Node, State]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.frontend import import_model
-from quantglow.frontend.operators.recurrent_steps import MOST_STEPS
+from quantglow.frontend.operators.recurrent_steps import LARGE_STEP, MOST_STEPS
 from tests.support.effort import expensive
 from tests.unit.frontend.onnx_models import (
     Const,
@@ -25,14 +25,20 @@ from tests.unit.frontend.onnx_models import (
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
 
+def fading(*shape: int) -> Const:
+    return Const(0.3 * floats(*shape, seed=1))
+
+
 def recurrent(
     op: str, steps: int = 4, batch: int = 2, given: bool = True, **attributes: Any
 ) -> tuple[Any, dict[str, np.ndarray]]:
-    """A network of 3 inputs and 5 hidden values; ``given``: with bias and states."""
+    """A network of 3 inputs and 5 hidden values; ``given``: with bias and states.  Its weights are
+    so small that differences fade from step to step.
+    """
     directions = 2 if attributes.get("direction") == "bidirectional" else 1
     rows = GATES[op] * 5
     x = floats(steps, batch, 3)
-    operands: list[Any] = [x, weights(directions, rows, 3), weights(directions, rows, 5)]
+    operands: list[Any] = [x, fading(directions, rows, 3), fading(directions, rows, 5)]
     if given:
         states = [floats(directions, batch, 5, seed=s) for s in range(1 + (op == "LSTM"))]
         operands += [weights(directions, 2 * rows), None, *states]
@@ -141,3 +147,11 @@ def test_compiled_networks_agree_with_onnxruntime(
     found = qg.compile(model).run(None, feeds)
     for mine, expected in zip(found, by_onnxruntime(model, feeds), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [500, 1100])
+def test_steps_that_threads_share_are_unrolled(hidden: int) -> None:
+    operands = [floats(6, 1, 2), weights(1, 4 * hidden, 2), weights(1, 4 * hidden, hidden)]
+    model, _ = single("LSTM", *operands, opset=14, hidden_size=hidden)
+    kinds = {node.op for node in import_model(model).nodes}
+    assert ("Loop" in kinds) == (4 * hidden**2 < LARGE_STEP)
