@@ -72,12 +72,19 @@ class Form:
 
 @cache
 def supports() -> dict[str, Support]:
-    """Every standard operator with a node test."""
+    """Every standard operator with a node test; one with a limit has forms within it."""
+    partly = {name for limit in limits.LIMITS for name in limit.operators.split(", ")}
     found: dict[str, list[Form]] = {}
     for case in cases():
         if (op_type := tested_operator(case)) is not None:
             found.setdefault(op_type, []).append(tried(case))
-    return {op_type: joined(op_type, forms) for op_type, forms in sorted(found.items())}
+    every = {op_type: joined(op_type, forms) for op_type, forms in sorted(found.items())}
+    return {
+        op_type: replace(support, floats="some")
+        if op_type in partly and support.floats == "-"
+        else support
+        for op_type, support in every.items()
+    }
 
 
 def tested_operator(case: Any) -> str | None:
