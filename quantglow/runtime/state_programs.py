@@ -86,20 +86,21 @@ class StatePrograms(Concise):
 
     def rows(self, case: Case) -> int | None:
         """The rows of a state after a call; None where no program will serve it."""
-        for growth in self._growths:
-            if (found := growth.at(case)) is not None:
-                return found
+        if (found := self._rows(case)) is not None:
+            return found
         template = template_of(self.free.signature, case)
-        if template in self._refused:
-            return None
-        try:
-            with self._lock:
-                made = self._growth(template, case)
-                self._growths.append(made)
-            return made.at(case)
-        except QuantglowError as error:
-            self._refuse(template, error)
-            return None
+        with self._lock:
+            if template in self._refused or len(self._growths) == MOST_PROGRAMS:
+                return None
+            try:
+                self._growths.append(self._growth(template, case))
+            except Exception as error:  # noqa: BLE001 - raised again while verifying
+                self._refuse(template, error)
+        return self._rows(case)
+
+    def _rows(self, case: Case) -> int | None:
+        found = (growth.at(case) for growth in self._growths)
+        return next((rows for rows in found if rows is not None), None)
 
     def _growth(self, template: Template, case: Case) -> Growth:
         """How the first pair grows.  Raises ``QuantglowError``."""
@@ -114,24 +115,31 @@ class StatePrograms(Concise):
 
     def at(self, case: Case, capacity: int) -> LlvmExecutable | None:
         """The executable for a call on a state of this capacity; None where there is none."""
-        for program in self._programs:
-            if (found := self._bound(program, case, capacity)) is not None:
-                return found
+        if (found := self._found(case, capacity)) is not None:
+            return found
         template = template_of(self.free.signature, case)
         with self._lock:
+            if (found := self._found(case, capacity)) is not None:
+                return found
             if template in self._refused or len(self._programs) == MOST_PROGRAMS:
                 return None
             try:
-                made = self._made(case, capacity)
-            except QuantglowError as error:
+                self._programs.append(self._made(case, capacity))
+            except Exception as error:  # noqa: BLE001 - raised again while verifying
                 self._refuse(template, error)
-                return None
-            self._programs.append(made)
-        return self._bound(made, case, capacity)
+        return self._found(case, capacity)
 
-    def _refuse(self, template: Template, error: QuantglowError) -> None:
-        debug.log(1, f"no program in place for a state: {error}")
+    def _found(self, case: Case, capacity: int) -> LlvmExecutable | None:
+        """The executable of a program that is there."""
+        found = (self._bound(program, case, capacity) for program in self._programs)
+        return next((executable for executable in found if executable is not None), None)
+
+    def _refuse(self, template: Template, error: Exception) -> None:
+        """Copy the caches of such calls.  Errors of our own are raised while verifying."""
+        debug.log(1, f"no program in place for a state: {type(error).__name__}: {error}")
         self._refused.add(template)
+        if debug.verifying() and not isinstance(error, QuantglowError):
+            raise error
 
     def _bound(self, program: StateProgram, case: Case, capacity: int) -> LlvmExecutable | None:
         shown = self._whole(case, capacity) if program.is_whole else case

@@ -209,6 +209,25 @@ def test_a_state_works_without_programs_in_place() -> None:
     assert state.length == own.length == 8
 
 
+def test_an_int8_model_has_states(models: dict[bool, CompiledModel]) -> None:
+    """Its cache is quantized in every call, so it is copied: the same integers all the same."""
+    config, samples = CONFIGS[False], []
+    for seed in range(3):
+        tokens = np.random.default_rng(seed).integers(0, 256, (1, 12))
+        outputs = models[False].run(None, config.feeds(tokens[:, :8], config.empty_cache(1)))
+        samples.append(config.feeds(tokens[:, 8:], config.next_cache(outputs)))
+    compiled = qg.quantize_and_compile(
+        decoder_model(config), samples, verify=False, progress=False, num_threads=1
+    )
+    state, cache = compiled.new_state(capacity=8), config.empty_cache(1)
+    for tokens in (prompt(1, 7), np.array([[1]]), np.array([[2]])):
+        expected = compiled.run(None, config.feeds(tokens, cache))
+        (logits,) = state.run(None, fed(config, tokens, state.length))
+        cache = config.next_cache(expected)
+        np.testing.assert_array_equal(logits, expected[0])
+        assert_equal(state, cache)
+
+
 def test_threads_take_turns(models: dict[bool, CompiledModel]) -> None:
     config, state = CONFIGS[False], models[False].new_state()
     state.run(None, fed(config, prompt(1, 5), 0))
