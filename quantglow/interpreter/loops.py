@@ -35,6 +35,8 @@ class Watched:
         """The value of a loop; listeners see what is multiplied in its body, if it is finite."""
         wanted = () if node.body in self.seen else multiplied(node.body)
         self.seen.add(node.body)
+        if not wanted:
+            return node.evaluate(*operands)
         trips: list[list[Array]] = []
 
         def watch(values: Mapping[Node, Array]) -> None:

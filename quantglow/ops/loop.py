@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -89,27 +92,63 @@ class Loop(Node):
     def reference(
         self, carried: tuple[Array, ...], sliced: tuple[Array, ...], captured: tuple[Array, ...]
     ) -> Array:
-        return self.watched((*carried, *sliced, *captured), lambda values: None)
+        operands = (*carried, *sliced, *captured)
+        kept = _latest.runs.get(self.body)
+        if kept is not None and kept[0] == self._key(operands):
+            return kept[1][self.output].copy()
+        return self.watched(operands, lambda values: None)
 
     def watched(self, operands: Sequence[Array], watch: Watch) -> Array:
-        """The result for some operands; ``watch`` is shown all values of each trip."""
+        """The result for some operands; ``watch`` is shown all values of each trip.
+
+        All results of this thread's last run of a body are kept for the other nodes of the loop.
+        """
+        results = self._computed(operands, watch)
+        _latest.runs[self.body] = self._key(operands), results
+        return results[self.output].copy()
+
+    def _key(self, operands: Sequence[Array]) -> object:
+        return self.trips, self.conditional, _digest(operands)
+
+    def _computed(self, operands: Sequence[Array], watch: Watch) -> list[Array]:
+        """All results."""
         count, last = len(self.carried), len(self.carried) + len(self.sliced)
         sliced, captured = operands[count:last], operands[last:]
+        ends = [node for _, node in self.body.outputs]
         state: Sequence[Array] = operands[:count]
-        _, end = self.body.outputs[self.output]
-        results: list[Array] = []
+        rows: list[list[Array]] = [[] for _ in ends[count:]]
         for trip in range(self.trips):
             if self.conditional and not state[0].item():
                 break
             values = run(self.body, [*state, *(x[trip] for x in sliced), *captured])
             watch(values)
-            state = [values[node] for _, node in self.body.outputs[:count]]
-            if self.output >= count:
-                results.append(values[end])
-        if self.output < count:
-            return state[self.output]
-        kind = self.results[self.output]
-        return np.stack(results) if results else np.empty(kind.shape, kind.dtype.numpy)
+            state = [values[node] for node in ends[:count]]
+            for row, end in zip(rows, ends[count:], strict=True):
+                row.append(values[end])
+        kinds = self.results[count:]
+        stacked = [
+            np.stack(row) if row else np.empty(kind.shape, kind.dtype.numpy)
+            for row, kind in zip(rows, kinds, strict=True)
+        ]
+        return [*state, *stacked]
+
+
+class _Latest(threading.local):
+    """The last run of each body: what it computed, from what."""
+
+    def __init__(self) -> None:
+        self.runs: WeakKeyDictionary[Graph, tuple[object, list[Array]]] = WeakKeyDictionary()
+
+
+_latest = _Latest()
+
+
+def _digest(operands: Sequence[Array]) -> bytes:
+    """A hash of all elements."""
+    found = hashlib.blake2b()
+    for array in operands:
+        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return found.digest()
 
 
 def run(body: Graph, inputs: Sequence[Array]) -> dict[Node, Array]:
