@@ -170,10 +170,12 @@ def general_program(
     graph_at: Callable[[Case], Graph],
     compiler: Compiler,
     donated: Donated | None = None,
+    caution: int = 0,
 ) -> GeneralProgram | None:
     """The general program planned at a case.
 
-    ``donated``: inputs whose memory becomes outputs.
+    ``donated``: inputs whose memory becomes outputs.  ``caution``: halvings of the sizes for which
+    tiles are chosen.
 
     None if nothing of it is free, if it takes several programs or backends, or if other values
     would be integers than in a program of its own.
@@ -186,7 +188,7 @@ def general_program(
         hints = {**(hints or {}), donated.symbol: donated.capacity}
     if not hints or target is None:
         return None
-    sizes, guards = symbols(hints)
+    sizes, guards = symbols(hints, caution)
     shapes = {
         name: tuple(d if isinstance(d, int) else sizes[d] for d in dims) for name, dims in template
     }

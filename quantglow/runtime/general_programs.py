@@ -23,6 +23,9 @@ from quantglow.symbolic.expression import Values
 MOST_GENERALS = 16
 """Maximum number of general programs of a model: where their guards differ, each serves a part."""
 
+HALVINGS = 2
+"""The second program of the same symbols chooses tiles for a quarter of its sizes, and so on."""
+
 Found = tuple[GeneralProgram, Values]
 """A general program, and the values of its symbols at a case."""
 
@@ -103,7 +106,9 @@ class GeneralPrograms(Concise):
         if len(self) == MOST_GENERALS or template in self._refused:
             return None
         with self._refusing(template):
-            program = general_program(self.signature, case, self.graph_at, self.compiler)
+            alike = sum(program.template == template for program in self)
+            arguments = (self.signature, case, self.graph_at, self.compiler)
+            program = general_program(*arguments, caution=HALVINGS * alike)
             values = None if program is None else program.values_at(case)
             if program is not None and values is not None:
                 self._programs.append(program)

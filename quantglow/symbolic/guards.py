@@ -87,12 +87,13 @@ class Guards:
     """The guards of one program, by the first place in the code that needed each.
 
     ``hints``: the value of each symbol that decides.  ``names``: expressions by the text that
-    stands for them in code.
+    stands for them in code.  ``caution``: halvings of sizes for which tiles are chosen.
     """
 
     hints: Mapping[str, int]
     found: dict[Guard, str] = field(default_factory=dict)
     names: dict[str, Expression] = field(default_factory=dict)
+    caution: int = 0
     is_closed: bool = False
     _known: dict[Expression, Bounds] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -148,9 +148,9 @@ class Size:
     __repr__ = __str__
 
 
-def symbols(hints: Mapping[str, int]) -> tuple[dict[str, int], Guards]:
+def symbols(hints: Mapping[str, int], caution: int = 0) -> tuple[dict[str, int], Guards]:
     """A size for each name, and the guards of all.  Hints are at least 2."""
-    guards = Guards(hints)
+    guards = Guards(hints, caution=caution)
     return {name: sized(symbol(name), guards) for name in hints}, guards
 
 
@@ -163,6 +163,15 @@ def sized(expression: Expression, guards: Guards) -> int:
 def likely(value: Number) -> Number:
     """The value at the hints: for choices that make code faster and never wrong."""
     return cast(Number, value.hint) if isinstance(value, Size) else value
+
+
+def careful(value: int) -> int:
+    """The value at the hints, or less: for tiles, which no smaller size may have.
+
+    Programs that were made because others do not serve a size choose tiles for smaller ones, so
+    that few programs serve all.
+    """
+    return max(1, value.hint >> value.guards.caution) if isinstance(value, Size) else value
 
 
 def surely_divides(divisor: int, value: int) -> bool:

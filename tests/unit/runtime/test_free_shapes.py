@@ -203,6 +203,14 @@ def test_an_error_of_the_program_for_all_shapes_is_no_error_of_the_user(
     assert compiled(np.ones((3, 3), np.float32)).shape == (3, 3)
 
 
+def test_few_programs_serve_ever_smaller_images() -> None:
+    compiled = qg.compile(free_model(), num_threads=1)
+    for size in (64, 50, 40, 33, 29, 26, 23, 20, 17, 15, 13, 11, 9, 8, 7, 6, 5, 4, 3):
+        compiled(image((1, 3, size, size)))
+    report: Any = compiled.report
+    assert sum(found.program == "for all shapes" for found in report.programs) <= 4
+
+
 def test_the_report_lists_the_programs_of_all_shapes() -> None:
     compiled = qg.compile(free_model(), num_threads=1)
     for shape in ((1, 3, 16, 24), (1, 3, 20, 18), (1, 3, 17, 21)):

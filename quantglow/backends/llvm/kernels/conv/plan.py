@@ -25,7 +25,7 @@ from quantglow.graph.node import Constant
 from quantglow.instr.program import Compute
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
-from quantglow.symbolic.size import is_free, likely
+from quantglow.symbolic.size import careful, is_free, likely
 from quantglow.types import Array
 
 FEWEST_PANELS = 6
@@ -67,7 +67,7 @@ class ConvPlan:
         row, so that only its width has a tail."""
         y = self.geometry.y
         free = is_free(y.height) or is_free(y.width)
-        return (1 if free else y.height), likely(y.width)
+        return (1 if free else y.height), careful(y.width)
 
     @cached_property
     def panels(self) -> Panels:

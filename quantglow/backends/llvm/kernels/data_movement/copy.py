@@ -21,7 +21,7 @@ from quantglow.backends.llvm.kernels.vector.vectors import (
     unmasked,
 )
 from quantglow.instr.program import Copy
-from quantglow.symbolic.size import is_free, likely, surely_divides
+from quantglow.symbolic.size import careful, is_free, likely, surely_divides
 
 UNROLL = 4
 MAX_PLANES = 4
@@ -135,7 +135,7 @@ def _tiled(
             continue
         widest = min(target.vector_nbytes, MOST_ROW_NBYTES) if itemsize == 4 else ROW_NBYTES
         largest = widest // itemsize
-        size = narrower(largest, min(likely(along.size), likely(across.size)))
+        size = narrower(largest, min(careful(along.size), careful(across.size)))
         if size >= 2 and along.size >= size and across.size >= size:
             outer = tuple(a for i, a in enumerate(axes[:-1]) if i != position)
             return outer, (along, across), size

@@ -17,7 +17,7 @@ from quantglow.backends.llvm.kernel import KernelCall, instruction_rules
 from quantglow.backends.llvm.kernels.vector.nest import Axis, collapsed
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, literal
 from quantglow.instr.program import Fill, View
-from quantglow.symbolic.size import is_free, likely, surely_divides
+from quantglow.symbolic.size import careful, is_free, likely, surely_divides
 
 FILL_ITEMS = 16
 """Shares into which a fill is cut; every box gives each item its part."""
@@ -61,7 +61,7 @@ class FillKernel:
         if row.strides != (itemsize,):
             outer, row = axes, Axis(1, (itemsize,))
         nbytes = row.size * itemsize
-        wide = 1 << (min(likely(nbytes), self.target.vector_nbytes).bit_length() - 1)
+        wide = 1 << (min(careful(nbytes), self.target.vector_nbytes).bit_length() - 1)
         if nbytes < wide:
             raise AssertionError("the shape at hand is at least as wide")
         if not outer and nbytes > wide:

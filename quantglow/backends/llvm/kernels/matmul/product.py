@@ -14,7 +14,7 @@ from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS
 from quantglow.instr.program import View
 from quantglow.lazy import cached_property
 from quantglow.ops import MatMul
-from quantglow.symbolic.size import is_free, likely
+from quantglow.symbolic.size import careful, is_free, likely
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,11 @@ class Product:
     def tile_rows(self) -> int:
         if not is_free(self.rows):
             return min(self.rows, self.most_rows)
-        if self.rows >= self.most_rows:
+        rows = careful(self.rows)
+        is_reduced = rows < self.most_rows <= likely(self.rows)
+        if not is_reduced and self.rows >= self.most_rows:
             return self.most_rows
-        fewer = 1 << (likely(self.rows).bit_length() - 1)
+        fewer = 1 << (rows.bit_length() - 1)
         return fewer if self.rows >= fewer else 1
 
     @property
