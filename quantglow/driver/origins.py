@@ -36,6 +36,9 @@ from quantglow.runtime.specialisations import (
     Specialisations,
 )
 
+LOOPS = "loops"
+"""Entry of files whose recurrences are loops; older ones have decisions for each step."""
+
 
 @dataclass(frozen=True)
 class Decided:
@@ -124,7 +127,7 @@ class Built:
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The data a file needs to do the same, besides the graph of a case."""
         free: dict[str, Any] = {"signature": self.family.signature.to_json()}
-        free["values"] = case.value_map
+        free |= {"values": case.value_map, LOOPS: True}
         if not self.decided:
             assert self.family.source is not None, "families with free dimensions come from a model"
             source, places = frontend.stored(self.family.source(), constant_nodes(graph), None)
@@ -194,9 +197,11 @@ def constant_nodes(graph: Graph) -> list[Constant]:
 
 def source_of(saved: SavedModel) -> Source:
     """The model in a file.  Raises ``FileFormatError`` and ``ModelError``."""
-    places = (saved.free or {}).get("weights", {})
+    free = saved.free or {}
+    places = free.get("weights", {})
     try:
-        return frontend.restored(saved.source, places, constant_nodes(saved.graph))
+        found = frontend.restored(saved.source, places, constant_nodes(saved.graph))
+        return replace(found, unrolls=not free.get(LOOPS))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise FileFormatError(
             f"the weights of the model are damaged: {error!r}. Remedy: save the model again."

@@ -57,6 +57,7 @@ class Scope:
     that the model states, or inference give them concrete types.  ``placeholders`` are nodes that
     stand for values nobody made, ``missed`` those whose values an importer had to know.
     ``has_free_inputs``: the model leaves dimensions free, and is compiled for all of them.
+    ``unrolls``: recurrences are steps, as in files that were saved before there were loops.
     ``conditions``: values, and what each must be for the branch that is imported to be taken.
     """
 
@@ -66,6 +67,7 @@ class Scope:
     used: frozenset[str]
     fallback: bool = False
     has_free_inputs: bool = False
+    unrolls: bool = False
     declared: dict[str, onnx.ValueInfoProto] = field(default_factory=dict)
     values: MutableMapping[str, Value] = field(default_factory=dict)
     inputs: tuple[Input, ...] = ()

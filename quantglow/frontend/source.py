@@ -74,9 +74,13 @@ def open_model(model: Model) -> Source:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A checked model.  Facts that do not depend on shapes are computed once."""
+    """A checked model.  Facts that do not depend on shapes are computed once.
+
+    ``unrolls``: recurrences are steps, as in files that were saved before there were loops.
+    """
 
     proto: onnx.ModelProto
+    unrolls: bool = False
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -127,6 +131,7 @@ class Source:
         sizes = list(chain.from_iterable(shapes.values()))
         is_plain = not any(map(is_free, sizes)) and all(sizes)
         scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and is_plain)
+        scope.unrolls = self.unrolls
         add_initializers(self.proto.graph, known, scope)
         values = resolve_values(self.fed, input_values or {})
         scope.inputs = declare_inputs(self.fed, shapes, scope, values)

@@ -30,6 +30,7 @@ from quantglow.runtime.general import (
     general_program,
     template_of,
 )
+from quantglow.runtime.served_shapes import ServedShapes, served_by_general
 from quantglow.runtime.specialisations import FreeShapes
 from quantglow.symbolic.expression import Expression, Maximum, Quotient, Symbol
 from quantglow.symbolic.guards import Guards
@@ -112,6 +113,10 @@ class StatePrograms(Concise):
         rows = expression_of(dict(graph.outputs)[pair.output].type.shape[pair.axis])
         guards.is_closed = True
         return Growth(template, guards, rows)
+
+    def served(self) -> tuple[ServedShapes, ...]:
+        """The programs, and the shapes that each serves."""
+        return tuple(served_by_general(program.general) for program in self._programs)
 
     def at(self, case: Case, capacity: int) -> LlvmExecutable | None:
         """The executable for a call on a state of this capacity; None where there is none."""

@@ -125,6 +125,8 @@ def ran(
 def most_unrolled(cell: Cell, x: Node) -> int:
     """Maximum number of steps with nodes of their own: a loop computes its steps on one thread,
     and serves all lengths."""
+    if cell.call.scope.unrolls:
+        return MOST_LARGE_STEPS
     if cell.call.scope.has_free_inputs:
         return MOST_STEPS
     return MOST_LARGE_STEPS if x.type.shape[1] * cell.r.size >= LARGE_STEP else MOST_STEPS

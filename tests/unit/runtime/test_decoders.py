@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -12,7 +13,6 @@ import pytest
 import quantglow as qg
 from quantglow.frontend.operators import attention
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.specialisations import FreeShapes, Specialisation
 from tests.support.decoder import Decoder, decoder_model
 
 DECODER = Decoder()
@@ -56,10 +56,7 @@ def assert_generates(
 
 def programs_of(compiled: CompiledModel) -> int:
     """The number of programs for which code was made."""
-    found = compiled.specialisations
-    assert isinstance(found, FreeShapes)
-    own = sum(isinstance(served, Specialisation) for served in found._ready.values())
-    return own + len(found._generals)
+    return len(compiled.specialisations.served())
 
 
 def test_300_tokens_take_three_programs(session: onnxruntime.InferenceSession) -> None:
@@ -102,15 +99,15 @@ def test_long_prompts_are_read_in_blocks() -> None:
             feeds = config.feeds(prompt(1, length), config.empty_cache(1))
             for mine, its in zip(compiled.run(None, feeds), session.run(None, feeds), strict=True):
                 np.testing.assert_allclose(mine, its, atol=ATOL)
-            arenas[length] = arena_nbytes(compiled)
+            arenas[length] = arena_nbytes(compiled, feeds)
     assert arenas[400] < 2.2 * arenas[200]
     assert programs_of(compiled) == 2
 
 
-def arena_nbytes(compiled: CompiledModel) -> int:
-    """The memory of the call that came last."""
-    served = list(compiled.specialisations._ready.values())[-1]
-    return int(served.build.executable.binding.arena_nbytes)
+def arena_nbytes(compiled: CompiledModel, feeds: dict[str, np.ndarray]) -> int:
+    """The memory of a call."""
+    executable: Any = compiled.specialisations.at(feeds).build.executable
+    return int(executable.binding.arena_nbytes)
 
 
 def test_parts_of_a_prompt_give_what_all_of_it_gives(compiled: CompiledModel) -> None:
