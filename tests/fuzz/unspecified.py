@@ -44,6 +44,11 @@ def holds_nan(values: Values, *_: Values) -> bool:
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
+def holds_no_numbers(values: Values, *_: Values) -> bool:
+    """Whether a range has no end."""
+    return not bool(np.isfinite(values).all())
+
+
 def has_infinite_squares(values: Values, *_: Values) -> bool:
     """Whether a sum of squares that slides along an axis has infinities, which it takes off."""
     with np.errstate(over="ignore"):
@@ -94,6 +99,7 @@ OPEN: dict[str, Callable[..., bool]] = {
     **dict.fromkeys(PRODUCTS, products_are_open),
     **dict.fromkeys(SUMS, sums_may_overflow),
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
+    "DynamicQuantizeLinear": holds_no_numbers,
     "LRN": has_infinite_squares,
 }
 """Operator -> the operands for which its result is open."""

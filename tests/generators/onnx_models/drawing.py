@@ -149,14 +149,20 @@ class Drawing:
         return self.constant(array.astype(np.float32))
 
     def node(
-        self, op: str, *operands: Value | None, outputs: int | Sequence[bool] = 1, **settings: Any
+        self,
+        op: str,
+        *operands: Value | None,
+        outputs: int | Sequence[bool] = 1,
+        of_shape: Sequence[int] | None = None,
+        **settings: Any,
     ) -> Value:
         """Add a node; its first output.  Raises ``Rejected``.
 
         ``settings`` are attributes, or constant operands if this opset has them as operands.
-        ``outputs`` is their number, or a list of those present.
+        ``outputs`` is their number, or a list of those present; ``of_shape`` theirs where ONNX
+        does not infer it.
         """
-        made = self.add(op, operands, outputs, settings)
+        made = self.add(op, operands, outputs, settings, of_shape)
         if self.batch and self.chance(APART) and not all(map(self.has_samples, made)):
             self.nodes.pop()
             raise Rejected("no samples")

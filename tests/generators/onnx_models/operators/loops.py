@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 from onnx import helper
 
@@ -54,8 +55,12 @@ def loop(d: Drawing) -> object:
         [*inputs, typed("state", FLOAT, shape)],
         [typed("on", CONDITION, ()), *(typed(name, FLOAT, shape) for name in ends)],
     )
-    trips = d.constant(d.rng.integers(1, MOST_TRIPS, ()))
-    return d.node("Loop", trips, None, state, outputs=len(ends), body=body)
+    count = d.integer(1, MOST_TRIPS - 1)
+    trips = d.constant(np.asarray(count, np.int64))
+    is_listed = not ended and d.chance(0.5)
+    wanted = [False, True] if is_listed else [True, *(False for _ in ends[1:])]
+    made = (count, *shape) if is_listed else shape
+    return d.node("Loop", trips, None, state, outputs=wanted, of_shape=made, body=body)
 
 
 def short(d: Drawing) -> Value:
@@ -101,4 +106,4 @@ def linear_attention(d: Drawing) -> object:
     beta = d.uniform(0, 1, batch, length, heads) if "delta" in rule else None
     key = d.uniform(-0.3, 0.3, batch, length, width)
     given = {"q_num_heads": heads, "kv_num_heads": heads, "update_rule": rule}
-    return d.node("LinearAttention", x, key, x, None, decay, beta, **given)
+    return d.node("LinearAttention", x, key, x, None, decay, beta, outputs=2, **given)
