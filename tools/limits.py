@@ -160,11 +160,11 @@ def loop(op: str, trips: int = 3, condition: bool = False) -> onnx.ModelProto:
             helper.make_node(op, ["state", "more"], ["next"], **settings),
             helper.make_node("ReduceMax", ["next"], ["top"], keepdims=0),
             helper.make_node("Less", ["top", "top"] if condition else ["one", "two"], ["on"]),
-            helper.make_node("Identity", ["next"], ["row"]),
+            helper.make_node("Identity", ["top"], ["row"]),
         ],
         "body",
         [info("trip", kind.INT64, []), info("holds", kind.BOOL, []), info("state", 1, [None])],
-        [info("on", kind.BOOL, []), info("next", 1, [None]), info("row", 1, [None])],
+        [info("on", kind.BOOL, []), info("next", 1, [None]), info("row", 1, [])],
         [numpy_helper.from_array(np.array(n, np.float32), name) for name, n in NUMBERS.items()],
     )
     return node("Loop", np.array(trips), None, (4,), outputs=2, body=body)

@@ -16,11 +16,17 @@ from tools.limits import LIMITS, Limit, reasons
 OPERATORS = Path(quantglow.frontend.operators.__file__).parent
 
 NO_LIMITS = {
+    "attention": "ONNX's definition of the operator takes their place",
     "branches": "an If is named with what its branches refuse",
     "dynamic": "integer products outside of dynamic quantization",
+    "fused": "operators of onnxruntime, which have no row in the README's table",
+    "grouped_query": "the same",
     "integers": "element types: of these the README says that onnxruntime runs them",
+    "multi_head": "operators of onnxruntime",
     "qlinear": "QLinearSoftmax before opset 13",
     "quantized": "run-time integers, see 'Models that come quantized'",
+    "steps": "shapes that ONNX does not allow",
+    "weight_groups": "operators of onnxruntime",
 }
 """Modules whose refusals are about values and types, not about forms of an operator."""
 
