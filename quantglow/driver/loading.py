@@ -118,7 +118,8 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
     try:
         signature = Signature.from_json((saved.free or {})["signature"])
         case = saved_case(saved)
-        signature.check(case.shape_map)
+        if saved.graph.outputs:
+            signature.check(case.shape_map)
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise FileFormatError(
             f"what the model says of its free dimensions is damaged: {error!r}. "
@@ -127,7 +128,13 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
     source = Reopened(saved, compiler)
     deciding = tuple((case.value_map or {}).keys())
     return FreeShapes(
-        signature, source.graph_at, compiler, source.fallback, source.freedom, deciding
+        signature,
+        source.graph_at,
+        compiler,
+        source.fallback,
+        source.freedom,
+        deciding,
+        saved.graph,
     )
 
 

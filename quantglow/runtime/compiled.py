@@ -191,10 +191,11 @@ class CompiledModel:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor.
 
-        A model with free dimensions must have been run or calibrated once.
+        A model with free dimensions that was run or calibrated is ready for these shapes when it is
+        loaded; else its file has the model only.
         """
-        freedom = self.specialisations.freedom_of_first()
-        save(file_path("path", path), self.graph, self.report.to_json(), freedom)
+        graph, freedom = self.specialisations.contents()
+        save(file_path("path", path), graph, self.report.to_json(), freedom)
 
     def export_onnx(
         self,

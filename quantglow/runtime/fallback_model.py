@@ -125,8 +125,8 @@ class PartlyCompiledModel(FallbackModel):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``."""
         tail = Tail(self.tail, self.output_names, self.reasons)
-        given = self.head.specialisations.freedom_of_first()
-        save(file_path("path", path), self.head.graph, self.report.to_json(), given, tail)
+        graph, freedom = self.head.specialisations.contents()
+        save(file_path("path", path), graph, self.report.to_json(), freedom, tail)
 
     def __repr__(self) -> str:
         return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"

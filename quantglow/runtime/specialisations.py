@@ -43,6 +43,9 @@ from quantglow.runtime.saving import Freedom
 from quantglow.runtime.served_shapes import ServedShapes, served_by_general, served_by_own
 from quantglow.types import Array
 
+NO_OUTPUTS = Graph((), ())
+"""The graph of a file of a model that was not run yet."""
+
 MOST_PROGRAMS = 32
 MOST_VALUES = 16
 MOST_NBYTES = 2**30
@@ -117,8 +120,8 @@ class Specialisations(Protocol):
         compiled yet.
         """
 
-    def freedom_of_first(self) -> Freedom | None:
-        """The contents of a file besides the first graph; None if there are no others."""
+    def contents(self) -> tuple[Graph, Freedom | None]:
+        """The graph that a file has, and its other contents; None if there are no others."""
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of a model with free dimensions, and the shapes that each serves."""
@@ -144,8 +147,9 @@ class OneShape(Concise):
         """False: its program exists."""
         return False
 
-    def freedom_of_first(self) -> None:
-        """None: a file contains the graph only."""
+    def contents(self) -> tuple[Graph, None]:
+        """The only graph."""
+        return self.first.graph, None
 
     def served(self) -> tuple[ServedShapes, ...]:
         """Nothing: its shapes are fixed."""
@@ -182,8 +186,9 @@ class FreeShapes(Concise):
 
     ``graph_at`` makes the graph of a case; ``fallback`` makes a replacement if that cannot be
     compiled, from the case and the reasons; ``freedom`` has the contents of a file that repeat
-    this, given the graph of a case.  ``deciding`` are the inputs whose values belong to a case;
-    ``graph_at`` may ask for more by ``UndecidedError``.
+    this, given the graph of a case.  ``uncompiled`` is the graph of a file while nothing is
+    compiled.  ``deciding`` are the inputs whose values belong to a case; ``graph_at`` may ask for
+    more by ``UndecidedError``.
     """
 
     signature: Signature
@@ -192,6 +197,7 @@ class FreeShapes(Concise):
     fallback: Fallback | None = None
     freedom: Callable[[Case, Graph], Freedom] | None = None
     deciding: tuple[str, ...] = ()
+    uncompiled: Graph = NO_OUTPUTS
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _arrays: SharedArrays = field(default_factory=SharedArrays)
@@ -241,10 +247,12 @@ class FreeShapes(Concise):
         with self._lock:
             return [dict(case.shapes) for case in self._ready]
 
-    def freedom_of_first(self) -> Freedom | None:
-        """The contents of a file besides the first graph."""
-        first = self.first
-        return None if self.freedom is None else self.freedom(case_of(first), first.graph)
+    def contents(self) -> tuple[Graph, Freedom | None]:
+        """The first graph, or ``uncompiled`` before there is one, and the other contents."""
+        first = self._first
+        graph = self.uncompiled if first is None else first.graph
+        case = Case.of({}) if first is None else case_of(first)
+        return graph, None if self.freedom is None else self.freedom(case, graph)
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""

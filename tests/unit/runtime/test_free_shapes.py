@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,24 @@ def test_a_free_batch_alone_is_compiled_for_one_at_once() -> None:
 def test_nothing_is_there_to_look_at_before_the_first_run() -> None:
     with pytest.raises(InputError, match=r"not run yet.*Remedy: run it once"):
         _ = qg.compile(free_model()).graph
+
+
+@pytest.mark.parametrize("options", [None, {"weights": "int4", "group_size": 16}])
+def test_a_model_that_was_not_run_is_saved(options: Any, tmp_path: Path) -> None:
+    if options is None:
+        compiled: Any = qg.compile(free_model(), num_threads=1)
+    else:
+        compiled = qg.quantize_and_compile(
+            free_model(), None, num_threads=1, progress=False, verify=False, **options
+        )
+    compiled.save(tmp_path / "model.qgm")
+    loaded = qg.load(tmp_path / "model.qgm", num_threads=1)
+    loaded.save(tmp_path / "again.qgm")
+    again = qg.load(tmp_path / "again.qgm", num_threads=1)
+    for shape in SHAPES[:3]:
+        for found in (loaded.run(None, {"x": image(shape)}), again.run(None, {"x": image(shape)})):
+            for mine, right in zip(found, compiled.run(None, {"x": image(shape)}), strict=True):
+                np.testing.assert_array_equal(mine, right)
 
 
 def test_a_symbol_has_one_size() -> None:
