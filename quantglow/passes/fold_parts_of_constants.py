@@ -7,6 +7,7 @@ once, whatever length a sentence has.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 from quantglow.graph.node import Constant, Node
@@ -19,7 +20,6 @@ from quantglow.ops.unary import Unary
 from quantglow.passes.fold_constants import grows
 from quantglow.passes.layout import derived
 from quantglow.symbolic.shapes import surely_equal
-from quantglow.symbolic.size import is_free
 from quantglow.types import Array
 
 Cut = tuple[int, int, int]
@@ -58,22 +58,21 @@ def _are_inside(indices: Array, length: int) -> bool:
 
 
 def _reshaped(node: Reshape, part: Slice, uses: Uses) -> Node | None:
-    """A part under a shape that has other axes of 1."""
-    real = [axis for axis, size in enumerate(part.type.shape) if is_free(size) or size != 1]
-    axes = [axis for axis, size in enumerate(node.shape) if is_free(size) or size != 1]
-    before = tuple(part.type.shape[axis] for axis in real)
-    if not surely_equal(before, tuple(node.shape[axis] for axis in axes)):
-        return None
-    cuts = dict(_cuts(part))
-    if cuts.keys() - set(real):
-        return None
-    sizes = [1] * len(node.shape)
-    for axis, own in zip(axes, real, strict=True):
-        sizes[axis] = part.x.type.shape[own]
+    """A part under a shape that keeps the axes that are cut."""
+    sizes, cuts = list(node.shape), {}
+    for axis, cut in _cuts(part):
+        place = (part.type.shape[axis], math.prod(part.type.shape[:axis]))
+        found = (
+            own
+            for own, size in enumerate(node.shape)
+            if surely_equal((size, math.prod(node.shape[:own])), place)
+        )
+        own = next(found, None)
+        if own is None:
+            return None
+        sizes[own], cuts[own] = part.x.type.shape[axis], cut
     name = uses.fresh(derived(node.name, ":whole"))
-    made = Reshape(name=name, x=part.x, shape=tuple(sizes))
-    moved = zip(axes, real, strict=True)
-    return _cut(node, made, {axis: cuts[own] for axis, own in moved if own in cuts})
+    return _cut(node, Reshape(name=name, x=part.x, shape=tuple(sizes)), cuts)
 
 
 def _of_parts(node: Node, uses: Uses) -> Node | None:

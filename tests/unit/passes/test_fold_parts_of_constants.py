@@ -37,6 +37,12 @@ def reshaped(b: Builder, x: Node, length: int) -> Node:
     return b.make(Reshape, x=cut(b, table(b), length), shape=(1, length, 4))
 
 
+def split(b: Builder, x: Node, length: int) -> Node:
+    """Blocks of a table's rows, put together again."""
+    blocks = b.make(Reshape, x=cut(b, table(b), length), shape=(length, 2, 2))
+    return b.make(Reshape, x=blocks, shape=(1, length, 4))
+
+
 def product(b: Builder, x: Node, length: int) -> Node:
     return b.make(Mul, x=cut(b, table(b), length), y=b.drawn(4))
 
@@ -49,7 +55,7 @@ def sums(b: Builder, x: Node, length: int) -> Node:
     return b.make(Add, x=cut(b, table(b), length), y=cut(b, table(b), length))
 
 
-PARTS = (positions, reshaped, product, expanded, sums)
+PARTS = (positions, reshaped, split, product, expanded, sums)
 
 
 def graph_of(part, length: int) -> Graph:
