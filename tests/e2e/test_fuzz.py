@@ -145,3 +145,14 @@ def test_a_sum_that_may_overflow_on_its_way_is_open(number: float, is_open: bool
     feeds = {"x": np.array([[number, number], [number, -number]], np.float32)}
     found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
     assert found == ({"y"} if is_open else set())
+
+
+ENDLESS = 82003640
+"""A damaged file whose Loop has no end."""
+
+
+def test_a_loop_without_an_end_is_no_finding_where_ctrl_c_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "RUN_SECONDS", 0.5)
+    assert files.check_file(files.damaged(ENDLESS)) is None

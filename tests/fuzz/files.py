@@ -6,7 +6,10 @@ Whatever the damage, loading and running ends in a result or in one of quantglow
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -115,18 +118,40 @@ MOST_ELEMENTS = 10**6
 """Maximum size of an input; a damaged model with larger ones is not run."""
 
 
+RUN_SECONDS = 20.0
+"""After so long Ctrl-C ends a run: a damaged Loop may have no end, as its file says."""
+
+
 def check_file(data: bytes) -> Difference | None:
-    """None if the file ran, or was refused with an error of quantglow's own."""
+    """None if the file ran, was refused with an error of quantglow's own, or ran until Ctrl-C."""
     try:
         compiled = qg.compile(data, num_threads=1)
         inputs = compiled.get_inputs()
         if all(math.prod(shape_of(info)) <= MOST_ELEMENTS for info in inputs):
-            compiled.run(None, {i.name: np.zeros(shape_of(i), i.dtype) for i in inputs})
-    except qg.QuantglowError:
+            feeds = {i.name: np.zeros(shape_of(i), i.dtype) for i in inputs}
+            with interrupted_after(RUN_SECONDS):
+                compiled.run(None, feeds)
+    except (qg.QuantglowError, KeyboardInterrupt):
         return None
     except Exception as error:  # noqa: BLE001 - any other error is the finding
         return Difference(f"raises {type(error).__name__}", str(error)[:300])
     return None
+
+
+@contextmanager
+def interrupted_after(seconds: float) -> Iterator[None]:
+    """Inside, ``KeyboardInterrupt`` is raised after so many seconds."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    usual = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, usual)
 
 
 def shape_of(info: Any) -> list[int]:
