@@ -6,15 +6,17 @@ backend rule expects, one of ``VIEW_PRIMITIVES``, or a Loop whose body is lowere
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Pass, RewritePass, Uses, run_passes
 from quantglow.lowering import contraction, elementwise, indexing, reduction, transposed_convolution
 from quantglow.lowering.bias_to_uint8 import bias_to_uint8
+from quantglow.lowering.cut_unread_columns import cut_unread_columns
+from quantglow.lowering.fold_symmetric_filters import fold_symmetric_filters
 from quantglow.lowering.fuse import fuse_elementwise
+from quantglow.lowering.minimal_filtering import minimal_filtering
+from quantglow.lowering.names import unique_names
 from quantglow.lowering.raise_transpose import raise_transpose
 from quantglow.lowering.rules import (
     COMPUTE_PRIMITIVES,
@@ -59,20 +61,6 @@ def lower_operators(graph: Graph) -> Graph:
     return unique_names(RewritePass("lower-operators", _apply_rule)(graph))
 
 
-def unique_names(graph: Graph) -> Graph:
-    """Number helper nodes whose name is taken."""
-    taken, seen = {node.name for node in graph.nodes}, set[str]()
-
-    def renamed(node: Node) -> Node:
-        name, number = node.name, 2
-        while name in seen or (number > 2 and name in taken):
-            name, number = f"{node.name}_{number}", number + 1
-        seen.add(name)
-        return node if name == node.name else replace(node, name=name)
-
-    return graph.rebuild(renamed)
-
-
 def _apply_rule(node: Node, uses: Uses) -> Node | None:
     rule = rule_of(type(node))
     return None if rule is None else rule(node)
@@ -81,6 +69,9 @@ def _apply_rule(node: Node, uses: Uses) -> Node | None:
 LOWERING_PASSES: tuple[Pass, ...] = (
     fuse_float_activation,
     bias_to_uint8,
+    cut_unread_columns,
+    fold_symmetric_filters,
+    minimal_filtering,
     lower_operators,
     raise_transpose,
     fuse_elementwise,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tests.generators.onnx_models.drawing import Drawing, Rejected, Value
 from tests.generators.onnx_models.operators.family import draws
 
@@ -16,6 +18,8 @@ def ranks(d: Drawing) -> tuple[int, ...]:
 
 @draws("Conv", "ConvTranspose", often=4)
 def convolution(d: Drawing) -> object:
+    if d.chance(0.1):
+        return d.choose((filter_bank, wide_filter))(d)
     x = d.floats(*ranks(d))
     channels, spatial = x.shape[1], x.shape[2:]
     group = d.choose([g for g in (1, 1, 2, channels) if channels % g == 0])
@@ -28,6 +32,32 @@ def convolution(d: Drawing) -> object:
     attributes = window(d, kernel)
     refuse_outside(attributes, kernel, spatial)
     return d.node("Conv", x, w, *b, group=group, kernel_shape=kernel, **attributes)
+
+
+def filter_bank(d: Drawing) -> object:
+    """Windowed cosines or sines of one signal, of which some columns are read."""
+    signal = d.inner("Reshape", d.floats(2, 3), d.constant(np.array([1, 1, -1])))
+    long = d.inner("Tile", signal, d.constant(np.array([1, 1, 1 + 160 // signal.size])))
+    taps, channels, shift = 32, 128, d.integer(0, 1)
+    n = np.arange(taps)[:, None] + shift / 2 - taps / 2
+    phases = 2 * np.pi * n * np.arange(channels) / (taps - shift)
+    half = d.choose((0, channels // 2, channels))
+    w = np.concatenate([np.cos(phases[:, :half]), np.sin(phases[:, half:])], axis=1)
+    weights = d.constant(np.ascontiguousarray(w.T[:, None], dtype=np.float32))
+    found = d.inner("Conv", long, weights, strides=[d.choose((8, 16, 32))])
+    first = d.integer(0, 1)
+    ends = [d.constant(np.array([value])) for value in (first, found.shape[2], 2)]
+    return d.node("Slice", found, *ends)
+
+
+def wide_filter(d: Drawing) -> object:
+    """Three taps along rows of many channels."""
+    x = d.floats(3)
+    wide = d.inner("Conv", x, d.weights(48, x.shape[1], 1))
+    pads = [d.integer(0, 1), d.integer(0, 2)]
+    refuse_outside({"pads": pads}, [3], wide.shape[2:])
+    b = (d.normal(49),) if d.chance(0.7) else ()
+    return d.node("Conv", wide, d.weights(49, 48, 3), *b, pads=pads)
 
 
 def refuse_outside(attributes: dict[str, Any], kernel: Sequence[int], sizes: Sequence[int]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
 from quantglow.backends.llvm.isa.target import Target
@@ -22,6 +23,8 @@ def load_strided(
         return b.broadcast(piece.lanes, element, b.load(element, pointer))
     if piece.lanes == 1:
         return b.load(element, b.at(pointer, piece.start * stride))
+    if stride == -itemsize and isinstance(piece.active, int):
+        return _reversed(b, element, b.at(pointer, piece.start * stride), itemsize, piece)
     steps = (2 * itemsize, 3 * itemsize, 4 * itemsize)
     if not is_free(stride) and stride in steps and piece.active == piece.lanes:
         return _picked(b, element, b.at(pointer, piece.start * stride), stride // itemsize, piece)
@@ -30,6 +33,14 @@ def load_strided(
         scalar = b.load(element, b.at(pointer, (piece.start + lane) * stride))
         value = b.emit(f"insertelement {kind} {value}, {element} {scalar}, i32 {lane}")
     return value
+
+
+def _reversed(b: Builder, element: str, pointer: Value, itemsize: int, piece: Piece) -> Value:
+    """The elements from ``pointer`` backwards."""
+    last = piece.count - 1
+    raw = vectors.load(b, element, replace(piece, start=0), b.at(pointer, -last * itemsize))
+    order = [max(last - lane, 0) for lane in range(piece.lanes)]
+    return b.shuffle(vector(piece.lanes, element), raw, "poison", order)
 
 
 def _picked(b: Builder, element: str, pointer: Value, step: int, piece: Piece) -> Value:

@@ -1,0 +1,85 @@
+"""Float convolutions with fewer products: the same results up to rounding."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.lowering import lower
+from quantglow.lowering.cut_unread_columns import cut_unread_columns
+from quantglow.lowering.fold_symmetric_filters import fold_symmetric_filters
+from quantglow.lowering.minimal_filtering import minimal_filtering
+from quantglow.ops import Conv
+from quantglow.ops.work import macs_of
+from tests.generators.float_graphs.filters import bank, three_taps, transform
+from tests.generators.values import activations
+from tests.support.effort import moderate
+from tests.support.equality import assert_equal_values
+from tests.support.feeds import feeds_of
+
+
+def assert_lowers(graph: Graph) -> None:
+    feeds = feeds_of(graph)
+    lowered = lower(graph)
+    lowered.verify()
+    assert lower(lowered) is lowered
+    assert_equal_values(interpret(lowered, feeds), interpret(graph, feeds), 2e-5, atol=2e-5)
+
+
+def products(graph: Graph) -> int:
+    return sum(macs_of(node) for node in graph.nodes if isinstance(node, Conv))
+
+
+@moderate
+@given(st.data())
+def test_banks_of_symmetric_filters(data: st.DataObject) -> None:
+    stride, steps = data.draw(st.sampled_from([8, 12, 16, 33])), data.draw(st.integers(1, 4))
+    taps = max(stride * steps, -(-32 // stride) * stride)
+    even, odd = data.draw(st.sampled_from([(128, 0), (0, 129), (65, 66), (1, 127)]))
+    w = bank(taps, even, odd, taps - data.draw(st.integers(0, 1)))
+    assert_lowers(transform(*data.draw(st.tuples(*[st.integers(1, 4)] * 2)), stride, w))
+
+
+@moderate
+@given(st.data())
+def test_filters_of_three_taps(data: st.DataObject) -> None:
+    pads = data.draw(st.tuples(*[st.integers(0, 2)] * 2))
+    channels = data.draw(st.sampled_from([(48, 48), (49, 64), (64, 50)]))
+    width, batch = data.draw(st.integers(3, 21)), data.draw(st.integers(1, 4))
+    activation = data.draw(st.none() | activations())
+    assert_lowers(three_taps(batch, width, channels, pads, activation))
+
+
+def test_half_of_the_products_are_left() -> None:
+    graph = three_taps(2, 16, (64, 64), (1, 1))
+    assert 2 * products(minimal_filtering(graph)) == products(graph)
+
+
+@pytest.mark.parametrize("total", [63, 64])
+def test_symmetry_halves_the_products(total: int) -> None:
+    graph = transform(2, 4, 16, bank(64, 65, 65, total))
+    assert 1.9 * products(fold_symmetric_filters(graph)) < products(graph)
+
+
+def test_columns_that_nobody_reads_have_no_products() -> None:
+    graph = transform(2, 4, 16, bank(64, 64, 64, 64))
+    assert 6 * products(cut_unread_columns(graph)) == 4 * products(graph)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [three_taps(1, 12, (64, 64), (1, 1)), three_taps(4, 40, (47, 64), (1, 1))],
+    ids=["few-tiles", "few-channels"],
+)
+def test_where_it_does_not_pay_products_stay(graph: Graph) -> None:
+    assert minimal_filtering(graph) is graph
+
+
+def test_filters_without_symmetry_stay() -> None:
+    w = np.random.default_rng(0).normal(size=(1, 64, 1, 128)).astype(np.float32)
+    graph = transform(1, 2, 16, w)
+    assert fold_symmetric_filters(graph) is graph
