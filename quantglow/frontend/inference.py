@@ -8,7 +8,9 @@ import onnx
 
 from quantglow.frontend.proto import every_node, graphs_of
 
-UNCHECKED = frozenset({"DictVectorizer", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"})
+UNCHECKED = frozenset(
+    {"DictVectorizer", "EyeLike", "LabelEncoder", "RegexFullMatch", "TreeEnsemble"}
+)
 """Operators whose inference reads the type of an operand that may have none.  In onnx 1.23, that
 ends the process."""
 
@@ -17,6 +19,8 @@ def inferred(
     model: onnx.ModelProto, *, strict: bool = False, data_prop: bool = False
 ) -> onnx.ModelProto:
     """The model with the types of its values, as far as they are known.
+
+    Raises ``InferenceError`` and what else is in ``INFERENCE_FAILURES``.
 
     ``strict``: raise ``InferenceError`` for operands that do not fit.  ``data_prop``: compute small
     integers that decide shapes.
@@ -28,7 +32,10 @@ def inferred(
         for graph in graphs_of(copy):
             give_types(graph, names)
         model = copy
-    return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
+    try:
+        return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
+    except ValueError as error:  # an element type that ONNX does not have
+        raise onnx.shape_inference.InferenceError(str(error)) from error
 
 
 def give_types(graph: onnx.GraphProto, names: Iterable[str]) -> None:

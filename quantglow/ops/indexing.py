@@ -108,8 +108,13 @@ class Scatter(Node):
     in_place = ("x",)
 
     def has(self, trait: Trait) -> bool:
-        """``MOVES`` holds without a reduction only: sums, products and extremes are new numbers."""
-        return (trait is not Trait.MOVES or self.reduction == "none") and super().has(trait)
+        """``MOVES`` holds without a reduction only: sums, products and extremes are new numbers.
+        Products of infinities have another sign."""
+        if trait is Trait.MOVES:
+            return self.reduction == "none"
+        if trait is Trait.PASSES_SPECIALS:
+            return self.reduction != "mul"
+        return super().has(trait)
 
     def infer(self) -> TensorType:
         if self.indices.type.dtype not in INDEX_TYPES or self.indices.type.rank != 1:

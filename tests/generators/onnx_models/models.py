@@ -10,6 +10,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from quantglow.frontend.inference import inferred
 from tests.generators.onnx_models.drawing import (
     CONDITION,
     FLOAT,
@@ -59,7 +60,8 @@ def drawn(seed: int) -> Case:
         drawing.values.append(drawing.normal(*drawing.shape()))
     grow(drawing, drawing.integer(1, FEW_NODES if drawing.batch else MOST_NODES))
     model = model_of(drawing, outputs_of(drawing))
-    onnx.checker.check_model(model, full_check=True)
+    onnx.checker.check_model(model)
+    inferred(model, strict=True)
     return Case(model, tuple(feeds(drawing.inputs, rng) for _ in range(SAMPLES)))
 
 

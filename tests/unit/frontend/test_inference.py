@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -36,12 +37,12 @@ def model_of(nodes: Sequence[onnx.NodeProto], opsets: Any = OPSETS) -> onnx.Mode
     return helper.make_model(helper.make_graph(nodes, "g", [x], ends), opset_imports=opsets)
 
 
-def node_of(schema: defs.OpSchema) -> onnx.NodeProto:
-    """A node of an operator with what it needs."""
+def node_of(schema: defs.OpSchema, states_all: bool) -> onnx.NodeProto:
+    """A node of an operator with the attributes that it needs, or with all."""
     stated = {
         name: VALUES[AttributeProto.AttributeType.Value(attribute.type.name)]
         for name, attribute in schema.attributes.items()
-        if attribute.required and attribute.type.name in STATED
+        if (attribute.required or states_all) and attribute.type.name in STATED
     }
     stated |= LABELS if schema.name == "LabelEncoder" else {}
     inputs = [f"i{i}" for i in range(min(schema.max_input, 5))]
@@ -54,8 +55,8 @@ STATED = {AttributeProto.AttributeType.Name(kind) for kind in VALUES}
 
 def infer_every_operator(arrays: object) -> list[Any]:
     """Infer each version of each operator on operands without a type."""
-    for schema in defs.get_all_schemas_with_history():
-        made = node_of(schema)
+    for schema, states_all in product(defs.get_all_schemas_with_history(), (False, True)):
+        made = node_of(schema, states_all)
         sources = [helper.make_node("Source", [], [name], domain=FOREIGN) for name in made.input]
         opsets = [helper.make_opsetid(schema.domain, schema.since_version), OPSETS[2]]
         for strict in (False, True):
@@ -66,6 +67,13 @@ def infer_every_operator(arrays: object) -> list[Any]:
 
 def test_no_operator_ends_the_process_over_operands_without_a_type() -> None:
     assert called(f"{__name__}:infer_every_operator", seconds=120) == []
+
+
+def test_an_element_type_that_onnx_does_not_have_is_an_inference_error() -> None:
+    model = model_of([helper.make_node("Abs", ["x"], ["y"])])
+    model.graph.input[0].type.tensor_type.elem_type = 2**31 - 1
+    with suppress(*INFERENCE_FAILURES):
+        inferred(model)
 
 
 def test_types_behind_an_unchecked_operator_are_known() -> None:

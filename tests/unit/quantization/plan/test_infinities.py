@@ -12,6 +12,10 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
+from quantglow.graph.node import Constant
+from quantglow.ops import Scatter
+from quantglow.ops.indexing import REDUCTIONS
+from quantglow.profiling.specials import brought, specials_of
 from tests.support.combinations import covering
 from tests.unit.quantization.masked_networks import (
     ATTENTIONS,
@@ -310,3 +314,17 @@ def test_a_mask_in_a_branch_hides_in_the_recovery_too() -> None:
     assert precisions(compiled)["mixed"] == "int8"
     for given in data:
         assert_close(model, compiled, given)
+
+
+def test_a_product_of_rows_may_turn_the_sign_of_an_infinity() -> None:
+    hidden = Constant(name="hidden", value=np.float32([-np.inf, 1]))
+    rows = Constant(name="rows", value=np.int64([0, 1]))
+    updates = Constant(name="updates", value=np.float32([-2, 3]))
+    specials = {
+        how: specials_of(
+            Scatter(name="y", x=hidden, indices=rows, updates=updates, reduction=how), brought
+        )
+        for how in REDUCTIONS
+    }
+    assert specials.pop("mul") == {-math.inf, math.inf}
+    assert set(specials.values()) == {frozenset({-math.inf})}
