@@ -1,6 +1,7 @@
 PYTHON ?= python
 
 .PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
+.PHONY: cross-setup test-cross
 
 check:
 	$(PYTHON) -m ruff check .
@@ -18,6 +19,12 @@ test-benchmarks:
 
 nightly:
 	HYPOTHESIS_PROFILE=nightly $(PYTHON) -m pytest -m ""
+
+cross-setup:
+	$(PYTHON) -m tools.cross_setup
+
+test-cross:
+	$(PYTHON) -m pytest -m "" tests/cross
 
 bench:
 	$(PYTHON) -m benchmarks latency --output benchmarks/results \

@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import cache
 
 from quantglow.backends.llvm.isa import portable
-from quantglow.backends.llvm.isa.target import Family, Level, Target
+from quantglow.backends.llvm.isa.aarch64 import levels as aarch64
+from quantglow.backends.llvm.isa.target import Family, Host, Level, Target
 from quantglow.backends.llvm.isa.x86 import levels as x86
 from quantglow.backends.llvm.jit.host import host
 from quantglow.errors import BackendError
 
-FAMILIES: tuple[Family, ...] = (x86.FAMILY, portable.FAMILY)
+FAMILIES: tuple[Family, ...] = (x86.FAMILY, aarch64.FAMILY, portable.FAMILY)
 """Instruction sets in the order in which ``native`` tries them; ``portable`` runs everywhere."""
 
 _LEVELS: dict[str, tuple[Family, Level]] = {
@@ -21,10 +22,19 @@ LEVELS: tuple[str, ...] = tuple(_LEVELS)
 """Names of all levels, best first."""
 
 
+def this_processor() -> Host:
+    """This processor, with all that its family finds out about it."""
+    found = host()
+    for family in FAMILIES:
+        if family.is_of(found):
+            return family.completed(found)
+    return found
+
+
 def runs_here(level: str) -> bool:
     """Whether code of a level can run on this processor, in this process."""
     family, found = _LEVELS[level]
-    return not family.obstacle(found, host())
+    return not family.obstacle(found, this_processor())
 
 
 @cache
@@ -36,7 +46,7 @@ def resolve(name: str) -> Target:
     if name == "native":
         return _native()
     family, level = _level(name)
-    if obstacle := family.obstacle(level, host()):
+    if obstacle := family.obstacle(level, this_processor()):
         raise BackendError(
             f"target {name!r} does not run here: {obstacle}. Remedy: target='native'"
         )
@@ -59,7 +69,7 @@ def _level(name: str) -> tuple[Family, Level]:
 
 def _native() -> Target:
     """The best level that runs here, made for exactly this processor."""
-    this = host()
+    this = this_processor()
     name = next(name for name in LEVELS if runs_here(name))
     family, level = _LEVELS[name]
     return family.tuned(level, this)

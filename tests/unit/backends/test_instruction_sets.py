@@ -105,8 +105,8 @@ def test_assembly_is_left_to_instruction_sets(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_only_the_registry_imports_an_instruction_set(path: Path) -> None:
-    own = re.match(r"isa/(x86|portable)", place(path))
-    sets = {name for name in imported(path) if re.match(r"isa/(x86|portable)", name)}
+    own = re.match(r"isa/(x86|aarch64|portable)", place(path))
+    sets = {name for name in imported(path) if re.match(r"isa/(x86|aarch64|portable)", name)}
     assert place(path) == REGISTRY or own or not sets
 
 
@@ -124,9 +124,9 @@ def test_portable_code_uses_no_intrinsic_of_a_processor(graph: Graph) -> None:
     assert not [text for text in texts if PROCESSORS.search(text)]
 
 
-@pytest.mark.parametrize("triple", ["aarch64-unknown-linux-gnu", "riscv64-unknown-linux-gnu"])
+@pytest.mark.parametrize("triple", ["loongarch64-unknown-linux-gnu", "riscv64-unknown-linux-gnu"])
 def test_other_processors_run_portable_code(triple: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(targets, "host", lambda: Host(triple, "generic", "+fp-armv8"))
+    monkeypatch.setattr(targets, "host", lambda: Host(triple, "generic", "+d"))
     found = resolve.__wrapped__("native")
     assert (found.name, found.triple) == ("portable", triple)
 

@@ -129,6 +129,9 @@ class Linking(Protocol):
     def stub(self, address: int) -> bytes:
         """Code that continues at an address anywhere."""
 
+    def publish(self, address: int, nbytes: int) -> bool:
+        """Let all threads execute the code just written there; False where nobody knows how."""
+
 
 @dataclass(frozen=True)
 class InstructionSet(ABC):
@@ -201,6 +204,10 @@ class InstructionSet(ABC):
         NaN and values below the range of int32 give its minimum.  Values above the range give the
         minimum or a number of at least 2**30, so callers limit them before.
         """
+
+    def round_number(self, b: Builder, lanes: int, value: Value) -> Value:
+        """The same for numbers below ``2**31``: not NaN; the minimum for what is too small."""
+        return self.round_to_int(b, lanes, value)
 
     def nearest_within(self, b: Builder, values: Value, bound: Value) -> Value | None:
         """A vector of float32 limited to ``[-bound, bound]``, NaN as ``bound`` or ``-bound``; None

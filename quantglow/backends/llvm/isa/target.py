@@ -72,6 +72,11 @@ class Target(Concise):
         return self.isa.dot_product(x, self.core)
 
 
+def as_it_is(host: Host) -> Host:
+    """The description of processors about which LLVM tells everything."""
+    return host
+
+
 def never_refused() -> str:
     """The permission of levels that need none from the operating system."""
     return ""
@@ -100,25 +105,30 @@ class Family:
 
     ``triple``: LLVM's triple for code that need not run here; empty: that of this machine.
     ``tuned``: a level's target with everything that is known of this processor.
+    ``architectures``: the first part of the triples of all processors of the family, if that of
+    ``triple`` is not the only one.
+    ``completed``: LLVM's description of this processor with what LLVM does not find out.
     """
 
     triple: str
     levels: tuple[Level, ...]
     tuned: Callable[[Level, Host], Target]
+    architectures: tuple[str, ...] = ()
+    completed: Callable[[Host], Host] = as_it_is
+
+    def is_of(self, host: Host) -> bool:
+        """Whether a processor is one of this family."""
+        names = self.architectures or (self.triple.partition("-")[0],)
+        return host.triple.startswith(names)
 
     def obstacle(self, level: Level, host: Host) -> str:
         """Why code of a level cannot run on ``host``, empty if it can."""
-        if not host.triple.startswith(self.architecture):
+        if not self.is_of(host):
             return f"this processor is {host.triple}"
         missing = [name for name in level.needs if not host.has(name)]
         if missing:
             return f"this processor lacks {', '.join(missing)}"
         return level.refusal()
-
-    @property
-    def architecture(self) -> str:
-        """The first part of the triples of all processors of the family."""
-        return self.triple.partition("-")[0]
 
     def target(self, level: Level, triple: str) -> Target:
         """A level as data, of no particular processor."""

@@ -27,6 +27,13 @@ def initialize() -> None:
     llvm.initialize_native_asmparser()
 
 
+@cache
+def initialize_all() -> None:
+    """Set LLVM up to generate code for other processors, once in a process."""
+    llvm.initialize_all_targets()
+    llvm.initialize_all_asmprinters()
+
+
 def detect_host() -> Host:
     """This processor, as LLVM sees it."""
     initialize()
@@ -35,9 +42,14 @@ def detect_host() -> Host:
 
 
 def target_machine(target: Target) -> llvm.TargetMachine:
-    """LLVM's code generator of a target."""
+    """LLVM's code generator of a target, of this processor or another one."""
     initialize()
-    made: llvm.TargetMachine = llvm.Target.from_triple(target.triple).create_target_machine(
+    try:
+        found = llvm.Target.from_triple(target.triple)
+    except RuntimeError:
+        initialize_all()
+        found = llvm.Target.from_triple(target.triple)
+    made: llvm.TargetMachine = found.create_target_machine(
         cpu=target.cpu, features=target.features, **SETTINGS
     )
     return made
@@ -59,17 +71,27 @@ def compiled(target: Target, text: str) -> bytes:
     Several threads may compile at once.
     """
     debug.log(debug.KERNELS, text)
-    generator = _generators.of(target)
+    generator, module = _generators.of(target), parsed(target, text)
+    if debug.level() >= 4:
+        debug.log(4, generator.emit_assembly(module))
+    return object_of(generator, module)
+
+
+def assembly(target: Target, text: str) -> str:
+    """Assembly of a module, which may be that of another processor.  Raises ``BackendError``."""
+    return str(_generators.of(target).emit_assembly(parsed(target, text)))
+
+
+def parsed(target: Target, text: str) -> llvm.ModuleRef:
+    """A module for a target.  Raises ``BackendError`` with the text when LLVM refuses it."""
     try:
-        module = llvm.parse_assembly(text, llvm.create_context())
+        module: llvm.ModuleRef = llvm.parse_assembly(text, llvm.create_context())
         module.verify()
     except RuntimeError as error:
         raise BackendError(f"LLVM refused a generated kernel: {error}\n{text}") from error
     module.triple = target.triple
-    module.data_layout = str(generator.target_data)
-    if debug.level() >= 4:
-        debug.log(4, generator.emit_assembly(module))
-    return object_of(generator, module)
+    module.data_layout = str(_generators.of(target).target_data)
+    return module
 
 
 def object_of(generator: llvm.TargetMachine, module: llvm.ModuleRef) -> bytes:

@@ -159,6 +159,8 @@ def linked(objects: Mapping[str, bytes], linking: Linking | None) -> dict[str, i
     image = Image(linking, _c_function)
     offsets = {symbol: image.add(code, symbol) for symbol, code in objects.items()}
     base = executable_pages(bytes(image.data))
+    if not linking.publish(base, len(image.data)):
+        raise UnlinkableError("nobody knows how to make code visible to this processor")
     return {symbol: base + offset for symbol, offset in offsets.items()}
 
 

@@ -24,3 +24,7 @@ class X86Linking:
 
     def stub(self, address: int) -> bytes:
         return JUMP + address.to_bytes(8, "little")
+
+    def publish(self, address: int, nbytes: int) -> bool:
+        """Processors see to it themselves."""
+        return True

@@ -121,7 +121,7 @@ class Results:
             limit = splat(self.floats, f32(self.bounds[1] - self.zero_point))
             inside = b.compare("olt", self.floats, values, limit)
             values = b.select(self.floats, inside, values, limit)
-        return self.target.isa.round_to_int(b, self.lanes, values)
+        return self.target.isa.round_number(b, self.lanes, values)
 
     def _moved(self, b: Builder, ints: Value) -> Value:
         """Rounded steps within the bounds, plus the zero point."""

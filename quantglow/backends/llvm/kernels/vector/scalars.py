@@ -155,7 +155,7 @@ class Scalars:
             ) if _is_integer(low) and _is_integer(high):
                 limits = (float(low.value), float(high.value))
                 clipped = self._clipped(steps, limits)
-                return self.target.isa.round_to_int(self.b, self.lanes, clipped)
+                return self.target.isa.round_number(self.b, self.lanes, clipped)
         return self.b.cast("fptosi", self.kind, self.value(x), vector(self.lanes, "i32"))
 
     def _clipped(self, steps: Expr, limits: tuple[float, float]) -> Value:

@@ -232,7 +232,7 @@ def quantize_steps(
     huge values within what the conversion can represent.
     """
     clipped = clip_float(b, lanes, steps, low - zero_point, high - zero_point)
-    return add_constant(b, lanes, target.isa.round_to_int(b, lanes, clipped), zero_point)
+    return add_constant(b, lanes, target.isa.round_number(b, lanes, clipped), zero_point)
 
 
 def bits(b: Builder, lanes: int, value: Value) -> Value:

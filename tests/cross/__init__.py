@@ -1,0 +1,1 @@
+"""Tests that run on emulated processors, installed by ``make cross-setup``."""

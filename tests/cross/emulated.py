@@ -1,0 +1,74 @@
+"""Pythons of emulated processors, and the tests that run there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tools.cross_setup import PROCESSORS, interpreter, is_installed
+
+ROOT = Path(__file__).resolve().parents[2]
+LEVELS = tuple(PROCESSORS)
+
+SUITE = (
+    "tests/unit/backends/test_aarch64.py",
+    "tests/unit/backends/test_executable.py",
+    "tests/unit/backends/test_guard_pages.py",
+    "tests/unit/backends/test_host.py",
+    "tests/unit/backends/test_instruction_sets.py",
+    "tests/unit/backends/test_link.py",
+    "tests/unit/backends/test_llvm_functions.py",
+    "tests/unit/backends/test_threads.py",
+    "tests/unit/runtime/test_saving.py",
+    "tests/matrix/test_llvm_activations.py",
+    "tests/matrix/test_llvm_convolution.py",
+    "tests/matrix/test_llvm_indexing.py",
+    "tests/matrix/test_llvm_kernels.py",
+    "tests/matrix/test_llvm_quantized.py",
+    "tests/matrix/test_llvm_rows.py",
+    "tests/matrix/test_llvm_softmax.py",
+    "tests/matrix/test_llvm_sums.py",
+    "tests/matrix/test_llvm_weight_groups.py",
+    "tests/properties/test_int16_laws.py",
+    "tests/properties/test_lowering_laws.py",
+    "tests/properties/test_saved_model_laws.py",
+    "tests/e2e/test_pinned_integers.py",
+)
+"""Tests of code generation, loading and waiting: the matrix of int8, guard pages, saved files, the
+laws of backends, and pinned integers."""
+
+NOT_EMULATED = ("tests/unit/backends/test_threads.py::test_a_forked_child_gets_workers_of_its_own",)
+"""QEMU 7.2 ends a process that forks while other threads run, by an assertion of its own."""
+
+needs_emulator = pytest.mark.skipif(
+    not is_installed(), reason="no emulated AArch64: `make cross-setup` installs it"
+)
+
+
+def run(level: str, *arguments: str, seconds: int = 3600) -> subprocess.CompletedProcess[str]:
+    """A Python on an emulated processor whose best level is ``level``, in the repository."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "QUANTGLOW_CACHE_DIR": "",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+    return subprocess.run(
+        [str(interpreter(level)), *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+    )
+
+
+def run_tests(level: str, paths: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """The tests of some files on an emulated processor."""
+    left_out = (f"--deselect={name}" for name in NOT_EMULATED)
+    own = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
+    return run(level, *own, *left_out, *paths)
