@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.attributes import register
+from quantglow.lazy import cached_property
 from quantglow.ops.functions import (
     BINARY,
     ROW_FUNCTIONS,
@@ -58,13 +59,29 @@ class Expr:
         made = [value for value, part in zip(values, self.args, strict=True) if part.args]
         return _applied(function, values, made)
 
-    def kind(self, operands: Sequence[str]) -> str:
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.args, self.value))
+
+    def kind(self, operands: tuple[str, ...]) -> str:
         """``f``, ``i``, ``l`` or ``b``, given the kinds of the operands.  Raises ``TypeError``."""
         if self.op == "arg":
             return operands[int(self.value)]
         if self.op in _LITERALS:
             return self.op
-        return result_kind(self.op, [a.kind(operands) for a in self.args])
+        found = self._kinds.get(operands)
+        if found is None:
+            arguments = tuple([a.kind(operands) for a in self.args])
+            found = self._kinds[operands] = result_kind(self.op, arguments)
+        return found
+
+    @cached_property
+    def _kinds(self) -> dict[tuple[str, ...], str]:
+        """The kinds found so far, by those of the operands."""
+        return {}
 
     def substitute(self, replacements: Sequence[Expr]) -> Expr:
         """The expression with ``arg i`` replaced by ``replacements[i]``."""

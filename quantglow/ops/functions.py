@@ -8,7 +8,8 @@ A signature is the kinds of the arguments, a colon, and the kind of the result: 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +36,10 @@ class Function(NamedTuple):
 
 def kind_of(dtype: DType) -> str:
     """The kind of value that an element becomes; integers of up to 32 bits are widened."""
-    return {DType.F32: "f", DType.I64: "l", DType.BOOL: "b"}.get(dtype, "i")
+    return _KINDS.get(dtype, "i")
+
+
+_KINDS = {DType.F32: "f", DType.I64: "l", DType.BOOL: "b"}
 
 
 def kind_of_array(array: Array) -> str:
@@ -201,7 +205,8 @@ SELECT = "select"
 _SELECT_SIGNATURE = "bxx:x"
 
 
-def result_kind(name: str, arguments: Sequence[str]) -> str:
+@cache
+def result_kind(name: str, arguments: tuple[str, ...]) -> str:
     """The kind of a function's result.  Raises ``TypeError`` on arguments it does not take."""
     functions = UNARY if len(arguments) == 1 else BINARY
     signature = _SELECT_SIGNATURE if name == SELECT else functions[name].signature

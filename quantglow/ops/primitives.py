@@ -80,7 +80,7 @@ def _type_of(node: Node, args: tuple[Node, ...], expression: Expr, out: ElementT
     if expression.operand_count() > len(args):
         raise node.refuse(f"{expression} reads more than {len(args)} operand(s)")
     try:
-        kind = expression.kind([kind_of(a.type.dtype) for a in args])
+        kind = expression.kind(tuple([kind_of(a.type.dtype) for a in args]))
     except TypeError as error:
         raise node.refuse(f"{expression}: {error}") from None
     if kind != kind_of(out.dtype):

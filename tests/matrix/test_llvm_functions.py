@@ -33,7 +33,7 @@ def signatures() -> list[tuple[str, str]]:
         for kinds in np.ndindex(*(4,) * arity):
             letters = "".join("filb"[k] for k in kinds)
             try:
-                result_kind(name, letters)
+                result_kind(name, tuple(letters))
             except TypeError:
                 continue
             found.append((name, letters))
@@ -78,7 +78,7 @@ def assert_compiles(graph: Graph, seed: int) -> None:
 def test_every_function_is_compiled_as_defined(name: str, kinds: str, size: int, seed: int) -> None:
     expression = call(name, *(arg(i) for i in range(len(kinds))))
     dtypes = [DTYPES[kind] for kind in kinds]
-    out = DTYPES[result_kind(name, kinds)]
+    out = DTYPES[result_kind(name, tuple(kinds))]
     assert_compiles(graph_of(expression, dtypes, (2, size), out), seed)
 
 

@@ -56,7 +56,7 @@ def row_parts(
     if len(axes) < 2 or likely(math.prod(axis.size for axis in axes[:-1])) < ENOUGH_ROWS:
         return plain
     same = {i for i in range(len(dtypes)) if not any(a.strides[i + 1] for a in axes[:-1])}
-    kinds = [kind_of(dtype) for dtype in dtypes]
+    kinds = tuple(map(kind_of, dtypes))
     parts = tuple(dict.fromkeys(_largest(expression, same, kinds)))
     if not parts:
         return plain
@@ -77,7 +77,7 @@ def row_parts(
     )
 
 
-def _largest(expr: Expr, same: set[int], kinds: Sequence[str]) -> Iterator[Expr]:
+def _largest(expr: Expr, same: set[int], kinds: tuple[str, ...]) -> Iterator[Expr]:
     """The largest parts that depend on operands in ``same`` and on nothing else."""
     used = set(_operands(expr))
     if used and used <= same and expr.kind(kinds) in _DTYPES:

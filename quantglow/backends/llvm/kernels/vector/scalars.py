@@ -14,6 +14,7 @@ from quantglow.backends.llvm.kernels.vector.quotient import (
     quotient,
     quotient_at_most,
 )
+from quantglow.lazy import cached_property
 from quantglow.ops.expression import Expr
 from quantglow.ops.functions import SELECT, kind_of
 from quantglow.symbolic.size import is_free
@@ -58,13 +59,19 @@ class Scalars:
 
     def value(self, expr: Expr) -> Value:
         """The lanes of an expression, of its kind."""
-        if expr not in self.done:
-            self.done[expr] = self._compute(expr)
-        return self.done[expr]
+        found = self.done.get(expr)
+        if found is None:
+            found = self.done[expr] = self._compute(expr)
+        return found
 
     def kind_of(self, expr: Expr) -> str:
         """``f``, ``i``, ``l`` or ``b``."""
-        return expr.kind([kind_of(dtype) for dtype in self.dtypes])
+        return expr.kind(self.operand_kinds)
+
+    @cached_property
+    def operand_kinds(self) -> tuple[str, ...]:
+        """``kind_of`` of each operand."""
+        return tuple(map(kind_of, self.dtypes))
 
     def lanes_of(self, expr: Expr) -> str:
         """The LLVM type of an expression's lanes."""
