@@ -30,9 +30,11 @@ class DType(StrEnum):
     I64 = "i64"
     BOOL = "bool"
 
+    __hash__ = str.__hash__  # that of enumerations is many times as slow
+
     @property
     def numpy(self) -> np.dtype[Any]:
-        return np.dtype(_NUMPY[self])
+        return _NUMPY[self]
 
     @property
     def nbytes(self) -> int:
@@ -52,21 +54,22 @@ class DType(StrEnum):
     @staticmethod
     def of(array: Array) -> DType:
         """The element type of a NumPy array.  Raises ``TypeError`` for others."""
-        for dtype, numpy_type in _NUMPY.items():
-            if array.dtype == numpy_type:
-                return dtype
-        raise TypeError(f"no element type for arrays of {array.dtype}")
+        found = _DTYPES.get(array.dtype)
+        if found is None:
+            raise TypeError(f"no element type for arrays of {array.dtype}")
+        return found
 
 
-_NUMPY: dict[DType, type] = {
-    DType.F32: np.float32,
-    DType.I8: np.int8,
-    DType.U8: np.uint8,
-    DType.I16: np.int16,
-    DType.I32: np.int32,
-    DType.I64: np.int64,
-    DType.BOOL: np.bool_,
+_NUMPY: dict[DType, np.dtype[Any]] = {
+    DType.F32: np.dtype(np.float32),
+    DType.I8: np.dtype(np.int8),
+    DType.U8: np.dtype(np.uint8),
+    DType.I16: np.dtype(np.int16),
+    DType.I32: np.dtype(np.int32),
+    DType.I64: np.dtype(np.int64),
+    DType.BOOL: np.dtype(np.bool_),
 }
+_DTYPES = {numpy: dtype for dtype, numpy in _NUMPY.items()}
 
 
 @dataclass(frozen=True, repr=False)

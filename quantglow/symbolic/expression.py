@@ -32,7 +32,7 @@ SMALLEST = 2
 """Minimum value of a symbol: axes of 1 change the structure of a program."""
 LARGEST = 2**24
 MOST_RESULTS = 2**14
-"""Results of sums, products and quotients that are kept: programs compute few again and again."""
+"""Results of each operation that are kept: programs compute few again and again."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Expression:
         return Expression(tuple((m, -c) for m, c in self.terms))
 
     def __sub__(self, other: Expression) -> Expression:
-        return self + -other
+        return _difference(self, other)
 
     def __mul__(self, other: Expression) -> Expression:
         return _product(self, other)
@@ -191,6 +191,7 @@ def symbol(name: str) -> Expression:
     return _of_atom(Symbol(name))
 
 
+@lru_cache(MOST_RESULTS)
 def number(value: int) -> Expression:
     """A constant expression."""
     return Expression((((), value),) if value else ())
@@ -203,6 +204,11 @@ def _of_atom(atom: Atom) -> Expression:
 @lru_cache(MOST_RESULTS)
 def _sum(one: Expression, other: Expression) -> Expression:
     return _collected((*one.terms, *other.terms))
+
+
+@lru_cache(MOST_RESULTS)
+def _difference(one: Expression, other: Expression) -> Expression:
+    return one + -other
 
 
 @lru_cache(MOST_RESULTS)
@@ -232,6 +238,7 @@ def _collected(terms: Iterable[tuple[Monomial, int]]) -> Expression:
     return Expression(tuple(sorted(kept, key=lambda term: _order(term[0]), reverse=True)))
 
 
+@lru_cache(MOST_RESULTS)
 def parts(found: Expression) -> tuple[Expression, int, int]:
     """``core``, ``factor`` and ``constant`` with ``found == core * factor + constant``; the core's
     coefficients have no common divisor, and the first is positive."""

@@ -32,6 +32,8 @@ class Relation(StrEnum):
     LESS = "<"
     NOT_LESS = ">="
 
+    __hash__ = str.__hash__  # that of enumerations is many times as slow
+
     def holds(self, value: int) -> bool:
         """Whether a value stands in this relation to 0."""
         match self:
@@ -95,11 +97,19 @@ class Guards:
     names: dict[str, Expression] = field(default_factory=dict)
     caution: int = 0
     is_closed: bool = False
+    _decided: dict[tuple[Expression, Relation], bool] = field(default_factory=dict)
     _known: dict[Expression, Bounds] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def decide(self, expression: Expression, relation: Relation) -> bool:
         """Whether a relation to 0 holds: proven, or at the hints and then recorded."""
+        question = expression, relation
+        answer = self._decided.get(question)
+        if answer is None:
+            answer = self._decided[question] = self._answer(expression, relation)
+        return answer
+
+    def _answer(self, expression: Expression, relation: Relation) -> bool:
         proven = proof(self.bounds(expression), relation)
         if proven is not None:
             return proven

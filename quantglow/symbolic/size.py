@@ -211,6 +211,8 @@ def expression_of(value: int) -> Expression:
 def _expression(value: object) -> Expression | None:
     if isinstance(value, Size):
         return value.expression
+    if type(value) is int:  # most by far
+        return number(value)
     if isinstance(value, float | str | bytes | None) or not hasattr(value, "__index__"):
         return None
     return number(operator.index(cast(int, value)))
