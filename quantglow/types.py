@@ -189,7 +189,11 @@ class TensorType(Concise):
 
     def surely_equals(self, other: TensorType) -> bool:
         """Whether the types are equal for all values of free dimensions."""
-        return self.element == other.element and surely_equal(self.shape, other.shape)
+        return self is other or (
+            self.dtype is other.dtype
+            and self.quant == other.quant
+            and surely_equal(self.shape, other.shape)
+        )
 
     def with_shape(self, shape: tuple[int, ...]) -> TensorType:
         return TensorType(self.dtype, tuple(map(integer, shape)), self.quant)

@@ -65,8 +65,12 @@ class Graph:
     @cached_property
     def use_counts(self) -> Mapping[Node, int]:
         """Number of readers of each node; an output of the graph counts as one."""
-        counts: Counter[Node] = Counter({node: len(users) for node, users in self.users.items()})
-        counts.update(node for _, node in self.outputs)
+        counts = dict.fromkeys(self.nodes, 0)
+        for node in self.nodes:
+            for operand in node.operands:
+                counts[operand] += 1
+        for _, node in self.outputs:
+            counts[node] += 1
         return counts
 
     @cached_property

@@ -131,14 +131,19 @@ class Node:
         if not attributes and all(a is b for a, b in zip(self.operands, operands, strict=True)):
             return self
         supply = iter(operands)
-        changes = attributes
+        found: dict[str, Any] = {}
         for name in operand_fields(type(self)):
             value = getattr(self, name)
             if isinstance(value, tuple):
-                changes[name] = tuple(next(supply) for _ in value)
-            elif value is not None:
-                changes[name] = next(supply)
-        return dataclasses.replace(self, **changes)
+                found[name] = tuple(next(supply) for _ in value)
+            else:
+                found[name] = None if value is None else next(supply)
+        if attributes or not all(map(_alike, self.operands, operands)):
+            return dataclasses.replace(self, **{**attributes, **found})
+        # The type follows from those of the operands: it would be inferred in vain.
+        made = object.__new__(type(self))
+        made.__dict__.update(self.attributes(), name=self.name, type=self.type, **found)
+        return made
 
     def attributes(self) -> dict[str, Any]:
         """Fields that are neither operands nor the name nor the type."""
@@ -156,6 +161,15 @@ class Node:
 
     def __repr__(self) -> str:
         return f"<{self.op} {self.name}: {getattr(self, 'type', '?')}>"
+
+
+def _alike(one: Node, other: Node) -> bool:
+    """Whether no type rule can tell two operands apart: it may ask for the values of constants."""
+    return one is other or (
+        not isinstance(one, Constant)
+        and not isinstance(other, Constant)
+        and one.type.surely_equals(other.type)
+    )
 
 
 def _depends(value: Any) -> bool:

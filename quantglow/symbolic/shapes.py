@@ -33,8 +33,12 @@ def broadcast_shapes(*shapes: Shape) -> Shape:
 
 def surely_equal(one: Shape, other: Shape) -> bool:
     """Whether two shapes are equal for all values of the symbols; no guard is recorded."""
-    pairs = zip(one, other, strict=False)
-    return len(one) == len(other) and all(expression_of(a) == expression_of(b) for a, b in pairs)
+    return one is other or (
+        len(one) == len(other)
+        and all(
+            a is b or expression_of(a) == expression_of(b) for a, b in zip(one, other, strict=True)
+        )
+    )
 
 
 def integers(values: Any) -> Array:
