@@ -154,6 +154,11 @@ class Node:
         """Whether its shape or an attribute depends on free dimensions: no array has its value."""
         return any(map(_depends, (self.type.shape, *self.attributes().values())))
 
+    @cached_property
+    def settled(self) -> set[object]:
+        """Local rules that have nothing to rewrite here, whatever reads its operands."""
+        return set()
+
     def refuse(self, cause: str) -> TypeRuleError:
         """The error of a type rule, for the caller to raise."""
         operands = ", ".join(f"{o.name}: {getattr(o, 'type', '?')}" for o in self.operands)

@@ -29,9 +29,11 @@ class Uses:
 
     counts: dict[Node, int] = field(default_factory=dict)
     names: Names = field(default_factory=Names)
+    was_asked: bool = False
 
     def single(self, node: Node) -> bool:
         """Whether ``node`` has only one reader, so that it may be absorbed."""
+        self.was_asked = True
         return self.counts.get(node, 1) == 1
 
     def only(self, reader: Node, node: Node) -> bool:
@@ -89,8 +91,13 @@ class RewritePass:
 
         def apply(node: Node) -> Node:
             uses.counts[node] = graph.use_counts[next(originals)]
+            if rule is self.rule and rule in node.settled:
+                return node
+            uses.was_asked = False
             replacement = rule(node, uses)
             if replacement is None:
+                if not uses.was_asked:
+                    node.settled.add(self.rule)
                 return node
             uses.replaced(node, replacement)
             return replacement
