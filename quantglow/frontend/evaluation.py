@@ -62,9 +62,10 @@ def is_ours(proto: onnx.NodeProto, operands: Mapping[str, Value], opsets: dict[s
     if not all(v.array.size or kind in ABSENT_IF_EMPTY for v in known):
         return False
     kinds = {v.onnx_type for v in known}
-    results = {element for element, _ in inferred_types(proto, operands, opsets).values()}
     held = COMPUTED | {onnx.TensorProto.UINT8} if kind in BYTES else COMPUTED
-    return (FLOAT in kinds or proto.domain == ML) and kinds | results <= held
+    if not kinds <= held or not (FLOAT in kinds or proto.domain == ML):
+        return False
+    return {element for element, _ in inferred_types(proto, operands, opsets).values()} <= held
 
 
 def evaluated(

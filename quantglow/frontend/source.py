@@ -29,7 +29,7 @@ from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resol
 from quantglow.frontend.loading import check_age, load_model
 from quantglow.frontend.proto import all_nodes, opsets_of
 from quantglow.frontend.source_hash import source_hash
-from quantglow.frontend.values import OTHER_FLOATS, Known, dtype_of
+from quantglow.frontend.values import OTHER_FLOATS, Known, array_of, dtype_of
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Port, Shapes, Signature
@@ -252,8 +252,10 @@ def decoded_constant(node: onnx.NodeProto, opsets: dict[str, int]) -> list[Known
     if node.op_type != "Constant" or node.domain:
         return []
     try:
+        if [a.name for a in node.attribute] == ["value"] and node.attribute[0].HasField("t"):
+            return [Known(node.output[0], array_of(node.attribute[0].t))]
         return fold(node, {}, opsets, Meter(own_nbytes=node.ByteSize()))
-    except Unsupported:
+    except (Unsupported, ModelError, LookupError):
         return []
 
 

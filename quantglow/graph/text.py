@@ -7,6 +7,7 @@ import re
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -268,7 +269,7 @@ def stored_array(name: str, mark: ArrayMark, constants: Mapping[str, Array]) -> 
 
 def build(cls: type[Node], name: str, values: Mapping[str, Any]) -> Node:
     """``cls(name=name, **values)``.  Raises ``ValueError`` on fields of wrong name or type."""
-    hints = get_type_hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     for key, value in values.items():
         if key not in hints or key in ("name", "type"):
             raise ValueError(f"{cls.__name__} has no attribute {key!r}")
@@ -278,6 +279,12 @@ def build(cls: type[Node], name: str, values: Mapping[str, Any]) -> Node:
         return cls(name=name, **values)
     except (QuantglowError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise ValueError(f"{cls.__name__} {name!r}: {error}") from None
+
+
+@cache
+def _hints(cls: type[Node]) -> dict[str, Any]:
+    """The types of an operator's fields."""
+    return get_type_hints(cls)
 
 
 def _conforms(value: object, hint: Any) -> bool:
