@@ -53,6 +53,19 @@ def test_a_rebuild_shows_rules_mapped_operands() -> None:
     assert [n.name for n in made.nodes] == ["x", "b"]
 
 
+def test_a_type_is_inferred_anew_only_if_operands_are_of_other_types() -> None:
+    node = relu("b", relu("a", X))
+    assert node.with_operands((relu("c", X),)).type is node.type
+    other = relu("c", Input(name="z", tensor=f32(3)))
+    assert node.with_operands((other,)).type == f32(3)
+
+
+def test_a_type_is_inferred_anew_for_another_constant() -> None:
+    zeros, none = (Constant(name="w", value=np.zeros(n, np.float32)) for n in (2, 0))
+    node = Concat(name="y", parts=(X, zeros), axis=0)
+    assert node.with_operands((X, none)).type == f32(2)
+
+
 def test_a_pass_may_not_replace_an_input() -> None:
     zero = Constant(name="z", value=np.zeros(2, np.float32))
     with pytest.raises(ModelError, match="replaced a graph input"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from quantglow.graph.names import Names
 from quantglow.graph.node import Node
 from quantglow.graph.rewrite import Uses, rewrite_pass
@@ -31,3 +33,40 @@ def test_a_value_reached_past_a_removed_node_is_not_read_once() -> None:
     y = b.make(Tanh, x=b.make(Relu, x=shared))
     rewrite_pass("skip")(skip)(b.graph(shared, y))
     assert seen[0] is False
+
+
+def test_a_rule_that_leaves_a_node_alone_is_asked_once() -> None:
+    asked: list[str] = []
+
+    def skip(node: Node, uses: Uses) -> Node | None:
+        asked.append(node.name)
+        return node.x.x if isinstance(node, Relu) and isinstance(node.x, Relu) else None
+
+    b = Builder()
+    first = b.make(Tanh, x=b.input(3))
+    rewrite_pass("skip")(skip)(b.graph(b.make(Relu, x=b.make(Relu, x=first))))
+    assert asked.count(first.name) == 1
+
+
+def test_a_rule_is_asked_again_where_readers_decide() -> None:
+    def drop(node: Node, uses: Uses) -> Node | None:
+        return node.x if isinstance(node, Tanh) and uses.single(node.x) else None
+
+    b = Builder()
+    shared = b.make(Relu, x=b.input(3))
+    y = b.make(Tanh, x=shared)
+    step = rewrite_pass("drop")(drop)
+    assert step(b.graph(shared, y)).outputs[1][1] is y
+    assert step(b.graph(y)).outputs[0][1] is shared
+
+
+def test_nodes_do_not_keep_the_rules_that_leave_them_alone() -> None:
+    b = Builder()
+    graph = b.graph(b.make(Relu, x=b.input(3)))
+
+    def once() -> None:
+        rewrite_pass("idle")(lambda node, uses: None)(graph)
+
+    once()
+    gc.collect()
+    assert not graph.nodes[0].settled

@@ -98,6 +98,13 @@ def test_no_decision_after_the_code_is_made() -> None:
         bool(t > 3)
 
 
+def test_a_decision_that_was_made_holds_after_the_code_is_made() -> None:
+    (t,), guards = made(T=5)
+    assert t != 8
+    guards.is_closed = True
+    assert t != 8
+
+
 def test_results_without_symbols_are_integers() -> None:
     (t,), _ = made(T=5)
     assert type(t - t) is int
