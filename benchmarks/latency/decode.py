@@ -77,7 +77,7 @@ def packed(model: onnx.ModelProto, weights: str) -> onnx.ModelProto:
     """The model with weights in groups, rounded to the nearest code."""
     source = source_of(model)
     config = qg.QuantizationConfig(weights=weights)
-    return with_packed_weights(source, float_family(source), (), config).source.proto
+    return with_packed_weights(source, float_family(source), (), config).source.whole
 
 
 def config_of(form: str, layers: int) -> Decoder:

@@ -86,7 +86,7 @@ def compile_parts(
     """
     with suppress(ModelError, FallbackError):
         if (parts := frontend.split(source, input_shapes)) is not None:
-            head = frontend.Source(parts.head)
+            head = frontend.Source.of(parts.head)
             compiled = compile_family(family_of(head, input_shapes), compiler, head)
             return partly_compiled(source, parts, compiled, error)
     return fallback_model(source, error, compiler.num_threads)

@@ -185,7 +185,7 @@ class ModelFallback:
         return self._whole(case, reasons)
 
     def _cut(self, parts: Split, case: Case) -> Specialisation:
-        graph = ready(Source(parts.head).at(case))
+        graph = ready(Source.of(parts.head).at(case))
         build = self.compiler.compile(graph)
         model = bytes(parts.tail.SerializeToString(deterministic=True))
         if model not in self._tails:

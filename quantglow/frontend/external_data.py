@@ -11,9 +11,9 @@ from quantglow.errors import ModelError
 from quantglow.frontend.proto import MAX_NBYTES, TOO_LARGE, all_tensors
 
 
-def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> bool:
-    """Read weights stored beside the model, inside its folder only; whether there are any."""
-    found, room = False, MAX_NBYTES
+def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None) -> None:
+    """Read weights stored beside the model, inside its folder only."""
+    room = MAX_NBYTES
     for tensor in all_tensors(proto):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
@@ -24,8 +24,6 @@ def load_external_data(proto: onnx.ModelProto, origin: str, folder: Path | None)
         room -= len(tensor.raw_data)
         tensor.data_location = onnx.TensorProto.DEFAULT
         del tensor.external_data[:]
-        found = True
-    return found
 
 
 def read_external(tensor: onnx.TensorProto, folder: Path, what: str, room: int) -> bytes:

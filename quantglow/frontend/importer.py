@@ -25,6 +25,7 @@ from quantglow.frontend.expansion import expanded
 from quantglow.frontend.external import left_to_fallback
 from quantglow.frontend.folding import FAILURES, fold, foldable, inferred_types
 from quantglow.frontend.free_sizes import known_value, with_free_sizes
+from quantglow.frontend.light_models import Weights
 from quantglow.frontend.operators import quantized
 from quantglow.frontend.operators.branches import import_if
 from quantglow.frontend.operators.loops import import_loop, import_scan
@@ -71,10 +72,11 @@ def outputs_of_graphs(graph: onnx.GraphProto, nodes: Iterable[onnx.NodeProto]) -
     return {output.name for g in (graph, *branches) for output in g.output}
 
 
-def known_initializers(graph: onnx.GraphProto) -> Iterator[Known]:
-    """The initializers decoded.  Raises ``ModelError``."""
+def known_initializers(graph: onnx.GraphProto, weights: Weights) -> Iterator[Known]:
+    """The initializers decoded, but for ``weights``.  Raises ``ModelError``."""
     for tensor in graph.initializer:
-        yield Known(tensor.name, array_of(tensor))
+        found = weights.get(tensor.name)
+        yield Known(tensor.name, array_of(tensor) if found is None else found)
 
 
 def add_initializers(graph: onnx.GraphProto, known: Iterable[Known], scope: Scope) -> None:
@@ -166,7 +168,7 @@ def import_nodes(nodes: Iterable[onnx.NodeProto], scope: Scope) -> None:
 
 def import_body(graph: onnx.GraphProto, scope: Scope) -> None:
     """Bind the values of a subgraph."""
-    add_initializers(graph, known_initializers(graph), scope)
+    add_initializers(graph, known_initializers(graph, {}), scope)
     import_nodes(live_nodes(graph), scope)
 
 

@@ -14,6 +14,7 @@ from quantglow.errors import ModelError, UnsupportedOpError
 from quantglow.files import cause
 from quantglow.frontend.external_data import load_external_data
 from quantglow.frontend.inlining import check_growth
+from quantglow.frontend.light_models import Weights, hollow, light
 from quantglow.frontend.proto import (
     MAX_NBYTES,
     OLDEST_OPSET,
@@ -57,18 +58,18 @@ COUNTING = ("", "ai.onnx", "com.microsoft")
 """Domains of the operators with such attributes."""
 
 
-def load_model(model: str | os.PathLike[str] | bytes | onnx.ModelProto) -> onnx.ModelProto:
-    """A checked model with all its weights in memory.  Raises ``ModelError``."""
+def load_model(
+    model: str | os.PathLike[str] | bytes | onnx.ModelProto,
+) -> tuple[onnx.ModelProto, Weights]:
+    """A checked light model and its weights.  Raises ``ModelError``."""
     if isinstance(model, onnx.ModelProto):
         return checked(model, "the model", folder=None)
     if isinstance(model, bytes | bytearray | memoryview):
-        data = bytes(model)
-        return checked(decoded(data, "the model"), "the model", folder=None, data=data)
+        return checked(decoded(bytes(model), "the model"), "the model", folder=None)
     if not isinstance(model, str | os.PathLike):
         raise ModelError(f"a model is a path, bytes or a ModelProto, not {type(model).__name__}")
     path = Path(model)
-    data = read_file(path)
-    return checked(decoded(data, str(path)), str(path), path.parent, data)
+    return checked(decoded(read_file(path), str(path)), str(path), path.parent)
 
 
 def read_file(path: Path) -> bytes:
@@ -97,28 +98,24 @@ def decoded(data: bytes, origin: str) -> onnx.ModelProto:
 
 
 def checked(
-    proto: onnx.ModelProto, origin: str, folder: Path | None, data: bytes | None = None
-) -> onnx.ModelProto:
-    """External data loaded, versions accepted, structure valid, local functions inlined.
-
-    ``data``: the bytes it was decoded from, which the checker would otherwise make again.
-    """
+    proto: onnx.ModelProto, origin: str, folder: Path | None
+) -> tuple[onnx.ModelProto, Weights]:
+    """External data loaded, versions accepted, structure valid, local functions inlined."""
     if not proto.HasField("graph"):
         raise ModelError(f"{origin}: holds no graph, so it is no ONNX model; export it again")
     check_versions(proto, origin)
     check_names(proto, origin)
     check_growth(proto, origin)
     check_counts(proto, origin)
-    whole = not load_external_data(proto, origin, folder)
+    load_external_data(proto, origin, folder)
+    proto, weights = light(proto)
     try:
-        accepted = for_the_checker(proto)
-        as_read = data if whole and accepted is proto else None
-        onnx.checker.check_model(as_read or accepted)
+        onnx.checker.check_model(for_the_checker(hollow(proto, weights)))
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
         raise ModelError(f"{origin}: is not valid ONNX: {error}") from None
-    return proto
+    return proto, weights
 
 
 def for_the_checker(proto: onnx.ModelProto) -> onnx.ModelProto:

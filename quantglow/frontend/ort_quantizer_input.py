@@ -9,6 +9,7 @@ import onnx
 from onnx.version_converter import convert_version
 
 from quantglow.errors import ModelError
+from quantglow.frontend.light_models import whole
 from quantglow.frontend.loading import load_model
 from quantglow.frontend.proto import opsets_of
 
@@ -21,8 +22,7 @@ def quantizer_input(
     input_shapes: Mapping[str, Sequence[int]],
 ) -> onnx.ModelProto:
     """A copy with the given input shapes and at least opset 13.  Raises ``ModelError``."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(load_model(model))
+    proto = whole(*load_model(model))
     for value in proto.graph.input:
         if value.name in input_shapes:
             fix_shape(value, input_shapes[value.name])

@@ -7,13 +7,14 @@ only.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
 import numpy as np
 import onnx
 
+from quantglow.frontend.light_models import copy_fields, with_data
 from quantglow.frontend.proto import all_nodes, graphs_of
 from quantglow.frontend.source import Source
 from quantglow.frontend.weight_products import WeightProduct, WeightTable
@@ -44,7 +45,7 @@ def with_packed_weights(
     pairs = [made.get(n.output[0], (n, [])) if not n.domain else (n, []) for n in graph.node]
     nodes = [node for node, _ in pairs]
     tensors = [*graph.initializer, *chain.from_iterable(own for _, own in pairs)]
-    return Source(read_only(source.proto, nodes, tensors))
+    return Source.of(read_only(source, nodes, tensors))
 
 
 def n_bits(product: WeightProduct, packed: PackedWeights, level: int) -> Written:
@@ -105,12 +106,13 @@ def tensors_of(arrays: Mapping[str, Array], names: Mapping[str, str]) -> list[on
 
 
 def read_only(
-    proto: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], tensors: Sequence[onnx.TensorProto]
+    source: Source, nodes: Sequence[onnx.NodeProto], tensors: Sequence[onnx.TensorProto]
 ) -> onnx.ModelProto:
     """The model with those of other nodes and initializers that an output needs.
 
     No other tensor is copied: a float model may be as large as memory.
     """
+    proto = source.proto
     needed = {output.name for graph in graphs_of(proto) for output in graph.output}
     live = []
     for node in reversed(nodes):
@@ -122,20 +124,10 @@ def read_only(
     copy_fields(proto, made, {"graph"})
     copy_fields(proto.graph, made.graph, {"node", "initializer", "input"})
     made.graph.node.extend(reversed(live))
-    made.graph.initializer.extend(tensor for tensor in tensors if tensor.name in needed)
+    read = (tensor for tensor in tensors if tensor.name in needed)
+    made.graph.initializer.extend(with_data(tensor, source.weights) for tensor in read)
     # Old models list weights as inputs, too.
     made.graph.input.extend(value for value in proto.graph.input if value.name not in unread)
     if MICROSOFT not in {entry.domain for entry in made.opset_import}:
         made.opset_import.append(onnx.helper.make_opsetid(MICROSOFT, 1))
     return made
-
-
-def copy_fields(source: Any, target: Any, but: Container[str]) -> None:
-    """Copy all fields of a message that are set, but for some."""
-    for field, value in source.ListFields():
-        if field.name in but:
-            continue
-        if hasattr(value, "extend"):
-            getattr(target, field.name).extend(value)
-        else:
-            setattr(target, field.name, value)

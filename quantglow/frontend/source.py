@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
 import numpy as np
@@ -26,6 +26,7 @@ from quantglow.frontend.importer import (
 )
 from quantglow.frontend.inference import inferred
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resolve_values
+from quantglow.frontend.light_models import Weights, light, whole
 from quantglow.frontend.loading import check_age, load_model
 from quantglow.frontend.proto import all_nodes, opsets_of
 from quantglow.frontend.source_hash import source_hash
@@ -69,7 +70,8 @@ def import_model(
 
 def open_model(model: Model) -> Source:
     """A checked model, not yet imported.  Raises ``ModelError``."""
-    return Source(load_model(model))
+    proto, weights = load_model(model)
+    return Source(proto, weights=weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +79,23 @@ class Source:
     """A checked model.  Facts that do not depend on shapes are computed once.
 
     ``unrolls``: recurrences are steps, as in files that were saved before there were loops.
+    ``weights``: the initializers that ``proto`` has no data of.
     """
 
     proto: onnx.ModelProto
     unrolls: bool = False
+    weights: Weights = field(default_factory=dict)
+
+    @staticmethod
+    def of(proto: onnx.ModelProto) -> Source:
+        """The source of a model that was made from a checked one."""
+        made, weights = light(proto)
+        return Source(made, weights=weights)
+
+    @property
+    def whole(self) -> onnx.ModelProto:
+        """The model with all its weights."""
+        return whole(self.proto, self.weights) if self.weights else self.proto
 
     @property
     def metadata(self) -> dict[str, str]:
@@ -163,23 +178,22 @@ class Source:
         """A source that stays as it is when the caller changes the ``ModelProto``."""
         copy = onnx.ModelProto()
         copy.CopyFrom(self.proto)
-        return Source(copy)
+        return replace(self, proto=copy)
 
     def serialized(self) -> bytes:
         """The whole model as one message.  Raises ``ModelError`` from 2 GiB on."""
         try:
-            return bytes(self.proto.SerializeToString())
+            return bytes(self.whole.SerializeToString())
         except (EncodeError, ValueError) as error:
             raise ModelError(f"the model does not fit one message of 2 GiB: {error}") from None
 
     def to_bytes(self) -> bytes:
         """The model as a file of its own, without what importing does not look at."""
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self.proto)
-        for field in ("doc_string", "metadata_props", "training_info"):
-            copy.ClearField(field)
-        for field in ("doc_string", "value_info", "metadata_props", "quantization_annotation"):
-            copy.graph.ClearField(field)
+        copy = whole(self.proto, self.weights)
+        for name in ("doc_string", "metadata_props", "training_info"):
+            copy.ClearField(name)
+        for name in ("doc_string", "value_info", "metadata_props", "quantization_annotation"):
+            copy.graph.ClearField(name)
         for node in copy.graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
@@ -217,13 +231,13 @@ class Source:
     @cached_property
     def source_hash(self) -> str:
         """Hash of the computation; declared shapes do not count."""
-        return source_hash(self.proto)
+        return source_hash(self.proto, self.weights)
 
     @cached_property
     def decoded(self) -> tuple[tuple[Known, ...], tuple[onnx.NodeProto, ...]]:
         """Initializers and Constants, and the other nodes that some output needs."""
         opsets = opsets_of(self.proto)
-        known, rest = list(known_initializers(self.proto.graph)), []
+        known, rest = list(known_initializers(self.proto.graph, self.weights)), []
         for node in live_nodes(self.proto.graph):
             found = decoded_constant(node, opsets)
             known += found

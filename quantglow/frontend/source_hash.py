@@ -11,15 +11,18 @@ import hashlib
 import numpy as np
 import onnx
 
+from quantglow.frontend.light_models import Weights
 from quantglow.frontend.proto import opsets_of
 from quantglow.frontend.values import array_of
+from quantglow.pages import release_pages
+from quantglow.types import Array
 
 
-def source_hash(model: onnx.ModelProto) -> str:
-    """sha256 of the model's content, as hexadecimal text."""
+def source_hash(model: onnx.ModelProto, weights: Weights) -> str:
+    """sha256 of the content of a light model and its weights, as hexadecimal text."""
     digest = Digest()
     digest.add("quantglow-model-1", sorted(opsets_of(model).items()))
-    add_graph(digest, model.graph)
+    add_graph(digest, model.graph, weights)
     return digest.sha.hexdigest()
 
 
@@ -36,13 +39,13 @@ class Digest:
             self.sha.update(data)
 
 
-def add_graph(digest: Digest, graph: onnx.GraphProto) -> None:
+def add_graph(digest: Digest, graph: onnx.GraphProto, weights: Weights) -> None:
     digest.add(len(graph.input), len(graph.output), len(graph.initializer), len(graph.node))
     digest.add([(i.name, i.type.tensor_type.elem_type) for i in graph.input])
     digest.add([output.name for output in graph.output])
     for tensor in sorted(graph.initializer, key=lambda t: t.name):
         digest.add(tensor.name)
-        add_tensor(digest, tensor)
+        add_tensor(digest, tensor, weights.get(tensor.name))
     for node in graph.node:
         add_node(digest, node)
 
@@ -62,7 +65,7 @@ def add_attribute(digest: Digest, attribute: onnx.AttributeProto) -> None:
         if isinstance(item, onnx.TensorProto):
             add_tensor(digest, item)
         elif isinstance(item, onnx.GraphProto):
-            add_graph(digest, item)
+            add_graph(digest, item, {})
         elif isinstance(item, onnx.SparseTensorProto):
             digest.add(list(item.dims))
             add_tensor(digest, item.values)
@@ -73,10 +76,12 @@ def add_attribute(digest: Digest, attribute: onnx.AttributeProto) -> None:
             digest.add(item)
 
 
-def add_tensor(digest: Digest, tensor: onnx.TensorProto) -> None:
+def add_tensor(digest: Digest, tensor: onnx.TensorProto, given: Array | None = None) -> None:
     digest.add(tensor.data_type, list(tensor.dims))
-    array = array_of(tensor)
+    array = array_of(tensor) if given is None else given
     if array.dtype == np.object_:
         digest.add(array.reshape(-1).tolist())
     else:
         digest.add(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    if given is not None:
+        release_pages()

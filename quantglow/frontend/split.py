@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import onnx
 
@@ -20,6 +20,7 @@ from quantglow.frontend.folding import INFERENCE_FAILURES
 from quantglow.frontend.importer import live_nodes
 from quantglow.frontend.inference import inferred
 from quantglow.frontend.label_codes import with_label_codes
+from quantglow.frontend.light_models import with_data
 from quantglow.frontend.source import Source
 from quantglow.frontend.values import (
     OTHER_FLOATS,
@@ -61,7 +62,7 @@ def split(
 
     Raises ``ModelError`` as importing does.
     """
-    source = Source(with_label_codes(source.proto))
+    source = replace(source, proto=with_label_codes(source.proto))
     cut = _Cut(source, source.scope(input_shapes, input_values, fallback=True))
     if not cut.late or not cut.is_worth_it:
         return None
@@ -247,5 +248,6 @@ def part_of(
     read = {name for node in made.graph.node for name in read_names(node)}
     read.update(output.name for output in outputs)
     given = source.proto.graph.initializer
-    made.graph.initializer.extend(tensor for tensor in given if tensor.name in read)
+    needed = (tensor for tensor in given if tensor.name in read)
+    made.graph.initializer.extend(with_data(tensor, source.weights) for tensor in needed)
     return made

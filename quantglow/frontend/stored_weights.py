@@ -34,6 +34,7 @@ from quantglow.frontend.weight_places import (
     rounded_place,
 )
 from quantglow.graph.node import Constant
+from quantglow.pages import Data
 from quantglow.types import Array
 
 LEAST_NBYTES = 1024
@@ -76,11 +77,11 @@ def stored(
     return data, {name: found.place for name, found in kept.items()}
 
 
-def restored(data: bytes, places: Mapping[str, Place], constants: Sequence[Constant]) -> Source:
+def restored(data: Data, places: Mapping[str, Place], constants: Sequence[Constant]) -> Source:
     """The model that ``stored`` wrote.  Raises ``ModelError``, ``KeyError``, ``TypeError`` or
     ``ValueError``.
     """
-    proto = decoded(data, "the source of the saved model")
+    proto = decoded(bytes(data), "the source of the saved model")
     tensors, known = tensors_of(proto, FLOATS), {c.name: c for c in constants}
     codes = tensors_of(proto, CODES)
     for name, place in places.items():

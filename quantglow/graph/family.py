@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from quantglow.errors import QuantglowError, UndecidedError
 from quantglow.graph.case import Case, Values
 from quantglow.graph.graph import Graph
-from quantglow.graph.sharing import SharedArrays
+from quantglow.graph.sharing import SharedArrays, paged_graph
 from quantglow.graph.signature import Shapes, Signature
 from quantglow.types import Array
 
@@ -60,7 +60,7 @@ class Family:
                 self.signature.check(shapes)
             made = self.make(case)
             self.deciding = tuple(sorted({*self.deciding, *(values or {})}))
-            self._kept[case] = made if self.is_single else self._arrays.graph(made)
+            self._kept[case] = paged_graph(made) if self.is_single else self._arrays.graph(made)
             if len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         self._kept.move_to_end(case)

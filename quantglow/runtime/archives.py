@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
+from quantglow.pages import Data
 from quantglow.runtime.members import check_bounded, content_of, nbytes_of
 from quantglow.runtime.stored_arrays import PACKED, Forms, from_npy, member_of
 from quantglow.types import Array
@@ -116,7 +117,7 @@ def case_member(number: int) -> str:
     return GRAPH if number == 0 else f"cases/{number}.txt"
 
 
-def described(data: bytes) -> dict[str, Any]:
+def described(data: Data) -> dict[str, Any]:
     return {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 

@@ -15,6 +15,7 @@ from quantglow.graph.border import entering, leaving, numpy_type
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import DECLARED, Dim, Port
 from quantglow.lazy import cached_property
+from quantglow.pages import release_pages
 from quantglow.runtime.build import Build
 from quantglow.runtime.caches import Caches, pairs_of
 from quantglow.runtime.saving import save
@@ -196,6 +197,7 @@ class CompiledModel:
         """
         graph, freedom = self.specialisations.contents()
         save(file_path("path", path), graph, self.report.to_json(), freedom)
+        release_pages()
 
     def export_onnx(
         self,

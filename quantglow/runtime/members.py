@@ -12,6 +12,8 @@ import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
+from quantglow.pages import Data
+
 MAX_EXPANSION = 64
 """Maximum number of bytes in members for each byte of the file.  Texts of graphs reach about 30."""
 
@@ -31,7 +33,7 @@ PROBE_NBYTES, PIECES = 1 << 18, 16
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
-def write_members(path: Path, members: Mapping[str, bytes]) -> None:
+def write_members(path: Path, members: Mapping[str, Data]) -> None:
     """Write an archive; members are compressed if that pays and readers allow it."""
     methods = {name: method_of(data) for name, data in members.items()}
     write_archive(path, members, methods)
@@ -39,27 +41,27 @@ def write_members(path: Path, members: Mapping[str, bytes]) -> None:
         write_archive(path, members, dict.fromkeys(members, zipfile.ZIP_STORED))
 
 
-def write_archive(path: Path, members: Mapping[str, bytes], methods: Mapping[str, int]) -> None:
+def write_archive(path: Path, members: Mapping[str, Data], methods: Mapping[str, int]) -> None:
     """Write an archive, each member by its method."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data, methods[name])
 
 
-def method_of(data: bytes) -> int:
+def method_of(data: Data) -> int:
     """Compression method of a member, by the size that deflate gives it."""
     wanted = len(data) if len(data) < QUICK_NBYTES else WORTHWHILE * len(data)
     is_smaller = deflated_nbytes(data) < wanted
     return zipfile.ZIP_DEFLATED if is_smaller else zipfile.ZIP_STORED
 
 
-def deflated_nbytes(data: bytes) -> float:
+def deflated_nbytes(data: Data) -> float:
     """Size of the data when deflated; for long data an estimate."""
     probe = probe_of(data)
     return len(zlib.compress(probe, 1)) * len(data) / max(1, len(probe))
 
 
-def probe_of(data: bytes) -> bytes:
+def probe_of(data: Data) -> Data:
     """A member, or pieces of a long one."""
     if len(data) <= PROBE_NBYTES:
         return data

@@ -54,7 +54,9 @@ from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
+from quantglow.graph.sharing import paged_graph
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.pages import Data, paged_bytes
 from quantglow.runtime.archives import (
     FORMAT,
     FREE,
@@ -113,9 +115,15 @@ class SavedModel:
     graph: Graph
     report: dict[str, Any]
     free: dict[str, Any] | None = None
-    source: bytes = b""
+    source: Data = b""
     tail: Tail | None = None
     cases: tuple[Graph, ...] = ()
+
+    def in_pages(self) -> SavedModel:
+        """The same contents, large ones in pages."""
+        cases = tuple(map(paged_graph, self.cases))
+        graph, source = paged_graph(self.graph), paged_bytes(bytes(self.source))
+        return replace(self, graph=graph, source=source, cases=cases)
 
 
 def no_further_check(saved: SavedModel) -> None:
@@ -130,7 +138,7 @@ class Freedom:
     """
 
     free: Mapping[str, Any]
-    source: bytes
+    source: Data
     cases: tuple[Graph, ...] = ()
     check: Callable[[SavedModel], object] = no_further_check
 
@@ -155,7 +163,7 @@ def save(
 
 def contents(
     graph: Graph, report: Mapping[str, Any], freedom: Freedom | None, tail: Tail | None
-) -> tuple[dict[str, Any], dict[str, bytes]]:
+) -> tuple[dict[str, Any], dict[str, Data]]:
     """The manifest of a file and its other members."""
     graphs = (graph, *(freedom.cases if freedom else ()))
     constants = [constants_of(each) for each in graphs]
@@ -163,7 +171,7 @@ def contents(
     numbers = [[store.number_of(array) for array in found.values()] for found in constants]
     scales = sorted({store.number_of(a) for each in graphs for a in scales_of(each).values()})
     texts = enumerate(map(print_without_scales, graphs))
-    members = {case_member(i): text.encode() for i, text in texts}
+    members: dict[str, Data] = {case_member(i): text.encode() for i, text in texts}
     members |= {REPORT: json.dumps(report).encode(), **store.members()}
     if freedom is not None:
         members |= {FREE: json.dumps(freedom.free).encode(), SOURCE: freedom.source}
@@ -217,7 +225,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
         ) from error
     try:
         with file, zipfile.ZipFile(file) as archive:
-            return read(archive)
+            return read(archive).in_pages()
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "

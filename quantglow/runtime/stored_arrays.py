@@ -14,6 +14,7 @@ fourier    the matrix of a Fourier transform is computed from its stored turns a
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import math
@@ -85,7 +86,7 @@ class Fourier:
 class ArrayStore:
     """Arrays to be written, each once.
 
-    ``numbers`` are keyed by ``.npy`` bytes; ``written`` are the forms of the arrays in the file.
+    ``numbers`` are keyed by hashes of ``.npy`` bytes, ``written`` has the arrays as the file does.
     """
 
     numbers: dict[bytes, int] = field(default_factory=dict)
@@ -100,14 +101,14 @@ class ArrayStore:
     def number_of(self, array: Array) -> int:
         """The number of an array; it is added if it is new."""
         array = np.asarray(array, order="C")
-        data = npy(array)
-        if data not in self.numbers:
-            self.numbers[data] = number = len(self.numbers)
+        key = hashlib.sha256(npy(array)).digest()
+        if key not in self.numbers:
+            self.numbers[key] = number = len(self.numbers)
             if (made := self._fourier(array)) is not None:
                 self.fourier[number] = made
             else:
                 self.written[number] = self._form(array, number)
-        return self.numbers[data]
+        return self.numbers[key]
 
     def _fourier(self, array: Array) -> Fourier | None:
         """The Fourier transform of an array, if a reader can compute exactly this array from it."""

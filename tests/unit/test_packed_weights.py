@@ -257,7 +257,7 @@ def test_the_rest_of_a_model_stays() -> None:
     given.graph.output.append(helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, None))
     source = source_of(given)
     config = qg.QuantizationConfig(weights="int8")
-    made = with_packed_weights(source, float_family(source), (), config).source.proto
+    made = with_packed_weights(source, float_family(source), (), config).source.whole
     assert (made.metadata_props[0].key, made.doc_string) == ("author", "text")
     assert {"outer", "condition"} < {tensor.name for tensor in made.graph.initializer}
     assert not {"w1", "w2", "table"} & {tensor.name for tensor in made.graph.initializer}

@@ -174,7 +174,7 @@ def test_a_tensor_of_an_attribute_that_lacks_data_is_refused() -> None:
     constant.dims[0] = 9
     made = with_added_constant(small_model(), constant)
     with pytest.raises(ModelError, match="'short' is malformed"):
-        source_hash(made)
+        source_hash(made, {})
 
 
 @pytest.mark.parametrize("element", [-1, 2147483647])

@@ -20,6 +20,7 @@ import numpy as np
 from quantglow.concise import Concise
 from quantglow.errors import OutOfMemoryError
 from quantglow.memory.planner import ALIGNMENT
+from quantglow.pages import release_pages
 from quantglow.types import Array
 
 RELEASE_EVERY_NBYTES = 4 * 2**20
@@ -90,7 +91,9 @@ and other models with the same weights, read the same bytes."""
 
 
 def release_freed() -> None:
-    """Give freed memory back to the system: glibc keeps megabytes of what packing freed."""
+    """Give freed memory back to the system: glibc keeps megabytes of what packing freed, and pages
+    that were read stay in memory."""
+    release_pages()
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:
