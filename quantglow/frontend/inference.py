@@ -16,14 +16,18 @@ ends the process."""
 
 
 def inferred(
-    model: onnx.ModelProto, *, strict: bool = False, data_prop: bool = False
+    model: onnx.ModelProto,
+    *,
+    strict: bool = False,
+    data_prop: bool = False,
+    check_type: bool = False,
 ) -> onnx.ModelProto:
     """The model with the types of its values, as far as they are known.
 
     Raises ``InferenceError`` and what else is in ``INFERENCE_FAILURES``.
 
     ``strict``: raise ``InferenceError`` for operands that do not fit.  ``data_prop``: compute small
-    integers that decide shapes.
+    integers that decide shapes.  ``check_type``: check element types; values without one fit.
     """
     names = {n for node in every_node(model) if node.op_type in UNCHECKED for n in node.input}
     if names:
@@ -33,7 +37,7 @@ def inferred(
             give_types(graph, names)
         model = copy
     try:
-        return onnx.shape_inference.infer_shapes(model, strict_mode=strict, data_prop=data_prop)
+        return onnx.shape_inference.infer_shapes(model, check_type, strict, data_prop)
     except ValueError as error:  # an element type that ONNX does not have
         raise onnx.shape_inference.InferenceError(str(error)) from error
 
