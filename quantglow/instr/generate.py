@@ -242,8 +242,7 @@ class _Generator:
         for number, view in stacked.items():
             inner.offer(ends[number], view.element())
         for part in node.body.nodes:
-            if part not in inner.views:
-                inner.visit(part)
+            inner.visit(part)
         for number, view in stacked.items():
             inner.copy_to(view.element(), ends[number])
         inner.hand_over(ends[:first], carried)

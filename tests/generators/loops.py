@@ -14,6 +14,7 @@ from quantglow.ops import (
     Concat,
     Loop,
     Mul,
+    Pad,
     Reshape,
     Sigmoid,
     Slice,
@@ -37,6 +38,18 @@ def swapped(b: Builder, x: Node, y: Node) -> Node:
     return b.make(Concat, parts=parts, axis=1)
 
 
+def joined(b: Builder, x: Node, y: Node) -> Node:
+    """A computed half beside one that is copied."""
+    parts = (b.make(Tanh, x=cut(b, x, 0, 2)), cut(b, y, 2, 2))
+    return b.make(Concat, parts=parts, axis=1)
+
+
+def padded(b: Builder, x: Node, y: Node) -> Node:
+    """A computed half between numbers."""
+    half = b.make(Abs, x=b.make(Sub, x=cut(b, x, 1, 2), y=cut(b, y, 2, 2)))
+    return b.make(Pad, x=half, before=(0, 1), after=(0, 1), value=0.5)
+
+
 def turned(b: Builder, x: Node, y: Node) -> Node:
     """The elements in another order."""
     return b.make(Reshape, x=b.make(Transpose, x=x, perm=(1, 0)), shape=(ROWS, COLUMNS))
@@ -49,6 +62,8 @@ STEPS: dict[str, Step] = {
     "gemm": lambda b, x, y: b.make(Tanh, x=b.gemm(x, COLUMNS)),
     "softmax": lambda b, x, y: b.make(Softmax, x=x),
     "swapped": swapped,
+    "joined": joined,
+    "padded": padded,
     "turned": turned,
     "same": lambda b, x, y: y,
 }
