@@ -1,9 +1,12 @@
-"""Many expressions evaluated at once, by one Python function that is made for them."""
+"""Many expressions evaluated at once, by one Python function that is made for them: equal parts are
+computed once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from quantglow.symbolic.expression import Atom, Expression, Maximum, Quotient, Symbol, Values
 
@@ -30,11 +33,19 @@ class Evaluation:
 def _compiled(expressions: Iterable[Expression]) -> Callable[[Values], Sequence[int]]:
     code = _Code()
     results = [code.expression(found) for found in expressions]
-    lines = ["def evaluate(values):", *(f"    {line}" for line in code.lines)]
-    lines.append(f"    return ({''.join(f'{r}, ' for r in results)})")
-    names: dict[str, Callable[[Values], Sequence[int]]] = {}
-    exec("\n".join(lines), {"max": max}, names)
-    return names["evaluate"]
+    made: Callable[[Values], Sequence[int]] = code.function(
+        f"({''.join(f'{r}, ' for r in results)})"
+    )
+    return made
+
+
+def conjunction(conditions: Iterable[tuple[Expression, str]]) -> Callable[[Values], bool]:
+    """A function that tells whether all expressions compare with 0 as they should: ``(e, "<")``."""
+    code = _Code()
+    for found, relation in conditions:
+        code.lines.append(f"if not {code.expression(found)} {relation} 0: return False")
+    made: Callable[[Values], bool] = code.function("True")
+    return made
 
 
 @dataclass
@@ -66,6 +77,13 @@ class _Code:
                 return f"{self.expression(numerator)} // {self.expression(divisor)}"
             case Maximum(first, second):
                 return f"max({self.expression(first)}, {self.expression(second)})"
+
+    def function(self, result: str) -> Callable[[Values], Any]:
+        """The function of the lines, which returns a formula of their variables."""
+        lines = ["def evaluate(values):", *(f"    {line}" for line in self.lines)]
+        names: dict[str, Callable[[Values], Any]] = {}
+        exec("\n".join([*lines, f"    return {result}"]), {"max": max}, names)
+        return names["evaluate"]
 
     def variable(self, formula: str) -> str:
         name = f"v{len(self.lines)}"

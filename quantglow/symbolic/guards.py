@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from quantglow.lazy import cached_property
+from quantglow.symbolic.evaluation import conjunction
 from quantglow.symbolic.expression import (
     LARGEST,
     Bounds,
@@ -165,7 +167,14 @@ class Guards:
 
     def hold(self, values: Values) -> bool:
         """Whether every guard holds for values of the symbols."""
+        if self.is_closed:
+            return self._test(values)
         return all(guard.holds(values) for guard in self.found)
+
+    @cached_property
+    def _test(self) -> Callable[[Values], bool]:
+        """``hold`` once no guard comes any more."""
+        return conjunction((guard.expression, guard.relation) for guard in self.found)
 
 
 def proof(bounds: Bounds, relation: Relation) -> bool | None:
