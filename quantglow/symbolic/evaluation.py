@@ -8,7 +8,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from quantglow.symbolic.expression import Atom, Expression, Maximum, Quotient, Symbol, Values
+from quantglow.symbolic.expression import (
+    Atom,
+    Expression,
+    Maximum,
+    Monomial,
+    Quotient,
+    Symbol,
+    Values,
+)
 
 
 @dataclass
@@ -54,14 +62,16 @@ class _Code:
     known: dict[Atom | Expression, str] = field(default_factory=dict)
 
     def expression(self, found: Expression) -> str:
-        """The variable of an expression."""
+        """The variable of an expression; constants are literals."""
         if found not in self.known:
-            terms = (
-                "*".join([*map(self.atom, monomial), str(coefficient)])
-                for monomial, coefficient in found.terms
-            )
-            self.known[found] = self.variable(" + ".join(terms) or "0")
+            formula = " + ".join(self.term(*term) for term in found.terms) or "0"
+            is_short = formula.isidentifier() or formula.isdigit()
+            self.known[found] = formula if is_short else self.variable(formula)
         return self.known[found]
+
+    def term(self, monomial: Monomial, factor: int) -> str:
+        atoms = [self.atom(atom) for atom in monomial]
+        return "*".join(atoms if atoms and factor == 1 else [*atoms, str(factor)])
 
     def atom(self, found: Atom) -> str:
         """The variable of an atom."""

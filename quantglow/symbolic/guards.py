@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 
 from quantglow.lazy import cached_property
 from quantglow.symbolic.evaluation import conjunction
@@ -24,6 +25,9 @@ from quantglow.symbolic.expression import (
     parts,
     scaled,
 )
+
+MOST_ANSWERS = 16
+"""Shapes for which a program keeps whether its guards hold."""
 
 
 class Relation(StrEnum):
@@ -168,13 +172,14 @@ class Guards:
     def hold(self, values: Values) -> bool:
         """Whether every guard holds for values of the symbols."""
         if self.is_closed:
-            return self._test(values)
+            return self._test(tuple(values.items()))
         return all(guard.holds(values) for guard in self.found)
 
     @cached_property
-    def _test(self) -> Callable[[Values], bool]:
-        """``hold`` once no guard comes any more."""
-        return conjunction((guard.expression, guard.relation) for guard in self.found)
+    def _test(self) -> Callable[[tuple[tuple[str, int], ...]], bool]:
+        """``hold`` once no guard comes any more; it is asked several times for a new shape."""
+        test = conjunction((guard.expression, guard.relation) for guard in self.found)
+        return lru_cache(MOST_ANSWERS)(lambda values: test(dict(values)))
 
 
 def proof(bounds: Bounds, relation: Relation) -> bool | None:

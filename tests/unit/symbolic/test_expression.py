@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.symbolic.evaluation import Evaluation
+from quantglow.symbolic.evaluation import Evaluation, conjunction
 from quantglow.symbolic.expression import LARGEST, SMALLEST, Expression, number, symbol
+from quantglow.symbolic.guards import Relation
 
 VALUES = st.fixed_dictionaries({name: st.integers(2, 300) for name in "HWT"})
 EXTREME_VALUES = st.fixed_dictionaries(
@@ -62,6 +63,12 @@ def test_many_expressions_are_evaluated_at_once(found: list[Expression], values)
     positions = [together.add(expression) for expression in found]
     results = together.at(values)
     assert [results[at] for at in positions] == [a.at(values) for a in found]
+
+
+@given(st.lists(st.tuples(EXPRESSIONS, st.sampled_from(Relation)), max_size=5), VALUES)
+def test_many_conditions_are_tested_at_once(found, values) -> None:
+    one_by_one = all(relation.holds(e.at(values)) for e, relation in found)
+    assert conjunction(found)(values) is one_by_one
 
 
 @given(EXPRESSIONS, EXPRESSIONS, EXPRESSIONS)

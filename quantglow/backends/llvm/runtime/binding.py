@@ -116,8 +116,8 @@ class _Numbers(Concise):
 
     evaluation: Evaluation
     buffers: list[int]
-    offsets: list[int]
-    items: list[int]
+    offsets: Array
+    items: Array
     work_of_item: Array
     inputs: Positions
     outputs: Positions
@@ -136,8 +136,8 @@ class _Numbers(Concise):
         return _Numbers(
             evaluation,
             [position(nbytes) for nbytes in program.order.nbytes],
-            [position(p.offset_bytes) for call in calls for p in call.pointers],
-            [position(call.items) for call in calls],
+            np.array([position(p.offset_bytes) for call in calls for p in call.pointers], np.intp),
+            np.array([position(call.items) for call in calls], np.intp),
             np.array(work, np.float64),
             tuple(tuple(map(position, view.shape)) for _, view in program.inputs),
             tuple(tuple(map(position, view.shape)) for _, view in program.outputs),
