@@ -11,6 +11,7 @@ from quantglow.frontend.context import Call, Scope, Unsupported
 from quantglow.frontend.values import Value
 from quantglow.graph.node import Node
 from quantglow.ops.selection import Where
+from quantglow.ops.shape import Reshape
 
 ImportBody = Callable[[onnx.GraphProto, Scope], None]
 """Binds the values of a subgraph in a scope."""
@@ -49,6 +50,7 @@ def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
     other = computed(call, "else_branch", import_body)
     results: dict[str, Value] = {}
     for position, (x, y) in enumerate(zip(taken, other, strict=True)):
+        x, y = of_one_rank(call, x, y)
         if x.type != y.type:
             raise Unsupported(f"its branches give {x.type} and {y.type}")
         name = call.result_name(position)
@@ -57,6 +59,21 @@ def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
             raise Unsupported("its condition has more dimensions than its results")
         results[call.proto.output[position]] = made
     return results
+
+
+def of_one_rank(call: Call, x: Node, y: Node) -> tuple[Node, Node]:
+    """Two values; where both are one element, the one of fewer dimensions gets those of the other,
+    as exporters do not tell scalars from vectors of one element."""
+    if x.type.size != 1 or y.type.size != 1:
+        return x, y
+    return reranked(call, x, y.type.shape), reranked(call, y, x.type.shape)
+
+
+def reranked(call: Call, x: Node, shape: tuple[int, ...]) -> Node:
+    """A value of one element in ``shape``, if that has more dimensions."""
+    if x.type.rank >= len(shape):
+        return x
+    return Reshape(name=call.derived("element"), x=x, shape=shape)
 
 
 def computed(call: Call, branch: str, import_body: ImportBody) -> list[Node]:

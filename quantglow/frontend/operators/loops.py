@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from quantglow.frontend.bodies import closed
 from quantglow.frontend.context import Call, Unsupported
-from quantglow.frontend.operators.branches import ImportBody, inner_values
+from quantglow.frontend.operators.branches import ImportBody, inner_values, reranked
+from quantglow.frontend.operators.carried import Carried, zeros_of
+from quantglow.frontend.operators.loop_trips import (
+    HOLDS,
+    all_of,
+    by_count,
+    by_value,
+    computed,
+    most_trips,
+    surely_runs,
+)
 from quantglow.frontend.operators.shape import MAX_ELEMENTS, normal
 from quantglow.frontend.operators.slicing import Span, along_span
 from quantglow.frontend.values import Known, Value
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
-from quantglow.ops.expression import Expr, arg, lconst
+from quantglow.graph.signature import Shape
+from quantglow.ops.expression import arg, lconst
 from quantglow.ops.expression import call as fn
-from quantglow.ops.loop import ENDLESS, Loop
-from quantglow.ops.primitives import Elementwise
+from quantglow.ops.loop import Loop
 from quantglow.ops.shape import Concat, Reshape, Transpose
-from quantglow.symbolic.shapes import integer
-from quantglow.types import DType, ElementType
 
 MOST_UNROLLED = 64
 """Maximum number of trips of a loop whose values grow: each has nodes of its own."""
@@ -29,6 +37,14 @@ MOST_UNROLLED = 64
 
 class Changing(Unsupported):
     """A carried value has another type after a trip."""
+
+
+class Widening(Exception):
+    """Carried values of one element have more dimensions after a trip: their shapes by number."""
+
+    def __init__(self, shapes: Mapping[int, Shape]) -> None:
+        super().__init__(shapes)
+        self.shapes = shapes
 
 
 @dataclass(frozen=True)
@@ -144,9 +160,9 @@ def _stacked(call: Call, loop: Results, number: int, name: str) -> Node:
 def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """ONNX Loop: for a number of trips, while a condition holds, or both."""
     try:
-        return looped(call, import_body)
+        return widened(call, import_body)
     except Changing:
-        if not 0 < _most_trips(call) <= MOST_UNROLLED:
+        if not 0 < most_trips(call) <= MOST_UNROLLED:
             raise
         call.scope.claimed.difference_update(call.proto.output)
         return unrolled(call, import_body)
@@ -158,11 +174,11 @@ def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
     names = [value.name for value in body.input]
     carried = [values[name] for name in call.proto.input[2:]]
     rows: list[list[Node]] = [[] for _ in body.output[1 + len(carried) :]]
-    for trip in range(_most_trips(call)):
+    for trip in range(most_trips(call)):
         values.update({names[0]: Known(names[0], np.array(trip)), names[1]: HOLDS})
         values.update(zip(names[2:], carried, strict=True))
         holds, *ends = inner_values(call, "body", import_body)
-        if any(_by_value(call, holds)):
+        if any(by_value(call, holds)):
             raise Unsupported("a value that it carries grows until a condition ends it")
         carried = [values[output.name] for output in body.output[1 : 1 + len(carried)]]
         for row, end in zip(rows, ends[len(carried) :], strict=True):
@@ -172,83 +188,81 @@ def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
     return dict(zip(call.proto.output, [*carried, *stacked], strict=False))
 
 
-def looped(call: Call, import_body: ImportBody) -> dict[str, Value]:
-    """A Loop of the graph.
+def widened(call: Call, import_body: ImportBody) -> dict[str, Value]:
+    """A Loop of the graph; carried values of one element have as many dimensions as the body gives
+    them."""
+    try:
+        return looped(call, import_body, {})
+    except Widening as widening:
+        call.scope.claimed.difference_update(call.proto.output)
+        try:
+            return looped(call, import_body, widening.shapes)
+        except Widening:
+            raise Changing("the number of dimensions of a value grows in each trip") from None
+
+
+def looped(call: Call, import_body: ImportBody, shapes: Mapping[int, Shape]) -> dict[str, Value]:
+    """A Loop of the graph; ``shapes``: those of some carried values of one element, by number.
 
     The first values that it carries are the condition, if there is one, and the number of the trip.
     """
-    names = [value.name for value in call.attributes["body"].input]
+    parts, names = Carried.of(call), [value.name for value in call.attributes["body"].input]
     number = Constant(name=call.derived("first-trip"), value=np.zeros((), np.int64))
-    given = tuple(call.scope.tensor(name) for name in call.proto.input[2:])
-    operands = Operands(call, (number, *given), (), _most_trips(call))
-    inputs = operands.inputs([names[0], *names[2:]])
-    bound: Mapping[str, Value] = dict(zip([names[0], *names[2:]], inputs, strict=True))
-    call.scope.values.update({**bound, names[1]: HOLDS})
-    holds, *ends = inner_values(call, "body", import_body)
-    following = _computed(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])
-    conditions = [*_by_count(call, number, following), *_by_value(call, holds)]
+    given = [
+        reranked(call, call.scope.tensor(call.proto.input[2 + at]), shapes.get(at, ()))
+        for at in parts.changing
+    ]
+    operands = Operands(call, (number, *given), (), most_trips(call))
+    inner = [names[0], *(names[2 + at] for at in parts.changing)]
+    inputs = list(operands.inputs(inner))
+    call.scope.values.update({names[2 + at]: value for at, value in parts.fixed.items()})
+    call.scope.values.update({**dict(zip(inner, inputs, strict=True)), names[1]: HOLDS})
+    holds, *made = inner_values(call, "body", import_body)
+    ends = [*(made[at] for at in parts.changing), *made[parts.count :]]
+    _check_ranks(parts, given, ends)
+    following = computed(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])
+    conditions = [*by_count(call, number, following), *by_value(call, holds)]
+    if surely_runs(call):
+        _drop_unread(parts, given, inputs, ends)
     if conditions:
         if len(ends) > len(given):
             raise Unsupported("it stacks the values of a number of trips that it computes")
-        before, after = (_all(call, values) for values in zip(*conditions, strict=True))
-        operands = Operands(call, (before, number, *given), (), operands.trips, True)
+        before, after = (all_of(call, values) for values in zip(*conditions, strict=True))
+        operands = replace(operands, carried=(before, number, *given), conditional=True)
         asked = Input(name=call.scope.claim(names[1], derived=True), tensor=before.type)
-        inputs, ends = (asked, *inputs), [after, following, *ends]
+        inputs, ends = [asked, *inputs], [after, following, *ends]
     else:
-        ends = [following, *ends]
+        operands, ends = replace(operands, carried=(number, *given)), [following, *ends]
     loop = operands.loop(inputs, ends)
-    first = len(operands.carried) - len(given)
-    return {name: loop.result(call.scope.claim(name), at) for at, name in loop.outputs(first)}
+    return _results(parts, loop, len(operands.carried) - len(given))
 
 
-HOLDS = Known("holds", np.array(True))
-"""The condition as a body sees it: a trip runs only where it holds."""
-
-Condition = tuple[Node, Node]
-"""A condition before the first trip, and before the next one."""
-
-
-def _most_trips(call: Call) -> int:
-    if not (call.has(0) and call.is_known(0)):
-        return ENDLESS
-    return integer(call.array(0, "trip count").reshape(-1)[0])
+def _results(parts: Carried, loop: Results, first: int) -> dict[str, Value]:
+    """The outputs of the ONNX node; result ``first`` of the loop is the first changing value."""
+    scope, found = parts.call.scope, dict(parts.results())
+    for at, name in enumerate(parts.changing_outputs(), first):
+        if name in scope.used:
+            found[name] = loop.result(scope.claim(name), at)
+    return found
 
 
-def _by_count(call: Call, number: Node, following: Node) -> Iterator[Condition]:
-    """Fewer trips were made than a value says that is computed."""
-    if call.has(0) and not call.is_known(0):
-        limit = _scalar(call, call.tensor(0), DType.I64)
-        less = fn("lt", arg(0), arg(1))
-        yield (
-            _computed(call, "some", less, number, limit, out=DType.BOOL),
-            _computed(call, "more", less, following, limit, out=DType.BOOL),
-        )
+def _check_ranks(parts: Carried, given: Sequence[Node], ends: Sequence[Node]) -> None:
+    """Raise ``Widening`` if values of one element have more dimensions after a trip."""
+    found = {
+        number: after.type.shape
+        for number, before, after in zip(parts.changing, given, ends, strict=False)
+        if before.type.size == after.type.size == 1 and before.type.rank < after.type.rank
+    }
+    if found:
+        raise Widening(found)
 
 
-def _by_value(call: Call, holds: Node) -> Iterator[Condition]:
-    """The condition of the model, unless it is always true."""
-    first = call.has(1) and not (call.is_known(1) and bool(call.array(1, "condition").all()))
-    if first or not (isinstance(holds, Constant) and bool(holds.value.all())):
-        true = Constant(name=call.derived("true"), value=np.array(True))
-        before = call.tensor(1) if first else true
-        yield _scalar(call, before, DType.BOOL), _scalar(call, holds, DType.BOOL)
-
-
-def _scalar(call: Call, x: Node, dtype: DType) -> Node:
-    if (x.type.dtype, x.type.size) != (dtype, 1):
-        raise Unsupported(f"{x.name!r} is {x.type}, no scalar of {dtype}")
-    return x if not x.type.shape else Reshape(name=call.derived("scalar"), x=x, shape=())
-
-
-def _all(call: Call, values: Sequence[Node]) -> Node:
-    """Whether all conditions hold."""
-    if len(values) == 1:
-        return values[0]
-    return _computed(call, "both", fn("and", arg(0), arg(1)), *values, out=DType.BOOL)
-
-
-def _computed(
-    call: Call, tag: str, expression: Expr, *args: Node, out: DType = DType.I64
-) -> Elementwise:
-    element = ElementType(out)
-    return Elementwise(name=call.derived(tag), args=args, expression=expression, out=element)
+def _drop_unread(
+    parts: Carried, given: list[Node], inputs: list[Input], ends: Sequence[Node]
+) -> None:
+    """First values that the first trip replaces unread get the type of what replaces them."""
+    for position, number in enumerate(parts.changing):
+        kind = ends[position].type
+        if number in parts.unread and given[position].type != kind:
+            given[position] = zeros_of(parts.call, kind)
+            inputs[1 + position] = replace(inputs[1 + position], tensor=kind)

@@ -173,7 +173,6 @@ def eye_like(call: Call) -> Array:
     return np.eye(rows, columns, call.integer("k", 0), dtype)
 
 
-@importer("Range")
 def sequence(call: Call) -> Array | Node:
     """``start + i * delta`` up to ``limit``, which it does not reach."""
     start, limit, delta = (call.array(i, "bound").reshape(()) for i in range(3))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from quantglow.frontend.context import Call, Result, Unsupported, importer
+from quantglow.frontend.operators.computed_spans import computed_slice
 from quantglow.frontend.operators.indexing import check_known, of_taken_branch
 from quantglow.frontend.operators.shape import normal
 from quantglow.graph.node import Node
@@ -21,6 +22,8 @@ MOST_SLICES = 16
 @importer("Slice")
 def slice_(call: Call) -> Node:
     """Starts and ends are attributes before opset 10, operands after; both clamp to the axis."""
+    if (found := computed_slice(call)) is not None:
+        return found
     x = call.tensor(0)
     starts, ends = call.parameter("starts", 1) or (), call.parameter("ends", 2) or ()
     axes = normal(call.parameter("axes", 3) or tuple(range(len(starts))), x.type.rank)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 from onnx import helper
 
-from tests.generators.onnx_models.drawing import CONDITION, FLOAT, INTEGER, Drawing, Value
+from tests.generators.onnx_models.drawing import (
+    CONDITION,
+    FLOAT,
+    INTEGER,
+    Drawing,
+    Rejected,
+    Value,
+)
 from tests.generators.onnx_models.operators.family import draws
 
 MOST_TRIPS = 9
@@ -63,6 +72,62 @@ def loop(d: Drawing) -> object:
     return d.node("Loop", trips, None, state, outputs=wanted, of_shape=made, body=body)
 
 
+@draws("Loop")
+def decoder(d: Drawing) -> object:
+    """A loop that assigns rows of a list, carries a value that stays, and one that nobody reads."""
+    if d.opset < 13:
+        raise Rejected("Unsqueeze has no axes as operand")
+    state = short(d)
+    shape, count = state.shape, d.integer(1, MOST_TRIPS - 1)
+    nodes, (after, row) = steps(d, ["state", "kept", *captured(d, shape)])
+    listed = (count + d.integer(0, 2), *shape)
+    nodes += assignment(d, row, listed)
+    nodes.append(helper.make_node("Identity", ["holds"], ["on"]))
+    if same := d.chance(0.5):
+        nodes.append(helper.make_node("Identity", ["kept"], ["same"]))
+    inputs = [typed("trip", INTEGER, ()), typed("holds", CONDITION, ())]
+    inputs += [typed(name, FLOAT, shape) for name in ("state", "kept")]
+    inputs += [typed("list", FLOAT, listed), typed("unread", FLOAT, None)]
+    ends = [after, "same" if same else "kept", "assigned", row]
+    body = helper.make_graph(
+        nodes, "body", inputs, [typed("on", CONDITION, ()), *(typed(n, FLOAT, None) for n in ends)]
+    )
+    trips, first = d.constant(np.asarray(count, np.int64)), d.constant(np.float32(0))
+    kept = d.choose((state, d.normal(*shape)))
+    operands = [trips, d.constant(np.bool_(True)), state, kept, d.normal(*listed), first]
+    results = [(FLOAT, kind) for kind in (shape, shape, listed, shape)]
+    return d.classical("Loop", operands, *results, domain="", body=body)
+
+
+def assignment(d: Drawing, row: str, listed: Sequence[int]) -> list[onnx.NodeProto]:
+    """``list[trip] = row``, as exporters of decoders write it."""
+    node, prefix = helper.make_node, f"a{len(d.nodes)}"
+    sizes = {
+        "one": [1],
+        "zero": [0],
+        "length": [listed[0]],
+        "ones": [1] * len(listed),
+        "places": [1, *listed[1:]],
+    }
+    known = {name: d.constant(np.array(value)).name for name, value in sizes.items()}
+    step = d.constant(np.asarray(1, np.int64)).name
+    made = {name: f"{prefix}_{name}" for name in ("at", "next", "behind", "end", "to", "i", "w")}
+    return [
+        node("Reshape", ["trip", known["one"]], [made["at"]]),
+        node("Add", ["trip", step], [made["next"]]),
+        node("Reshape", [made["next"], known["one"]], [made["behind"]]),
+        node("Min", [made["behind"], known["length"]], [made["end"]]),
+        node("Squeeze", [made["end"]], [made["to"]]),
+        node("Range", ["trip", made["to"], step], [f"{prefix}_n"]),
+        node("Reshape", [f"{prefix}_n", known["ones"]], [f"{prefix}_r"]),
+        node("Expand", [f"{prefix}_r", known["places"]], [made["i"]]),
+        node("Slice", ["list", made["at"], made["end"], known["zero"]], [f"{prefix}_old"]),
+        node("Unsqueeze", [row, known["zero"]], [made["w"]]),
+        node("Add", [made["w"], f"{prefix}_old"], [f"{prefix}_new"]),
+        node("ScatterElements", ["list", made["i"], f"{prefix}_new"], ["assigned"], axis=0),
+    ]
+
+
 def short(d: Drawing) -> Value:
     """A value whose first axis is short."""
     x = d.floats(2, 3)
@@ -92,7 +157,7 @@ def steps(d: Drawing, names: list[str]) -> tuple[list[onnx.NodeProto], list[str]
     return nodes, [f"{prefix}_state", f"{prefix}_result"]
 
 
-def typed(name: str, element: int, shape: tuple[int, ...]) -> onnx.ValueInfoProto:
+def typed(name: str, element: int, shape: Sequence[int] | None) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, element, shape)
 
 
