@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from quantglow.concise import Concise
 from quantglow.symbolic.shapes import integer, surely_equal
+from quantglow.symbolic.text import size_text
 
 Array = npt.NDArray[Any]
 
@@ -202,7 +203,7 @@ class TensorType(Concise):
         return TensorType(element.dtype, self.shape, element.quant)
 
     def __str__(self) -> str:
-        dims = "x".join(map(str, self.shape))
+        dims = "x".join(map(size_text, self.shape))
         quant = f"<{self.quant}>" if self.quant else ""
         return f"{self.dtype}{quant}[{dims}]"
 

@@ -28,6 +28,7 @@ from quantglow.runtime.saving import Freedom, SavedModel, Tail
 from quantglow.runtime.specialisations import (
     FreeShapes,
     OneShape,
+    Opened,
     Specialisation,
     Specialisations,
 )
@@ -64,9 +65,8 @@ def programs_in(saved: SavedModel, compiler: Compiler) -> Specialisations:
     if saved.free is None:
         return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)))
     programs = reopened(saved, compiler)
-    if is_whole(saved.graph, programs.signature):
-        build = compiler.compile(saved.graph)
-        programs.add(Specialisation(saved.graph, build, saved_case(saved)))
+    if programs.opened.case is not None:
+        programs.prepare(programs.opened.case)
     return programs
 
 
@@ -127,14 +127,10 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         ) from error
     source = Reopened(saved, compiler)
     deciding = tuple((case.value_map or {}).keys())
+    whole = case if is_whole(saved.graph, signature) else None
+    opened = Opened(saved.graph, whole, saved.general)
     return FreeShapes(
-        signature,
-        source.graph_at,
-        compiler,
-        source.fallback,
-        source.freedom,
-        deciding,
-        saved.graph,
+        signature, source.graph_at, compiler, source.fallback, source.freedom, deciding, opened
     )
 
 

@@ -1,7 +1,8 @@
 """Attributes as text: Python literals, and calls of registered classes.
 
 ``3``, ``(1, 2)``, ``-inf``, ``'nearest'``, ``None``, ``ElementType('i8', 0.05, 3)``,
-``bytes('aGk=')`` in base 64, ``Dense('f32', (2,), (0.5, -1.0))``.  A class joins with ``register``.
+``bytes('aGk=')`` in base 64, ``Dense('f32', (2,), (0.5, -1.0))``, ``{384*T}`` for a size that
+depends on free dimensions.  A class joins with ``register``.
 Nothing is ever executed: the text is parsed to a syntax tree, and only the forms above are read
 from it.
 """
@@ -12,14 +13,18 @@ import ast
 import base64
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from quantglow.symbolic.size import is_free
+from quantglow.symbolic.text import size_from, size_text
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, shortest
+
+NO_SIZES: Mapping[str, int] = {}
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,8 @@ def encode(value: object) -> str:
     kind = type(value)
     if kind is float or kind is int:  # scales and zero points of channels: most values by far
         return repr(value)
+    if is_free(value):
+        return size_text(value)
     codec = _encoders.get(kind)
     if codec is not None:
         return f"{codec.name}({', '.join(map(encode, codec.encode(value)))})"
@@ -133,8 +140,11 @@ def encode(value: object) -> str:
     raise TypeError(f"{type(value).__name__} has no text form; see graph.attributes.register")
 
 
-def decode(tree: ast.expr) -> Any:
-    """The value of a syntax tree.  Raises ``ValueError`` for forms that ``encode`` never writes."""
+def decode(tree: ast.expr, sizes: Mapping[str, int] = NO_SIZES) -> Any:
+    """The value of a syntax tree; ``sizes``: free dimensions by their names.
+
+    Raises ``ValueError`` for forms that ``encode`` never writes.
+    """
     match tree:
         case ast.Constant(value=bool() | int() | float() | str() | None as value):
             return value
@@ -143,13 +153,15 @@ def decode(tree: ast.expr) -> Any:
         case ast.Name(id="nan"):
             return math.nan
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            value = decode(operand)
+            value = decode(operand, sizes)
             if isinstance(value, int | float) and not isinstance(value, bool):
                 return -value
         case ast.Tuple(elts=elements):
-            return tuple(map(decode, elements))
+            return tuple(decode(element, sizes) for element in elements)
+        case ast.Set(elts=[size]):
+            return size_from(size, sizes)
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _decoders:
-            return _construct(_decoders[name], tuple(map(decode, arguments)))
+            return _construct(_decoders[name], tuple(decode(a, sizes) for a in arguments))
     raise ValueError(f"{ast.unparse(tree)[:60]!r} is not an attribute value")
 
 
@@ -160,15 +172,18 @@ def _construct(codec: Codec, arguments: tuple[object, ...]) -> object:
         raise ValueError(f"wrong arguments of {codec.name}: {error}") from None
 
 
-def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """``Name(key=value, …)`` as the name and the decoded values.  Raises ``ValueError``."""
+def parse_call(text: str, sizes: Mapping[str, int] = NO_SIZES) -> tuple[str, dict[str, Any]]:
+    """``Name(key=value, …)`` as the name and the decoded values; ``sizes`` as for ``decode``.
+
+    Raises ``ValueError``.
+    """
     try:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot read {text[:60]!r}: {error}") from None
     match tree:
         case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
-            return name, {_keyword(k): decode(k.value) for k in keywords}
+            return name, {_keyword(k): decode(k.value, sizes) for k in keywords}
     raise ValueError(f"expected Name(key=value, …), got {text[:60]!r}")
 
 
@@ -211,7 +226,12 @@ def _decode_dense(dtype: str, shape: Any, values: Any) -> Dense:
 
 def is_shape(value: Any) -> bool:
     """Whether a value is a tuple of sizes."""
-    return isinstance(value, tuple) and all(type(d) is int and d >= 0 for d in value)
+    return isinstance(value, tuple) and all(is_integer(d) and d >= 0 for d in value)
+
+
+def is_integer(value: Any) -> bool:
+    """Whether a value is an integer, free or not; conditions are none."""
+    return type(value) is int or is_free(value)
 
 
 register(

@@ -93,7 +93,7 @@ def shown_attributes(node: Node) -> dict[str, object]:
     return {
         name: value
         for name, value in node.attributes().items()
-        if not (type(value) is type(defaults[name]) and value == defaults[name])
+        if not (type(value) is type(defaults[name]) and encode(value) == encode(defaults[name]))
     }
 
 

@@ -14,9 +14,11 @@ import numpy as np
 
 from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.graph.attributes import (
+    NO_SIZES,
     ArrayMark,
     BodyMark,
     Dense,
+    is_integer,
     is_uniform,
     parse_call,
     register,
@@ -119,9 +121,14 @@ def _without_scales(value: object) -> object:
 
 
 def parse_graph(
-    text: str, constants: Mapping[str, Array], scales: Mapping[ArrayMark, Array] | None = None
+    text: str,
+    constants: Mapping[str, Array],
+    scales: Mapping[ArrayMark, Array] | None = None,
+    sizes: Mapping[str, int] = NO_SIZES,
 ) -> Graph:
     """The graph that ``print_graph`` wrote, or ``print_without_scales`` if these are given.
+
+    ``sizes``: free dimensions by the names that the text has for them.
 
     Raises ``FileFormatError``, naming the line.
     """
@@ -131,7 +138,7 @@ def parse_graph(
         raise FileFormatError(
             "line 1: expected \"graph 'source hash'\"; this is not the text of a graph"
         )
-    reader = _Reader(constants, scales or {})
+    reader = _Reader(constants, scales or {}, sizes)
     for number, line in lines[1:]:
         try:
             reader.read(line)
@@ -162,6 +169,7 @@ class _Reader:
 
     constants: Mapping[str, Array]
     scales: Mapping[ArrayMark, Array]
+    sizes: Mapping[str, int] = field(default_factory=dict)
     nodes: dict[str, Node] = field(default_factory=dict)
     inputs: list[Input] = field(default_factory=list)
     outputs: list[tuple[str, Node]] = field(default_factory=list)
@@ -184,13 +192,13 @@ class _Reader:
                 raise ValueError("a line inside of no body")
             next(reversed(self.bodies.values())).read(line.removeprefix(_INSIDE))
         elif match := _BODY.fullmatch(line):
-            self.bodies[unquote(match[1])] = _Reader(self.constants, self.scales)
+            self.bodies[unquote(match[1])] = _Reader(self.constants, self.scales, self.sizes)
         elif match := _OUTPUT.fullmatch(line):
             self.outputs.append((unquote(match[1]), self.node(unquote(match[2]))))
         elif match := _DECLARED.fullmatch(line):
             self.declare(unquote(match[1]), match[2])
         elif match := _NODE.fullmatch(line):
-            self.define(unquote(match[1]), match[2], *parse_call(match[3]))
+            self.define(unquote(match[1]), match[2], *parse_call(match[3], self.sizes))
         else:
             raise ValueError("expected \"'name': type = Op(…)\" or \"output 'name' = 'node'\"")
 
@@ -303,5 +311,5 @@ def _conforms(value: object, hint: Any) -> bool:
     if hint is float:
         return type(value) in (int, float)
     if hint is int:
-        return type(value) is int
+        return is_integer(value)
     return isinstance(value, origin or hint)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,7 @@ from quantglow.ops.functions import (
 )
 from quantglow.symbolic.shapes import integer
 from quantglow.symbolic.size import is_free
+from quantglow.symbolic.text import size_text
 from quantglow.types import Array
 
 
@@ -146,7 +147,7 @@ class Expr:
         if self.op == "f":
             return f"{float(self.value)!r}"
         if self.op in _LITERALS:
-            return f"{self.value}{self.op}"
+            return f"{size_text(self.value)}{self.op}"
         return f"{self.op}({', '.join(map(str, self.args))})"
 
 
@@ -235,12 +236,16 @@ def centred_float(index: int, zero_point: int) -> Expr:
 
 
 _TOKEN = re.compile(
-    r"\s*(\$\d+|-?\d+[il]|-?(?:inf|nan|\d[\d.]*(?:e[+-]?\d+)?)|[a-z_][a-z_0-9]*|[(),])"
+    r"\s*(\$\d+|\{[^}]*\}l|-?\d+[il]|-?(?:inf|nan|\d[\d.]*(?:e[+-]?\d+)?)|[a-z_][a-z_0-9]*|[(),])"
 )
 
 
-def parse_expression(text: str) -> Expr:
-    """The expression that ``str`` wrote.  Raises ``ValueError`` on anything else."""
+def parse_expression(text: str, *sizes: int) -> Expr:
+    """The expression that ``str`` wrote, with these sizes that are free.
+
+    Raises ``ValueError`` on anything else.
+    """
+    known = {size_text(size): size for size in sizes}
     tokens, end = [], 0
     while match := _TOKEN.match(text, end):
         tokens.append(match[1])
@@ -249,7 +254,7 @@ def parse_expression(text: str) -> Expr:
         raise ValueError(f"unexpected {text[end : end + 20]!r} in an expression")
     supply = [*reversed(tokens)]
     try:
-        made = _parse(supply)
+        made = _parse(supply, known)
     except (IndexError, RecursionError):
         raise ValueError("the expression ends early, or is nested too deeply") from None
     if supply:
@@ -257,11 +262,15 @@ def parse_expression(text: str) -> Expr:
     return made
 
 
-def _parse(tokens: list[str]) -> Expr:
-    """One expression from the end of the reversed ``tokens``."""
+def _parse(tokens: list[str], sizes: Mapping[str, int]) -> Expr:
+    """One expression from the end of the reversed ``tokens``; ``sizes`` by their texts."""
     token = tokens.pop()
     if token.startswith("$"):
         return arg(int(token[1:]))
+    if token.startswith("{"):
+        if token[:-1] not in sizes:
+            raise ValueError(f"the size {token[:-1]} is missing")
+        return lconst(sizes[token[:-1]])
     if token.lstrip("-")[0].isdigit() or token.lstrip("-") in ("inf", "nan"):
         if token[-1] in "il":
             return Expr(token[-1], value=int(token[:-1]))
@@ -273,10 +282,15 @@ def _parse(tokens: list[str]) -> Expr:
     for index in range(arity):
         if tokens.pop() != "(,"[index > 0]:
             raise ValueError(f"{token!r} takes {arity} arguments")
-        args.append(_parse(tokens))
+        args.append(_parse(tokens, sizes))
     if tokens.pop() != ")":
         raise ValueError(f"{token!r} takes {arity} arguments")
     return Expr(token, tuple(args))
 
 
-register(Expr, lambda e: (str(e),), parse_expression)
+def _encode(expr: Expr) -> tuple[object, ...]:
+    free = {part.value for part in expr.parts() if is_free(part.value)}
+    return (str(expr), *sorted(free, key=size_text))
+
+
+register(Expr, _encode, parse_expression)

@@ -16,9 +16,11 @@ from quantglow.types import Array
 
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
-SHARED_VERSION, PACKED_VERSION = 5, 6
+SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION = 5, 6, 7
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
+GENERAL = "general"
+"""The entry of the manifest and of free.json about graphs for all shapes."""
 TAIL, TAIL_TEXT = "tail.onnx", "tail.json"
 MAX_TEXT_NBYTES = 256 << 20
 """Maximum size of a text, in bytes; larger ones are refused unread."""
@@ -26,7 +28,13 @@ MAX_TEXT_NBYTES = 256 << 20
 
 def groups_in(manifest: Mapping[str, Any]) -> list[list[str]]:
     """Names of the Constants of each graph."""
-    return [manifest["constants"], *manifest.get("cases", [])]
+    return [manifest["constants"], *manifest.get("cases", []), *manifest.get(GENERAL, [])]
+
+
+def members_of_graphs(manifest: Mapping[str, Any]) -> list[str]:
+    """The members that hold the texts of ``groups_in``."""
+    cases, general = (len(manifest.get(key, [])) for key in ("cases", GENERAL))
+    return [*map(case_member, range(1 + cases)), *map(general_member, range(general))]
 
 
 def numbers_in(manifest: Mapping[str, Any]) -> list[list[int]]:
@@ -65,11 +73,12 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         version_of(members),
         SHARED_VERSION,
         PACKED_VERSION,
+        GENERAL_VERSION,
     ):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != digest_of(manifest):
         raise ValueError("the checksum of the manifest does not fit its content")
-    expected = {REPORT, *map(case_member, range(len(groups_in(manifest))))}
+    expected = {REPORT, *members_of_graphs(manifest)}
     expected |= forms_in(manifest).members(array_numbers(manifest))
     for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}):
         if not kind.isdisjoint(members):
@@ -82,7 +91,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
 
 
 def version_of(members: Mapping[str, object]) -> int:
-    """The oldest version with such members; the members of versions 5 and 6 may be the same."""
+    """The oldest version with such members; the members of versions 5 to 7 may be the same."""
     if case_member(1) in members:
         return CASE_VERSION
     return TAIL_VERSION if TAIL in members else FREE_VERSION if FREE in members else VERSION
@@ -115,6 +124,11 @@ def arrays_in(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> dict[int
 def case_member(number: int) -> str:
     """The member that holds the text of graph number ``number``."""
     return GRAPH if number == 0 else f"cases/{number}.txt"
+
+
+def general_member(number: int) -> str:
+    """The member that holds the text of a graph for all shapes."""
+    return f"general/{number}.txt"
 
 
 def described(data: Data) -> dict[str, Any]:

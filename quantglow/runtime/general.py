@@ -17,7 +17,7 @@ from quantglow.concise import Concise
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.graph.signature import Dim, Port, Signature, is_symbol
+from quantglow.graph.signature import Signature
 from quantglow.instr.donation import Donation
 from quantglow.instr.program import BufferKind
 from quantglow.lazy import cached_property
@@ -25,13 +25,12 @@ from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.runtime.batches import Traffic, pieces_for
 from quantglow.runtime.build import Compiler, PlannedProgram, plan_program
-from quantglow.symbolic.expression import LARGEST, SMALLEST, Expression, Values
+from quantglow.runtime.symbolic_graphs import SymbolicGraph
+from quantglow.runtime.templates import Template, case_with, fitting, template_of
+from quantglow.symbolic.expression import Expression, Values, symbol
 from quantglow.symbolic.guards import Guards
-from quantglow.symbolic.size import expression_of, symbols
+from quantglow.symbolic.size import expression_of, sized, symbols
 from quantglow.types import ElementType, TensorType
-
-Template = tuple[tuple[str, tuple[int | str, ...]], ...]
-"""Shapes by input name; a free dimension is the name of its symbol."""
 
 Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
 """Types of the inputs and of the outputs."""
@@ -50,27 +49,22 @@ class Donated:
     symbol: str
     capacity: int
 
-    def at(self, capacity: int) -> tuple[Donation, ...]:
+    def at(self, guards: Guards) -> tuple[Donation, ...]:
         """The donations to a program, for a capacity that is free."""
+        capacity = sized(symbol(self.symbol), guards)
         return tuple(Donation(*pair, capacity) for pair in self.pairs)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GeneralProgram(Concise):
-    """A program for all shapes that fit ``template`` and the guards.
+    """A program for all shapes that fit the template of its ``source``, and the guards."""
 
-    ``values``: the deciding values of inputs for which the graph was made.  ``batch``: the symbol
-    of the batch, if its samples may be computed apart.
-    """
-
+    source: SymbolicGraph
     graph: Graph
-    template: Template
-    values: tuple[tuple[str, tuple[int, ...]], ...] | None
     planned: PlannedProgram
     order: OrderedPlan
     guards: Guards
     compiler: Compiler
-    batch: str | None = None
 
     @cached_property
     def executable(self) -> FreeExecutable:
@@ -84,7 +78,8 @@ class GeneralProgram(Concise):
 
     def values_at(self, case: Case, more: Values | None = None) -> Values | None:
         """The values of the symbols at a case, and ``more``; None if the plan does not fit it."""
-        found = fitting(self.template, case) if case.values == self.values else None
+        source = self.source
+        found = fitting(source.template, case) if case.values == source.values else None
         values = None if found is None else {**found, **(more or {})}
         return None if values is None or not self.guards.hold(values) else values
 
@@ -96,12 +91,13 @@ class GeneralProgram(Concise):
 
     def pieces_at(self, values: Values) -> int:
         """The number of pieces in which a batch is best computed."""
-        if self.batch is None:
+        batch = self.source.batch
+        if batch is None:
             return 1
         weights, moved = self._moved
         peak = self.order.offsets([expression_of(n).at(values) for n in self.order.nbytes])[1]
         traffic = Traffic(weights, moved.at(values), peak)
-        return pieces_for(values[self.batch], traffic, self.compiler.num_threads)
+        return pieces_for(values[batch], traffic, self.compiler.num_threads)
 
     @cached_property
     def _moved(self) -> tuple[int, Expression]:
@@ -123,42 +119,6 @@ def _types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
     )
 
 
-def template_of(signature: Signature, case: Case) -> Template:
-    """The shapes of a case with symbols for its free dimensions but those of 1."""
-    shapes = case.shape_map
-    return tuple((port.name, _symbolic(port, shapes[port.name])) for port in signature.inputs)
-
-
-def _symbolic(port: Port, shape: tuple[int, ...]) -> tuple[int | str, ...]:
-    dims: tuple[Dim, ...] = port.dims or (None,) * len(shape)
-    return tuple(
-        size if isinstance(dim, int) or size < SMALLEST else _symbol_of(port, axis, dim)
-        for axis, (dim, size) in enumerate(zip(dims, shape, strict=True))
-    )
-
-
-def _symbol_of(port: Port, axis: int, dim: Dim) -> str:
-    """The name of a free dimension: its own, which others may share, or that of its place."""
-    return str(dim) if is_symbol(dim) else f"{port.name}:{axis}"
-
-
-def fitting(template: Template, case: Case) -> dict[str, int] | None:
-    """The values of the symbols at the shapes of a case; None if these do not fit."""
-    found: dict[str, int] = {}
-    shapes = case.shape_map
-    for name, dims in template:
-        shape = shapes[name]
-        if len(shape) != len(dims):
-            return None
-        for dim, size in zip(dims, shape, strict=True):
-            if isinstance(dim, int):
-                if dim != size:
-                    return None
-            elif not SMALLEST <= size <= LARGEST or found.setdefault(dim, size) != size:
-                return None
-    return found
-
-
 def integers(graph: Graph) -> dict[str, ElementType]:
     """The type of each quantized value."""
     return {node.name: node.type.element for node in graph.every_node() if node.type.quant}
@@ -170,38 +130,60 @@ def general_program(
     graph_at: Callable[[Case], Graph],
     compiler: Compiler,
     donated: Donated | None = None,
-    caution: int = 0,
 ) -> GeneralProgram | None:
     """The general program planned at a case.
 
-    ``donated``: inputs whose memory becomes outputs.  ``caution``: halvings of the sizes for which
-    tiles are chosen.
+    ``donated``: inputs whose memory becomes outputs.  None where ``symbolic_graph`` has none.
+    Raises ``QuantglowError`` for graphs that cannot be compiled.
+    """
+    made = symbolic_graph(signature, case, graph_at, compiler, donated)
+    return None if made is None else planned_program(*made, compiler, donated)
+
+
+def symbolic_graph(
+    signature: Signature,
+    case: Case,
+    graph_at: Callable[[Case], Graph],
+    compiler: Compiler,
+    donated: Donated | None = None,
+    caution: int = 0,
+) -> tuple[SymbolicGraph, Graph, Guards] | None:
+    """The graph for all shapes, made at a case.  ``caution``: see ``Guards``.
 
     None if nothing of it is free, if it takes several programs or backends, or if other values
     would be integers than in a program of its own.
-
-    Raises ``QuantglowError`` for graphs that cannot be compiled.
     """
-    target, template = compiler.target, template_of(signature, case)
+    template = template_of(signature, case)
     hints = fitting(template, case)
     if donated is not None:
         hints = {**(hints or {}), donated.symbol: donated.capacity}
-    if not hints or target is None:
+    if not hints or compiler.target is None:
         return None
     sizes, guards = symbols(hints, caution)
-    shapes = {
-        name: tuple(d if isinstance(d, int) else sizes[d] for d in dims) for name, dims in template
-    }
-    graph = graph_at(Case(tuple(sorted(shapes.items())), case.values))
+    graph = graph_at(case_with(template, sizes, case.values))
     own = graph_at(case)
     if not compiler.is_one_program(graph) or integers(graph) != integers(own):
         return None
-    donations = () if donated is None else donated.at(sizes[donated.symbol])
+    batch = _batch_symbol(template, own) if donated is None else None
+    return SymbolicGraph.of(graph, guards, template, case.values, batch), graph, guards
+
+
+def planned_program(
+    source: SymbolicGraph,
+    graph: Graph,
+    guards: Guards,
+    compiler: Compiler,
+    donated: Donated | None = None,
+) -> GeneralProgram:
+    """The general program of a graph for all shapes, planned for its hints.
+
+    Raises ``QuantglowError`` for graphs that cannot be compiled.
+    """
+    donations = () if donated is None else donated.at(guards)
     with debug.timed("general plan"):
-        batch = _batch_symbol(template, own) if donated is None else None
-        planned = plan_program(graph, target, donations=donations)
+        planned = plan_program(graph, compiler.target, donations=donations)
         order = OrderedPlan.of(planned.program, planned.plan)
-    return GeneralProgram(graph, template, case.values, planned, order, guards, compiler, batch)
+    return GeneralProgram(source, graph, planned, order, guards, compiler)
 
 
 def _batch_symbol(template: Template, graph: Graph) -> str | None:

@@ -16,9 +16,12 @@ from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.runtime.build import Compiler
-from quantglow.runtime.general import GeneralProgram, Template, general_program, template_of
+from quantglow.runtime.general import GeneralProgram, planned_program, symbolic_graph
 from quantglow.runtime.protocol import Executable
+from quantglow.runtime.symbolic_graphs import SymbolicGraph
+from quantglow.runtime.templates import Template, fitting, template_of, without_ones
 from quantglow.symbolic.expression import Values
+from quantglow.symbolic.guards import Guards
 
 MOST_GENERALS = 16
 """Maximum number of general programs of a model: where their guards differ, each serves a part."""
@@ -34,12 +37,14 @@ Found = tuple[GeneralProgram, Values]
 class GeneralPrograms(Concise):
     """General programs by the cases that they serve.  All methods are thread-safe.
 
-    ``graph_at`` makes the graph of a case.
+    ``graph_at`` makes the graph of a case.  ``graphs``: graphs for all shapes, of which programs
+    are made as cases ask for them; those of a file come first.
     """
 
     signature: Signature
     graph_at: Callable[[Case], Graph]
     compiler: Compiler
+    graphs: list[SymbolicGraph] = field(default_factory=list)
     _programs: list[GeneralProgram] = field(default_factory=list)
     _refused: set[Template] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -95,10 +100,32 @@ class GeneralPrograms(Concise):
             return None if made is None else self._compiled(*made)
 
     def _compiled(self, program: GeneralProgram, values: Values) -> LlvmExecutable | None:
-        with self._refusing(program.template):
+        with self._refusing(program.source.template):
             return program.code_at(values)
         self._programs.remove(program)
         return None
+
+    def graphs_at(self, case: Case) -> tuple[SymbolicGraph, ...]:
+        """The graphs for all shapes, for a file: with one that serves a case, and one for batches
+        and other sizes above 1, where there are such."""
+        with self._lock:
+            for wanted in (case, without_ones(self.signature, case)):
+                template = template_of(self.signature, wanted)
+                is_known = self._serving(wanted) is not None or template in self._refused
+                if not is_known and len(self.graphs) < MOST_GENERALS:
+                    with self._refusing(template):
+                        self._made(wanted, 0)
+            return tuple(self.graphs)
+
+    def _serving(self, case: Case) -> SymbolicGraph | None:
+        return next((g for g in self.graphs if g.sizes_at(case) is not None), None)
+
+    def _made(self, case: Case, caution: int) -> tuple[SymbolicGraph, Graph, Guards] | None:
+        """A new graph for all shapes, and its guards.  Raises ``QuantglowError``."""
+        made = symbolic_graph(self.signature, case, self.graph_at, self.compiler, caution=caution)
+        if made is not None:
+            self.graphs.append(made[0])
+        return made
 
     def _planned(self, case: Case) -> Found | None:
         """A new program made at a case; None where there is none."""
@@ -106,15 +133,23 @@ class GeneralPrograms(Concise):
         if len(self) == MOST_GENERALS or template in self._refused:
             return None
         with self._refusing(template):
-            alike = sum(program.template == template for program in self)
-            arguments = (self.signature, case, self.graph_at, self.compiler)
-            program = general_program(*arguments, caution=HALVINGS * alike)
+            program = self._new_program(template, case)
             values = None if program is None else program.values_at(case)
             if program is not None and values is not None:
                 self._programs.append(program)
                 return program, values
         self._refused.add(template)
         return None
+
+    def _new_program(self, template: Template, case: Case) -> GeneralProgram | None:
+        """A program planned for the sizes of a case; None where the model has none."""
+        alike = sum(program.source.template == template for program in self)
+        caution, source = HALVINGS * alike, self._serving(case)
+        if source is not None:
+            graph, guards = source.at(fitting(template, case) or {}, caution)
+            return planned_program(source, graph, guards, self.compiler)
+        made = self._made(case, caution)
+        return None if made is None else planned_program(*made, self.compiler)
 
     @contextmanager
     def _refusing(self, template: Template) -> Iterator[None]:

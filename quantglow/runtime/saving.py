@@ -34,6 +34,11 @@ fewer bytes (``stored_arrays``), small ones together::
 
     constants/packed.bin    their elements; the manifest has their numbers, types and shapes
 
+Version 7 has graphs for all shapes at which their conditions hold (``symbolic_graphs``); free.json
+has the symbols of their inputs and the conditions::
+
+    general/0.txt     a graph whose sizes are expressions of symbols
+
 There is no machine code and no pickle: loading compiles again, on any processor.  Files are not
 trusted: members are not extracted, their expansion is limited, and every byte is checked against
 its hash before it is parsed.
@@ -44,7 +49,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,13 +60,15 @@ from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import paged_graph
+from quantglow.graph.signature import Signature
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.pages import Data, paged_bytes
 from quantglow.runtime.archives import (
     FORMAT,
     FREE,
+    GENERAL,
+    GENERAL_VERSION,
     MANIFEST,
-    PACKED_VERSION,
     REPORT,
     SOURCE,
     TAIL,
@@ -72,13 +79,16 @@ from quantglow.runtime.archives import (
     checked,
     described,
     digest_of,
+    general_member,
     groups_in,
+    members_of_graphs,
     numbers_in,
     scales_in,
     text_of,
 )
 from quantglow.runtime.members import check_members, write_members
 from quantglow.runtime.stored_arrays import ArrayStore
+from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.types import Array
 from quantglow.version import __version__
 
@@ -109,7 +119,8 @@ class SavedModel:
     """The contents of a file.
 
     ``free`` and ``source`` are set if the model has free dimensions, ``tail`` if only its first
-    part is compiled.  ``cases`` are int8 graphs for other deciding values.
+    part is compiled.  ``cases`` are int8 graphs for other deciding values, ``general`` graphs for
+    all shapes where their conditions hold.
     """
 
     graph: Graph
@@ -118,6 +129,7 @@ class SavedModel:
     source: Data = b""
     tail: Tail | None = None
     cases: tuple[Graph, ...] = ()
+    general: tuple[SymbolicGraph, ...] = ()
 
     def in_pages(self) -> SavedModel:
         """The same contents, large ones in pages."""
@@ -141,6 +153,7 @@ class Freedom:
     source: Data
     cases: tuple[Graph, ...] = ()
     check: Callable[[SavedModel], object] = no_further_check
+    general: tuple[SymbolicGraph, ...] = ()
 
 
 def save(
@@ -166,23 +179,28 @@ def contents(
 ) -> tuple[dict[str, Any], dict[str, Data]]:
     """The manifest of a file and its other members."""
     graphs = (graph, *(freedom.cases if freedom else ()))
-    constants = [constants_of(each) for each in graphs]
+    general = freedom.general if freedom else ()
+    constants = [*map(constants_of, graphs), *(each.constants for each in general)]
+    read = [*map(scales_of, graphs), *(each.scales for each in general)]
     store = ArrayStore()
     numbers = [[store.number_of(array) for array in found.values()] for found in constants]
-    scales = sorted({store.number_of(a) for each in graphs for a in scales_of(each).values()})
+    scales = sorted({store.number_of(array) for found in read for array in found.values()})
     texts = enumerate(map(print_without_scales, graphs))
     members: dict[str, Data] = {case_member(i): text.encode() for i, text in texts}
+    members |= {general_member(i): each.text.encode() for i, each in enumerate(general)}
     members |= {REPORT: json.dumps(report).encode(), **store.members()}
     if freedom is not None:
-        members |= {FREE: json.dumps(freedom.free).encode(), SOURCE: freedom.source}
+        free = {**freedom.free, GENERAL: [each.to_json() for each in general]}
+        members |= {FREE: json.dumps(free).encode(), SOURCE: freedom.source}
     if tail is not None:
         members |= tail.members()
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": PACKED_VERSION,
+        "version": GENERAL_VERSION,
         "quantglow": __version__,
         "constants": list(constants[0]),
-        "cases": [list(found) for found in constants[1:]],
+        "cases": [list(found) for found in constants[1 : len(graphs)]],
+        GENERAL: [list(found) for found in constants[len(graphs) :]],
         "arrays": numbers,
         "scales": scales,
         **store.manifest(),
@@ -204,6 +222,8 @@ def check_written(
             saved = read(archive)
             if json.loads(text_of(archive, MANIFEST))["sha256"] != sha256:
                 raise ValueError("the manifest is another one")
+        for each in saved.general:
+            each.at(each.hints)
         if freedom is not None:
             freedom.check(saved)
     except (*DAMAGED_CONTENT, QuantglowError) as error:
@@ -229,7 +249,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{PACKED_VERSION}), or it is truncated or altered: {error}. "
+            f"{GENERAL_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
@@ -239,40 +259,56 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
     check_members(archive)
     manifest = json.loads(text_of(archive, MANIFEST))
     check_manifest(manifest, archive)
-    graph, *cases = graphs_of(archive, manifest)
+    graphs, general = texts_of(archive, manifest)
+    graph, *cases = (graph_from(*stored) for stored in graphs)
     report = json.loads(checked(archive, manifest, REPORT))
     saved = SavedModel(graph, report, cases=tuple(cases))
     if FREE in manifest["members"]:
         free = json.loads(checked(archive, manifest, FREE))
         saved = replace(saved, free=free, source=checked(archive, manifest, SOURCE))
+        saved = replace(saved, general=tuple(general_from(free, general)))
     if TAIL in manifest["members"]:
         parts = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
         saved = replace(saved, tail=Tail.of(*parts))
     return saved
 
 
-def graphs_of(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> list[Graph]:
-    """The graphs of a file."""
+StoredText = tuple[str, Mapping[str, Array], Mapping[ArrayMark, Array]]
+"""The text of a graph, its constants by name, and its scales."""
+
+
+def texts_of(
+    archive: zipfile.ZipFile, manifest: Mapping[str, Any]
+) -> tuple[list[StoredText], list[StoredText]]:
+    """The graphs of a file, and those for all shapes."""
     arrays = arrays_in(archive, manifest)
     scales = {ArrayMark.of(arrays[number]): arrays[number] for number in scales_in(manifest)}
-    groups = zip(groups_in(manifest), numbers_in(manifest), strict=True)
-    found = []
-    for place, (names, numbers) in enumerate(groups):
-        text = checked(archive, manifest, case_member(place)).decode()
+    members = members_of_graphs(manifest)
+    found: list[StoredText] = []
+    for member, names, numbers in zip(
+        members, groups_in(manifest), numbers_in(manifest), strict=True
+    ):
+        text = checked(archive, manifest, member).decode()
         constants = {name: arrays[i] for name, i in zip(names, numbers, strict=True)}
-        found.append(graph_from(text, names, constants, scales))
-    return found
+        found.append((text, constants, scales))
+    count = len(members) - len(manifest.get(GENERAL, []))
+    return found[:count], found[count:]
+
+
+def general_from(free: Mapping[str, Any], texts: Sequence[StoredText]) -> Iterator[SymbolicGraph]:
+    """The graphs for all shapes.  Raises one of ``DAMAGED_CONTENT`` or a ``QuantglowError``."""
+    if texts:
+        signature = Signature.from_json(free["signature"])
+        for entry, stored in zip(free[GENERAL], texts, strict=True):
+            yield SymbolicGraph.from_json(entry, signature, *stored)
 
 
 def graph_from(
-    text: str,
-    names: list[str],
-    constants: Mapping[str, Array],
-    scales: Mapping[ArrayMark, Array],
+    text: str, constants: Mapping[str, Array], scales: Mapping[ArrayMark, Array]
 ) -> Graph:
     """A graph, verified.  Raises ``ValueError`` or a ``QuantglowError``."""
     graph = parse_graph(text, constants, scales)
     graph.verify()
-    if list(constants_of(graph)) != names:
+    if list(constants_of(graph)) != list(constants):
         raise ValueError("its constants are not those of the graph")
     return graph

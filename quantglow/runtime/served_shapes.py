@@ -52,7 +52,7 @@ def served_by_general(program: GeneralProgram) -> ServedShapes:
     if len(conditions) > MOST_CONDITIONS:
         rest = len(conditions) - MOST_CONDITIONS + 1
         conditions = [*conditions[: MOST_CONDITIONS - 1], f"and {rest} more"]
-    return ServedShapes(shapes_text(program.template), "for all shapes", tuple(conditions))
+    return ServedShapes(shapes_text(program.source.template), "for all shapes", tuple(conditions))
 
 
 def shapes_text(shapes: Iterable[tuple[str, Iterable[Dim]]]) -> str:

@@ -17,7 +17,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakSet
 
@@ -41,10 +41,8 @@ from quantglow.runtime.general_programs import GeneralPrograms
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saving import Freedom
 from quantglow.runtime.served_shapes import ServedShapes, served_by_general, served_by_own
+from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.types import Array
-
-NO_OUTPUTS = Graph((), ())
-"""The graph of a file of a model that was not run yet."""
 
 MOST_PROGRAMS = 32
 MOST_VALUES = 16
@@ -180,15 +178,27 @@ class OneShape(Concise):
         return self.first
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Opened(Concise):
+    """The graphs of a file: for one ``case`` if it was compiled for one, and for all shapes."""
+
+    graph: Graph
+    case: Case | None = None
+    general: tuple[SymbolicGraph, ...] = ()
+
+
+NOTHING_OPENED = Opened(Graph((), ()))
+"""A model of this process; its file has a graph without outputs until it is run."""
+
+
 @dataclass(eq=False, repr=False)
 class FreeShapes(Concise):
     """Programs by the cases of the inputs.  All methods are thread-safe.
 
     ``graph_at`` makes the graph of a case; ``fallback`` makes a replacement if that cannot be
     compiled, from the case and the reasons; ``freedom`` has the contents of a file that repeat
-    this, given the graph of a case.  ``uncompiled`` is the graph of a file while nothing is
-    compiled.  ``deciding`` are the inputs whose values belong to a case; ``graph_at`` may ask for
-    more by ``UndecidedError``.
+    this, given the graph of a case.  ``opened`` is what a file has.  ``deciding`` are the inputs
+    whose values belong to a case; ``graph_at`` may ask for more by ``UndecidedError``.
     """
 
     signature: Signature
@@ -197,7 +207,7 @@ class FreeShapes(Concise):
     fallback: Fallback | None = None
     freedom: Callable[[Case, Graph], Freedom] | None = None
     deciding: tuple[str, ...] = ()
-    uncompiled: Graph = NO_OUTPUTS
+    opened: Opened = NOTHING_OPENED
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _arrays: SharedArrays = field(default_factory=SharedArrays)
@@ -229,11 +239,14 @@ class FreeShapes(Concise):
     @property
     def is_empty(self) -> bool:
         """Whether nothing is compiled yet."""
-        return self._first is None
+        return self._first is None and self.opened.case is None
 
     @property
     def first(self) -> Specialisation:
-        """The program that was compiled first."""
+        """The program that was compiled first; for a model from a file, that of its graph."""
+        if self._first is None and self.opened.case is not None:
+            build = self.compiler.compile(self.opened.graph)
+            self.add(Specialisation(self.opened.graph, build, self.opened.case))
         if self._first is None:
             raise InputError(
                 "the model leaves dimensions free and was not run yet, so there is no program to "
@@ -248,11 +261,15 @@ class FreeShapes(Concise):
             return [dict(case.shapes) for case in self._ready]
 
     def contents(self) -> tuple[Graph, Freedom | None]:
-        """The first graph, or ``uncompiled`` before there is one, and the other contents."""
+        """The first graph, or that of a file before there is one, and the other contents."""
         first = self._first
-        graph = self.uncompiled if first is None else first.graph
-        case = Case.of({}) if first is None else case_of(first)
-        return graph, None if self.freedom is None else self.freedom(case, graph)
+        graph = self.opened.graph if first is None else first.graph
+        case = self.opened.case if first is None else case_of(first)
+        if self.freedom is None:
+            return graph, None
+        found = self.freedom(Case.of({}) if case is None else case, graph)
+        general = () if case is None else self._generals.graphs_at(case)
+        return graph, replace(found, general=general)
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""
@@ -267,6 +284,10 @@ class FreeShapes(Concise):
         """A graph that is not compiled."""
         self.signature.check(with_names(self.signature, shapes))
         return self.graph_at(Case.of(shapes, dict(case_of(self.first).values or ())))
+
+    def prepare(self, case: Case) -> None:
+        """Compile the program of a case."""
+        self._at(case)
 
     def add(self, found: Specialisation) -> None:
         """Keep a program that was compiled elsewhere."""
@@ -333,7 +354,8 @@ class FreeShapes(Concise):
         try:
             if (served := self._served(case, may_plan=True)) is not None:
                 return served
-            graph = self.shared_graph_at(case)
+            is_opened = case == self.opened.case
+            graph = self.opened.graph if is_opened else self.shared_graph_at(case)
             build = self.compiler.compile(graph)
         except CompileBudgetError:
             raise
@@ -350,7 +372,8 @@ class FreeShapes(Concise):
 
     @cached_property
     def _generals(self) -> GeneralPrograms:
-        return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler)
+        known = list(self.opened.general)
+        return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler, known)
 
     def shared_graph_at(self, case: Case) -> Graph:
         """The graph of a case; equal constants of all graphs share memory."""
@@ -358,9 +381,9 @@ class FreeShapes(Concise):
 
     def _served(self, case: Case, may_plan: bool = False) -> Bound | None:
         """The program of a case by one for all shapes, which is made if it may be and if this is
-        not the first case; None where none serves it.
+        not the first case of a model that comes from no file; None where none serves it.
         """
-        if self._first is None:
+        if self._first is None and not self.opened.general:
             return None
         executable = self._generals.executable(case, self._piece, may_plan)
         if executable is None:
@@ -374,8 +397,7 @@ class FreeShapes(Concise):
 
     def _keep(self, key: Case, found: Served) -> None:
         """Make room for a new program; the caller holds the lock."""
-        if self._first is None:
-            assert isinstance(found, Specialisation)
+        if self._first is None and isinstance(found, Specialisation):
             self._first = found
         self._ready[key] = found
         self._ready.move_to_end(key)

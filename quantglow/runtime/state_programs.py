@@ -25,13 +25,11 @@ from quantglow.runtime.general import (
     CAPACITY,
     Donated,
     GeneralProgram,
-    Template,
-    fitting,
     general_program,
-    template_of,
 )
 from quantglow.runtime.served_shapes import ServedShapes, served_by_general
 from quantglow.runtime.specialisations import FreeShapes
+from quantglow.runtime.templates import Template, case_with, fitting, template_of
 from quantglow.symbolic.expression import Expression, Maximum, Quotient, Symbol
 from quantglow.symbolic.guards import Guards
 from quantglow.symbolic.size import Size, expression_of, symbols
@@ -107,8 +105,7 @@ class StatePrograms(Concise):
         """How the first pair grows.  Raises ``QuantglowError``."""
         self.free.signature.check(case.shape_map)
         sizes, guards = symbols(fitting(template, case) or {})
-        shapes = {n: tuple(d if isinstance(d, int) else sizes[d] for d in s) for n, s in template}
-        graph = self.free.shared_graph_at(Case(tuple(sorted(shapes.items())), case.values))
+        graph = self.free.shared_graph_at(case_with(template, sizes, case.values))
         pair = self.pairs[0]
         rows = expression_of(dict(graph.outputs)[pair.output].type.shape[pair.axis])
         guards.is_closed = True

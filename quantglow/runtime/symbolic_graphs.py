@@ -1,0 +1,140 @@
+"""Graphs for all shapes at which their conditions hold, as text.
+
+A graph for other sizes of the same symbols is read from the text: nothing is imported or decided
+again.  A saved model keeps such texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.concise import Concise
+from quantglow.errors import FileFormatError
+from quantglow.graph.attributes import ArrayMark
+from quantglow.graph.case import Case, values_from_json
+from quantglow.graph.graph import Graph
+from quantglow.graph.signature import Signature
+from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
+from quantglow.runtime.templates import Template, Values, case_with, fitting
+from quantglow.symbolic.expression import LARGEST, SMALLEST
+from quantglow.symbolic.guards import Guard, Guards
+from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.size import symbols
+from quantglow.symbolic.text import guard_text, read_guard
+from quantglow.types import Array
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SymbolicGraph(Concise):
+    """A graph for all shapes that fit ``template``, where ``conditions`` hold.
+
+    ``values``: the deciding values of inputs for which it was made.  ``hints``: the sizes of its
+    symbols then.  ``batch``: the symbol of the batch, if its samples may be computed apart.
+    ``outputs``: their names.  ``constants`` and ``scales``: the arrays that the text refers to.
+    """
+
+    template: Template
+    values: Values
+    hints: Mapping[str, int]
+    conditions: tuple[Guard, ...]
+    batch: str | None
+    outputs: tuple[str, ...]
+    text: str
+    constants: Mapping[str, Array]
+    scales: Mapping[ArrayMark, Array]
+
+    @staticmethod
+    def of(
+        graph: Graph, guards: Guards, template: Template, values: Values, batch: str | None
+    ) -> SymbolicGraph:
+        """The form of a graph that was just made with these guards."""
+        return SymbolicGraph(
+            template,
+            values,
+            dict(guards.hints),
+            tuple(guards.found),
+            batch,
+            tuple(name for name, _ in graph.outputs),
+            print_without_scales(graph),
+            constants_of(graph),
+            scales_of(graph),
+        )
+
+    def sizes_at(self, case: Case) -> dict[str, int] | None:
+        """The sizes of the symbols at a case; None where the graph does not serve it."""
+        found = fitting(self.template, case) if case.values == self.values else None
+        try:
+            holds = found is not None and all(guard.holds(found) for guard in self.conditions)
+        except ArithmeticError:  # the divisor of a condition, in a file that was altered
+            return None
+        return found if holds else None
+
+    def at(self, hints: Mapping[str, int], caution: int = 0) -> tuple[Graph, Guards]:
+        """The graph with these sizes as hints, and its guards.
+
+        Raises ``FileFormatError`` or another ``QuantglowError`` if the text is damaged.
+        """
+        sizes, guards = symbols(hints, caution)
+        for guard in self.conditions:
+            guards.record(guard)
+        graph = parse_graph(self.text, self.constants, self.scales, sizes)
+        graph.verify()
+        self._check(graph, case_with(self.template, sizes, self.values))
+        return graph, guards
+
+    def _check(self, graph: Graph, case: Case) -> None:
+        """Raise ``FileFormatError`` unless the graph has the inputs and outputs that were said."""
+        shapes, given = case.shape_map, {node.name: node.type.shape for node in graph.inputs}
+        if (
+            given.keys() != shapes.keys()
+            or not all(surely_equal(given[name], shape) for name, shape in shapes.items())
+            or tuple(name for name, _ in graph.outputs) != self.outputs
+            or constants_of(graph).keys() != self.constants.keys()
+        ):
+            raise FileFormatError(
+                "a graph for all shapes has other inputs, outputs or constants than the file says. "
+                "Remedy: save the model again."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the text and the arrays, in types that ``json`` writes."""
+        return {
+            "inputs": {name: list(dims) for name, dims in self.template},
+            "values": None if self.values is None else dict(self.values),
+            "sizes": dict(self.hints),
+            "conditions": list(map(guard_text, self.conditions)),
+            "batch": self.batch,
+        }
+
+    @staticmethod
+    def from_json(
+        data: Mapping[str, Any],
+        signature: Signature,
+        text: str,
+        constants: Mapping[str, Array],
+        scales: Mapping[ArrayMark, Array],
+    ) -> SymbolicGraph:
+        """The graph from the result of ``to_json`` and the rest of a file.
+
+        Raises ``KeyError``, ``TypeError``, ``AttributeError`` or ``ValueError``.
+        """
+        hints = {str(name): int(size) for name, size in data["sizes"].items()}
+        if not all(SMALLEST <= size <= LARGEST for size in hints.values()):
+            raise ValueError(f"{hints} are no sizes of free dimensions")
+        inputs = data["inputs"]
+        template = tuple((port.name, tuple(inputs[port.name])) for port in signature.inputs)
+        given = data["values"]
+        values = None if given is None else Case.of({}, values_from_json(given)).values
+        conditions = tuple(read_guard(str(found), hints) for found in data["conditions"])
+        batch = None if data["batch"] is None else str(data["batch"])
+        outputs = tuple(port.name for port in signature.outputs)
+        found = SymbolicGraph(
+            template, values, hints, conditions, batch, outputs, text, constants, scales
+        )
+        case = case_with(template, hints, values)
+        signature.check(case.shape_map)
+        if batch not in {None, *hints} or found.sizes_at(case) != hints:
+            raise ValueError("the sizes of a graph do not fit its conditions")
+        return found
