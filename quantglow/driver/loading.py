@@ -120,6 +120,8 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         case = saved_case(saved)
         if saved.graph.outputs:
             signature.check(case.shape_map)
+        for graph in saved.general:
+            graph.check(signature)
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise FileFormatError(
             f"what the model says of its free dimensions is damaged: {error!r}. "

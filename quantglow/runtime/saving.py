@@ -59,8 +59,7 @@ from quantglow.errors import FileFormatError, QuantglowError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
-from quantglow.graph.sharing import paged_graph
-from quantglow.graph.signature import Signature
+from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.pages import Data, paged_bytes
 from quantglow.runtime.archives import (
@@ -133,9 +132,17 @@ class SavedModel:
 
     def in_pages(self) -> SavedModel:
         """The same contents, large ones in pages."""
-        cases = tuple(map(paged_graph, self.cases))
-        graph, source = paged_graph(self.graph), paged_bytes(bytes(self.source))
-        return replace(self, graph=graph, source=source, cases=cases)
+        arrays = [array for graph in (self.graph, *self.cases) for array in arrays_of(graph)]
+        arrays += [array for each in self.general for array in each.constants.values()]
+        distinct = list({id(array): array for array in arrays}.values())
+        moved = dict(zip(map(id, distinct), in_pages(distinct), strict=True))
+        return replace(
+            self,
+            graph=with_arrays(self.graph, moved),
+            source=paged_bytes(bytes(self.source)),
+            cases=tuple(with_arrays(graph, moved) for graph in self.cases),
+            general=tuple(each.with_arrays(moved) for each in self.general),
+        )
 
 
 def no_further_check(saved: SavedModel) -> None:
@@ -297,10 +304,8 @@ def texts_of(
 
 def general_from(free: Mapping[str, Any], texts: Sequence[StoredText]) -> Iterator[SymbolicGraph]:
     """The graphs for all shapes.  Raises one of ``DAMAGED_CONTENT`` or a ``QuantglowError``."""
-    if texts:
-        signature = Signature.from_json(free["signature"])
-        for entry, stored in zip(free[GENERAL], texts, strict=True):
-            yield SymbolicGraph.from_json(entry, signature, *stored)
+    for entry, stored in zip(free.get(GENERAL, []), texts, strict=True):
+        yield SymbolicGraph.from_json(entry, *stored)
 
 
 def graph_from(

@@ -7,7 +7,7 @@ again.  A saved model keeps such texts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow.concise import Concise
@@ -62,6 +62,11 @@ class SymbolicGraph(Concise):
             scales_of(graph),
         )
 
+    def with_arrays(self, arrays: Mapping[int, Array]) -> SymbolicGraph:
+        """The same with other constants, by the ``id`` of its own."""
+        found = {name: arrays.get(id(array), array) for name, array in self.constants.items()}
+        return replace(self, constants=found)
+
     def sizes_at(self, case: Case) -> dict[str, int] | None:
         """The sizes of the symbols at a case; None where the graph does not serve it."""
         found = fitting(self.template, case) if case.values == self.values else None
@@ -101,7 +106,8 @@ class SymbolicGraph(Concise):
     def to_json(self) -> dict[str, Any]:
         """All but the text and the arrays, in types that ``json`` writes."""
         return {
-            "inputs": {name: list(dims) for name, dims in self.template},
+            "inputs": [[name, list(dims)] for name, dims in self.template],
+            "outputs": list(self.outputs),
             "values": None if self.values is None else dict(self.values),
             "sizes": dict(self.hints),
             "conditions": list(map(guard_text, self.conditions)),
@@ -111,7 +117,6 @@ class SymbolicGraph(Concise):
     @staticmethod
     def from_json(
         data: Mapping[str, Any],
-        signature: Signature,
         text: str,
         constants: Mapping[str, Array],
         scales: Mapping[ArrayMark, Array],
@@ -123,18 +128,27 @@ class SymbolicGraph(Concise):
         hints = {str(name): int(size) for name, size in data["sizes"].items()}
         if not all(SMALLEST <= size <= LARGEST for size in hints.values()):
             raise ValueError(f"{hints} are no sizes of free dimensions")
-        inputs = data["inputs"]
-        template = tuple((port.name, tuple(inputs[port.name])) for port in signature.inputs)
-        given = data["values"]
-        values = None if given is None else Case.of({}, values_from_json(given)).values
-        conditions = tuple(read_guard(str(found), hints) for found in data["conditions"])
-        batch = None if data["batch"] is None else str(data["batch"])
-        outputs = tuple(port.name for port in signature.outputs)
+        given, batch = data["values"], data["batch"]
         found = SymbolicGraph(
-            template, values, hints, conditions, batch, outputs, text, constants, scales
+            tuple((str(name), tuple(dims)) for name, dims in data["inputs"]),
+            None if given is None else Case.of({}, values_from_json(given)).values,
+            hints,
+            tuple(read_guard(str(condition), hints) for condition in data["conditions"]),
+            None if batch is None else str(batch),
+            tuple(map(str, data["outputs"])),
+            text,
+            constants,
+            scales,
         )
-        case = case_with(template, hints, values)
-        signature.check(case.shape_map)
-        if batch not in {None, *hints} or found.sizes_at(case) != hints:
-            raise ValueError("the sizes of a graph do not fit its conditions")
+        case = case_with(found.template, hints, found.values)
+        if batch not in (None, *hints) or found.sizes_at(case) != hints:
+            raise ValueError("the sizes of a graph for all shapes do not fit its conditions")
         return found
+
+    def check(self, signature: Signature) -> None:
+        """Raise ``InputError``, ``KeyError`` or ``ValueError`` unless this is a graph of a model of
+        the signature."""
+        signature.check(case_with(self.template, dict(self.hints), self.values).shape_map)
+        names = [name for name, _ in self.template], list(self.outputs)
+        if names != ([p.name for p in signature.inputs], [p.name for p in signature.outputs]):
+            raise ValueError("a graph for all shapes has other inputs or outputs than the model")

@@ -9,10 +9,12 @@ import onnx
 import pytest
 
 import quantglow as qg
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.errors import QuantglowError
 from quantglow.graph.case import Case, may_decide
-from quantglow.runtime.general import GeneralProgram, general_program
+from quantglow.runtime.general import GeneralProgram, general_program, planned_program
 from quantglow.runtime.specialisations import FreeShapes
+from quantglow.symbolic.expression import Values
 from tests.matrix import node_cases
 from tests.support.free_dimensions import RESIZES, bytes_of, freed, resized
 
@@ -68,7 +70,14 @@ def serves(case: node_cases.Case, are_shared: bool) -> bool:
             served = program.executable.at(values).run(feeds)
             own = models.compiler.compile(models.graph_at(Case.fitting(feeds)))
             assert bytes_of(served) == bytes_of(own.executable.run(feeds)), (case.name, values)
+            assert bytes_of(read_again(program, values).run(feeds)) == bytes_of(served)
     return True
+
+
+def read_again(program: GeneralProgram, values: Values) -> LlvmExecutable:
+    """The executable of a program that is made for these sizes from the text of its graph."""
+    again = planned_program(program.source, *program.source.at(values), program.compiler)
+    return again.executable.at(values)
 
 
 def made(models: FreeShapes, hint: Case) -> GeneralProgram | None:

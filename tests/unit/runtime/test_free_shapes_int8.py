@@ -242,8 +242,8 @@ DECISIONS: dict[str, Callable[[dict[str, Any]], object]] = {
 @pytest.mark.parametrize("case", DECISIONS)
 def test_damaged_decisions_end_in_a_typed_error(saved: Path, tmp_path: Path, case: str) -> None:
     loaded = qg.load(edited(saved, tmp_path, DECISIONS[case]), num_threads=1)
-    with pytest.raises(qg.InputError, match=r"decisions of the quantizer are damaged.*Remedy"):
-        loaded.run(None, {"x": image((1, 3, 3, 3))})
+    with pytest.raises(FileFormatError, match=r"decisions of the quantizer are damaged.*Remedy"):
+        loaded.specialisations.graph_for({"x": (1, 3, 3, 3)})
 
 
 def test_an_empty_batch_gives_empty_results_built_and_loaded(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def test_damaged_places_end_in_a_typed_error(saved: Any, tmp_path: Path, case: s
     changed = edited(path, tmp_path, lambda free: DAMAGE[case](free["weights"], name))
     loaded = qg.load(changed, num_threads=1)
     with pytest.raises(qg.QuantglowError, match=r"damaged.*Remedy|Remedy"):
-        loaded(image((1, 8, 3, 3)))
+        loaded.specialisations.graph_for({"x": (1, 8, 3, 3)})
 
 
 @moderate
