@@ -156,3 +156,14 @@ def test_a_loop_without_an_end_is_no_finding_where_ctrl_c_ends_it(
 ) -> None:
     monkeypatch.setattr(files, "RUN_SECONDS", 0.5)
     assert files.check_file(files.damaged(ENDLESS)) is None
+
+
+@pytest.mark.parametrize(("number", "is_open"), [(1.0, False), (np.inf, True)])
+def test_a_transform_of_infinities_is_open(number: float, is_open: bool) -> None:
+    model = parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> g (float[1,4,1] x) => (float[1,4,2] y)'
+        "{ y = DFT (x) }"
+    )
+    feeds = {"x": np.float32([1, 2, number, 3]).reshape(1, 4, 1)}
+    found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
+    assert bool(found) is is_open

@@ -7,6 +7,8 @@ The loss of a single class: a zero of either sign, which Reciprocal turns into i
 
 Products of infinity with a value that is 0 but for rounding: an infinity of either sign, or NaN.
 
+Fourier transforms of infinities, which are multiplied by factors that are 0 but for rounding.
+
 Sums of which a part may overflow: infinite in one order, finite in another one.
 
 Steps at a value that is a whole number but for rounding: the one below or above.
@@ -34,6 +36,7 @@ EXTREMES = (
 LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 PRODUCTS = ("MatMul", "Gemm", "Mul", "Conv", "ConvTranspose", "Einsum")
 SUMS = ("ReduceSum", "ReduceMean", "GlobalAveragePool", "AveragePool", "CumSum")
+TRANSFORMS = ("DFT", "STFT")
 STEPS = ("Ceil", "Floor", "Sign")
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDING = 1e-6
@@ -47,6 +50,11 @@ def holds_nan(values: Values, *_: Values) -> bool:
 def holds_no_numbers(values: Values, *_: Values) -> bool:
     """Whether a range has no end."""
     return not bool(np.isfinite(values).all())
+
+
+def transforms_are_open(signal: Values, *_: Values) -> bool:
+    """Whether a sum over a signal has infinite terms, or a part of it may overflow."""
+    return holds_no_numbers(signal) or sums_may_overflow(signal)
 
 
 def has_infinite_squares(values: Values, *_: Values) -> bool:
@@ -101,6 +109,7 @@ OPEN: dict[str, Callable[..., bool]] = {
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
     "DynamicQuantizeLinear": holds_no_numbers,
     "LRN": has_infinite_squares,
+    **dict.fromkeys(TRANSFORMS, transforms_are_open),
 }
 """Operator -> the operands for which its result is open."""
 
