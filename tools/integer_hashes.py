@@ -42,7 +42,8 @@ def write(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         chosen = network(name)
         data = list(chosen.feeds(SAMPLES))
-        graph = qg.import_model(chosen.path())
+        shapes = {key: x.shape for key, x in data[0].items()}
+        graph = qg.import_model(chosen.path(), input_shapes=shapes)
         profile = qg.profile(graph, data, progress=False)
         config = qg.QuantizationConfig(quantize_output=True)
         int8 = with_integer_outputs(qg.quantize(graph, profile, config, data=data))

@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 LEVELS = tuple(PROCESSORS)
 
 SUITE = (
-    "tests/unit/backends/test_aarch64.py",
     "tests/unit/backends/test_executable.py",
     "tests/unit/backends/test_guard_pages.py",
     "tests/unit/backends/test_host.py",

@@ -51,6 +51,9 @@ class StepCost:
     ``operand``       cycles to prepare the operand of one pixel
     ``weights``       registers that hold the weights of one vector
     ``operands``      registers that hold an operand
+    ``rows``          registers that hold operands of one pixel for several steps
+    ``loads``         loads of a step for one pixel
+    ``together``      pixels whose sums share registers
     ``most_vectors``  maximum number of vectors of a tile
     ``core``          the processor's core
     """
@@ -60,5 +63,8 @@ class StepCost:
     operand: float = 0.0
     weights: int = 1
     operands: int = 1
+    rows: int = 0
+    loads: float = 1.0
+    together: int = 1
     most_vectors: int = 8
     core: Core = Core()

@@ -57,6 +57,11 @@ class DotProduct(ABC):
         return False
 
     @property
+    def mixes_pixels(self) -> bool:
+        """Whether an operand is one vector, each lane of which may belong to another pixel."""
+        return not self.widened and self.steps_at_once == 1
+
+    @property
     def weights_dtype(self) -> np.dtype[Any]:
         """Element type of weights in the order of steps, before ``pack``."""
         return np.dtype(np.int8)
@@ -94,6 +99,15 @@ class DotProduct(ABC):
         lanes = vector(self.lanes, "i32")
         copies = b.broadcast(self.lanes, "i32", b.load("i32", row))
         return self.operand_of(b, b.cast("bitcast", lanes, copies, self.bytes_kind))
+
+    @property
+    def steps_at_once(self) -> int:
+        """Steps whose operands are lanes of one load; 1 where each has a load of its own."""
+        return 1
+
+    def operands(self, b: Builder, row: Value, steps: int) -> list[tuple[Value, ...]]:
+        """The operands of ``steps`` successive steps, at most ``steps_at_once``."""
+        return [self.operand(b, b.at(row, STEP_NBYTES * step)) for step in range(steps)]
 
     def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
         """The operand made of a byte vector (four bytes for each lane)."""
@@ -230,8 +244,27 @@ class WordDot(DotProduct):
         return self.isa.keep(b, self.kind, b.op("add", self.kind, sums, products))
 
 
+class BlockDot(DotProduct):
+    """Products of two pixels' eight bytes with two channels' eight bytes: a block of four sums.
+
+    Vectors of sums hold two channels of the one pixel, then the same of the other; those of the
+    vector's other channels are in another one.
+    """
+
+    @abstractmethod
+    def multiply(self, b: Builder, sums: Value, x: Value, w: Value) -> Value:
+        """``sums`` plus the products of two pixels' bytes ``x`` with two channels' ``w``."""
+
+
 class PairDot(DotProduct):
-    """Four byte products of which two are summed in 16 bits: right where the weights fit."""
+    """Four byte products of which two are summed in 16 bits: right where the weights fit.
+
+    ``is_signed``: whether activations are signed bytes.
+    """
+
+    @property
+    def is_signed(self) -> bool:
+        return False
 
     @abstractmethod
     def fits(self, quads: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.costs import Core
-from quantglow.backends.llvm.isa.dot import DotProduct, PairDot
+from quantglow.backends.llvm.isa.dot import BlockDot, DotProduct, PairDot
 from quantglow.types import Array, DType
 
 LINE_NBYTES = 64
@@ -165,6 +165,10 @@ class InstructionSet(ABC):
 
     def pair_product(self, core: Core) -> PairDot | None:
         """A faster dot product of bytes for some weights; None if there is none."""
+        return None
+
+    def block_product(self, x: DType, core: Core) -> BlockDot | None:
+        """Products of blocks of two rows by two columns; None where there are none."""
         return None
 
     @abstractmethod

@@ -56,7 +56,8 @@ def measure_peak(target: Target, threads: int = 1) -> Peak:
     """Measure for about a second."""
     rates = []
     for is_float in (False, True):
-        dot = target.dot_product(DType.F32 if is_float else DType.U8)
+        stored = DType.U8 if target.isa.unsigned_activations else DType.I8
+        dot = target.dot_product(DType.F32 if is_float else stored)
         kernel = ProductKernel(target, dot)
         scratch = aligned_bytes(2 * target.vector_nbytes)
         scratch[:] = 0

@@ -7,11 +7,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
-from quantglow.backends.llvm.isa.aarch64.dot import ShiftedDot, SignedDot, UnsignedDot
+from quantglow.backends.llvm.isa.aarch64.dot import (
+    LaneFloatDot,
+    ShiftedDot,
+    SignedBlocks,
+    SignedDot,
+    SignedPairs,
+    UnsignedDot,
+)
 from quantglow.backends.llvm.isa.aarch64.linking import AArch64Linking
 from quantglow.backends.llvm.isa.aarch64.table import LookUpTable
 from quantglow.backends.llvm.isa.costs import Core, StepCost
-from quantglow.backends.llvm.isa.dot import DotProduct, FloatDot, WidenedDot, WordDot
+from quantglow.backends.llvm.isa.dot import BlockDot, DotProduct, PairDot, WidenedDot, WordDot
 from quantglow.backends.llvm.isa.interface import (
     ByteTable,
     InstructionSet,
@@ -62,19 +69,31 @@ class AArch64(InstructionSet):
     # -- products
 
     def dot_product(self, x: DType, core: Core) -> DotProduct:
-        plain = StepCost(self.registers, core=core)
+        lanes = StepCost(self.registers, operands=0, rows=1, loads=0.25, core=core)
         if x is DType.F32:
-            return FloatDot(self, plain)
+            return LaneFloatDot(self, lanes)
         if x is DType.I16:
             return WordDot(self, StepCost(self.registers, 1.5, operands=3, core=core))
         if self.products is ByteProducts.WORDS:
             cost = StepCost(self.registers, 3.0, 1.0, weights=2, operands=5, core=core)
             return WidenedDot(self, cost, signed=x is not DType.U8)
         if x is not DType.U8:
-            return SignedDot(self, plain)
+            return SignedDot(self, lanes)
         if self.products is ByteProducts.MIXED:
-            return UnsignedDot(self, plain)
+            return UnsignedDot(self, lanes)
         return ShiftedDot(self, StepCost(self.registers, 1.5, operands=4, core=core))
+
+    def block_product(self, x: DType, core: Core) -> BlockDot | None:
+        if self.products is not ByteProducts.MIXED or x is not DType.I8:
+            return None
+        cost = StepCost(self.registers, 0.25, 0.1, 2, 0, rows=1, loads=0.25, together=2, core=core)
+        return SignedBlocks(self, cost)
+
+    def pair_product(self, core: Core) -> PairDot | None:
+        if self.products is not ByteProducts.WORDS:
+            return None
+        cost = StepCost(self.registers, 2.0, 1.0, operands=4, loads=2.0, core=core)
+        return SignedPairs(self, cost)
 
     def word_products(self, b: Builder, x: Value, y: Value) -> Value:
         """``smull`` of both halves, then sums of neighbours."""

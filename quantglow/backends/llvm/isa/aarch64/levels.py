@@ -22,7 +22,7 @@ LEVELS = (
 )
 """``neon`` runs on every processor of the architecture."""
 
-CORE = Core(latency=4.0)
+CORE = Core(issue=4.0, latency=4.0, finish=(2.5, 3.0, 4.0))
 """A core that starts two dot products in a cycle: Neoverse N1, Cortex-A76."""
 
 

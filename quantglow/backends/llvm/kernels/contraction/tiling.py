@@ -36,9 +36,11 @@ class Tile:
 
 def cycles(pixels: int, vectors: int, steps: int, cost: StepCost, weights: float) -> float:
     """Model of one tile; ``weights`` are the cycles to read a vector of them."""
-    core, products = cost.core, pixels * (vectors * cost.dot + cost.operand)
-    issued = (pixels * vectors + pixels + vectors + 1) / core.issue
-    inner = max(products, (pixels + vectors) / 2, core.latency, issued) + vectors * weights
+    core, computed = cost.core, whole_pixels(pixels, cost)
+    products = computed * (vectors * cost.dot + cost.operand)
+    loads = pixels * cost.loads + vectors
+    issued = (computed * vectors + loads + 1) / core.issue
+    inner = max(products, loads / 2, core.latency, issued) + vectors * weights
     if held(pixels, vectors, cost) == cost.registers - 1:
         inner += core.crowded
     finish = pixels * sum(size * core.finish_of(size) for size in groups(vectors))
@@ -148,4 +150,10 @@ def fits(pixels: int, vectors: int, cost: StepCost) -> bool:
 
 def held(pixels: int, vectors: int, cost: StepCost) -> int:
     """Registers that a step needs."""
-    return pixels * vectors + vectors * cost.weights + cost.operands
+    computed = whole_pixels(pixels, cost)
+    return computed * (vectors + cost.rows) + vectors * cost.weights + cost.operands
+
+
+def whole_pixels(pixels: int, cost: StepCost) -> int:
+    """Pixels for which sums are computed."""
+    return -(-pixels // cost.together) * cost.together

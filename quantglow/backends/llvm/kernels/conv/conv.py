@@ -10,6 +10,7 @@ from quantglow.backends.llvm.kernels.conv.gathered_rows import GatheredConvKerne
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.matrix_tiles import TilesConvKernel
 from quantglow.backends.llvm.kernels.conv.pair_sums import PairsConvKernel
+from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
 from quantglow.backends.llvm.kernels.conv.split_vectors import SharedConvKernel
 from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
@@ -23,6 +24,7 @@ KERNELS = (
     TilesConvKernel,
     GatheredConvKernel,
     SharedConvKernel,
+    BlockConvKernel,
     ConvKernel,
 )
 """The last one takes every convolution."""

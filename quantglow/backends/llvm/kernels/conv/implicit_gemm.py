@@ -163,7 +163,8 @@ class ConvKernel(ConvLoops):
     ) -> list[Value]:
         """``count`` steps, unrolled."""
         b, dot = self.b, self.dot
-        sums = list(sums)
+        sums, at_once = list(sums), dot.steps_at_once
+        operands: list[list[tuple[Value, ...]]] = []
         for step in range(count):
             base = step * vectors * dot.weight_nbytes
             weights = [dot.weights(b, w, base + n * dot.weight_nbytes) for n in range(vectors)]
@@ -172,12 +173,32 @@ class ConvKernel(ConvLoops):
                 self.prefetch(b.at(ahead, step * self.share_nbytes), self.share_nbytes)
             elif self.streams_weights and not self.asks_evenly:
                 self.prefetch_next_panel(w, base, vectors)
+            if step % at_once:
+                self.add_products([lanes[step % at_once] for lanes in operands], weights, sums)
+                continue
             row = b.at(x, step * STEP_NBYTES)
             if self.windows_overlap:
                 # Pixels share bytes between steps; LLVM would keep those broadcasts and spill.
                 row = b.opaque(row)
-            self.add_step(row, offsets, weights, sums)
+            if at_once == 1:
+                self.add_step(row, offsets, weights, sums)
+                continue
+            left = min(at_once, count - step)
+            operands = [dot.operands(b, b.at(row, offset), left) for offset in offsets]
+            self.add_products([lanes[0] for lanes in operands], weights, sums)
         return sums
+
+    def add_products(
+        self,
+        operands: list[tuple[Value, ...]],
+        weights: list[tuple[Value, ...]],
+        sums: list[Value],
+    ) -> None:
+        """Add the products of one step, whose operands are there, to ``sums``."""
+        for m, operand in enumerate(operands):
+            for n, weight in enumerate(weights):
+                index = m * len(weights) + n
+                sums[index] = self.dot.accumulate(self.b, sums[index], operand, weight)
 
     def add_step(
         self, row: Value, offsets: list[int], weights: list[tuple[Value, ...]], sums: list[Value]

@@ -33,7 +33,7 @@ class ConvLoops(ConvPlan):
             items=self.rounds[0] * self.parts,
             work=float(likely(pixels) * steps * STEP_NBYTES),
             label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
-            facts=f"{type(self).__name__} {self.epilogue.facts}",
+            facts=f"{type(self).__name__} {type(self.dot).__name__} {self.epilogue.facts}",
         )
 
     def text(self) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.kernels.contraction.dot_choice import dot_of
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Geometry
 from quantglow.backends.llvm.kernels.contraction.packing import (
@@ -46,7 +47,7 @@ class ConvPlan:
         x, w = self.step.inputs[:2]
         residual = self.step.inputs[3] if self.conv.residual is not None else None
         self.geometry = Geometry.of(self.conv, x, self.step.output, residual)
-        self.dot = self.target.dot_product(x.type.dtype)
+        self.dot = dot_of(self.conv, x.type.dtype, self.target)
         self.epilogue = Epilogue(self.conv, self.target)
         self.epilogue.check()
         self.channels = w.shape[3] // self.conv.group

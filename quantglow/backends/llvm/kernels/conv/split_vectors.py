@@ -37,7 +37,7 @@ class SharedConvKernel(ConvKernel):
     def applies(self) -> bool:
         """Whether the form exists and the model prefers it."""
         spare = -self.channels % self.dot.lanes
-        plain = self.conv.group == 1 and not self.dot.widened
+        plain = self.conv.group == 1 and self.dot.mixes_pixels
         if not plain or not 1 < self.vectors <= MOST_VECTORS or 2 * spare < self.dot.lanes:
             return False
         steps, cost = self.geometry.runs.total_steps, self.dot.cost

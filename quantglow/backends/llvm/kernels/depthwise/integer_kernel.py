@@ -20,6 +20,7 @@ from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels.contraction.channel_order import channel_order
+from quantglow.backends.llvm.kernels.contraction.dot_choice import dot_of
 from quantglow.backends.llvm.kernels.contraction.epilogue import Epilogue
 from quantglow.backends.llvm.kernels.contraction.geometry import Image
 from quantglow.backends.llvm.kernels.depthwise.constants import DepthwisePacker
@@ -61,7 +62,7 @@ class IntegerDepthwise:
 
     def __post_init__(self) -> None:
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
-        self.dot = self.target.dot_product(self.conv.x.type.dtype)
+        self.dot = dot_of(self.conv, self.conv.x.type.dtype, self.target)
         self.epilogue = Epilogue(self.conv, self.target)
 
     @property
@@ -129,7 +130,7 @@ class IntegerDepthwise:
             items=self.y.count * groups * parts,
             work=float(likely(outputs) * len(self.row_taps) * len(self.column_taps)),
             label=f"depthwise {self.rows.outputs}x{self.blocks.columns}",
-            facts=self.epilogue.facts,
+            facts=f"{type(self.dot).__name__} {self.epilogue.facts}",
         )
 
     def constants(self) -> tuple[Array, Array, Array]:

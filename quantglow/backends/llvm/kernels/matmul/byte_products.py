@@ -33,15 +33,20 @@ class ByteProduct(IntegerProduct):
 
     @property
     def applies(self) -> bool:
-        """Whether uint8 is multiplied by bytes, on a target that multiplies bytes as they are."""
+        """Whether bytes are multiplied by bytes, on a target that multiplies them as they are."""
         x, y = self.op.x.type.dtype, self.op.y.type.dtype
-        if x is not DType.U8 or y not in (DType.U8, DType.I8):
+        if x is not self.stored or y not in (DType.U8, DType.I8):
             return False
         return not self.dot.widened
 
+    @property
+    def stored(self) -> DType:
+        """How the target stores int8 activations."""
+        return DType.U8 if self.target.isa.unsigned_activations else DType.I8
+
     @cached_property
     def dot(self) -> DotProduct:
-        return self.target.dot_product(DType.U8)
+        return self.target.dot_product(self.stored)
 
     @property
     def steps(self) -> int:
@@ -63,7 +68,9 @@ class ByteProduct(IntegerProduct):
     @property
     def most_rows(self) -> int:
         registers = max(least for least in _MOST_ROWS if least <= self.target.registers)
-        most = _MOST_ROWS[registers][self.panel]
+        most, of_row = _MOST_ROWS[registers][self.panel], self.dot.cost.rows
+        if of_row:
+            most = (self.target.registers - 1 - self.panel) // (self.panel + of_row)
         return min(most, _MOST_ADDRESSES) if is_free(self.strides(self.x)[1]) else most
 
     @property
@@ -168,14 +175,24 @@ class ByteProduct(IntegerProduct):
     def tile(self, rows: int, out: Value, x: Value, y: Value, panel: Sequence[Columns]) -> None:
         b, dot = self.b, self.dot
         step, whole = self.strides(self.x)[1], self.whole_steps
-        rest = self.depth - whole * STEP_NBYTES
+        rest, at_once = self.depth - whole * STEP_NBYTES, self.steps_at_once
 
-        def multiplied(loop: Loop) -> list[Value]:
-            at_x = b.at(x, b.mul(loop.index, STEP_NBYTES))
-            operands = [dot.operand(b, self.row_at(at_x, row, step)) for row in range(rows)]
-            return self.added(loop.carried, operands, loop.index, len(panel))
+        def multiplied(index: Value, steps: int, sums: Sequence[Value]) -> Sequence[Value]:
+            at_x = b.at(x, b.mul(index, at_once * STEP_NBYTES))
+            taken = [dot.operands(b, self.row_at(at_x, row, step), steps) for row in range(rows)]
+            for number in range(steps):
+                position = b.add(b.mul(index, at_once), number)
+                operands = [operands[number] for operands in taken]
+                sums = self.added(sums, operands, position, len(panel))
+            return sums
 
-        sums = self.looped(self.beginning(rows, x, len(panel)), multiplied)
+        sums = self.looped(
+            self.beginning(rows, x, len(panel)),
+            lambda loop: multiplied(loop.index, at_once, loop.carried),
+            at_once,
+        )
+        if at_once > 1 and whole % at_once:
+            sums = multiplied(str(whole // at_once), whole % at_once, sums)
         if is_free(rest) or rest:
             at_x = b.at(x, whole * STEP_NBYTES)
             lasts = [self.last_operand(self.row_at(at_x, row, step), rest) for row in range(rows)]
@@ -185,6 +202,11 @@ class ByteProduct(IntegerProduct):
             self.store(out, row, panel[position], self.scaled(total))
 
     @property
+    def steps_at_once(self) -> int:
+        """Steps of a round of the loop."""
+        return 1 if is_free(self.depth) else self.dot.steps_at_once
+
+    @property
     def whole_steps(self) -> int:
         """Steps in a loop; the last one of a free depth, of one to four bytes, is done apart."""
         if is_free(self.depth):
@@ -192,10 +214,13 @@ class ByteProduct(IntegerProduct):
         return self.depth // STEP_NBYTES
 
     def looped(
-        self, sums: Sequence[Value], body: Callable[[Loop], Sequence[Value]]
+        self,
+        sums: Sequence[Value],
+        body: Callable[[Loop], Sequence[Value]],
+        at_once: int = 1,
     ) -> Sequence[Value]:
-        """Sums after all whole steps."""
-        count = self.whole_steps
+        """Sums after all whole steps, ``at_once`` in each round as long as there are so many."""
+        count = self.whole_steps // at_once
         if not is_free(count) and not count:
             return sums
         loop = self.b.begin_times(count, [(self.dot.kind, total) for total in sums])

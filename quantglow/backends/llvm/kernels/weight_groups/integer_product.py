@@ -38,7 +38,8 @@ class IntegerProduct(GroupedProduct):
         plain = self.target.dot_product(DType.U8)
         if not plain.widened or self.op.bits > NARROW:
             return plain
-        return self.target.isa.pair_product(self.target.core) or plain
+        pairs = self.target.isa.pair_product(self.target.core)
+        return plain if pairs is None or pairs.is_signed else pairs
 
     @cached_property
     def signed(self) -> DotProduct:

@@ -1,0 +1,23 @@
+"""Choice of the dot product of a convolution, by what its weights allow."""
+
+from __future__ import annotations
+
+from quantglow.backends.llvm.isa.dot import DotProduct
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.graph.node import Constant
+from quantglow.ops import Conv
+from quantglow.types import DType
+
+
+def dot_of(conv: Conv, dtype: DType, target: Target) -> DotProduct:
+    """The dot product of activations, stored as ``dtype``, with the weights of ``conv``.
+
+    Sums of two signed products in 16 bits are exact for all weights but -128, which quantglow's own
+    quantization never makes.
+    """
+    pairs = target.isa.pair_product(target.core)
+    if pairs is None or not pairs.is_signed or dtype is not DType.I8:
+        return target.dot_product(dtype)
+    assert isinstance(conv.w, Constant)
+    is_symmetric = int(conv.w.value.min(initial=0)) > -128
+    return pairs if is_symmetric else target.dot_product(dtype)

@@ -1,0 +1,174 @@
+"""AArch64's kernels on any machine: the meaning of each of their instructions in plain LLVM IR.
+
+The text of a kernel stays as it is, but for the intrinsics, which become functions that this module
+defines.  So code generation for a level is checked at full speed; ``tests/cross`` checks what LLVM
+makes of the intrinsics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+
+from quantglow.backends.llvm.builder import vector
+from quantglow.backends.llvm.isa.aarch64.instructions import AArch64
+from quantglow.backends.llvm.isa.interface import Linking, Waiting
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.jit import library
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.targets import level_target, resolve
+
+INTRINSIC = re.compile(r"declare [^@\n]*@llvm\.aarch64\.neon\.([\w.]+)\([^)\n]*\)\n")
+BYTES, QUADS = "<16 x i8>", "<4 x i32>"
+
+
+def shuffled(name: str, kind: str, value: str, order: Sequence[int]) -> str:
+    mask = ", ".join(f"i32 {i}" for i in order)
+    return (
+        f"  {name} = shufflevector {kind} {value}, {kind} poison, <{len(order)} x i32> <{mask}>\n"
+    )
+
+
+def products(extend: str, left: Sequence[int], right: Sequence[int], count: int) -> str:
+    """Four sums of ``count`` products of bytes of ``%x`` and ``%w``, added to ``%s``."""
+    wide = "<16 x i32>"
+    text = f"  %xw = {extend} {BYTES} %x to {wide}\n  %ww = sext {BYTES} %w to {wide}\n"
+    total = "%s"
+    for k in range(count):
+        text += shuffled(f"%x{k}", wide, "%xw", [i + k for i in left])
+        text += shuffled(f"%w{k}", wide, "%ww", [i + k for i in right])
+        text += f"  %p{k} = mul {QUADS} %x{k}, %w{k}\n  %s{k} = add {QUADS} {total}, %p{k}\n"
+        total = f"%s{k}"
+    head = f"({QUADS} %s, {BYTES} %x, {BYTES} %w)"
+    return f"define internal {QUADS} @NAME{head} nounwind {{\n{text}  ret {QUADS} {total}\n}}\n"
+
+
+def widened_product(lanes: int, element: str, wide: str) -> str:
+    kind, result = vector(lanes, element), vector(lanes, wide)
+    return f"""define internal {result} @NAME({kind} %x, {kind} %y) nounwind {{
+  %a = sext {kind} %x to {result}
+  %b = sext {kind} %y to {result}
+  %p = mul {result} %a, %b
+  ret {result} %p
+}}
+"""
+
+
+def narrowed(lanes: int, element: str, wide: str, low: int, high: int) -> str:
+    kind, result = vector(lanes, wide), vector(lanes, element)
+    text = f"define internal {result} @NAME({kind} %x) nounwind {{\n"
+    value = "%x"
+    for name, predicate, bound in (("%a", "sgt", low), ("%b", "slt", high)):
+        limit = f"splat ({wide} {bound})"
+        text += f"  {name}c = icmp {predicate} {kind} {value}, {limit}\n"
+        text += f"  {name} = select <{lanes} x i1> {name}c, {kind} {value}, {kind} {limit}\n"
+        value = name
+    return text + f"  %r = trunc {kind} %b to {result}\n  ret {result} %r\n}}\n"
+
+
+def neighbours(operands: str, value: str, source: str, extend: str) -> str:
+    """Sums of neighbouring elements of eight, as four int32."""
+    text = f"define internal {QUADS} @NAME({operands}) nounwind {{\n{value}"
+    for half in (0, 1):
+        text += shuffled(f"%h{half}", source, "%v", range(half, 8, 2))
+        part = source.replace("8", "4", 1)
+        text += f"  %e{half} = {extend.format(part=part, half=half)}\n"
+    return text + f"  %r = add {QUADS} %e0, %e1\n  ret {QUADS} %r\n}}\n"
+
+
+def look_up(extended: bool) -> str:
+    """``tbl4`` or ``tbx4``, byte by byte."""
+    before = f"{BYTES} %before, " if extended else ""
+    rows = ", ".join(f"{BYTES} %t{i}" for i in range(4))
+    text = f"define internal {BYTES} @NAME({before}{rows}, {BYTES} %i) nounwind {{\n"
+    two, four = ", ".join(f"i32 {i}" for i in range(32)), ", ".join(f"i32 {i}" for i in range(64))
+    for name, a, b in (("%a", "%t0", "%t1"), ("%b", "%t2", "%t3")):
+        text += f"  {name} = shufflevector {BYTES} {a}, {BYTES} {b}, <32 x i32> <{two}>\n"
+    text += f"  %t = shufflevector <32 x i8> %a, <32 x i8> %b, <64 x i32> <{four}>\n"
+    found = "%before" if extended else "zeroinitializer"
+    for k in range(16):
+        text += f"""  %i{k} = extractelement {BYTES} %i, i32 {k}
+  %in{k} = icmp ult i8 %i{k}, 64
+  %m{k} = and i8 %i{k}, 63
+  %e{k} = extractelement <64 x i8> %t, i8 %m{k}
+  %o{k} = extractelement {BYTES} {found}, i32 {k}
+  %n{k} = select i1 %in{k}, i8 %e{k}, i8 %o{k}
+  %r{k} = insertelement {BYTES} {f"%r{k - 1}" if k else "poison"}, i8 %n{k}, i32 {k}
+"""
+    return text + f"  ret {BYTES} %r15\n}}\n"
+
+
+def rounded(lanes: int) -> str:
+    kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+    suffix = f"v{lanes}f32" if lanes > 1 else "f32"
+    result = f"v{lanes}i32" if lanes > 1 else "i32"
+    return f"""define internal {ints} @NAME({kind} %x) nounwind {{
+  %r = call {kind} @llvm.roundeven.{suffix}({kind} %x)
+  %i = call {ints} @llvm.fptosi.sat.{result}.{suffix}({kind} %r)
+  ret {ints} %i
+}}
+"""
+
+
+EACH, BLOCKS = (0, 4, 8, 12), ((0, 0, 8, 8), (0, 8, 0, 8))
+ADDP = "  %v = shufflevector {0} %x, {0} %y, <8 x i32> <{1}>\n".format(
+    QUADS, ", ".join(f"i32 {i}" for i in range(8))
+)
+MEANINGS = {
+    "sdot.v4i32.v16i8": products("sext", EACH, EACH, 4),
+    "usdot.v4i32.v16i8": products("zext", EACH, EACH, 4),
+    "smmla.v4i32.v16i8": products("sext", *BLOCKS, 8),
+    "smull.v8i16": widened_product(8, "i8", "i16"),
+    "smull.v4i32": widened_product(4, "i16", "i32"),
+    "sqxtn.v4i16": narrowed(4, "i16", "i32", -(2**15), 2**15 - 1),
+    "sqxtn.v8i8": narrowed(8, "i8", "i16", -128, 127),
+    "sqxtun.v8i8": narrowed(8, "i8", "i16", 0, 255),
+    "addp.v4i32": neighbours(
+        f"{QUADS} %x, {QUADS} %y", ADDP, "<8 x i32>", "bitcast {part} %h{half} to " + QUADS
+    ),
+    "saddlp.v4i32.v8i16": neighbours(
+        "<8 x i16> %v", "", "<8 x i16>", "sext {part} %h{half} to " + QUADS
+    ),
+    "tbl4.v16i8": look_up(False),
+    "tbx4.v16i8": look_up(True),
+    "fcvtns.i32.f32": rounded(1),
+    "fcvtns.v2i32.v2f32": rounded(2),
+    "fcvtns.v4i32.v4f32": rounded(4),
+}
+"""Functions called NAME, by the intrinsic below ``llvm.aarch64.neon``."""
+
+
+def translated(text: str) -> str:
+    """A kernel without intrinsics of AArch64."""
+    text = INTRINSIC.sub(lambda m: MEANINGS[m[1]].replace("NAME", f"arm.{m[1]}"), text)
+    return text.replace("@llvm.aarch64.neon.", "@arm.").replace('"=w,0"', '"=x,0"')
+
+
+class Here(AArch64):
+    """A level whose code is loaded on this machine."""
+
+    @property
+    def waiting(self) -> Waiting:
+        return resolve("portable").isa.waiting
+
+    @property
+    def linking(self) -> Linking | None:
+        return resolve("native").isa.linking
+
+
+class TranslatedLibrary(library.KernelLibrary):
+    """Compiles what ``translated`` makes of texts."""
+
+    def compile(self, text: str) -> bytes:
+        return super().compile(translated(text))
+
+
+def arm(level: str) -> Target:
+    """A level of AArch64 whose kernels run on this machine."""
+    isa, this = level_target(level).isa, resolve("native")
+    plain = Here(**{f.name: getattr(isa, f.name) for f in fields(isa)})
+    made = replace(this, name=f"{level} in plain IR", isa=plain, core=level_target(level).core)
+    if made not in library._libraries:
+        library._libraries[made] = TranslatedLibrary(made, ObjectCache(None))
+    return made

@@ -1,0 +1,95 @@
+"""The kernels of AArch64, in plain LLVM IR, give the interpreter's integers on any machine."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quantglow.backends.llvm.isa.aarch64.levels import FAMILY
+from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
+from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.graph.graph import Graph
+from quantglow.interpreter import interpret
+from quantglow.ops import Conv
+from quantglow.types import DType
+from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers
+from tests.generators.quantized_graphs.graphs import mixed_graphs
+from tests.matrix.arm_in_plain_ir import arm
+from tests.matrix.harness import assert_agree, planned, run_backwards
+from tests.support.effort import moderate
+from tests.support.feeds import feeds_of
+from tests.support.pinned import NAMES, digest, hashes, pinned
+from tests.support.pinned import feeds_of as pinned_feeds
+
+LEVELS = [level.name for level in FAMILY.levels]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@moderate
+@given(case=st.one_of(cases(), cases(depthwise=True), cases(wide=True)))
+def test_integer_conv_equals_the_interpreter(level: str, case: Case) -> None:
+    graph, feeds = integers(case)
+    assert_agree(graph, feeds, arm(level), threads=1 + case.seed % 2)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("channels", [6, 10, 14])
+def test_half_a_vector_of_channels_belongs_to_one_pixel(level: str, channels: int) -> None:
+    """Operands of AArch64 hold one pixel each, so no two pixels share a vector of sums."""
+    graph, feeds = integers(pointwise(channels))
+    assert_agree(graph, feeds, arm(level))
+
+
+def pointwise(channels: int) -> Case:
+    """A convolution of 16 channels at three pixels."""
+    ones, same, wide = (1, 1), (DType.I8,) * 3, (-math.inf, math.inf)
+    return Case(
+        1, 1, 3, 1, 16, channels, ones, ones, ones, (0,) * 4, False, False, (3, -5), same, wide, 1
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@moderate
+@given(case=cases())
+def test_float_conv_is_near_the_interpreter(level: str, case: Case) -> None:
+    graph, feeds = floats(case)
+    assert_agree(graph, feeds, arm(level))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@moderate
+@given(graph=mixed_graphs(), seed=st.integers(0, 2**16))
+def test_graphs_of_all_operators_give_the_same_integers(
+    level: str, graph: Graph, seed: int
+) -> None:
+    assert_agree(graph, feeds_of(graph, seed), arm(level))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@moderate
+@given(case=cases())
+def test_items_of_a_convolution_need_each_other_not(level: str, case: Case) -> None:
+    graph, feeds = integers(case)
+    program = planned(graph, unsigned=False)
+    executable = compile_program(*program, arm(level))
+    (want,), (got,) = interpret(graph, feeds), run_backwards(executable, feeds)
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_networks_give_the_pinned_integers(name: str, level: str) -> None:
+    graph, (seed, expected) = pinned(name), hashes()[name]
+    executable = compile_program(*planned(graph, unsigned=False), arm(level))
+    assert digest([executable.run(feeds) for feeds in pinned_feeds(graph, seed)]) == expected
+
+
+def test_blocks_are_taken_where_there_are_several_pixels() -> None:
+    graph = pinned("residual")
+    program, _ = planned(graph, unsigned=False)
+    convs = [s for s in program.instructions if isinstance(getattr(s, "op", None), Conv)]
+    assert any(BlockConvKernel(step, step.op, arm("i8mm")).applies for step in convs)
