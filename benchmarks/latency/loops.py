@@ -1,9 +1,10 @@
-"""Recurrent networks and a selective scan, beside onnxruntime.
+"""Recurrent networks, a selective scan and a stack of Mamba blocks, beside onnxruntime.
 
 All weights are drawn.  ``lstm`` and ``gru`` have 256 inputs and 256 hidden values, ``scan`` is the
 recurrence of a state space model of 256 channels with 16 states each: ``h' = exp(d A) h + d x B``,
-``y = h C``.  The runtimes take turns in one process; int8 is quantglow's, and is compared with
-onnxruntime's float model, and for ``lstm`` with its DynamicQuantizeLSTM.
+``y = h C``, and ``mamba`` has the layers of mamba-130m.  The runtimes take turns in one process;
+int8 is quantglow's, and is compared with onnxruntime's float model, and for ``lstm`` with its
+DynamicQuantizeLSTM.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from benchmarks.latency.weight_groups import onnxruntime_of
+from benchmarks.networks import mamba
 from benchmarks.support.arguments import positive
 from quantglow.types import Array
 
@@ -34,32 +36,37 @@ Call = Callable[[Feeds], Any]
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
-    names = [*GATES, "scan"]
+    names = [*GATES, "scan", "mamba"]
     command.add_argument("--networks", nargs="+", choices=names, default=names)
     command.add_argument("--steps", nargs="+", type=positive, default=[50, 500])
     command.add_argument("--threads", nargs="+", type=positive, default=[1, 2])
     command.add_argument("--seconds", type=positive, default=4, help="duration of each comparison")
+    command.add_argument("--layers", type=positive, default=mamba.LAYERS, help="of mamba")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print a Markdown table."""
-    print("| network | steps | threads | runtime | ms | times onnxruntime | SQNR dB |")
-    print("| --- " * 7 + "|")
+    print("| network | steps | threads | runtime | ready s | ms | times onnxruntime | SQNR dB |")
+    print("| --- " * 8 + "|")
     for name in options.networks:
         for steps in options.steps:
-            model, feeds = network(name, steps)
+            model, feeds = network(name, steps, options.layers)
             for threads in options.threads:
                 for row in compared(name, model, feeds, threads, options.seconds):
                     print("|", " | ".join([name, str(steps), str(threads), *row]), "|", flush=True)
     return 0
 
 
-def network(name: str, steps: int) -> tuple[onnx.ModelProto, list[Feeds]]:
+def network(
+    name: str, steps: int, layers: int = mamba.LAYERS
+) -> tuple[onnx.ModelProto, list[Feeds]]:
     """A model of drawn weights, and samples of its inputs."""
     inputs: dict[str, tuple[int, ...]] = {"x": (steps, 1, WIDTH)}
     if name == "scan":
         inputs = {"x": (steps, WIDTH), "d": (steps, WIDTH), "b": (steps, STATES)}
         inputs["c"] = (steps, STATES)
+    if name == "mamba":
+        inputs = {"x": (steps, mamba.MODEL)}
     rng = np.random.default_rng(0)
 
     def drawn(name: str, shape: tuple[int, ...]) -> Array:
@@ -69,8 +76,9 @@ def network(name: str, steps: int) -> tuple[onnx.ModelProto, list[Feeds]]:
     feeds: list[Feeds] = [
         {k: drawn(k, shape) for k, shape in inputs.items()} for _ in range(SAMPLES)
     ]
-    made = selective_scan(inputs) if name == "scan" else recurrent(name, inputs)
-    return made, feeds
+    if name == "mamba":
+        return mamba.model(steps, layers), feeds
+    return (selective_scan(inputs) if name == "scan" else recurrent(name, inputs)), feeds
 
 
 def recurrent(name: str, inputs: Mapping[str, tuple[int, ...]]) -> onnx.ModelProto:
@@ -139,29 +147,44 @@ def model(
 def compared(
     name: str, made: onnx.ModelProto, feeds: Sequence[Feeds], threads: int, seconds: float
 ) -> list[list[str]]:
-    """Rows of the table: runtime, milliseconds, ratio to onnxruntime in float, accuracy."""
-    calls: dict[str, Call] = {"onnxruntime float": onnxruntime_of(made, threads)}
+    """Rows of the table: runtime, seconds until it is ready, milliseconds, ratio to onnxruntime in
+    float, accuracy."""
+    makers: dict[str, Callable[[], Call]] = {
+        "onnxruntime float": lambda: onnxruntime_of(made, threads),
+        "quantglow float": lambda: quantglow_of(qg.compile(made, num_threads=threads)),
+    }
     if name == "lstm":
-        calls["onnxruntime int8"] = onnxruntime_of(dynamic(made), threads)
-    compiled = qg.compile(made, num_threads=threads)
-    calls["quantglow float"] = lambda given: compiled.run(None, given)
-    if name in GATES:
-        int8 = qg.quantize_and_compile(
-            made, list(feeds), num_threads=threads, verify=False, progress=False
-        )
-        calls["quantglow int8"] = lambda given: int8.run(None, given)
+        makers["onnxruntime int8"] = lambda: onnxruntime_of(dynamic(made), threads)
+    if name != "scan":
+        makers["quantglow int8"] = lambda: quantglow_of(int8_of(made, feeds, threads))
+    calls, ready = {}, {}
+    for runtime, make in makers.items():
+        start = time.perf_counter()
+        calls[runtime] = make()
+        ready[runtime] = time.perf_counter() - start
     wanted = calls["onnxruntime float"](feeds[0])[0]
     times = in_turns(calls, feeds[0], seconds)
     first = median(times["onnxruntime float"])
     return [
         [
             runtime,
+            f"{ready[runtime]:.1f}",
             f"{1e3 * median(found):.2f}",
             f"{first / median(found):.2f}",
             f"{signal_to_noise(calls[runtime](feeds[0])[0], wanted):.0f}",
         ]
         for runtime, found in times.items()
     ]
+
+
+def quantglow_of(compiled: Any) -> Call:
+    return lambda given: compiled.run(None, given)
+
+
+def int8_of(made: onnx.ModelProto, feeds: Sequence[Feeds], threads: int) -> Any:
+    """The model in int8, from ranges alone: its weights are drawn."""
+    profile = qg.profile(made, list(feeds), progress=False)
+    return qg.quantize_and_compile(made, profile, num_threads=threads, verify=False, progress=False)
 
 
 def dynamic(made: onnx.ModelProto) -> onnx.ModelProto:
