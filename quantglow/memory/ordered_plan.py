@@ -52,7 +52,10 @@ class OrderedPlan(Concise):
         ends: list[int] = []
         found: list[int] = []
         for size, below in zip(nbytes, self.below, strict=True):
-            at = max(map(ends.__getitem__, below), default=0)
+            at = 0
+            for other in below:
+                if ends[other] > at:
+                    at = ends[other]
             found.append(at)
             ends.append(at + size)
         return found, max(ends, default=0)

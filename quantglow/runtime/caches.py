@@ -14,6 +14,7 @@ from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError, OptionError, StateFullError
 from quantglow.graph.signature import Dim, Port
+from quantglow.lazy import cached_property
 from quantglow.runtime.state_programs import Pair
 from quantglow.types import Array
 
@@ -26,6 +27,10 @@ PREFIXES = (
     ("past", "present"),
 )
 """Beginnings of the names of an input and of the output that it becomes."""
+
+
+Kind = tuple[tuple[Dim, ...] | None, int]
+"""Dimensions, and the axis that grows."""
 
 
 @dataclass(eq=False, repr=False)
@@ -42,15 +47,29 @@ class Caches(Concise):
     most: int | None
     length: int = 0
     arrays: dict[str, Array] = field(default_factory=dict)
+    addresses: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.arrays = self._new(self.capacity)
+        self._renew()
 
     def shape(self, pair: Pair, rows: int) -> tuple[int, ...]:
         """The shape of a cache of so many rows."""
         dims = self.ports[pair.input].dims or ()
         sizes = [rows if axis == pair.axis else dim for axis, dim in enumerate(dims)]
-        return tuple(size if isinstance(size, int) else self.batch for size in sizes)
+        return tuple([size if isinstance(size, int) else self.batch for size in sizes])
+
+    def shapes(self, rows: int) -> dict[str, tuple[int, ...]]:
+        """The shapes of all caches of so many rows, by input; those of most are equal."""
+        kinds = {kind: self.shape(pair, rows) for kind, pair in self._kinds.items()}
+        return {pair.input: kinds[self._kind(pair)] for pair in self.pairs}
+
+    def _kind(self, pair: Pair) -> Kind:
+        return self.ports[pair.input].dims, pair.axis
+
+    @cached_property
+    def _kinds(self) -> dict[Kind, Pair]:
+        """A cache of each shape."""
+        return {self._kind(pair): pair for pair in self.pairs}
 
     def first(self, rows: int) -> dict[str, Array]:
         """The first rows of each cache, by input: views."""
@@ -67,7 +86,7 @@ class Caches(Concise):
             raise StateFullError(rows, self.most)
         old, grown = self.first(self.length), max(rows, 2 * self.capacity)
         self.capacity = grown if self.most is None else min(grown, self.most)
-        self.arrays = self._new(self.capacity)
+        self._renew()
         self.fill(old, self.length)
 
     def fill(self, contents: Mapping[str, Array], rows: int) -> None:
@@ -76,8 +95,10 @@ class Caches(Concise):
             view[...] = contents[name]
         self.length = rows
 
-    def _new(self, capacity: int) -> dict[str, Array]:
-        return {p.input: self._array(p, self.shape(p, capacity)) for p in self.pairs}
+    def _renew(self) -> None:
+        """Have new memory; ``addresses`` has that of each array by its ``id``."""
+        self.arrays = {p.input: self._array(p, self.shape(p, self.capacity)) for p in self.pairs}
+        self.addresses = {id(array): array.ctypes.data for array in self.arrays.values()}
 
     def _array(self, pair: Pair, shape: tuple[int, ...]) -> Array:
         dtype = self.ports[pair.input].dtype.numpy

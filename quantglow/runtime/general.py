@@ -86,8 +86,8 @@ class GeneralProgram(Concise):
     def code_at(self, values: Values) -> LlvmExecutable | None:
         """The code for values at which the plan fits, made now if need be; None where the guards
         of the code do not hold."""
-        executable = self.executable
-        return executable.at(values) if self.guards.hold(values) else None
+        were_known, executable = self.guards.is_closed, self.executable
+        return executable.at(values) if were_known or self.guards.hold(values) else None
 
     def pieces_at(self, values: Values) -> int:
         """The number of pieces in which a batch is best computed."""

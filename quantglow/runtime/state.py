@@ -104,13 +104,13 @@ class State(Concise):
             return self._copied(arrays)
         states = {pair.output: caches.arrays[pair.input] for pair in programs.pairs}
         outputs = executable.new_outputs_but(states)
-        executable.run({**arrays, **caches.arrays}, outputs)
+        executable.run({**arrays, **caches.arrays}, outputs, caches.addresses)
         caches.length = rows
         return dict(zip(executable.output_names, outputs, strict=True))
 
     def _case(self, arrays: dict[str, Array]) -> Case:
         caches, deciding = self.caches, self.programs.free.deciding
-        shapes = {pair.input: caches.shape(pair, caches.length) for pair in caches.pairs}
+        shapes = caches.shapes(caches.length)
         few = {n: arrays[n] for n in deciding if n in arrays and may_decide(arrays[n])}
         values = {name: elements(array) for name, array in few.items()}
         return Case.of({**shapes, **{name: array.shape for name, array in arrays.items()}}, values)

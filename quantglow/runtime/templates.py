@@ -56,8 +56,7 @@ def fitting(template: Template, case: Case) -> dict[str, int] | None:
     """The values of the symbols at the shapes of a case; None if these do not fit."""
     found: dict[str, int] = {}
     shapes = case.shape_map
-    for name, dims in template:
-        shape = shapes[name]
+    for dims, shape in dict.fromkeys([(dims, shapes[name]) for name, dims in template]):
         if len(shape) != len(dims):
             return None
         for dim, size in zip(dims, shape, strict=True):

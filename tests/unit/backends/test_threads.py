@@ -16,9 +16,9 @@ from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
-from quantglow.ops import Constant, Conv, Input
+from quantglow.ops import Constant, Conv, Input, MatMul
 from quantglow.runtime.build import plan_program
-from quantglow.types import f32
+from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 from tests.unit.forking import exit_code_of_child
 
 
@@ -51,6 +51,30 @@ def test_any_number_of_threads_gives_the_same_floats(threads: int) -> None:
     executable = compiled(graph, threads)
     for _ in range(200):
         np.testing.assert_array_equal(executable.run(feeds)[0], alone)
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_of_calls_on_one_thread_are_waited_for(
+    threads: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(executables, "chunks_of", lambda items, *_: rng.choice([0, 4], len(items)))
+    graph, feeds = chain(30)
+    (wanted,) = interpret(graph, feeds)
+    executable = compiled(graph, threads)
+    for _ in range(100):
+        np.testing.assert_array_equal(executable.run(feeds)[0], wanted)
+
+
+def chain(length: int) -> tuple[Graph, dict[str, np.ndarray]]:
+    """Short calls that no pass joins, each of which reads all of the one before."""
+    kind = ElementType(DType.I8, QuantParams((1 / 64,), (0,)))
+    x = node = Input(name="x", tensor=TensorType(DType.I8, (8, 8), kind.quant))
+    for i in range(length):
+        node = MatMul(name=f"square{i}", x=node, y=node, out=kind)
+    values = np.random.default_rng(0).integers(-128, 128, (8, 8)).astype(np.int8)
+    return Graph((x,), (("y", node),)), {"x": values}
 
 
 @pytest.mark.parametrize("threads", [1, 2])

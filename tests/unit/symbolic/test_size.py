@@ -56,6 +56,20 @@ def test_where_guards_hold_every_answer_is_the_same(hint: int, other: int, asked
         assert answers == [QUESTIONS[which](other, k) for which, k in asked]
 
 
+@given(
+    st.integers(2, 70),
+    st.integers(2, 70),
+    st.lists(st.tuples(st.sampled_from(range(len(QUESTIONS))), st.integers(0, 70)), max_size=5),
+)
+def test_closed_guards_hold_where_open_ones_do(hint: int, other: int, asked) -> None:
+    (t,), guards = made(T=hint)
+    for which, k in asked:
+        QUESTIONS[which](t, k)
+    held = guards.hold({"T": other})
+    guards.is_closed = True
+    assert guards.hold({"T": other}) == held
+
+
 def test_a_proof_needs_no_guard() -> None:
     (t, h), guards = made(T=100, H=7)
     assert t > 1 and t * 384 // 384 == t and t + h != 0 and (t * h) % t == 0

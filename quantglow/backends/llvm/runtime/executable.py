@@ -47,6 +47,8 @@ SERIAL_PROGRAM = 8e6
 """Work of a program (some 30 microseconds) below which it runs on one thread: a second thread that
 waits saves little, and waking it takes longer than the program."""
 
+NO_ADDRESSES: Mapping[int, int] = {}
+
 LONG_WORK = 1e11
 """Work of a loop (some 0.3 seconds) from which on it runs on a thread that can be ended: to start
 that costs some 50 microseconds."""
@@ -112,15 +114,19 @@ class LlvmExecutable(Concise):
     _idle: dict[int, Context] = field(default_factory=dict)
 
     def run(
-        self, feeds: Mapping[str, Array], outputs: Sequence[Array] | None = None
+        self,
+        feeds: Mapping[str, Array],
+        outputs: Sequence[Array] | None = None,
+        addresses: Mapping[int, int] = NO_ADDRESSES,
     ) -> list[Array]:
         """Outputs in the program's order; feeds must match its inputs.
 
         ``outputs``: contiguous arrays of the right types to write to, instead of new ones.
+        ``addresses``: those of some of the arrays, by ``id``.
         """
         results = self.new_outputs() if outputs is None else list(outputs)
         arrays = self.contiguous(feeds)
-        context = self._pointed(arrays, results)
+        context = self._pointed(arrays, results, addresses)
         self.walk(context.table, [context], self.crew)
         error = self.index_error(context)
         self.give_back(context)
@@ -191,12 +197,16 @@ class LlvmExecutable(Concise):
         """The inputs in the program's order; they have to live while it runs."""
         return [np.ascontiguousarray(feeds[name]) for name, _ in self.program.inputs]
 
-    def _pointed(self, inputs: Sequence[Array], outputs: Sequence[Array]) -> Context:
+    def _pointed(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        addresses: Mapping[int, int] = NO_ADDRESSES,
+    ) -> Context:
         """A context whose table reads and writes these arrays."""
-        addresses = [array.ctypes.data for array in (*inputs, *outputs)]
-        context = self.take_context()
-        for position, end, offset_bytes in self.external_pointers:
-            context.arguments[position] = addresses[end] + offset_bytes
+        places, context = self.places, self.take_context()
+        bases = addresses_of([*inputs, *outputs], addresses)[places.ends]
+        context.arguments[places.external] = bases + self.binding.offsets[places.external]
         return context
 
     def profile_calls(self, feeds: Mapping[str, Array], repeats: int = 30) -> list[CallTime]:
@@ -237,9 +247,10 @@ class LlvmExecutable(Concise):
     def external_pointers(self) -> list[tuple[int, int, int]]:
         """Pointers to inputs and outputs: their positions among the pointers of all calls, which
         of the inputs and outputs they lead to, and bytes from its beginning."""
-        external = self.places.external
-        offsets = self.binding.offsets[[at for at, _ in external]].tolist()
-        return [(at, end, nbytes) for (at, end), nbytes in zip(external, offsets, strict=True)]
+        places = self.places
+        offsets = self.binding.offsets[places.external]
+        parts = (places.external, places.ends, offsets)
+        return list(zip(*(part.tolist() for part in parts), strict=True))
 
     @property
     def _arena_nbytes(self) -> int:
@@ -311,9 +322,11 @@ def as_words(addresses: Sequence[int]) -> Array:
     return np.array(addresses, np.uint64).view(np.int64)
 
 
-def addresses_of(arrays: Sequence[Array]) -> Array:
-    """Addresses of arrays."""
-    return np.array([array.ctypes.data for array in arrays], np.int64)
+def addresses_of(arrays: Sequence[Array], known: Mapping[int, int] = NO_ADDRESSES) -> Array:
+    """Addresses of arrays, some of which are ``known`` by ``id``: to ask for one takes a
+    microsecond."""
+    found = [known.get(id(array)) or array.ctypes.data for array in arrays]
+    return np.array(found, np.int64)
 
 
 def allocator(target: Target) -> Allocate:

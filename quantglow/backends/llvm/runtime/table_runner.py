@@ -69,11 +69,24 @@ body:
   %given = load i64, ptr %chp
   %serial = icmp eq i64 %given, {SERIAL}
   %chunks = call i64 @llvm.umax.i64(i64 %given, i64 1)
-  %others = xor i1 %first, true
-  %idle = and i1 %serial, %others
   %ahead = mul i64 %tid, %chunks
   %start = udiv i64 %ahead, %threads
-  br i1 %idle, label %wait, label %attempt
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %count
+{CALL_OF_ENTRY}  br i1 %serial, label %alone, label %attempt
+alone:
+  br i1 %first, label %own, label %follow
+own:
+  call void %fn(ptr %args, i64 0, i64 %items)
+  store atomic i64 1, ptr %done release, align 8
+  br label %continue
+follow:
+  br i1 %more, label %peek, label %over
+peek:
+  %np1 = getelementptr i8, ptr %chp, i64 {8 * CLAIM_WORDS}
+  %then = load i64, ptr %np1
+  %again = icmp eq i64 %then, {SERIAL}
+  br i1 %again, label %continue, label %wait
 attempt:
   %a = phi i64 [ 0, %body ], [ %a, %lost ], [ %a1, %passed ]
   %at = add i64 %start, %a
@@ -95,7 +108,7 @@ try:
 lost:
   br label %attempt
 work:
-{CALL_OF_ENTRY}  %after = add i64 %chunk, 1
+  %after = add i64 %chunk, 1
   %lo = mul i64 %items, %chunk
   %b = udiv i64 %lo, %chunks
   %hi = mul i64 %items, %after
@@ -113,7 +126,7 @@ passed:
   %left = icmp slt i64 %a1, %chunks
   br i1 %left, label %attempt, label %wait
 wait:
-  %spins = phi i64 [ 0, %body ], [ 0, %passed ], [ %spins1, %pause ], [ 0, %yield ]
+  %spins = phi i64 [ 0, %peek ], [ 0, %passed ], [ %spins1, %pause ], [ 0, %yield ]
   %now = load atomic i64, ptr %done acquire, align 8
   %all = icmp sge i64 %now, %chunks
   br i1 %all, label %continue, label %still
@@ -132,14 +145,13 @@ yield:
   %ignored = call i32 @sched_yield()
   br label %wait
 continue:
-  %next = add i64 %i, 1
-  %more = icmp slt i64 %next, %count
   br i1 %more, label %body, label %over
 over:
   ret void
 }}
 """
-"""Takes part in an inference until it is over; thread 0 does the serial entries."""
+"""Takes part in an inference until it is over.  Thread 0 does the serial entries without claiming
+them; the others wait for the last of a row of such entries only, and for none at the end."""
 
 _RUN_SHARED = f"""
 define void @run_shared(ptr %pool, ptr %table, i64 %count, i64 %threads) nounwind {{
