@@ -20,6 +20,7 @@ from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.targets import level_target, resolve
 
 INTRINSIC = re.compile(r"declare [^@\n]*@llvm\.aarch64\.neon\.([\w.]+)\([^)\n]*\)\n")
+SUFFIX = " in plain IR"
 BYTES, QUADS = "<16 x i8>", "<4 x i32>"
 
 
@@ -168,7 +169,7 @@ def arm(level: str) -> Target:
     """A level of AArch64 whose kernels run on this machine."""
     isa, this = level_target(level).isa, resolve("native")
     plain = Here(**{f.name: getattr(isa, f.name) for f in fields(isa)})
-    made = replace(this, name=f"{level} in plain IR", isa=plain, core=level_target(level).core)
+    made = replace(this, name=level + SUFFIX, isa=plain, core=level_target(level).core)
     if made not in library._libraries:
         library._libraries[made] = TranslatedLibrary(made, ObjectCache(None))
     return made
