@@ -6,6 +6,8 @@ combination, it is compiled on first use.  If shapes or branches depend on the v
 inputs (a sampling rate), these belong to the case, too; after ``MOST_VALUES`` of them at the same
 shapes, one program serves all further values, with onnxruntime at the operators that they decide.
 
+A shape that comes often gets a program of its own in the background (``often_used``).
+
 The last used programs are kept: at most ``MOST_PROGRAMS``, and as many as fit ``MOST_NBYTES`` (the
 first one always stays).  Their kernels and constants are shared.
 """
@@ -16,11 +18,12 @@ import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 from weakref import WeakSet
 
+from quantglow import debug
 from quantglow.concise import Concise
 from quantglow.errors import (
     CompileBudgetError,
@@ -38,6 +41,7 @@ from quantglow.interpreter import check_feeds, check_names, check_types
 from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.general_programs import GeneralPrograms
+from quantglow.runtime.often_used import Check, OftenUsed
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saving import Freedom
 from quantglow.runtime.served_shapes import ServedShapes, served_by_general, served_by_own
@@ -224,6 +228,7 @@ class FreeShapes(Concise):
         """Forget, in a forked child, the cases that threads of the parent were compiling."""
         self._lock = threading.Lock()
         self._generals.forget_threads()
+        self._often.forget_threads()
         self._pending = {}
 
     @property
@@ -319,6 +324,8 @@ class FreeShapes(Concise):
             found = self._ready.get(case)
             if found is not None:
                 self._ready.move_to_end(case)
+                if isinstance(found, Bound):
+                    self._often.called(case)
                 return found
             pending = self._pending.get(case)
             is_mine = pending is None
@@ -395,9 +402,27 @@ class FreeShapes(Concise):
         """The program of a piece of a batch, as if that had been fed."""
         return self._at(case).build.executable
 
+    @cached_property
+    def _often(self) -> OftenUsed:
+        return OftenUsed(self._specialise)
+
+    def _specialise(self, case: Case, check: Check) -> None:
+        """Replace the program of a case by one of its own, if that can be compiled."""
+        try:
+            graph = self.shared_graph_at(case)
+            self.compiler.load_kernels(graph, check)
+            found = Specialisation(graph, self.compiler.compile(graph), case)
+        except (QuantglowError, CancelledError) as error:
+            debug.log(1, f"no program of its own for {case}: {error}")
+            return
+        with self._lock:
+            if case in self._ready:
+                self._keep(case, found)
+
     def _keep(self, key: Case, found: Served) -> None:
         """Make room for a new program; the caller holds the lock."""
-        if self._first is None and isinstance(found, Specialisation):
+        is_first = self._first is None and self.opened.case in (None, key)
+        if is_first and isinstance(found, Specialisation):
             self._first = found
         self._ready[key] = found
         self._ready.move_to_end(key)
@@ -407,6 +432,7 @@ class FreeShapes(Concise):
                 break
             if old != key and self._ready[old] is not self._first:
                 total -= nbytes_of(self._ready.pop(old).build)
+                self._often.forget(old)
 
 
 def with_names(signature: Signature, shapes: Shapes) -> Shapes:

@@ -1,0 +1,83 @@
+"""Programs of their own for shapes that come often, compiled in the background."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
+from weakref import WeakSet
+
+from quantglow.graph.case import Case
+from quantglow.runtime.build import physical_cores
+
+OFTEN = 500
+"""After so many calls a case gets a program of its own."""
+PATIENCE_SECONDS = 10.0
+"""Longest time for which the end of the process waits for one kernel that is being compiled."""
+
+Check = Callable[[], None]
+"""It is called between kernels, and raises ``CancelledError`` when the process ends."""
+
+_ending = threading.Event()
+_threads: WeakSet[threading.Thread] = WeakSet()
+
+
+@dataclass(eq=False)
+class OftenUsed:
+    """Calls of each case, counted under the lock of the owner.
+
+    ``make`` compiles the program of a case; it is called in a thread of its own, one at a time.
+    """
+
+    make: Callable[[Case, Check], None]
+    _calls: Counter[Case] = field(default_factory=Counter)
+    _thread: threading.Thread | None = None
+
+    def called(self, case: Case) -> None:
+        """Count a call; a case that comes often is compiled while others run, if there is a core
+        for it.
+        """
+        self._calls[case] += 1
+        is_free = self._thread is None or not self._thread.is_alive()
+        if self._calls[case] >= OFTEN and is_free and not _ending.is_set():
+            self.forget(case)
+            if physical_cores() > 1:
+                self._start(case)
+
+    def forget(self, case: Case) -> None:
+        """Forget the calls of a case."""
+        self._calls.pop(case, None)
+
+    def forget_threads(self) -> None:
+        """Forget, in a forked child, what the thread of the parent was doing."""
+        self._thread = None
+
+    def _start(self, case: Case) -> None:
+        self._thread = threading.Thread(
+            target=self.make, args=(case, _check), name="quantglow-often-used", daemon=True
+        )
+        try:
+            self._thread.start()
+        except RuntimeError:  # no thread can be started, as at the end of the process
+            return
+        _threads.add(self._thread)
+
+
+def _check() -> None:
+    if _ending.is_set():
+        raise CancelledError
+
+
+@atexit.register
+def _end() -> None:
+    """Wait for what is being compiled: LLVM must not run while its memory is given back."""
+    _ending.set()
+    for thread in list(_threads):
+        thread.join(PATIENCE_SECONDS)
+
+
+os.register_at_fork(after_in_child=_threads.clear)

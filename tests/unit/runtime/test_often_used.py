@@ -1,0 +1,123 @@
+"""A shape that comes often gets a program of its own in the background, with the same results."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.graph.case import Case
+from quantglow.runtime import often_used
+from quantglow.runtime.often_used import OftenUsed
+from quantglow.runtime.specialisations import Specialisation
+from tests.support.free_network import free_model, image
+from tests.unit.forking import exit_code_of_child
+
+FIRST, OFTEN = (1, 3, 8, 8), (2, 3, 13, 18)
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(often_used, "OFTEN", 3)
+    monkeypatch.setattr(often_used, "physical_cores", lambda: 2)
+
+
+@pytest.fixture
+def compiled() -> Any:
+    samples = [image(FIRST, seed) for seed in range(4)]
+    return qg.quantize_and_compile(free_model(), samples, num_threads=1, progress=False)
+
+
+def served(compiled: Any) -> object:
+    return compiled.specialisations.at({"x": image(OFTEN)})
+
+
+def until_it_has_its_own(compiled: Any) -> bool:
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not isinstance(served(compiled), Specialisation):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_it_gets_a_program_with_the_same_integers(compiled: Any, tmp_path: Path) -> None:
+    compiled.save(tmp_path / "m.qgm")
+    for model in (compiled, qg.load(tmp_path / "m.qgm", num_threads=1)):
+        before = model(image(OFTEN, 5))
+        assert not isinstance(served(model), Specialisation)
+        assert until_it_has_its_own(model)
+        for found, wanted in zip(model(image(OFTEN, 5)), before, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        assert [p.program for p in model.report.programs].count("for this shape") >= 1
+        assert model.graph.inputs[0].type.shape == FIRST
+
+
+def test_a_forked_child_gets_one_too(compiled: Any) -> None:
+    compiled(image(FIRST))
+    served(compiled)
+    assert exit_code_of_child(lambda: until_it_has_its_own(compiled)) == 0
+
+
+def test_what_cannot_be_compiled_keeps_its_program(
+    compiled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def fails(graph: object, check: object) -> None:
+        tried.append(graph)
+        raise qg.BackendError("no kernel")
+
+    programs = compiled.specialisations
+    monkeypatch.setattr(type(programs.compiler), "load_kernels", lambda s, g, c: fails(g, c))
+    compiled(image(FIRST))
+    before = compiled(image(OFTEN, 5))
+    for _ in range(8):
+        for found, wanted in zip(compiled(image(OFTEN, 5)), before, strict=True):
+            np.testing.assert_array_equal(found, wanted)
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not tried and time.monotonic() < end:
+        time.sleep(0.01)
+    assert tried
+    assert not isinstance(served(compiled), Specialisation)
+
+
+def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(often_used, "physical_cores", lambda: 1)
+    made: list[Case] = []
+    often = OftenUsed(lambda case, check: made.append(case))
+    for _ in range(10):
+        often.called(Case.of({"x": (1,)}))
+    assert made == []
+
+
+PROGRAM = """
+import sys
+import quantglow as qg
+from quantglow.runtime import often_used
+from tests.support.free_network import free_model, image
+often_used.OFTEN, often_used.physical_cores = 2, lambda: 2
+compiled = qg.compile(free_model(), num_threads=2)
+for shape in ((1, 3, 8, 8), *[(2, 3, 13, 18)] * 4):
+    compiled(image(shape))
+print("ran")
+"""
+
+
+def test_a_process_may_end_while_one_is_compiled(tmp_path: Path) -> None:
+    environment = {"PATH": "", "XDG_CACHE_HOME": str(tmp_path), "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ran\n", "")
