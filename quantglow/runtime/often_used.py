@@ -72,7 +72,6 @@ def _check() -> None:
         raise CancelledError
 
 
-@atexit.register
 def _end() -> None:
     """Wait for what is being compiled: LLVM must not run while its memory is given back."""
     _ending.set()
@@ -80,4 +79,5 @@ def _end() -> None:
         thread.join(PATIENCE_SECONDS)
 
 
+atexit.register(_end)
 os.register_at_fork(after_in_child=_threads.clear)
