@@ -1,10 +1,11 @@
 """Programs of one compiled model: one, or one for each case of its inputs.
 
 The first combination of input shapes gets a program of its own.  The second one, or the first of a
-model from a file, gets a program for all shapes (``general``), which serves further ones where its guards hold; where none serves a
-combination, it is compiled on first use.  If shapes or branches depend on the values of small
-inputs (a sampling rate), these belong to the case, too; after ``MOST_VALUES`` of them at the same
-shapes, one program serves all further values, with onnxruntime at the operators that they decide.
+model from a file, gets a program for all shapes (``general``), which serves further ones where its
+guards hold; where none serves a combination, it is compiled on first use.  If shapes or branches
+depend on the values of small inputs (a sampling rate), these belong to the case, too; after
+``MOST_VALUES`` of them at the same shapes, one program serves all further values, with onnxruntime
+at the operators that they decide.
 
 A shape that comes often gets a program of its own in the background (``often_used``).
 

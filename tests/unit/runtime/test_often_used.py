@@ -66,7 +66,7 @@ def test_a_forked_child_gets_one_too(compiled: Any) -> None:
     assert exit_code_of_child(lambda: until_it_has_its_own(compiled)) == 0
 
 
-def test_what_cannot_be_compiled_keeps_its_program(
+def test_a_shape_that_cannot_be_compiled_keeps_its_program(
     compiled: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried = []
