@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from quantglow.arguments import choice, flag, integer, number, strings
@@ -146,6 +146,11 @@ class QuantizationConfig(Concise):
         if self.weights is not None:
             choice("weights", self.weights, WEIGHTS)
         choice("activations", self.activations, ACTIVATIONS)
+        if self.weights is None and (stray := beside_weights(self)):
+            raise OptionError(
+                f"{stray} is for quantized weights alone. Remedy: pass weights='int4' or 'int8', "
+                "or leave it out."
+            )
         for name, value in normal.items():
             object.__setattr__(self, name, value)
 
@@ -158,6 +163,13 @@ class QuantizationConfig(Concise):
     def symmetric(self) -> bool:
         """Whether activations get a fixed zero point."""
         return self.preset == "performance"
+
+
+def beside_weights(config: QuantizationConfig) -> str:
+    """The first option beside ``weights`` that is not at its default, or an empty text."""
+    defaults = {field.name: field.default for field in fields(config)}
+    names = ("group_size", "activations", "symmetric_weights")
+    return next((name for name in names if getattr(config, name) != defaults[name]), "")
 
 
 def method_name(method: Any) -> str:

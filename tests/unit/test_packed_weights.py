@@ -177,6 +177,14 @@ def test_products_shorter_than_a_group_stay_float() -> None:
     assert any(note.startswith("no weights are quantized") for note in report.notes)
 
 
+@pytest.mark.parametrize(
+    "options", [{"group_size": 32}, {"activations": "float"}, {"symmetric_weights": False}]
+)
+def test_options_of_weights_alone_need_them(options: dict[str, Any]) -> None:
+    with pytest.raises(qg.OptionError, match=f"{[*options][0]} is for quantized weights.*Remedy"):
+        qg.QuantizationConfig(**options)
+
+
 def test_weights_that_old_models_list_as_inputs() -> None:
     old = model()
     for tensor in old.graph.initializer:
