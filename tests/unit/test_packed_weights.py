@@ -181,7 +181,8 @@ def test_products_shorter_than_a_group_stay_float() -> None:
     "options", [{"group_size": 32}, {"activations": "float"}, {"symmetric_weights": False}]
 )
 def test_options_of_weights_alone_need_them(options: dict[str, Any]) -> None:
-    with pytest.raises(qg.OptionError, match=f"{[*options][0]} is for quantized weights.*Remedy"):
+    (name,) = options
+    with pytest.raises(qg.OptionError, match=f"{name} is for quantized weights.*Remedy"):
         qg.QuantizationConfig(**options)
 
 
