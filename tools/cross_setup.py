@@ -72,6 +72,11 @@ def is_installed() -> bool:
     return found and all(interpreter(level).exists() for level in PROCESSORS)
 
 
+def counter() -> Path:
+    """QEMU's plugin that counts instructions."""
+    return folder().parent / "instruction_counter.so"
+
+
 def run(*command: str | Path) -> None:
     print("+", *command, flush=True)
     subprocess.run([str(part) for part in command], check=True)
@@ -116,6 +121,8 @@ def main() -> None:
         shutil.rmtree(folder(), ignore_errors=True)
         make_userland(folder())
     write_starters(folder())
+    source = Path(__file__).with_name("instruction_counter.c")
+    run("gcc", "-O2", "-shared", "-fPIC", "-o", counter(), source)
     run(interpreter("i8mm"), "-c", "import llvmlite, numpy, onnxruntime; print('ready')")
 
 

@@ -56,6 +56,7 @@ def main() -> int:
                 print(f"seed {seed}, {setting(seed)}: {found.kind}: {found.detail}", flush=True)
             if seed % 100 == 99:
                 print(f"{seed + 1 - first} graphs, {differences} differences", flush=True)
+    print(f"{last - first} graphs, {differences} differences")
     return min(differences, 1)
 
 
