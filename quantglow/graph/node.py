@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, dataclass_transform
-from weakref import WeakSet
 
 import numpy as np
 
@@ -156,9 +155,9 @@ class Node:
         return any(map(_depends, (self.type.shape, *self.attributes().values())))
 
     @cached_property
-    def settled(self) -> WeakSet[Callable[..., Any]]:
+    def settled(self) -> set[Callable[..., Any]]:
         """Local rules that have nothing to rewrite here, whatever reads its operands."""
-        return WeakSet()
+        return set()
 
     def refuse(self, cause: str) -> TypeRuleError:
         """The error of a type rule, for the caller to raise."""

@@ -70,12 +70,16 @@ Pass = Callable[[Graph], Graph]
 
 @dataclass(frozen=True)
 class RewritePass:
-    """A local rule as a pass over the graph, run until nothing changes."""
+    """A local rule as a pass over the graph, run until nothing changes.
+
+    ``settles``: nodes may note that the rule leaves them alone; they keep it alive.
+    """
 
     name: str
     rule: LocalRule
     doc: str = ""
     parts: tuple[RewritePass, ...] = ()
+    settles: bool = False
 
     def __call__(self, graph: Graph) -> Graph:
         for _ in range(ROUNDS):
@@ -88,16 +92,17 @@ class RewritePass:
     def _once(self, graph: Graph) -> Graph:
         uses = Uses(names=Names.of(graph))
         originals, rule = iter(graph.nodes), self._noted_rule()
+        settles = self.settles and rule is self.rule
 
         def apply(node: Node) -> Node:
             uses.counts[node] = graph.use_counts[next(originals)]
-            if rule is self.rule and rule in node.settled:
+            if settles and rule in node.settled:
                 return node
             uses.was_asked = False
             replacement = rule(node, uses)
             if replacement is None:
-                if not uses.was_asked:
-                    node.settled.add(self.rule)
+                if settles and not uses.was_asked:
+                    node.settled.add(rule)
                 return node
             uses.replaced(node, replacement)
             return replacement
@@ -128,12 +133,13 @@ def first_match(rules: Sequence[LocalRule]) -> LocalRule:
 
 def together(name: str, passes: Sequence[RewritePass]) -> RewritePass:
     """One local pass that applies, at each node, the first rule that matches."""
-    return RewritePass(name, first_match([step.rule for step in passes]), parts=tuple(passes))
+    rule = first_match([step.rule for step in passes])
+    return RewritePass(name, rule, parts=tuple(passes), settles=True)
 
 
 def rewrite_pass(name: str) -> Callable[[LocalRule], RewritePass]:
     """Make a pass from a local rule.  Its docstring is the equation."""
-    return lambda rule: RewritePass(name, rule, rule.__doc__ or "")
+    return lambda rule: RewritePass(name, rule, rule.__doc__ or "", settles=True)
 
 
 def declined(node: Node, reason: str) -> Node | None:
