@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quantglow.concise import Concise
+from quantglow.lazy import cached_property
 from quantglow.symbolic.shapes import integer, surely_equal
 from quantglow.symbolic.text import size_text
 
@@ -168,12 +169,12 @@ class TensorType(Concise):
     def element(self) -> ElementType:
         return ElementType(self.dtype, self.quant)
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Number of elements."""
         return math.prod(self.shape)
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         return self.size * self.dtype.nbytes
 

@@ -104,6 +104,7 @@ class Guards:
     caution: int = 0
     is_closed: bool = False
     _decided: dict[tuple[Expression, Relation], bool] = field(default_factory=dict)
+    _likely: dict[Expression, int] = field(default_factory=dict)
     _known: dict[Expression, Bounds] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -119,9 +120,16 @@ class Guards:
         proven = proof(self.bounds(expression), relation)
         if proven is not None:
             return proven
-        answer = relation.holds(expression.at(self.hints))
+        answer = relation.holds(self.likely(expression))
         self.record(Guard(expression, relation if answer else relation.opposite))
         return answer
+
+    def likely(self, expression: Expression) -> int:
+        """The value at the hints."""
+        found = self._likely.get(expression)
+        if found is None:
+            found = self._likely[expression] = expression.at(self.hints)
+        return found
 
     def bounds(self, expression: Expression) -> Bounds:
         """An interval that contains all values for which the guards hold."""
@@ -148,7 +156,7 @@ class Guards:
 
     def fix(self, expression: Expression) -> int:
         """The value at the hints, which becomes the only one that is allowed."""
-        value = expression.at(self.hints)
+        value = self.likely(expression)
         self.decide(expression - number(value), Relation.EQUAL)
         return value
 

@@ -30,7 +30,7 @@ class Size:
     @property
     def hint(self) -> int:
         """The value at the shape for which code is made."""
-        return self.expression.at(self.guards.hints)
+        return self.guards.likely(self.expression)
 
     def _with(self, other: object, function: Callable[[Any, Any], Any]) -> Any:
         if isinstance(other, float):
