@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
+from quantglow.backends.llvm.kernels.elementwise import row_map
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input, Node
@@ -19,7 +22,7 @@ from quantglow.ops import (
     Transpose,
 )
 from quantglow.types import DType, ElementType, QuantParams, TensorType
-from tests.matrix.general import LEVELS, Make, Sizes, assert_serves
+from tests.matrix.general import LEVELS, Make, Sizes, assert_serves, general
 from tests.matrix.harness import TARGETS
 from tests.support.builder import Builder
 
@@ -104,3 +107,18 @@ def test_rows(make: Make, target: str) -> None:
 
 def test_rows_on_two_threads() -> None:
     assert_serves(softmax, HINT, [{"N": 8, "T": 129}], resolve(TARGETS[0]), threads=2)
+
+
+def test_layers_inside_that_are_equal_share_a_text() -> None:
+    def layers(sizes: Sizes) -> Graph:
+        b = Builder()
+        x: Node = b.input(sizes["N"], sizes["T"])
+        for _ in range(6):
+            x = b.make(Softmax, x=x)
+        return b.graph(x)
+
+    kernel = row_map._Kernel
+    with mock.patch.object(kernel, "text", autospec=True, side_effect=kernel.text) as text:
+        rows = general(layers, HINT, resolve(TARGETS[0])).executable.program.rows
+    assert len(rows) == 6
+    assert text.call_count == 3

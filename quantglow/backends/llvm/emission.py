@@ -14,6 +14,7 @@ import numpy as np
 
 from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place, Pointer
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.jit.identity import step_parts
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
 from quantglow.backends.llvm.loop_calls import Moving, loop_call, with_rows
@@ -181,14 +182,28 @@ class _FreeLayout(_Layout):
     """The same where sizes are free: they are operands, and the arena has buffers, not offsets."""
 
     guards: Guards = field(kw_only=True)
+    _texts: dict[tuple[object, ...], tuple[str, list[str]]] = field(default_factory=dict)
 
     def placed(self, step: Instruction, call: KernelCall) -> EmittedCall:
         """The call with a text that serves all shapes, and the sizes that it takes."""
         made = super().placed(step, call)
-        text, names = with_operands(call.ir, len(made.pointers))
+        text, names = self._text(step, call, len(made.pointers))
         sizes = (sized(self.guards.names[name], self.guards) for name in names)
         pointers = (*made.pointers, *(Pointer(Place.SIZE, 0, size) for size in sizes))
         return replace(made, kernel=replace(made.kernel, code=text), pointers=pointers)
+
+    def _text(self, step: Instruction, call: KernelCall, first: int) -> tuple[str, list[str]]:
+        """``with_operands`` of the text of a call; calls of equal parts share one.
+
+        Parts of calls without ``facts`` have all constants: they take longer than most texts.
+        """
+        if call.facts is None:
+            return with_operands(call.ir, first)
+        key = (first, *step_parts(step, call.facts, {}))
+        found = self._texts.get(key)
+        if found is None:
+            found = self._texts[key] = with_operands(call.ir, first)
+        return found
 
     def _in_arena(self, view: View) -> Pointer:
         assert isinstance(self.plan, OrderedPlan)

@@ -50,7 +50,7 @@ def emit_rows(step: Compute, target: Target) -> KernelCall:
     kernel = _Kernel(Builder(), target, op, row, tuple(v.type.dtype for v in step.inputs))
     work = likely(op.type.size) * (2 + op.expression.size()) / 4
     items = math.prod(axis.size for axis in axes)
-    return KernelCall(lambda: kernel.text(axes), views, items, work, "rows")
+    return KernelCall(lambda: kernel.text(axes), views, items, work, "rows", facts="")
 
 
 @dataclass
