@@ -94,13 +94,17 @@ class Maximum:
 class Expression:
     """A sum of integer multiples of monomials.  Make them by arithmetic from ``symbol``."""
 
-    __slots__ = ("_bounds", "_hash", "_text", "terms")
+    __slots__ = ("_bounds", "_hash", "_text", "constant", "terms")
 
     terms: Terms
     """Monomials with coefficients other than 0, the largest monomial first."""
+    constant: int | None
+    """The value if it has no symbols, else None."""
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
+        first, factor = terms[0] if terms else ((), 0)
+        self.constant = None if first else factor
         self._hash = hash(terms)
         self._bounds: Bounds | None = None
         self._text: str | None = None
@@ -115,14 +119,6 @@ class Expression:
             and self._hash == other._hash
             and self.terms == other.terms
         )
-
-    @property
-    def constant(self) -> int | None:
-        """The value if it has no symbols, else None."""
-        if not self.terms:
-            return 0
-        monomial, coefficient = self.terms[0]
-        return coefficient if not monomial else None
 
     @property
     def bounds(self) -> Bounds:

@@ -94,9 +94,10 @@ class Builder:
 
     def call(self, name: str, result: str, *args: tuple[str, Value]) -> Value:
         """Call an intrinsic or external function; it is declared once."""
-        kinds = ", ".join(kind for kind, _ in args)
-        self.declarations[name] = f"declare {result} @{name}({kinds})"
-        text = f"call {result} @{name}({', '.join(f'{k} {v}' for k, v in args)})"
+        if name not in self.declarations:
+            kinds = ", ".join(kind for kind, _ in args)
+            self.declarations[name] = f"declare {result} @{name}({kinds})"
+        text = f"call {result} @{name}({', '.join([f'{k} {v}' for k, v in args])})"
         if result == "void":
             self.do(text)
             return ""

@@ -42,7 +42,8 @@ def emit_table(step: Compute, target: Target) -> KernelCall:
 
     constant = lookup.entries()
     views = (step.output, source, table if constant is None else constant)
-    return KernelCall(text, views, nest.items, likely(op.type.size) / 4, "table")
+    work, facts = likely(op.type.size) / 4, type(lookup).__name__
+    return KernelCall(text, views, nest.items, work, "table", facts)
 
 
 @dataclass
