@@ -49,6 +49,11 @@ class Graph:
             yield node
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of every node."""
+        return frozenset([node.name for node in self.every_node()])
+
+    @cached_property
     def has_free_sizes(self) -> bool:
         """Whether a node depends on free dimensions."""
         return any(node.has_free_sizes for node in self.nodes)

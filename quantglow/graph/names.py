@@ -18,7 +18,7 @@ class Names:
     @staticmethod
     def of(graph: Graph) -> Names:
         """Names that new nodes of this graph must not have."""
-        return Names({node.name for node in graph.every_node()})
+        return Names(set(graph.names))
 
     def fresh(self, name: str) -> str:
         """``name``, or if it is taken ``name_2``, ``name_3``, …; the result is taken from

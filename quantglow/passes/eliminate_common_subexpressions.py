@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Constant, Input, Node
+from quantglow.graph.node import Constant, Input, Node, operand_fields
 
 PREFIX = 16
 """Elements of a Constant that go into its key; the rest is compared."""
@@ -38,7 +38,7 @@ class Seen:
             return node
         if isinstance(node, Constant):
             return self.first_constant(node)
-        key = (type(node), node.operands, operand_layout(node), tuple(node.attributes().items()))
+        key = (type(node), node.operands, operand_layout(node), tuple(node.attributes().values()))
         return self.nodes.setdefault(key, node)
 
     def first_constant(self, node: Constant) -> Constant:
@@ -53,9 +53,7 @@ class Seen:
 
 def operand_layout(node: Node) -> tuple[bool, ...]:
     """Presence of each optional operand."""
-    return tuple(
-        getattr(node, name) is not None for name in node.__dataclass_fields__ if name != "type"
-    )
+    return tuple([getattr(node, name) is not None for name in operand_fields(type(node))])
 
 
 def equal_bits(a: Constant, b: Constant) -> bool:
