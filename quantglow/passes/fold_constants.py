@@ -27,10 +27,10 @@ def fold_constants(node: Node, uses: Uses) -> Node | None:
     operands = node.operands
     if isinstance(node, External | Loop):  # it may draw random numbers, or never end
         return None
-    if node.has_free_sizes:
-        return declined(node, "its value depends on free dimensions")
     if not operands or not all(isinstance(o, Constant) for o in operands):
         return None
+    if node.has_free_sizes:
+        return declined(node, "its value depends on free dimensions")
     if grows(node):
         if (rows := gathered_once(node, uses)) is not None:
             return rows
