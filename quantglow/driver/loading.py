@@ -23,15 +23,10 @@ from quantglow.runtime import saving
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
+from quantglow.runtime.free_shapes import FreeShapes, Opened
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.saving import Freedom, SavedModel, Tail
-from quantglow.runtime.specialisations import (
-    FreeShapes,
-    OneShape,
-    Opened,
-    Specialisation,
-    Specialisations,
-)
+from quantglow.runtime.specialisations import OneShape, Specialisation, Specialisations
 
 if TYPE_CHECKING:
     from quantglow.driver.fallback import ModelFallback

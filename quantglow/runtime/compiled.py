@@ -18,9 +18,10 @@ from quantglow.lazy import cached_property
 from quantglow.pages import release_pages
 from quantglow.runtime.build import Build
 from quantglow.runtime.caches import Caches, pairs_of
+from quantglow.runtime.free_shapes import FreeShapes
 from quantglow.runtime.saving import save
 from quantglow.runtime.served_shapes import ServedShapes
-from quantglow.runtime.specialisations import FreeShapes, Specialisations
+from quantglow.runtime.specialisations import Specialisations
 from quantglow.runtime.state import State
 from quantglow.runtime.state_programs import Pair, StatePrograms
 from quantglow.types import Array, DType

@@ -22,7 +22,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.report import Report
 from quantglow.runtime.build import Compiler
-from quantglow.runtime.specialisations import FreeShapes
+from quantglow.runtime.free_shapes import FreeShapes
 from tests.support.free_network import SHAPES, free_model, image, sum_model, wide_model
 from tests.unit.forking import exit_code_of_child
 

@@ -1,0 +1,329 @@
+"""Programs of a model with free dimensions: for all shapes, or one for each case of its inputs.
+
+The first combination of input shapes gets a program of its own.  The second one, or the first of a
+model from a file, gets a program for all shapes (``general``), which serves further ones where its
+guards hold; where none serves a combination, it is compiled on first use.  If shapes or branches
+depend on the values of small inputs (a sampling rate), these belong to the case, too; after
+``MOST_VALUES`` of them at the same shapes, one program serves all further values, with onnxruntime
+at the operators that they decide.
+
+A shape that comes often gets a program of its own in the background (``often_used``).
+
+The last used programs are kept: at most ``MOST_PROGRAMS``, and as many as fit ``MOST_NBYTES`` (the
+first one always stays).  Their kernels and constants are shared.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import CancelledError, Future
+from dataclasses import dataclass, field, replace
+from weakref import WeakSet
+
+from quantglow import debug
+from quantglow.concise import Concise
+from quantglow.errors import (
+    CompileBudgetError,
+    FallbackError,
+    InputError,
+    QuantglowError,
+    UndecidedError,
+    UnsupportedOpError,
+)
+from quantglow.graph.case import Case
+from quantglow.graph.graph import Graph
+from quantglow.graph.sharing import SharedArrays
+from quantglow.graph.signature import Shape, Shapes, Signature
+from quantglow.interpreter import check_names, check_types
+from quantglow.lazy import cached_property
+from quantglow.runtime.build import Build, Compiler
+from quantglow.runtime.general_programs import GeneralPrograms
+from quantglow.runtime.often_used import Check, OftenUsed
+from quantglow.runtime.protocol import Executable
+from quantglow.runtime.saving import Freedom
+from quantglow.runtime.served_shapes import ServedShapes, served_by_general, served_by_own
+from quantglow.runtime.specialisations import Bound, Served, Specialisation, case_of, with_names
+from quantglow.runtime.symbolic_graphs import SymbolicGraph
+from quantglow.types import Array
+
+MOST_PROGRAMS = 32
+MOST_VALUES = 16
+MOST_NBYTES = 2**30
+"""Maximum size of the arenas of all programs; an arena is the memory that a program needs beside
+the constants that all share."""
+
+
+Fallback = Callable[[Case, tuple[str, ...]], Specialisation]
+"""Function from a case that cannot be compiled, and the reasons, to its replacement."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Opened(Concise):
+    """The graphs of a file: for one ``case`` if it was compiled for one, and for all shapes."""
+
+    graph: Graph
+    case: Case | None = None
+    general: tuple[SymbolicGraph, ...] = ()
+
+
+NOTHING_OPENED = Opened(Graph((), ()))
+"""A model of this process; its file has a graph without outputs until it is run."""
+
+
+@dataclass(eq=False, repr=False)
+class FreeShapes(Concise):
+    """Programs by the cases of the inputs.  All methods are thread-safe.
+
+    ``graph_at`` makes the graph of a case; ``fallback`` makes a replacement if that cannot be
+    compiled, from the case and the reasons; ``freedom`` has the contents of a file that repeat
+    this, given the graph of a case.  ``opened`` is what a file has.  ``deciding`` are the inputs
+    whose values belong to a case; ``graph_at`` may ask for more by ``UndecidedError``.
+    """
+
+    signature: Signature
+    graph_at: Callable[[Case], Graph]
+    compiler: Compiler
+    fallback: Fallback | None = None
+    freedom: Callable[[Case, Graph], Freedom] | None = None
+    deciding: tuple[str, ...] = ()
+    opened: Opened = NOTHING_OPENED
+    most_programs: int = MOST_PROGRAMS
+    most_nbytes: int = MOST_NBYTES
+    _arrays: SharedArrays = field(default_factory=SharedArrays)
+    _ready: OrderedDict[Case, Served] = field(default_factory=OrderedDict)
+    _pending: dict[Case, Future[Served]] = field(default_factory=dict)
+    _made: Counter[Case] = field(default_factory=Counter)
+    _first: Specialisation | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        _alive.add(self)
+
+    def forget_threads(self) -> None:
+        """Forget, in a forked child, the cases that threads of the parent were compiling."""
+        self._lock = threading.Lock()
+        self._generals.forget_threads()
+        self._often.forget_threads()
+        self._pending = {}
+
+    @property
+    def target(self) -> str:
+        """Name of the code's target."""
+        return self.compiler.name
+
+    @property
+    def num_threads(self) -> int:
+        """Maximum number of threads of a call."""
+        return self.compiler.num_threads
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is compiled yet."""
+        return self._first is None and self.opened.case is None
+
+    @property
+    def first(self) -> Specialisation:
+        """The program that was compiled first; for a model from a file, that of its graph."""
+        if self._first is None and self.opened.case is not None:
+            build = self.compiler.compile(self.opened.graph)
+            self.add(Specialisation(self.opened.graph, build, self.opened.case))
+        if self._first is None:
+            raise InputError(
+                "the model leaves dimensions free and was not run yet, so there is no program to "
+                "look at. Remedy: run it once, or compile it with input_shapes."
+            )
+        return self._first
+
+    @property
+    def shapes(self) -> list[dict[str, Shape]]:
+        """Input shapes of the programs that are kept, the last used one last."""
+        with self._lock:
+            return [dict(case.shapes) for case in self._ready]
+
+    def contents(self) -> tuple[Graph, Freedom | None]:
+        """The first graph, or that of a file before there is one, and the other contents."""
+        first = self._first
+        graph = self.opened.graph if first is None else first.graph
+        case = self.opened.case if first is None else case_of(first)
+        if self.freedom is None:
+            return graph, None
+        found = self.freedom(Case.of({}) if case is None else case, graph)
+        general = () if case is None else self._generals.graphs_at(case)
+        return graph, replace(found, general=general)
+
+    def served(self) -> tuple[ServedShapes, ...]:
+        """The programs that are kept."""
+        with self._lock:
+            own = [found for found in self._ready.values() if isinstance(found, Specialisation)]
+        return (
+            *(served_by_own(case_of(found).shapes, found.build) for found in own),
+            *map(served_by_general, self._generals),
+        )
+
+    def graph_for(self, shapes: Shapes) -> Graph:
+        """A graph that is not compiled."""
+        self.signature.check(with_names(self.signature, shapes))
+        return self.graph_at(Case.of(shapes, dict(case_of(self.first).values or ())))
+
+    def prepare(self, case: Case) -> None:
+        """Compile the program of a case."""
+        self._at(case)
+
+    def add(self, found: Specialisation) -> None:
+        """Keep a program that was compiled elsewhere."""
+        self._arrays.graph(found.graph)
+        with self._lock:
+            self._keep(case_of(found), found)
+
+    def at(self, feeds: Mapping[str, Array]) -> Served:
+        """The program for the case of ``feeds``, compiled now if it is new.
+
+        Threads that ask for the same new case wait for one of them; others continue.
+        """
+        check_names([port.name for port in self.signature.inputs], feeds)
+        while True:
+            deciding = self.deciding
+            try:
+                return self._at(Case.fitting(feeds, deciding), feeds)
+            except UndecidedError as error:
+                with self._lock:
+                    self.deciding = tuple(sorted({*self.deciding, *error.inputs}))
+                if self.deciding == deciding:
+                    raise
+
+    def _at(self, case: Case, feeds: Mapping[str, Array] | None = None) -> Served:
+        """The program of a case; ``feeds`` are checked before it is compiled."""
+        with self._lock:
+            if case not in self._ready and self._made[case.whatever_values] >= MOST_VALUES:
+                case = case.whatever_values
+            found = self._ready.get(case)
+            if found is not None:
+                self._ready.move_to_end(case)
+                if isinstance(found, Bound):
+                    self._often.called(case)
+                return found
+            pending = self._pending.get(case)
+            is_mine = pending is None
+            if pending is None:
+                pending = self._pending[case] = Future()
+        if is_mine:
+            self._fulfil(pending, case, feeds)
+        return pending.result()
+
+    def _fulfil(
+        self, pending: Future[Served], case: Case, feeds: Mapping[str, Array] | None
+    ) -> None:
+        try:
+            if feeds is not None:
+                check_types(self.signature, feeds)
+            made = self._compiled(case)
+        except BaseException as error:
+            with self._lock:
+                del self._pending[case]
+            pending.set_exception(error)
+            raise
+        with self._lock:
+            self._keep(case, made)
+            del self._pending[case]
+            if case.values:
+                self._made[case.whatever_values] += 1
+        pending.set_result(made)
+
+    def _compiled(self, case: Case) -> Served:
+        if (served := self._served(case)) is not None:
+            return served
+        self.signature.check(case.shape_map, 0 if self.fallback else 1)
+        try:
+            if (served := self._served(case, may_plan=True)) is not None:
+                return served
+            is_opened = case == self.opened.case
+            graph = self.opened.graph if is_opened else self.shared_graph_at(case)
+            build = self.compiler.compile(graph)
+        except CompileBudgetError:
+            raise
+        except QuantglowError as error:
+            if isinstance(error, UndecidedError) and case.values is not None:
+                raise
+            if self.fallback and isinstance(error, UnsupportedOpError | FallbackError):
+                return self.fallback(case, error.reasons)
+            raise InputError(
+                f"the model cannot be compiled for inputs of the shapes {case}: {error}. "
+                "Remedy: feed shapes that its operators agree with."
+            ) from error
+        return Specialisation(graph, build, case)
+
+    @cached_property
+    def _generals(self) -> GeneralPrograms:
+        known = list(self.opened.general)
+        return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler, known)
+
+    def shared_graph_at(self, case: Case) -> Graph:
+        """The graph of a case; equal constants of all graphs share memory."""
+        return self._arrays.graph(self.graph_at(case))
+
+    def _served(self, case: Case, may_plan: bool = False) -> Bound | None:
+        """The program of a case by one for all shapes, which is made if it may be and if this is
+        not the first case of a model that comes from no file; None where none serves it.
+        """
+        if self._first is None and not self.opened.general:
+            return None
+        executable = self._generals.executable(case, self._piece, may_plan)
+        if executable is None:
+            return None
+        build = Build(executable, (), self.compiler.name, self.compiler.num_threads)
+        return Bound(self.signature, self.shared_graph_at, build, case)
+
+    def _piece(self, case: Case) -> Executable:
+        """The program of a piece of a batch, as if that had been fed."""
+        return self._at(case).build.executable
+
+    @cached_property
+    def _often(self) -> OftenUsed:
+        return OftenUsed(self._specialise)
+
+    def _specialise(self, case: Case, check: Check) -> None:
+        """Replace the program of a case by one of its own, if that can be compiled."""
+        try:
+            graph = self.shared_graph_at(case)
+            self.compiler.load_kernels(graph, check)
+            found = Specialisation(graph, self.compiler.compile(graph), case)
+        except (QuantglowError, CancelledError) as error:
+            debug.log(1, f"no program of its own for {case}: {error}")
+            return
+        with self._lock:
+            if case in self._ready:
+                self._keep(case, found)
+
+    def _keep(self, key: Case, found: Served) -> None:
+        """Make room for a new program; the caller holds the lock."""
+        is_first = self._first is None and self.opened.case in (None, key)
+        if is_first and isinstance(found, Specialisation):
+            self._first = found
+        self._ready[key] = found
+        self._ready.move_to_end(key)
+        total = sum(nbytes_of(s.build) for s in self._ready.values())
+        for old in list(self._ready):
+            if len(self._ready) <= self.most_programs and total <= self.most_nbytes:
+                break
+            if old != key and self._ready[old] is not self._first:
+                total -= nbytes_of(self._ready.pop(old).build)
+                self._often.forget(old)
+
+
+_alive: WeakSet[FreeShapes] = WeakSet()
+
+
+def _forget_threads() -> None:
+    for programs in list(_alive):
+        programs.forget_threads()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
+
+
+def nbytes_of(build: Build) -> int:
+    """Size in bytes of a program beside the constants that it shares."""
+    return sum(planned.plan.peak_nbytes for planned in build.programs)
