@@ -59,7 +59,7 @@ def general(make: Make, hint: Sizes, target: Target, threads: int = 1) -> Genera
 
     made = general_program(signature, Case.of(shapes), graph_at, Compiler(target, threads))
     assert made is not None
-    return replace(made, batch=None)
+    return replace(made, source=replace(made.source, batch=None))
 
 
 def assert_serves(
