@@ -18,7 +18,7 @@ from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import RewritePass, Uses
 from quantglow.lowering.names import unique_names
 from quantglow.lowering.rules import tag
-from quantglow.ops import Concat, Conv, Elementwise, Reshape, Slice
+from quantglow.ops import Concat, Conv, Elementwise, Pad, Reshape, Slice
 from quantglow.ops.expression import arg, call
 from quantglow.types import Array, DType, ElementType
 
@@ -27,6 +27,9 @@ FEWEST_PRODUCTS = 4096
 FEWEST_TAPS = 32
 MOST_PARTS = 2
 """Maximum number of neighbouring channels, even and odd, that are computed apart."""
+TOLERANCE = 2.0**-21
+"""Difference of weights, as a share of the largest, up to which they are equal: exporters compute
+cosines in float32."""
 
 
 def fold_symmetric_filters(graph: Graph) -> Graph:
@@ -50,7 +53,7 @@ def by_symmetry(node: Node, uses: Uses) -> Node | None:
 
 
 def is_plain(conv: Conv) -> bool:
-    """Whether a Conv has many taps over one row of float samples, in steps that divide them."""
+    """Whether a Conv has many taps over one row of float samples."""
     height, taps, inputs, outputs = conv.w.type.shape
     stride, signal = conv.strides[1], conv.x.type
     return (
@@ -62,7 +65,7 @@ def is_plain(conv: Conv) -> bool:
         and not any(conv.pads)
         and conv.dilations == (1, 1)
         and taps >= FEWEST_TAPS
-        and taps % stride == 0
+        and stride <= taps
         and taps * outputs >= FEWEST_PRODUCTS
     )
 
@@ -87,18 +90,27 @@ class Part:
 
     def singles(self, w: Array) -> list[int]:
         """The taps without a partner that are not 0: the centre, and the first of a period."""
-        pairs = self.pairs(w)
+        pairs, own = self.pairs(w), w[:, self.first : self.end]
         alone = [*range(pairs.start), *range(pairs.stop, self.total // 2 + 1)]
-        return [tap for tap in alone if w[tap, self.first : self.end].any()]
+        return [tap for tap in alone if (abs(own[tap]) > smallest(w)).any()]
+
+    def weights(self, w: Array) -> Array:
+        """The weights of pairs, then of singles [taps, channels]."""
+        own, pairs = w[:, self.first : self.end], np.array(self.pairs(w))
+        shared = (own[pairs] + self.sign * own[self.total - pairs]) / 2
+        return np.concatenate([shared, own[self.singles(w)]])
+
+
+def smallest(w: Array) -> float:
+    """The weights, and differences of weights, that count as 0."""
+    return float(abs(w).max()) * TOLERANCE
 
 
 def symmetric_parts(w: Array, total: int) -> list[Part] | None:
     """The parts of filters [taps, channels]; None if a filter has no symmetry, or if there are many
     parts."""
-    inner = w[total - len(w) + 1 :]
-    centre = w[total // 2] if total % 2 == 0 else np.zeros(1)
-    even = (inner == inner[::-1]).all(axis=0)
-    odd = (inner == -inner[::-1]).all(axis=0) & (centre == 0)
+    inner, most = w[total - len(w) + 1 :], smallest(w)
+    even, odd = ((abs(inner - sign * inner[::-1]) <= most).all(axis=0) for sign in (1, -1))
     parts: list[Part] = []
     for channel in range(w.shape[1]):
         signs = [sign for sign, holds in ((1, even), (-1, odd)) if holds[channel]]
@@ -126,9 +138,9 @@ def convolved(node: Conv, w: Array, part: Part) -> Conv:
     sums += [window(node, rows, tap, 1) for tap in singles]
     joined = Concat(name=tag(node, f"{part.kind}-sums"), parts=tuple(sums), axis=2)
     batch, _, columns, _ = node.type.shape
-    taps, channels = [*pairs, *singles], slice(part.first, part.end)
-    shape = (1, 1, batch * columns, len(taps))
-    value = np.ascontiguousarray(w[None, None, taps, channels])
+    channels = slice(part.first, part.end)
+    shape = (1, 1, batch * columns, len(pairs) + len(singles))
+    value = np.ascontiguousarray(part.weights(w)[None, None])
     assert node.b is None or isinstance(node.b, Constant)
     return replace(
         node,
@@ -144,15 +156,18 @@ def convolved(node: Conv, w: Array, part: Part) -> Conv:
 def samples(node: Conv, taps: int, role: str) -> Node:
     """The signal in rows of as many samples as the stride has [N, rows, stride]."""
     (batch, _, columns, _), stride = node.type.shape, node.strides[1]
-    rows = columns - 1 + taps // stride
-    read = Slice(
+    rows, rest = columns - 1 + -(-taps // stride), -taps % stride
+    x: Node = Slice(
         name=tag(node, f"{role}-read"),
         x=node.x,
         starts=(0, 0, 0, 0),
-        sizes=(batch, 1, rows * stride, 1),
+        sizes=(batch, 1, (columns - 1) * stride + taps, 1),
         steps=(1, 1, 1, 1),
     )
-    return Reshape(name=tag(node, role), x=read, shape=(batch, rows, stride))
+    if rest:
+        after = (0, 0, rest, 0)
+        x = Pad(name=tag(node, f"{role}-filled"), x=x, before=(0, 0, 0, 0), after=after)
+    return Reshape(name=tag(node, role), x=x, shape=(batch, rows, stride))
 
 
 def runs(pairs: range, total: int, node: Conv) -> Iterator[range]:
