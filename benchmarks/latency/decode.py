@@ -1,9 +1,11 @@
-"""Tokens in a second of a decoder with a cache, beside onnxruntime.
+"""Tokens in a second of a decoder with a cache, beside onnxruntime and OpenVINO.
 
 The decoder is shaped as Llama, 100 million parameters by default, with random weights: in standard
 operators as torch exports it, and ``fused`` as onnxruntime-genai writes it.  Each runtime reads a
 prompt and then writes one token after the other, in a process of its own, in several rounds in
-turn.  All read the same weights: float, or in groups of 64 as MatMulNBits at ``accuracy_level`` 4.
+turn.  All read weights in float, or in groups of 64 as MatMulNBits at ``accuracy_level`` 4.
+OpenVINO reads the standard operators, whose attention it joins itself, with weights that NNCF
+compressed (int8: a scale for each channel), and keeps the cache as states.
 quantglow keeps the cache as a state; ``calls`` feeds it back, as onnxruntime does without a copy in
 Python.
 """
@@ -26,6 +28,11 @@ import onnx
 
 import quantglow as qg
 from benchmarks.support.arguments import positive
+from benchmarks.support.openvino_decoder import (
+    is_installed,
+    with_openvino,
+    write_compressed,
+)
 from benchmarks.support.process_memory import status_nbytes
 from benchmarks.support.processes import ROOT, environment_with, module_command
 from quantglow.driver.pipeline.packed_weights import (
@@ -35,7 +42,7 @@ from quantglow.driver.pipeline.packed_weights import (
 )
 from tests.support.decoder import Array, Decoder, Feeds, decoder_model
 
-RUNTIMES = ("onnxruntime", "quantglow", "quantglow calls")
+RUNTIMES = ("onnxruntime", "openvino", "quantglow", "quantglow calls")
 FORMS = ("standard", "fused")
 WEIGHTS = ("float", "int8", "int4")
 WARM_UP_TOKENS = 4
@@ -47,7 +54,8 @@ Step = Callable[[Array], Array]
 def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--forms", nargs="+", default=FORMS, choices=FORMS)
     command.add_argument("--weights", nargs="+", default=WEIGHTS, choices=WEIGHTS)
-    command.add_argument("--runtimes", nargs="+", default=RUNTIMES, choices=RUNTIMES)
+    installed = [name for name in RUNTIMES if name != "openvino" or is_installed()]
+    command.add_argument("--runtimes", nargs="+", default=installed, choices=RUNTIMES)
     command.add_argument("--threads", nargs="+", type=positive, default=[1, 2])
     command.add_argument("--prompt", type=positive, default=100, help="tokens to read")
     command.add_argument("--tokens", type=positive, default=100, help="tokens to write")
@@ -58,7 +66,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print a Markdown table."""
     titles = ("form", "weights", "threads", "runtime", "prompt ms", "tokens/s")
-    print("|", " | ".join((*titles, "beside onnxruntime", "peak MB")), "|")
+    print("|", " | ".join((*titles, f"beside {options.runtimes[0]}", "peak MB")), "|")
     print("| --- " * 8 + "|")
     for form in options.forms:
         model = decoder_model(config_of(form, options.layers))
@@ -66,6 +74,10 @@ def run(options: argparse.Namespace) -> int:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "decoder.onnx"
                 onnx.save(model if weights == "float" else packed(model, weights), path)
+                if "openvino" in options.runtimes:
+                    plain = config_of("standard", options.layers)
+                    standard = model if form == "standard" else decoder_model(plain)
+                    write_compressed(standard, plain, weights, path.with_name("openvino.xml"))
                 for threads in options.threads:
                     for row in rows(form, path, threads, options):
                         cells = " | ".join([form, weights, str(threads), *row])
@@ -124,7 +136,7 @@ def worker(
     name: str, form: str, path: str, layers: int, threads: int, prompt: int, tokens: int
 ) -> dict[str, float]:
     """Seconds of the prompt, tokens in a second, and the peak memory in bytes."""
-    config = config_of(form, layers)
+    config = config_of("standard" if name == "openvino" else form, layers)
     start = STARTS[name](config, path, threads)
     first = np.random.default_rng(0).integers(0, config.vocabulary, (1, prompt))
     timed(start(), first, WARM_UP_TOKENS)
@@ -208,6 +220,7 @@ def with_onnxruntime(config: Decoder, path: str, threads: int) -> Callable[[], S
 
 STARTS = {
     "onnxruntime": with_onnxruntime,
+    "openvino": with_openvino,
     "quantglow": with_state,
     "quantglow calls": with_calls,
 }

@@ -1,7 +1,8 @@
-"""Products with weights of 4 and 8 bits in groups, beside onnxruntime's MatMulNBits.
+"""Products with weights of 4 and 8 bits in groups, beside onnxruntime's MatMulNBits and OpenVINO.
 
 A model has products of one size, which read the same rows, and more weights than any cache holds;
-a figure is the time of one.  Both runtimes take turns in one process.  One row is a step of
+a figure is the time of one.  The runtimes take turns in one process; the ratio is that to the
+faster peer.  OpenVINO reads the same model and rounds activations, too.  One row is a step of
 a decoder, which memory limits; many rows are a prompt, which products limit.
 """
 
@@ -9,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from statistics import median
 from typing import Any
 
@@ -20,6 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 import quantglow as qg
 from benchmarks.latency.peak import native_peak
 from benchmarks.support.arguments import positive
+from benchmarks.support.peer_runtimes import openvino_request
 from quantglow.types import Array
 
 SIZES = ("2048x2048", "4096x4096", "4096x11008")
@@ -29,7 +32,9 @@ TOTAL_NBYTES = 128 * 2**20
 """Size of the weights of a model: several times the last-level cache."""
 
 LEVEL = 4
-"""The ``accuracy_level`` at which both runtimes round activations to int8."""
+"""The ``accuracy_level`` at which quantglow and onnxruntime round activations to int8."""
+
+PEERS = ("onnxruntime", "openvino")
 
 Feeds = Mapping[str, Array]
 
@@ -46,24 +51,27 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--bits", nargs="+", type=int, choices=(4, 8), default=[4, 8])
     command.add_argument("--group", type=positive, default=32)
     command.add_argument("--threads", nargs="+", type=positive, default=[1, 2])
+    installed = [name for name in PEERS if find_spec(name) is not None]
+    command.add_argument("--peers", nargs="+", default=installed, choices=PEERS)
     command.add_argument("--seconds", type=positive, default=4, help="duration of each comparison")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print a Markdown table."""
-    print(
-        "| K x N | bits | rows | threads | quantglow µs | onnxruntime µs | ratio | rate | limit |"
-    )
-    print("| --- " * 9 + "|")
+    columns = [f"{name} µs" for name in ("quantglow", *options.peers)]
+    titles = ["K x N", "bits", "rows", "threads", *columns, "ratio", "rate", "limit"]
+    print("|", " | ".join(titles), "|")
+    print("| --- " * len(titles) + "|")
     for depth, columns in options.sizes:
         for bits in options.bits:
             model, count = products(depth, columns, bits, options.group)
             for rows in options.rows:
                 for threads in options.threads:
-                    times = compared(model, (rows, depth), threads, options.seconds)
-                    mine, theirs = (1e6 * median(found) / count for found in times)
+                    calls = calls_of(model, (rows, depth), threads, options.peers)
+                    times = compared(calls, (rows, depth), options.seconds)
+                    mine, *theirs = (1e6 * median(found) / count for found in times)
                     cells = [f"{depth}x{columns}", bits, rows, threads, f"{mine:.0f}"]
-                    cells += [f"{theirs:.0f}", f"{theirs / mine:.2f}"]
+                    cells += [*(f"{us:.0f}" for us in theirs), f"{min(theirs) / mine:.2f}"]
                     cells += rates(rows, depth * columns, bits, options.group, threads, mine)
                     print("|", " | ".join(map(str, cells)), "|", flush=True)
     return 0
@@ -110,17 +118,21 @@ def products(depth: int, columns: int, bits: int, group: int) -> tuple[onnx.Mode
     return helper.make_model(graph, opset_imports=opsets, ir_version=10), count
 
 
-def compared(
-    model: onnx.ModelProto, shape: tuple[int, int], threads: int, seconds: float
-) -> tuple[list[float], list[float]]:
-    """Seconds of runs by quantglow and by onnxruntime, in turns."""
-    feeds = {"x": np.random.default_rng(1).standard_normal(shape, np.float32)}
+def calls_of(
+    model: onnx.ModelProto, shape: tuple[int, int], threads: int, peers: Sequence[str]
+) -> list[Callable[[Feeds], object]]:
+    """Functions that run the model: by quantglow, then by the peers."""
     compiled = qg.compile(model, num_threads=threads, input_shapes={"x": shape})
-    calls: tuple[Callable[[Feeds], object], ...] = (
-        lambda given: compiled.run(None, given),
-        onnxruntime_of(model, threads),
-    )
-    times: tuple[list[float], list[float]] = ([], [])
+    opened = {"onnxruntime": onnxruntime_of, "openvino": openvino_of}
+    return [lambda feeds: compiled.run(None, feeds), *(opened[p](model, threads) for p in peers)]
+
+
+def compared(
+    calls: Sequence[Callable[[Feeds], object]], shape: tuple[int, int], seconds: float
+) -> list[list[float]]:
+    """Seconds of runs by each runtime, in turns."""
+    feeds = {"x": np.random.default_rng(1).standard_normal(shape, np.float32)}
+    times: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds
     while len(times[0]) < 3 or time.perf_counter() < end:
         for call, found in zip(calls, times, strict=True):
@@ -140,3 +152,12 @@ def onnxruntime_of(model: onnx.ModelProto, threads: int) -> Callable[[Feeds], ob
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     return lambda feeds: session.run(None, feeds)
+
+
+def openvino_of(model: onnx.ModelProto, threads: int) -> Callable[[Feeds], object]:
+    """A function that runs the model."""
+    import openvino
+
+    read = openvino.Core().read_model(model.SerializeToString())
+    request = openvino_request(read, threads, dynamic=True)
+    return lambda feeds: request.infer(dict(feeds), share_inputs=True, share_outputs=True)
