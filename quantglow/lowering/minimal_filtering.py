@@ -64,6 +64,9 @@ FEWEST_CHANNELS = 48
 they save."""
 FEWEST_RESULTS = 32
 """Minimum number of pixels: fewer do not pay for reading twice as many weights."""
+MOST_ELEMENTS = 2**23
+"""Maximum number of elements of the input and of the result: the sums of larger ones would leave
+the caches, and need more memory than the network does."""
 
 
 def minimal_filtering(graph: Graph) -> Graph:
@@ -76,7 +79,9 @@ def in_tiles(node: Node, uses: Uses) -> Node | None:
     if not isinstance(node, Conv) or not is_filter(node):
         return None
     batch, height, width, _ = node.type.shape
-    return filtered(node, tiles_of(width)) if batch * height * width >= FEWEST_RESULTS else None
+    pixels, widest = batch * height * width, max(node.w.type.shape[2:])
+    pays = pixels >= FEWEST_RESULTS and pixels * widest <= MOST_ELEMENTS
+    return filtered(node, tiles_of(width)) if pays else None
 
 
 def tiles_of(width: int) -> int:

@@ -72,8 +72,12 @@ def test_columns_that_nobody_reads_have_no_products() -> None:
 
 @pytest.mark.parametrize(
     "graph",
-    [three_taps(1, 12, (64, 64), (1, 1)), three_taps(4, 40, (47, 64), (1, 1))],
-    ids=["few-tiles", "few-channels"],
+    [
+        three_taps(1, 12, (64, 64), (1, 1)),
+        three_taps(4, 40, (47, 64), (1, 1)),
+        three_taps(64, 1025, (48, 64), (1, 1)),
+    ],
+    ids=["few-pixels", "few-channels", "much-memory"],
 )
 def test_where_it_does_not_pay_products_stay(graph: Graph) -> None:
     assert minimal_filtering(graph) is graph
