@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from quantglow.graph.graph import Graph
     from quantglow.options import IgnoredScope, QuantizationConfig
     from quantglow.profiling import Profile
-    from quantglow.report import Diagnosis, Report
+    from quantglow.report import Report
+    from quantglow.report.diagnosis import Diagnosis
     from quantglow.runtime.compiled import CompiledModel
     from quantglow.runtime.fallback import OnnxRuntimeBackend
     from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
@@ -55,7 +56,7 @@ _PLACES = {
     "Graph": "quantglow.graph.graph",
     "IgnoredScope": "quantglow.options",
     "OnnxRuntimeBackend": "quantglow.runtime.fallback",
-    "Diagnosis": "quantglow.report",
+    "Diagnosis": "quantglow.report.diagnosis",
     "PartlyCompiledModel": "quantglow.runtime.fallback_model",
     "Profile": "quantglow.profiling",
     "QuantizationConfig": "quantglow.options",

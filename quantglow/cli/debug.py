@@ -19,8 +19,8 @@ from quantglow.cli.arguments import (
 from quantglow.cli.files import check_onnx, check_writable
 from quantglow.driver import stages
 from quantglow.files import writing
-from quantglow.report import Diagnosis
 from quantglow.report.accuracy import WORST
+from quantglow.report.diagnosis import Diagnosis
 
 PAGES = (".json", ".html")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quantglow import debug, interpreter
+from quantglow.deadline import Deadline
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.compiled import compiled, compiled_float, model_of
 from quantglow.driver.pipeline.prepared import Prepared
@@ -25,7 +26,6 @@ from quantglow.quantization.accuracy_control.precision_steps import (
     int16_steps,
     ranked,
 )
-from quantglow.quantization.deadline import Deadline
 from quantglow.report.metrics import Sums
 from quantglow.report.precision_overrides import PrecisionOverride
 from quantglow.report.report import report_of

@@ -31,8 +31,9 @@ from quantglow.graph.graph import Graph
 from quantglow.interrupts import keeping_best
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
-from quantglow.report import Diagnosis, diagnosis
+from quantglow.report import diagnosis
 from quantglow.report.accuracy import WORST
+from quantglow.report.diagnosis import Diagnosis
 from quantglow.runtime.compiled import as_array, check_mapping
 from quantglow.types import Array
 

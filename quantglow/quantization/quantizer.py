@@ -9,13 +9,13 @@ from typing import Any
 
 from quantglow import debug
 from quantglow.concise import Concise
+from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
 from quantglow.quantization.convert.converter import Converter
-from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.decisions.decisions import Decisions
 from quantglow.quantization.plan.bodies import with_bodies
 from quantglow.quantization.plan.int16 import AUTO, with_named_int16

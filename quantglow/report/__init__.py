@@ -1,8 +1,11 @@
-"""The report: the steps of a compilation, and the accuracy of its result."""
+"""The report: the steps of a compilation, and the accuracy of its result.
+
+``diagnosis`` is not imported here: it needs the quantizer, a process that runs a saved model does
+not.
+"""
 
 from quantglow.report.accuracy import LayerAccuracy, OutputAccuracy
 from quantglow.report.codes import CodeUse
-from quantglow.report.diagnosis import Diagnosis
 from quantglow.report.report import MemoryFigures, Report
 
-__all__ = ["CodeUse", "Diagnosis", "LayerAccuracy", "MemoryFigures", "OutputAccuracy", "Report"]
+__all__ = ["CodeUse", "LayerAccuracy", "MemoryFigures", "OutputAccuracy", "Report"]

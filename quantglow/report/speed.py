@@ -11,14 +11,16 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantglow.backends.llvm.runtime.profiler import CallTime
-from quantglow.quantization.deadline import NEVER, Deadline
-from quantglow.quantization.report import NodeReport
+from quantglow.deadline import NEVER, Deadline
 from quantglow.report.tables import Table, number
 from quantglow.runtime.protocol import Executable
 from quantglow.types import Array
+
+if TYPE_CHECKING:
+    from quantglow.quantization.report import NodeReport
 
 LEAST_GAIN = 0.02
 """Minimum share of the program's time that a layer in float must save, to be more than noise."""

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow.deadline import Deadline, TimeUp
 from quantglow.driver.control import shown_steps
 from quantglow.quantization.accuracy_control.control import Search
 from quantglow.quantization.accuracy_control.precision_steps import INT16, Step
-from quantglow.quantization.deadline import Deadline, TimeUp
 from quantglow.report import Report
 from quantglow.report.metrics import sqnr_db
 from tests.unit.quantization.quantization_networks import samples_for

@@ -16,7 +16,7 @@ LAYERS = (
     ("concise", "errors", "interrupts", "version", "workers", "lazy"),
     ("symbolic",),
     ("types", "debug", "arguments", "files"),
-    ("pages",),
+    ("pages", "deadline"),
     ("options", "isolation", "fourier", "pass_manager"),
     ("graph",),
     ("ops",),

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from quantglow import debug, quantization
+from quantglow.deadline import Deadline
 from quantglow.driver.pipeline.calibrated import Calibrated
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
-from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.plan.int16 import AUTO, value_names
 from quantglow.quantization.plan.scope import matching
 from quantglow.quantization.recovery import Cache

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from quantglow.arguments import brief, choice, number, positive
+from quantglow.deadline import NEVER, Deadline, TimeUp
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.interrupts import is_interrupted
 from quantglow.lazy import cached_property
 from quantglow.profiling.progress import shown
-from quantglow.quantization.deadline import NEVER, Deadline, TimeUp
 
 DROP_TYPES = ("absolute", "relative")
 

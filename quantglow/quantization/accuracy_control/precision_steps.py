@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.node import Node
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import float_seconds, int16_seconds
-from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.int16 import (
     int16_ineligibility,
     is_int16,

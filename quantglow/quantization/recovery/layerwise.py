@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.graph.names import Names
 from quantglow.graph.node import Constant, Node
@@ -28,7 +29,6 @@ from quantglow.ops.contraction import Contraction
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
 from quantglow.quantization.convert.rules import Operands, integer_operands, renamed
-from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.params import QuantizedWeights
 from quantglow.quantization.recovery.adapt_weights import adapt_weights
 from quantglow.quantization.recovery.cache import Cache

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.node import Node
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import int16_seconds, total_seconds
-from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.int16 import int16_ineligibility, ranges_for_int16, with_int16
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.rounding_sensitivity import most_sensitive, stored_members

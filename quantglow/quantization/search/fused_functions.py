@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.ops.contraction import Contraction
@@ -27,7 +28,6 @@ from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.costs import fused_function_seconds, total_seconds
-from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.int16 import named_values
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.search.rounding_sensitivity import most_sensitive

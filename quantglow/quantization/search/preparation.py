@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
+from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.interrupts import Interrupted
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
-from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.search.levers import exact_levers, tried_levers
 from quantglow.quantization.search.prepared import Prepared

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.interpreter import interpret
@@ -25,7 +26,6 @@ from quantglow.ops.contraction import Contraction
 from quantglow.ops.work import evaluated_macs
 from quantglow.profiling.data import Feeds
 from quantglow.profiling.progress import shown
-from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.plan.int16 import group_of, is_stored
 from quantglow.quantization.plan.plan import Plan
 from quantglow.quantization.search.output_noise import (

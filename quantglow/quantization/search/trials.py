@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
 from quantglow.options import QuantizationConfig
 from quantglow.profiling.data import Feeds
-from quantglow.quantization.deadline import NEVER, Deadline
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.float_runs import FloatRuns
 from quantglow.quantization.plan.plan import make_plan

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.deadline import Deadline
 from quantglow.errors import AccuracyDropError, OptionError
 from quantglow.interrupts import keeping_best
 from quantglow.quantization.accuracy_control.control import (
@@ -22,7 +23,6 @@ from quantglow.quantization.accuracy_control.control import (
     Contract,
     Search,
 )
-from quantglow.quantization.deadline import Deadline
 
 OVER = Deadline(0.0)
 STEPS = [f"step{i}" for i in range(20)]

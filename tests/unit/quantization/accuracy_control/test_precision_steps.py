@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.deadline import Deadline
 from quantglow.graph.graph import Graph
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
@@ -24,7 +25,6 @@ from quantglow.quantization.accuracy_control.precision_steps import (
     ranked,
 )
 from quantglow.quantization.costs import float_seconds, int16_seconds
-from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.plan.plan import OVERRIDDEN, Plan, make_plan
 from quantglow.report.sensitivity import noise_of_each
 from tests.unit.quantization.quantization_networks import conv, graph_of, image, samples_for

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 import quantglow as qg
+from quantglow import deadline
+from quantglow.deadline import Deadline
 from quantglow.graph.graph import Graph
 from quantglow.ops.contraction import Contraction
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import profile
-from quantglow.quantization import deadline, quantize_for_all_shapes
-from quantglow.quantization.deadline import Deadline
+from quantglow.quantization import quantize_for_all_shapes
 from quantglow.quantization.recovery import Cache, layerwise, recover
 from quantglow.quantization.search import choose_int16, levers
 from tests.support.small_network import small_model, small_samples

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from quantglow.deadline import Deadline
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.options import QuantizationConfig
 from quantglow.profiling import Range, profile
 from quantglow.quantization import FloatRuns, Prepared
-from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.search import levers
 from quantglow.quantization.search.levers import (
     STRETCHES,

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow.deadline import Deadline
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
@@ -30,7 +31,6 @@ from quantglow.ops.arithmetic import quant_of
 from quantglow.options import EQUALIZATIONS, QuantizationConfig
 from quantglow.profiling import Range, profile
 from quantglow.quantization import Prepared, prepare, quantize_with_report
-from quantglow.quantization.deadline import Deadline
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.equalization import factors_of
 from quantglow.quantization.plan import tensor_ranges
