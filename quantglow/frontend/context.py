@@ -59,6 +59,7 @@ class Scope:
     ``has_free_inputs``: the model leaves dimensions free, and is compiled for all of them.
     ``unrolls``: recurrences are steps, as in files that were saved before there were loops.
     ``conditions``: values, and what each must be for the branch that is imported to be taken.
+    ``loops``: how many loops are around the nodes that are imported.
     """
 
     opsets: dict[str, int]
@@ -75,6 +76,7 @@ class Scope:
     problems: list[str] = field(default_factory=list)
     missed: list[Node] = field(default_factory=list)
     conditions: list[tuple[Node, bool]] = field(default_factory=list)
+    loops: int = 0
     claimed: set[str] = field(default_factory=set)
     shared: dict[tuple[object, str], Node] = field(default_factory=dict)
 
@@ -95,9 +97,12 @@ class Scope:
     @property
     def deciding(self) -> tuple[str, ...]:
         """The small inputs that decide what was missed; one that data also decides needs data."""
-        found = [inputs_behind(node) for node in self.missed]
-        names = {i.name for inputs in found if all(map(self.may_decide, inputs)) for i in inputs}
-        return tuple(sorted(names))
+        found = [inputs_behind(node) for node in self.missed if self.is_decided(node)]
+        return tuple(sorted({given.name for inputs in found for given in inputs}))
+
+    def is_decided(self, node: Node) -> bool:
+        """Whether small inputs alone decide a value."""
+        return all(map(self.may_decide, inputs_behind(node)))
 
     def may_decide(self, node: Input) -> bool:
         """Whether a node is an input of the model, of few integers or conditions."""

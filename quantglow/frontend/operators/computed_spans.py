@@ -1,8 +1,9 @@
-"""Slices and ranges from a position that is computed, of a length that is known.
+"""Slices and ranges in loops, from a position that is computed, of a length that is known.
 
 ``x[i : min(i + 1, N)]`` and ``range(i, min(i + 1, N))``, as exporters write an assignment to
 element i, are a look-up of element i: for an i in range they have the length 1.  For any other i
 they would be empty, which no type allows: then the look-up raises ``OutOfRangeError`` at run time.
+Outside of loops they are left to onnxruntime, which computes shorter ones, too.
 """
 
 from __future__ import annotations
@@ -127,9 +128,17 @@ def span_between(start: Node, end: Node, length: int | None = None) -> Span | No
     return Span(start, count, bound)
 
 
+def in_loop(call: Call, *positions: int) -> bool:
+    """Whether operands are computed in a loop, from more than inputs that have programs for each of
+    their values."""
+    if not call.scope.loops or any(call.is_known(at) for at in positions):
+        return False
+    return not all(call.scope.is_decided(call.tensor(at)) for at in positions)
+
+
 def computed_slice(call: Call) -> Node | None:
     """A Slice along one axis as a look-up; None if its length is not known."""
-    if call.opset < 10 or any(call.is_known(position) for position in (1, 2)):
+    if call.opset < 10 or not in_loop(call, 1, 2):
         return None
     x = call.tensor(0)
     axes = normal(call.parameter("axes", 3) or tuple(range(call.tensor(1).type.size)), x.type.rank)
@@ -152,7 +161,7 @@ def range_(call: Call) -> Array | Node:
 
 def computed_range(call: Call) -> Node | None:
     """A Range of step 1 as a look-up; None if its length is not known."""
-    if any(call.is_known(at) for at in (0, 1)) or not call.is_known(2) or call.is_float(0):
+    if not in_loop(call, 0, 1) or not call.is_known(2) or call.is_float(0):
         return None
     if call.array(2, "delta").item() != 1:
         return None

@@ -47,6 +47,15 @@ class Widening(Exception):
         self.shapes = shapes
 
 
+def body_values(call: Call, import_body: ImportBody) -> list[Node]:
+    """The outputs of a body whose inputs are bound."""
+    call.scope.loops += 1
+    try:
+        return inner_values(call, "body", import_body)
+    finally:
+        call.scope.loops -= 1
+
+
 @dataclass(frozen=True)
 class Operands:
     """The operands of a loop: ``carried`` values, and ``sliced`` ones along axis 0."""
@@ -125,7 +134,7 @@ def import_scan(call: Call, import_body: ImportBody) -> dict[str, Value]:
     names = [value.name for value in call.attributes["body"].input]
     inputs = operands.inputs(names)
     call.scope.values.update(zip(names, inputs, strict=True))
-    loop = operands.loop(inputs, inner_values(call, "body", import_body))
+    loop = operands.loop(inputs, body_values(call, import_body))
     return {
         name: loop.result(call.scope.claim(name), number)
         if number < states
@@ -177,7 +186,7 @@ def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
     for trip in range(most_trips(call)):
         values.update({names[0]: Known(names[0], np.array(trip)), names[1]: HOLDS})
         values.update(zip(names[2:], carried, strict=True))
-        holds, *ends = inner_values(call, "body", import_body)
+        holds, *ends = body_values(call, import_body)
         if any(by_value(call, holds)):
             raise Unsupported("a value that it carries grows until a condition ends it")
         carried = [values[output.name] for output in body.output[1 : 1 + len(carried)]]
@@ -217,7 +226,7 @@ def looped(call: Call, import_body: ImportBody, shapes: Mapping[int, Shape]) -> 
     inputs = list(operands.inputs(inner))
     call.scope.values.update({names[2 + at]: value for at, value in parts.fixed.items()})
     call.scope.values.update({**dict(zip(inner, inputs, strict=True)), names[1]: HOLDS})
-    holds, *made = inner_values(call, "body", import_body)
+    holds, *made = body_values(call, import_body)
     ends = [*(made[at] for at in parts.changing), *made[parts.count :]]
     _check_ranks(parts, given, ends)
     following = computed(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])

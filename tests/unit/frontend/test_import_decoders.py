@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import onnx
 import pytest
@@ -129,58 +127,56 @@ def test_an_assignment_out_of_range_is_an_error() -> None:
         qg.compile(decoder(last=LENGTH + 2)).run(None, FEEDS)
 
 
-def spans(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> onnx.ModelProto:
-    feeds = {"x": floats(3, 7), "i": np.array([2], np.int64)}
-    constants = {
-        "two": np.array([2], np.int64),
-        "seven": np.array([7], np.int64),
-        "axis": np.array([-1], np.int64),
-        "step": np.array(1, np.int64),
-    }
-    ends = [node("Add", ["i", "two"], ["behind"]), node("Min", ["behind", "seven"], ["end"])]
-    return model([*ends, *nodes], feeds, outputs, **constants)
-
-
-def slices() -> onnx.ModelProto:
-    nodes = [
-        node("Slice", ["x", "i", "end", "axis"], ["y"]),
-        node("Slice", ["x", "i", "behind", "axis"], ["z"]),
-    ]
-    return spans(nodes, ["y", "z"])
-
-
-def ranges() -> onnx.ModelProto:
-    nodes = [
-        node("Squeeze", ["i"], ["from"]),
+def spans(kind: str, first: int = 0) -> onnx.ModelProto:
+    """Rows of two elements of x, or their numbers, from ``first`` on, one a trip."""
+    slices = [node("Slice", ["x", "begin", "end", "axis"], ["row"])]
+    ranges = [
+        node("Squeeze", ["begin"], ["from"]),
         node("Squeeze", ["end"], ["to"]),
         node("Range", ["from", "to", "step"], ["numbers"]),
-        node("Cast", ["numbers"], ["y"], to=FLOAT),
+        node("Cast", ["numbers"], ["row"], to=FLOAT),
     ]
-    return spans(nodes, ["y"])
+    steps = [
+        node("Add", ["trip", "first"], ["begin"]),
+        node("Add", ["begin", "two"], ["behind"]),
+        node("Min", ["behind", "seven"], ["end"]),
+        *(slices if kind == "slices" else ranges),
+        node("Identity", ["holds"], ["on"]),
+    ]
+    body = helper.make_graph(
+        steps,
+        "body",
+        [value("trip", INTEGER, ()), value("holds", CONDITION, ())],
+        [value("on", CONDITION, ()), value("row", FLOAT, None)],
+    )
+    numbers = {"first": [first], "two": [2], "seven": [7], "axis": [-1], "step": 1, "count": 3}
+    constants = {name: np.array(number) for name, number in numbers.items()}
+    nodes = [node("Loop", ["count", ""], ["rows"], body=body), node("Neg", ["x"], ["y"])]
+    return model(nodes, {"x": floats(3, 7)}, ["rows", "y"], **constants)
 
 
-@pytest.mark.parametrize("made", [slices(), ranges()], ids=["slices", "ranges"])
-def test_spans_of_known_length(made: onnx.ModelProto) -> None:
-    feeds = [{"x": floats(3, 7), "i": np.array([i], np.int64)} for i in (0, 2, 5)]
-    assert_compiled(made, *({k: f[k] for k in (i.name for i in made.graph.input)} for f in feeds))
+@pytest.mark.parametrize("first", [0, 3])
+@pytest.mark.parametrize("kind", ["slices", "ranges"])
+def test_spans_of_known_length(kind: str, first: int) -> None:
+    assert_compiled(spans(kind, first), {"x": floats(3, 7)})
 
 
-@pytest.mark.parametrize("start", [-3, 6, 7, 40])
-@pytest.mark.parametrize("made", [slices(), ranges()], ids=["slices", "ranges"])
-def test_spans_that_would_be_shorter_are_errors(made: onnx.ModelProto, start: int) -> None:
-    feeds = {"x": floats(3, 7), "i": np.array([start], np.int64)}
+@pytest.mark.parametrize("first", [-3, 5, 40])
+@pytest.mark.parametrize("kind", ["slices", "ranges"])
+def test_spans_that_would_be_shorter_are_errors(kind: str, first: int) -> None:
     with pytest.raises(OutOfRangeError):
-        qg.compile(made).run(None, feeds)
+        qg.compile(spans(kind, first)).run(None, {"x": floats(3, 7)})
 
 
-@pytest.mark.parametrize("other", ["Mul", "Max"])
-def test_spans_of_unknown_length_are_left_to_onnxruntime(other: str) -> None:
-    feeds = {"x": floats(3, 7), "i": np.array([2], np.int64)}
+@pytest.mark.parametrize("end", ["Add", "Mul"])
+@pytest.mark.parametrize("start", [0, 2, 6, 9])
+def test_spans_outside_of_loops_may_be_shorter(start: int, end: str) -> None:
+    feeds = {"x": floats(3, 7), "i": np.array([start], np.int64)}
     nodes = [
-        node(other, ["i", "two"], ["behind"]),
+        node(end, ["i", "two"], ["behind"]),
         node("Slice", ["x", "i", "behind", "axis"], ["y"]),
     ]
-    constants = {"two": np.array([3], np.int64), "axis": np.array([1], np.int64)}
+    constants = {"two": np.array([2], np.int64), "axis": np.array([1], np.int64)}
     made = model(nodes, feeds, ["y"], **constants)
     (found,) = qg.compile(made).run(None, feeds)
     np.testing.assert_array_equal(found, by_onnxruntime(made, feeds)[0])
