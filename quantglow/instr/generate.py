@@ -35,12 +35,17 @@ from quantglow.ops import (
     Elementwise,
     Expand,
     Loop,
+    MatMul,
     Pad,
     Reshape,
     Slice,
     Transpose,
 )
+from quantglow.symbolic.size import is_free
 from quantglow.types import TensorType
+
+MOST_TURNED = 256
+"""The most rows of a matrix whose columns are read as they lie: the first cache holds a panel."""
 
 CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.STATE)
 """Kinds of buffers that belong to the caller, who gives them no slack."""
@@ -119,9 +124,12 @@ class _Generator:
         return output
 
     def operand(self, node: Node, operand: Node) -> View:
-        """The view of an operand; Elementwise takes any strides, other primitives dense rows."""
+        """The view of an operand; Elementwise takes any strides, a MatMul of floats dense columns,
+        other primitives dense rows."""
         view = self.views[operand]
-        if not (isinstance(node, Elementwise) or view.dense_rows):
+        if not (
+            isinstance(node, Elementwise) or view.dense_rows or _is_turned(node, operand, view)
+        ):
             return self.copied(view, f"{operand.name}:dense")
         if self.slack_nbytes and _reads_slack(node, operand) and view.buffer.kind in CALLERS:
             return self.copied(view, f"{operand.name}:slack")
@@ -338,6 +346,15 @@ _HANDLERS: dict[type[Node], Callable[[_Generator, Node], View]] = {
     Expand: _Generator.expand,
     Loop: _Generator.loop,
 }
+
+
+def _is_turned(node: Node, operand: Node, view: View) -> bool:
+    """Whether a MatMul reads an operand by columns, which lie densely and are not long."""
+    if not isinstance(node, MatMul) or operand is not node.y or operand is node.x:
+        return False
+    depth, step = view.shape[-2], view.strides[-2]
+    is_known = not is_free(depth) and not is_free(step)
+    return view.type.dtype.is_float and is_known and step == 1 and depth <= MOST_TURNED
 
 
 def _reads_slack(node: Node, operand: Node) -> bool:

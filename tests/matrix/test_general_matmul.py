@@ -9,7 +9,7 @@ import pytest
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
-from quantglow.ops import MatMul
+from quantglow.ops import MatMul, Transpose
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 from tests.matrix.general import LEVELS, Sizes, assert_serves
 from tests.matrix.harness import TARGETS
@@ -30,15 +30,20 @@ def product(kind: str, dtype: DType, result: DType | None, sizes: Sizes) -> Grap
         for name, shape in zip("xy", shapes(kind, sizes["N"], sizes["T"]), strict=True)
     )
     out = None if result is None else ElementType(result, QuantParams.per_tensor(0.7, -5))
-    return Graph((x, y), (("out", MatMul(name="m", x=x, y=y, out=out)),))
+    right = Transpose(name="turned", x=y, perm=(0, 2, 1)) if kind.endswith("keys") else y
+    return Graph((x, y), (("out", MatMul(name="m", x=x, y=right, out=out)),))
 
 
 def shapes(kind: str, n: int, t: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Scores of attention, values weighted by probabilities; the same for the next word alone; and
-    rows times one matrix."""
+    """Scores of attention, by keys as they lie, too; values weighted by probabilities; the same for
+    the next word alone; and rows times one matrix."""
     match kind:
         case "scores":
             return (n, t, 24), (n, 24, t)
+        case "keys":
+            return (n, t, 21), (n, t, 21)
+        case "next keys":
+            return (n, 1, 21), (n, t, 21)
         case "weighted":
             return (n, t, t), (n, t, 24)
         case "next scores":
@@ -48,12 +53,13 @@ def shapes(kind: str, n: int, t: int) -> tuple[tuple[int, ...], tuple[int, ...]]
     return (n, t, 21), (1, 21, 40)
 
 
+KINDS = ("scores", "keys", "weighted", "next scores", "next keys", "next weighted", "rows")
 TYPES = ((DType.F32, None), (DType.I8, DType.I8), (DType.I8, None), (DType.I16, None))
 
 
 @pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize(("dtype", "result"), TYPES)
-@pytest.mark.parametrize("kind", ["scores", "weighted", "next scores", "next weighted", "rows"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_products(kind: str, dtype: DType, result: DType | None, target: str) -> None:
     make = partial(product, kind, dtype, result)
     assert_serves(make, LARGE, LARGER, resolve(target))

@@ -218,6 +218,9 @@ def matmul(d: Drawing) -> tuple[Node, ...]:
     batch = d.number(1, 3)
     other = d.dtype if d.dtype.is_float else d.pick(*WIDE)
     x, y = d.operand((batch, m, k)), d.operand((d.pick(1, batch), k, n), other)
+    if d.pick(False, True):
+        turned = d.operand((y.type.shape[0], n, k), other)
+        y = d.make(Transpose, x=turned, perm=(0, 2, 1))
     element = d.pick(out(d), None)
     return (d.make(MatMul, x=x, y=y, out=element),)
 

@@ -27,8 +27,7 @@ class FloatProduct(Product):
         zeros = [(kind, splat(kind, f32(0.0)))] * (rows * len(panel))
         loop = b.begin_loop(self.depth, zeros)
         at_x = b.at(x, b.mul(loop.index, self.strides(self.x)[2]))
-        at_y = b.at(y, b.mul(loop.index, self.strides(self.y)[1]))
-        right = [self.load("float", c, self.columns_at(at_y, c, self.y)) for c in panel]
+        right = self.right(y, loop.index, panel)
         sums: list[Value] = []
         for row in range(rows):
             scalar = b.load("float", self.row_at(at_x, row, self.strides(self.x)[1]))
@@ -42,3 +41,8 @@ class FloatProduct(Product):
         for index, value in enumerate(sums):
             row, position = divmod(index, len(panel))
             self.store(out, row, panel[position], value)
+
+    def right(self, y: Value, row: Value, panel: Sequence[Columns]) -> list[Value]:
+        """A row of the panel of y."""
+        at = self.b.at(y, self.b.mul(row, self.strides(self.y)[1]))
+        return [self.load("float", c, self.columns_at(at, c, self.y)) for c in panel]

@@ -12,11 +12,12 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits, first_call
 from quantglow.backends.llvm.kernels.matmul.byte_products import ByteProduct
 from quantglow.backends.llvm.kernels.matmul.float_products import FloatProduct
+from quantglow.backends.llvm.kernels.matmul.turned_products import TurnedProduct
 from quantglow.backends.llvm.kernels.matmul.word_products import WordProduct
 from quantglow.instr.program import Compute
 from quantglow.ops import MatMul
 
-KERNELS = (FloatProduct, ByteProduct, WordProduct)
+KERNELS = (TurnedProduct, FloatProduct, ByteProduct, WordProduct)
 """In the order in which they are tried; the last one takes all integers."""
 
 

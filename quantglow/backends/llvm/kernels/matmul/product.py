@@ -51,7 +51,9 @@ class Product:
         raise NotImplementedError
 
     def call(self) -> KernelCall:
-        work = float(likely(self.batch * self.rows * self.columns * self.depth)) / 8
+        products = float(likely(self.batch * self.rows * self.columns * self.depth))
+        read_nbytes = products / likely(self.rows) * self.y.type.dtype.nbytes
+        work = max(products / 8, read_nbytes / 4)  # few rows wait for y
         return KernelCall(self.text, (self.out, self.x, self.y), self.items, work, "matmul")
 
     @property
@@ -111,6 +113,11 @@ class Product:
     def strides(self, view: View) -> list[int]:
         return [s * view.type.dtype.nbytes for s in view.strides]
 
+    @property
+    def column_nbytes(self) -> int:
+        """Bytes from one column of y to the next."""
+        return self.y.type.dtype.nbytes
+
     def row_at(self, pointer: Value, row: int, stride: int) -> Value:
         """A row after that of a pointer."""
         if is_free(stride) and row:
@@ -160,7 +167,7 @@ class Product:
                 for pointer, view in ((out, self.out), (x, self.x), (y, self.y))
             ]
             at[0] = b.at(at[0], b.mul(panel, width * self.out.type.dtype.nbytes))
-            at[2] = b.at(at[2], b.mul(panel, width * self.y.type.dtype.nbytes))
+            at[2] = b.at(at[2], b.mul(panel, width * self.column_nbytes))
             self.panel_cases(panel, at)
         return b.finish()
 
