@@ -62,9 +62,9 @@ def chosen(call: Call, import_body: ImportBody) -> dict[str, Value]:
 
 
 def of_one_rank(call: Call, x: Node, y: Node) -> tuple[Node, Node]:
-    """Two values; where both are one element, the one of fewer dimensions gets those of the other,
-    as exporters do not tell scalars from vectors of one element."""
-    if x.type.size != 1 or y.type.size != 1:
+    """Two values; in loops, if both are one element, the one of fewer dimensions gets those of the
+    other, as exporters do not tell scalars from vectors of one element."""
+    if not call.scope.loops or x.type.size != 1 or y.type.size != 1:
         return x, y
     return reranked(call, x, y.type.shape), reranked(call, y, x.type.shape)
 

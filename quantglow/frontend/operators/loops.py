@@ -256,13 +256,14 @@ def _results(parts: Carried, loop: Results, first: int) -> dict[str, Value]:
 
 
 def _check_ranks(parts: Carried, given: Sequence[Node], ends: Sequence[Node]) -> None:
-    """Raise ``Widening`` if values of one element have more dimensions after a trip."""
+    """Raise ``Widening`` if values of one element have more dimensions after the first trip, which
+    surely runs."""
     found = {
         number: after.type.shape
         for number, before, after in zip(parts.changing, given, ends, strict=False)
         if before.type.size == after.type.size == 1 and before.type.rank < after.type.rank
     }
-    if found:
+    if found and surely_runs(parts.call):
         raise Widening(found)
 
 

@@ -127,6 +127,19 @@ def test_an_assignment_out_of_range_is_an_error() -> None:
         qg.compile(decoder(last=LENGTH + 2)).run(None, FEEDS)
 
 
+@pytest.mark.parametrize("taken", [False, True])
+def test_branches_of_other_ranks_outside_of_loops_keep_them(taken: bool) -> None:
+    feeds = {"x": floats(1, WIDTH), "over": np.array(False), "passed": np.array(taken)}
+    nodes = [
+        node("If", ["passed"], ["now"], then_branch=always(), else_branch=kept()),
+        node("Cast", ["now"], ["y"], to=FLOAT),
+        node("Neg", ["x"], ["z"]),
+    ]
+    made = model(nodes, feeds, ["y", "z"], zero=np.array([0], np.int64))
+    (found, _), (expected, _) = qg.compile(made).run(None, feeds), by_onnxruntime(made, feeds)
+    assert np.shape(found) == np.shape(expected)
+
+
 def spans(kind: str, first: int = 0) -> onnx.ModelProto:
     """Rows of two elements of x, or their numbers, from ``first`` on, one a trip."""
     slices = [node("Slice", ["x", "begin", "end", "axis"], ["row"])]
