@@ -8,35 +8,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from quantglow.backends.llvm import targets
-from quantglow.backends.llvm.isa.aarch64.levels import FAMILY
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.runtime import build
 from tests.fuzz import compare
 from tests.fuzz.compare import Setting
 from tests.generators.onnx_models import models
-from tests.matrix.arm_in_plain_ir import SUFFIX, arm
-
-LEVELS = [level.name for level in FAMILY.levels]
-
-
-@contextmanager
-def resolved() -> Iterator[None]:
-    """Lets the levels of AArch64 be compiled for as if this were such a processor."""
-    found = targets.resolve
-
-    def resolve(name: str) -> Target:
-        level = name.removesuffix(SUFFIX)
-        return arm(level) if level in LEVELS else found(name)
-
-    build.resolve = resolve
-    try:
-        yield
-    finally:
-        build.resolve = found
+from tests.matrix.as_arm import LEVELS
 
 
 def setting(seed: int) -> Setting:
@@ -48,14 +24,13 @@ def main() -> int:
     parser.add_argument("--seeds", default="0:500", help="first and last, as 0:500")
     first, last = map(int, parser.parse_args().seeds.split(":"))
     differences = 0
-    with resolved():
-        for seed in range(first, last):
-            found = compare.check(models.drawn(seed), setting(seed))
-            if found is not None and found.kind != compare.REFUSED:
-                differences += 1
-                print(f"seed {seed}, {setting(seed)}: {found.kind}: {found.detail}", flush=True)
-            if seed % 100 == 99:
-                print(f"{seed + 1 - first} graphs, {differences} differences", flush=True)
+    for seed in range(first, last):
+        found = compare.check(models.drawn(seed), setting(seed))
+        if found is not None and found.kind != compare.REFUSED:
+            differences += 1
+            print(f"seed {seed}, {setting(seed)}: {found.kind}: {found.detail}", flush=True)
+        if seed % 100 == 99:
+            print(f"{seed + 1 - first} graphs, {differences} differences", flush=True)
     print(f"{last - first} graphs, {differences} differences")
     return min(differences, 1)
 

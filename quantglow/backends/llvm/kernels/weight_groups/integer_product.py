@@ -35,7 +35,9 @@ class IntegerProduct(GroupedProduct):
 
     @cached_property
     def dot(self) -> DotProduct:
-        plain = self.target.dot_product(DType.U8)
+        plain, isa = self.target.dot_product(DType.U8), self.target.isa
+        if self.op.bits <= NARROW and not plain.widened and not isa.unsigned_activations:
+            return self.target.dot_product(DType.I8)  # Such codes are the same, signed or not.
         if not plain.widened or self.op.bits > NARROW:
             return plain
         pairs = self.target.isa.pair_product(self.target.core)
