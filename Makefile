@@ -1,7 +1,7 @@
 PYTHON ?= python
 
 .PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
-.PHONY: cross-setup test-cross
+.PHONY: cross-setup test-cross test-arm
 
 check:
 	$(PYTHON) -m ruff check .
@@ -22,6 +22,9 @@ nightly:
 
 cross-setup:
 	$(PYTHON) -m tools.cross_setup
+
+test-arm:
+	$(PYTHON) -m pytest -p tests.matrix.as_arm tests/matrix
 
 test-cross:
 	$(PYTHON) -m pytest -m "" tests/cross

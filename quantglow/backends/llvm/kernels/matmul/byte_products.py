@@ -71,6 +71,8 @@ class ByteProduct(IntegerProduct):
         most, of_row = _MOST_ROWS[registers][self.panel], self.dot.cost.rows
         if of_row:
             most = (self.target.registers - 1 - self.panel) // (self.panel + of_row)
+            # Programs for all shapes serve the more of them, the smaller their tiles are.
+            most = 1 << (most.bit_length() - 1) if is_free(self.rows) else most
         return min(most, _MOST_ADDRESSES) if is_free(self.strides(self.x)[1]) else most
 
     @property
