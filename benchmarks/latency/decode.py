@@ -46,6 +46,7 @@ RUNTIMES = ("onnxruntime", "openvino", "quantglow", "quantglow calls")
 FORMS = ("standard", "fused")
 WEIGHTS = ("float", "int8", "int4")
 WARM_UP_TOKENS = 4
+MEMORY = ("peak MB", "resident MB")
 
 Step = Callable[[Array], Array]
 """Logits of tokens that follow those before."""
@@ -66,8 +67,8 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print a Markdown table."""
     titles = ("form", "weights", "threads", "runtime", "prompt ms", "tokens/s")
-    print("|", " | ".join((*titles, f"beside {options.runtimes[0]}", "peak MB")), "|")
-    print("| --- " * 8 + "|")
+    print("|", " | ".join((*titles, f"beside {options.runtimes[0]}", *MEMORY)), "|")
+    print("| --- " * 9 + "|")
     for form in options.forms:
         model = decoder_model(config_of(form, options.layers))
         for weights in options.weights:
@@ -113,7 +114,7 @@ def rows(form: str, path: Path, threads: int, options: argparse.Namespace) -> li
                 f"{1000 * median(r['prompt'] for r in rounds):.1f}",
                 f"{median(r['rate'] for r in rounds):.1f}",
                 f"{median(ratios):.2f}",
-                f"{median(r['peak'] for r in rounds) / 1e6:.0f}",
+                *(f"{median(r[title] for r in rounds) / 1e6:.0f}" for title in MEMORY),
             ]
         )
     return table
@@ -135,14 +136,15 @@ def measured(name: str, form: str, path: Path, *numbers: int) -> dict[str, float
 def worker(
     name: str, form: str, path: str, layers: int, threads: int, prompt: int, tokens: int
 ) -> dict[str, float]:
-    """Seconds of the prompt, tokens in a second, and the peak memory in bytes."""
+    """Seconds of the prompt, tokens in a second, and bytes of resident memory: the peak, and those
+    after the last token."""
     config = config_of("standard" if name == "openvino" else form, layers)
     start = STARTS[name](config, path, threads)
     first = np.random.default_rng(0).integers(0, config.vocabulary, (1, prompt))
     timed(start(), first, WARM_UP_TOKENS)
     read, written = timed(start(), first, tokens)
-    peak = status_nbytes("VmHWM")
-    return {"prompt": read, "rate": tokens / written, "peak": peak}
+    memory = (status_nbytes("VmHWM"), status_nbytes("VmRSS"))
+    return {"prompt": read, "rate": tokens / written, **dict(zip(MEMORY, memory, strict=True))}
 
 
 def timed(step: Step, tokens: Array, count: int) -> tuple[float, float]:
