@@ -26,7 +26,7 @@ from tools.cross_setup import PROCESSORS, counter, interpreter
 from tools.integer_hashes import feeds_of
 
 ENGINES = ("quantglow", "onnxruntime")
-RUNS = 501
+RUNS = 201
 """Inferences of a process: starting onnxruntime varies by many millions of instructions."""
 EXECUTED = re.compile(r"executed (\d+)")
 
