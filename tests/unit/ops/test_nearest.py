@@ -1,33 +1,45 @@
-"""Resize takes the row that exact arithmetic says is the nearest one."""
+"""Resize takes the row that onnxruntime takes, in the middle between two, too."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-from math import ceil, floor
-
+import numpy as np
+import onnxruntime
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
-from quantglow.graph.node import Input
-from quantglow.ops.resize import Resize
-from quantglow.types import DType, TensorType
+import quantglow as qg
+
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+COORDINATES = ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
 
 
-@given(st.integers(2, 40), st.integers(1, 40), st.booleans(), st.booleans())
-def test_the_nearest_row_in_the_middle_is_that_of_exact_ratios(
-    length: int, size: int, prefers_ceil: bool, is_centred: bool
+@given(
+    st.integers(2, 40), st.integers(1, 40), st.sampled_from(ROUNDINGS), st.sampled_from(COORDINATES)
+)
+def test_the_nearest_row_is_that_of_onnxruntime(
+    length: int, size: int, rounding: str, coordinates: str
 ) -> None:
-    x = Input(name="x", tensor=TensorType(DType.F32, (1, length, 1, 1)))
-    half = Fraction(1, 2) if is_centred else Fraction(0)
-    node = Resize(
-        name="y",
-        x=x,
-        sizes=(size, 1),
-        scales=(size / length, 1.0),
-        coordinates="half_pixel" if is_centred else "asymmetric",
-        rounding="round_prefer_ceil" if prefers_ceil else "round_prefer_floor",
+    resize = helper.make_node(
+        "Resize",
+        ["x", "", "", "sizes"],
+        ["y"],
+        mode="nearest",
+        nearest_mode=rounding,
+        coordinate_transformation_mode=coordinates,
     )
-    places = [(i + half) * Fraction(length, size) - half for i in range(size)]
-    middle = Fraction(1, 2)
-    exact = [floor(p + middle) if prefers_ceil else ceil(p - middle) for p in places]
-    assert node.nearest(0, length, size).tolist() == [min(max(e, 0), length - 1) for e in exact]
+    graph = helper.make_graph(
+        [resize],
+        "resize",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, length])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [helper.make_tensor("sizes", TensorProto.INT64, [3], [1, 1, size])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    feeds = {"x": np.arange(length, dtype=np.float32).reshape(1, 1, length)}
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    (wanted,) = session.run(None, feeds)
+    (found,) = qg.interpret(qg.import_model(model), feeds)
+    np.testing.assert_array_equal(found, wanted)
