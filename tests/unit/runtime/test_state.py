@@ -53,11 +53,10 @@ def assert_equal(state: State, cache: Feeds) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("batch", [1, 3])
-def test_a_state_computes_what_plain_calls_compute(
-    models: dict[bool, CompiledModel], fused: bool, batch: int
-) -> None:
+def test_a_state_computes_what_plain_calls_compute(fused: bool, batch: int) -> None:
     """Bit for bit, while its capacity grows from 16 to 64 rows; few programs serve all."""
-    config, compiled = CONFIGS[fused], models[fused]
+    config = CONFIGS[fused]
+    compiled = compiled_of(config)
     state, cache = compiled.new_state(batch, capacity=16), config.empty_cache(batch)
     tokens = prompt(batch, 6)
     for _ in range(40):
