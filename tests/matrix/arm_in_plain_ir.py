@@ -170,6 +170,6 @@ def arm(level: str) -> Target:
     isa, this = level_target(level).isa, resolve("native")
     plain = Here(**{f.name: getattr(isa, f.name) for f in fields(isa)})
     made = replace(this, name=level + SUFFIX, isa=plain, core=level_target(level).core)
-    if made not in library._libraries:
-        library._libraries[made] = TranslatedLibrary(made, ObjectCache(None))
+    if made not in library.libraries:
+        library.libraries[made] = TranslatedLibrary(made, ObjectCache(None))
     return made

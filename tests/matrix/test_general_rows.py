@@ -117,7 +117,7 @@ def test_layers_inside_that_are_equal_share_a_text() -> None:
             x = b.make(Softmax, x=x)
         return b.graph(x)
 
-    kernel = row_map._Kernel
+    kernel = row_map.RowKernel
     with mock.patch.object(kernel, "text", autospec=True, side_effect=kernel.text) as text:
         rows = general(layers, HINT, resolve(TARGETS[0])).executable.program.rows
     assert len(rows) == 6

@@ -35,14 +35,12 @@ from quantglow.ops import (
     ReduceMax,
     ReduceSum,
     Relu,
-    Scatter,
     Sigmoid,
     Softmax,
     Sub,
     Tanh,
     Where,
 )
-from quantglow.ops.indexing import REDUCTIONS
 from quantglow.passes import optimize
 from quantglow.profiling import Histogram, profile
 from quantglow.profiling.specials import ABSENT, Specials, specials_of
@@ -60,7 +58,6 @@ from tests.unit.quantization.masked_networks import feeds as feeds_of
 UNARY = (Abs, Exp, Neg, Relu, Sigmoid, Tanh, Elu, Softmax)
 BINARY = (Add, Sub, Mul, Div, Max, Min)
 SLOPE = Constant(name="slope", value=np.float32([-0.5]))
-ROWS = Constant(name="rows", value=np.arange(SHAPE[0], dtype=np.int64)[::-1].copy())
 FORMS = [
     *map(Form, (*UNARY, *BINARY, Where)),
     Form(Clip, {"low": -1.0}),
@@ -74,7 +71,6 @@ FORMS = [
         for widths in ((0, 0), (0, 1))
     ),
     Form(Concat, {"axis": 0}),
-    *(Form(Scatter, {"indices": ROWS, "reduction": how}) for how in REDUCTIONS),
 ]
 
 

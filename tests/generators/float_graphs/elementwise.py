@@ -63,7 +63,7 @@ def elementwise_graphs(
             others.append(Constant(name=f"k{index}", value=draw(constants)))
         pair = draw(st.sampled_from(values)), draw(st.sampled_from(others))
         x, y = draw(st.permutations(pair))
-        operands: dict[str, Any] = {"x": x, "y": y, "updates": y, "parts": (x, x)}
+        operands: dict[str, Any] = {"x": x, "y": y, "parts": (x, x)}
         if chosen:
             operands["condition"] = draw(st.sampled_from(chosen))
         made = draw(st.sampled_from(forms)).node(f"n{index}", operands)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import platform
 import subprocess
 import sys
@@ -54,7 +55,7 @@ def test_the_auxiliary_vector_tells_the_level(
 
 def test_the_settings_of_macos_tell_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
     def sysctl(name: bytes, value: object, *_: object) -> int:
-        value._obj.value = 1  # type: ignore[attr-defined]
+        ctypes.cast(value, ctypes.POINTER(ctypes.c_int))[0] = 1  # type: ignore[arg-type]
         return 0
 
     monkeypatch.setattr(platform, "machine", lambda: "arm64")

@@ -183,13 +183,14 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-_libraries: dict[Target, KernelLibrary] = {}
+libraries: dict[Target, KernelLibrary] = {}
+"""One for each target in a process."""
 
 
 def library(target: Target) -> KernelLibrary:
     """The library of a target; one in a process."""
-    found = _libraries.get(target)
-    return found or _libraries.setdefault(target, KernelLibrary(target))
+    found = libraries.get(target)
+    return found or libraries.setdefault(target, KernelLibrary(target))
 
 
 def addresses(target: Target, texts: Sequence[str], entry: str = KERNEL) -> list[int]:

@@ -47,14 +47,14 @@ def emit_rows(step: Compute, target: Target) -> KernelCall:
     views = (step.output, *step.inputs)
     *outer, row = broadcast_axes(op.type.shape, views)
     axes = merged(outer)
-    kernel = _Kernel(Builder(), target, op, row, tuple(v.type.dtype for v in step.inputs))
+    kernel = RowKernel(Builder(), target, op, row, tuple(v.type.dtype for v in step.inputs))
     work = likely(op.type.size) * (2 + op.expression.size()) / 4
     items = math.prod(axis.size for axis in axes)
     return KernelCall(lambda: kernel.text(axes), views, items, work, "rows", facts="")
 
 
 @dataclass
-class _Kernel:
+class RowKernel:
     """Generator of a kernel.  Operand 0 of pointers and of the row's strides is the result."""
 
     b: Builder
@@ -137,7 +137,7 @@ class _Kernel:
 class _Row:
     """The passes over one row; ``pointers`` are those of its first elements."""
 
-    kernel: _Kernel
+    kernel: RowKernel
     pointers: list[Value]
     kept: dict[Expr, Value]
     short: dict[int, RowValues] = field(default_factory=dict)

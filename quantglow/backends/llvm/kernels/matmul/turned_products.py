@@ -23,6 +23,11 @@ class TurnedProduct(FloatProduct):
         return super().applies and not self.y.dense_rows
 
     @property
+    def known_depth(self) -> int:
+        """The rows of y, which are known; the columns of x may be a size that is equal to it."""
+        return int(self.y.shape[-2])
+
+    @property
     def column_nbytes(self) -> int:
         return self.strides(self.y)[2]
 
@@ -33,12 +38,12 @@ class TurnedProduct(FloatProduct):
 
     def prepare(self) -> None:
         """Memory for a turned panel."""
-        self.turned = self.b.emit(f"alloca [{self.depth * self.row_nbytes} x i8], align 64")
+        self.turned = self.b.emit(f"alloca [{self.known_depth * self.row_nbytes} x i8], align 64")
 
     def pack(self, y: Value, panel: Sequence[Columns]) -> None:
         """Turn a panel."""
         b, lanes = self.b, self.lanes
-        whole, rest = divmod(self.depth, lanes)
+        whole, rest = divmod(self.known_depth, lanes)
         with b.loop(0, whole) as block:
             at_y, to = b.at(y, b.mul(block, 4 * lanes)), b.mul(block, lanes * self.row_nbytes)
             self.turn(panel, at_y, b.at(self.turned, to), lanes)
