@@ -47,7 +47,7 @@ def expression_from(tree: ast.expr, names: Collection[str]) -> Expression:
         case ast.BinOp(left=left, op=ast.Mult(), right=right) if not is_sum(right):
             return expression_from(left, names) * expression_from(right, names)
         case ast.Call(func=ast.Name(id="floor"), args=[numerator, divisor], keywords=[]):
-            return expression_from(numerator, names) // expression_from(divisor, names)
+            return _quotient(expression_from(numerator, names), expression_from(divisor, names))
         case ast.Call(func=ast.Name(id="max"), args=[first, second], keywords=[]):
             return expression_from(first, names).maximum(expression_from(second, names))
     raise ValueError(f"{ast.unparse(tree)[:60]!r} is not an expression of {sorted(names)}")
@@ -56,6 +56,12 @@ def expression_from(tree: ast.expr, names: Collection[str]) -> Expression:
 def is_sum(tree: ast.expr) -> bool:
     """Whether a factor is a sum: products of sums are written out, and few would be huge."""
     return isinstance(tree, ast.BinOp)
+
+
+def _quotient(numerator: Expression, divisor: Expression) -> Expression:
+    if divisor.constant == 0:
+        raise ValueError(f"{numerator} is divided by 0")
+    return numerator // divisor
 
 
 def read_expression(text: str, names: Collection[str]) -> Expression:

@@ -1,0 +1,109 @@
+"""Graphs for all shapes in files, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.errors import FileFormatError
+from quantglow.runtime.specialisations import Bound
+from tests.support.free_network import free_model, image
+from tests.unit.runtime.test_saving import repacked, resigned
+
+SHAPES = ((1, 3, 8, 8), (1, 3, 13, 18), (4, 3, 9, 20))
+TEXT = "general/0.txt"
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    samples = [image(SHAPES[0], seed) for seed in range(4)]
+    return qg.quantize_and_compile(free_model(), samples, num_threads=1, progress=False)
+
+
+@pytest.fixture
+def saved(compiled: Any, tmp_path: Path) -> Path:
+    compiled.save(tmp_path / "m.qgm")
+    return tmp_path / "m.qgm"
+
+
+def assert_computes(path: Path, compiled: Any) -> None:
+    for threads in (1, 2, 3):
+        loaded = qg.load(path, num_threads=threads)
+        for shape in SHAPES:
+            x = image(shape, 7)
+            for found, wanted in zip(loaded(x), compiled(x), strict=True):
+                np.testing.assert_array_equal(found, wanted)
+
+
+def test_new_shapes_need_no_importer(
+    compiled: Any, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("quantglow.driver.origins", "quantglow.frontend"):
+        monkeypatch.setitem(sys.modules, name, None)
+    loaded = qg.load(saved, num_threads=1)
+    for shape in SHAPES:
+        assert isinstance(loaded.specialisations.at({"x": image(shape)}), Bound)
+    assert_computes(saved, compiled)
+
+
+def test_a_loaded_model_keeps_them(saved: Path, tmp_path: Path) -> None:
+    loaded = qg.load(saved, num_threads=1)
+    loaded.save(tmp_path / "again.qgm")
+    shutil.move(tmp_path / "again.qgm", saved)
+    assert len(loaded.specialisations.opened.general) == 2
+    assert len(qg.load(saved).specialisations.opened.general) == 2
+
+
+ENTRIES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no inputs": lambda entry: entry.pop("inputs"),
+    "other inputs": lambda entry: entry["inputs"][0].__setitem__(0, "z"),
+    "other sizes": lambda entry: entry["sizes"].update(H=1),
+    "huge sizes": lambda entry: entry["sizes"].update(H=2**40),
+    "no number": lambda entry: entry["sizes"].update(H="x"),
+    "a condition that fails": lambda entry: entry["conditions"].append("H-9 >= 0"),
+    "no condition": lambda entry: entry["conditions"].append("H"),
+    "another symbol": lambda entry: entry["conditions"].append("Q-9 >= 0"),
+    "a division by 0": lambda entry: entry["conditions"].append("floor(H,W-W) >= 0"),
+    "another batch": lambda entry: entry.update(batch="Q"),
+    "other outputs": lambda entry: entry.update(outputs=["z"]),
+}
+
+
+@pytest.mark.parametrize("case", ENTRIES)
+def test_damaged_entries_are_refused(saved: Path, case: str) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        free = json.loads(members["free.json"])
+        ENTRIES[case](free["general"][0])
+        members["free.json"] = json.dumps(free).encode()
+        resigned(members)
+
+    with pytest.raises(FileFormatError, match="Remedy"):
+        qg.load(repacked(saved, edit), num_threads=1)
+
+
+TEXTS: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda text: text[: len(text) // 2],
+    "nothing": lambda text: b"",
+    "other sizes": lambda text: text.replace(b"{H}", b"{H+1}"),
+    "an unknown symbol": lambda text: text.replace(b"{H}", b"{Q}"),
+    "no expression": lambda text: text.replace(b"{H}", b"{H.real}"),
+    "a division by 0": lambda text: text.replace(b"{H}", b"{floor(H,W-W)}"),
+    "a plain size": lambda text: text.replace(b"{H}", b"8"),
+}
+
+
+@pytest.mark.parametrize("case", TEXTS)
+def test_damaged_texts_leave_the_source(compiled: Any, saved: Path, case: str) -> None:
+    def edit(members: dict[str, bytes]) -> None:
+        members[TEXT] = TEXTS[case](members[TEXT])
+        resigned(members)
+
+    assert_computes(repacked(saved, edit), compiled)
