@@ -11,7 +11,7 @@ import pytest
 from tests.cross.emulated import LEVELS, SUITE, needs_emulator, run, run_tests
 from tools.integer_hashes import INTERPRETER, hashes, write
 
-pytestmark = [needs_emulator, pytest.mark.slow]
+pytestmark = [needs_emulator, pytest.mark.emulated]
 
 
 @pytest.fixture(scope="module")
