@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.symbolic.size import is_free
-from quantglow.symbolic.text import size_from, size_text
+from quantglow.symbolic.text import size_from, size_text, tree_of
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, shortest
 
 NO_SIZES: Mapping[str, int] = {}
@@ -177,10 +177,7 @@ def parse_call(text: str, sizes: Mapping[str, int] = NO_SIZES) -> tuple[str, dic
 
     Raises ``ValueError``.
     """
-    try:
-        tree = ast.parse(text.strip(), mode="eval").body
-    except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"cannot read {text[:60]!r}: {error}") from None
+    tree = tree_of(text.strip())
     match tree:
         case ast.Call(func=ast.Name(id=name), args=[], keywords=keywords):
             return name, {_keyword(k): decode(k.value, sizes) for k in keywords}

@@ -56,6 +56,9 @@ MOST_NBYTES = 2**30
 the constants that all share."""
 
 
+MOST_ADDED = 0.05
+"""Share of constants that a graph for all shapes may add to a file; else it stays out of it."""
+
 Fallback = Callable[[Case, tuple[str, ...]], Specialisation]
 """Function from a case that cannot be compiled, and the reasons, to its replacement."""
 
@@ -152,7 +155,8 @@ class FreeShapes(Concise):
             return graph, None
         found = self.freedom(Case.of({}) if case is None else case, graph)
         general = () if case is None else self._generals.graphs_at(case)
-        return graph, replace(found, general=general)
+        small = tuple(each for each in general if each.added_share(graph) <= MOST_ADDED)
+        return graph, replace(found, general=small)
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""

@@ -15,11 +15,12 @@ from quantglow.errors import FileFormatError
 from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
+from quantglow.graph.sharing import arrays_of, content_key
 from quantglow.graph.signature import Signature
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.runtime.templates import Template, Values, case_with, fitting
 from quantglow.symbolic.expression import LARGEST, SMALLEST
-from quantglow.symbolic.guards import Guard, Guards
+from quantglow.symbolic.guards import Guard, Guards, Relation
 from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import symbols
 from quantglow.symbolic.text import guard_text, read_guard
@@ -61,6 +62,18 @@ class SymbolicGraph(Concise):
             constants_of(graph),
             scales_of(graph),
         )
+
+    def added_share(self, graph: Graph) -> float:
+        """Bytes of its constants that a graph does not have, as a share of those of the graph."""
+        known = {content_key(array): array.nbytes for array in arrays_of(graph)}
+        own = {content_key(array): array.nbytes for array in self.constants.values()}
+        added = sum(nbytes for key, nbytes in own.items() if key not in known)
+        return added / max(1, sum(known.values()))
+
+    @property
+    def is_special(self) -> bool:
+        """Whether it serves few shapes: its conditions fix a size."""
+        return any(guard.relation is Relation.EQUAL for guard in self.conditions)
 
     def with_arrays(self, arrays: Mapping[int, Array]) -> SymbolicGraph:
         """The same with other constants, by the ``id`` of its own."""

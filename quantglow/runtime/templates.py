@@ -42,12 +42,17 @@ def _free_dimensions(port: Port, rank: int) -> Iterator[tuple[int, str]]:
             yield axis, str(dim) if is_symbol(dim) else f"{port.name}_{axis}"
 
 
+USUAL = 8
+"""A size that stands for all above 1: recurrences of fewer steps are not loops."""
+
+
 def without_ones(signature: Signature, case: Case) -> Case:
-    """The case with 2 for each free dimension of 1."""
+    """The case with ``USUAL`` for each free dimension of 1."""
     shapes = {name: [*shape] for name, shape in case.shapes}
     for port in signature.inputs:
         for axis, _ in _free_dimensions(port, len(shapes[port.name])):
-            shapes[port.name][axis] = max(shapes[port.name][axis], SMALLEST)
+            if shapes[port.name][axis] < SMALLEST:
+                shapes[port.name][axis] = USUAL
     found = {name: tuple(shape) for name, shape in shapes.items()}
     return replace(Case.of(found), values=case.values)
 

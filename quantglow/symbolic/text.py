@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import keyword
+import os
 import re
+import threading
 from collections.abc import Collection, Iterable, Mapping
 
 from quantglow.symbolic.expression import Expression, number, symbol
@@ -64,12 +66,30 @@ def _quotient(numerator: Expression, divisor: Expression) -> Expression:
     return numerator // divisor
 
 
-def read_expression(text: str, names: Collection[str]) -> Expression:
-    """The expression of a text.  Raises ``ValueError``."""
+def tree_of(text: str) -> ast.expr:
+    """The syntax tree of a text.  Raises ``ValueError``."""
     try:
-        return expression_from(ast.parse(text, mode="eval").body, names)
+        with _parsing:
+            return ast.parse(text, mode="eval").body
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot read {text[:60]!r}: {error}") from None
+
+
+_parsing = threading.Lock()
+"""Trees that two threads make at once confuse the parser of Python 3.11 (``SystemError``)."""
+
+
+def _forget_threads() -> None:
+    global _parsing
+    _parsing = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
+
+
+def read_expression(text: str, names: Collection[str]) -> Expression:
+    """The expression of a text.  Raises ``ValueError``."""
+    return expression_from(tree_of(text), names)
 
 
 def size_text(value: object) -> str:
