@@ -115,7 +115,7 @@ class GeneralPrograms(Concise):
                 if not is_known and len(self.graphs) < MOST_GENERALS:
                     with self._refusing(template):
                         self._made(wanted, 0)
-            return tuple(graph for graph in self.graphs if not graph.is_special)
+            return tuple(self.graphs)
 
     def _serving(self, case: Case) -> SymbolicGraph | None:
         return next((g for g in self.graphs if g.sizes_at(case) is not None), None)

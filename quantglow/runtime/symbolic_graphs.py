@@ -20,7 +20,7 @@ from quantglow.graph.signature import Signature
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.runtime.templates import Template, Values, case_with, fitting
 from quantglow.symbolic.expression import LARGEST, SMALLEST
-from quantglow.symbolic.guards import Guard, Guards, Relation
+from quantglow.symbolic.guards import Guard, Guards
 from quantglow.symbolic.shapes import surely_equal
 from quantglow.symbolic.size import symbols
 from quantglow.symbolic.text import guard_text, read_guard
@@ -69,11 +69,6 @@ class SymbolicGraph(Concise):
         own = {content_key(array): array.nbytes for array in self.constants.values()}
         added = sum(nbytes for key, nbytes in own.items() if key not in known)
         return added / max(1, sum(known.values()))
-
-    @property
-    def is_special(self) -> bool:
-        """Whether it serves few shapes: its conditions fix a size."""
-        return any(guard.relation is Relation.EQUAL for guard in self.conditions)
 
     def with_arrays(self, arrays: Mapping[int, Array]) -> SymbolicGraph:
         """The same with other constants, by the ``id`` of its own."""
