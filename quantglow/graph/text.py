@@ -142,12 +142,12 @@ def parse_graph(
     for number, line in lines[1:]:
         try:
             reader.read(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise failure(number, line, error) from None
     return reader.graph(unquote(header[1]))
 
 
-def failure(number: int, line: str, error: ValueError) -> FileFormatError:
+def failure(number: int, line: str, error: Exception) -> FileFormatError:
     """The error of a line that cannot be read."""
     return FileFormatError(
         f"line {number}: {error}\n  {line[:200]}\n"

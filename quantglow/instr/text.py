@@ -59,7 +59,7 @@ def parse_program(text: str, constants: Mapping[str, Array]) -> Program:
         try:
             if line.strip():
                 reader.read(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise failure(number, line, error) from None
     program = Program(tuple(reader.inputs), tuple(reader.outputs), tuple(reader.steps))
     try:

@@ -289,13 +289,17 @@ class FreeShapes(Concise):
         return OftenUsed(self._specialise)
 
     def _specialise(self, case: Case, check: Check) -> None:
-        """Replace the program of a case by one of its own, if that can be compiled."""
+        """Replace the program of a case by one of its own, if that can be compiled.  Errors of our
+        own are raised while verifying.
+        """
         try:
             graph = self.shared_graph_at(case)
             self.compiler.load_kernels(graph, check)
             found = Specialisation(graph, self.compiler.compile(graph), case)
-        except (QuantglowError, CancelledError) as error:
-            debug.log(1, f"no program of its own for {case}: {error}")
+        except Exception as error:
+            debug.log(1, f"no program of its own for {case}: {type(error).__name__}: {error}")
+            if debug.verifying() and not isinstance(error, QuantglowError | CancelledError):
+                raise
             return
         with self._lock:
             if case in self._ready:

@@ -143,10 +143,14 @@ class GeneralPrograms(Concise):
 
     def _new_program(self, template: Template, case: Case) -> GeneralProgram | None:
         """A program planned for the sizes of a case; None where the model has none."""
+        if self.compiler.target is None:
+            return None
         alike = sum(program.source.template == template for program in self)
         caution, source = HALVINGS * alike, self._serving(case)
         if source is not None:
             graph, guards = source.at(fitting(template, case) or {}, caution)
+            if not self.compiler.is_one_program(graph):
+                return None
             return planned_program(source, graph, guards, self.compiler)
         made = self._made(case, caution)
         return None if made is None else planned_program(*made, self.compiler)

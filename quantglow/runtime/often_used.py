@@ -30,31 +30,38 @@ _threads: WeakSet[threading.Thread] = WeakSet()
 class OftenUsed:
     """Calls of each case, counted under the lock of the owner.
 
-    ``make`` compiles the program of a case; it is called in a thread of its own, one at a time.
+    ``make`` compiles the program of a case; it is called in a thread of its own, one at a time, and
+    once for a case, until that is forgotten.
     """
 
     make: Callable[[Case, Check], None]
     _calls: Counter[Case] = field(default_factory=Counter)
+    _tried: set[Case] = field(default_factory=set)
     _thread: threading.Thread | None = None
 
     def called(self, case: Case) -> None:
         """Count a call; a case that comes often is compiled while others run, if there is a core
         for it.
         """
+        if case in self._tried:
+            return
         self._calls[case] += 1
         is_free = self._thread is None or not self._thread.is_alive()
         if self._calls[case] >= OFTEN and is_free and not _ending.is_set():
-            self.forget(case)
+            del self._calls[case]
+            self._tried.add(case)
             if physical_cores() > 1:
                 self._start(case)
 
     def forget(self, case: Case) -> None:
-        """Forget the calls of a case."""
+        """Forget the calls of a case, and that it was tried."""
         self._calls.pop(case, None)
+        self._tried.discard(case)
 
     def forget_threads(self) -> None:
         """Forget, in a forked child, what the thread of the parent was doing."""
         self._thread = None
+        self._tried.clear()
 
     def _start(self, case: Case) -> None:
         self._thread = threading.Thread(

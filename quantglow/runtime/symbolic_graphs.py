@@ -149,7 +149,8 @@ class SymbolicGraph(Concise):
             scales,
         )
         case = case_with(found.template, hints, found.values)
-        if batch not in (None, *hints) or found.sizes_at(case) != hints:
+        firsts = {dims[:1] for _, dims in found.template}
+        if (batch is not None and firsts != {(batch,)}) or found.sizes_at(case) != hints:
             raise ValueError("the sizes of a graph for all shapes do not fit its conditions")
         return found
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,20 @@ def test_a_shape_that_cannot_be_compiled_keeps_its_program(
         time.sleep(0.01)
     assert tried
     assert not isinstance(served(compiled), Specialisation)
+
+
+def test_a_case_is_tried_once_until_it_is_forgotten() -> None:
+    case = Case.of({"x": (1,)})
+    made: list[Case] = []
+    often = OftenUsed(lambda case, check: made.append(case))
+    for tries in (1, 2):
+        for _ in range(10):
+            often.called(case)
+            for thread in threading.enumerate():
+                if thread.name == "quantglow-often-used":
+                    thread.join()
+        assert made == [case] * tries
+        often.forget(case)
 
 
 def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,10 @@ import pytest
 
 import quantglow as qg
 from quantglow.errors import FileFormatError
+from quantglow.ops import Conv
 from quantglow.runtime.specialisations import Bound
 from tests.support.free_network import free_model, image
+from tests.unit.runtime.test_partition import Interpreted
 from tests.unit.runtime.test_saving import repacked, resigned
 
 SHAPES = ((1, 3, 8, 8), (1, 3, 13, 18), (4, 3, 9, 20))
@@ -73,6 +75,7 @@ ENTRIES: dict[str, Callable[[dict[str, Any]], object]] = {
     "another symbol": lambda entry: entry["conditions"].append("Q-9 >= 0"),
     "a division by 0": lambda entry: entry["conditions"].append("floor(H,W-W) >= 0"),
     "another batch": lambda entry: entry.update(batch="Q"),
+    "a batch of another axis": lambda entry: entry.update(batch="H"),
     "other outputs": lambda entry: entry.update(outputs=["z"]),
 }
 
@@ -96,6 +99,7 @@ TEXTS: dict[str, Callable[[bytes], bytes]] = {
     "an unknown symbol": lambda text: text.replace(b"{H}", b"{Q}"),
     "no expression": lambda text: text.replace(b"{H}", b"{H.real}"),
     "a division by 0": lambda text: text.replace(b"{H}", b"{floor(H,W-W)}"),
+    "a deep sum": lambda text: text.replace(b"{H}", b"{" + b"H+" * 1500 + b"H}"),
     "a plain size": lambda text: text.replace(b"{H}", b"8"),
 }
 
@@ -107,3 +111,21 @@ def test_damaged_texts_leave_the_source(compiled: Any, saved: Path, case: str) -
         resigned(members)
 
     assert_computes(repacked(saved, edit), compiled)
+
+
+def test_the_reference_backend_runs_the_graph_of_the_shape(compiled: Any, saved: Path) -> None:
+    x = image(SHAPES[2], 7)
+    loaded = qg.load(saved, backend="reference")
+    for found, wanted in zip(loaded(x), compiled(x), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_a_users_code_generator_is_asked(compiled: Any, saved: Path) -> None:
+    x, taken = image(SHAPES[2], 7), Interpreted((Conv,))
+    loaded = qg.load(saved, num_threads=1, backends=[taken])
+    for found, wanted in zip(loaded(x), compiled(x), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    served = loaded.report.programs
+    assert {(p.program, p.elsewhere) for p in served} == {
+        ("for this shape", "2 Conv in interpreted")
+    }
