@@ -11,8 +11,18 @@ from quantglow.backends.llvm.isa.interface import InstructionSet
 from quantglow.concise import Concise
 from quantglow.types import DType
 
-SETTINGS = {"opt": 3, "reloc": "pic", "codemodel": "small"}
-"""Settings of code generation: code may lie anywhere and reaches its constants directly."""
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of LLVM's code generation; by default code may lie anywhere and reaches its constants
+    directly.
+
+    ``abi``: LLVM's name of the calling convention, empty for that of the triple.
+    """
+
+    reloc: str = "pic"
+    codemodel: str = "small"
+    abi: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,6 +49,7 @@ class Target(Concise):
     features: str
     isa: InstructionSet
     core: Core = Core()
+    settings: Settings = Settings()
 
     def __hash__(self) -> int:
         """Hash of the name: each call of a program looks for its run-time system by target."""
@@ -47,7 +58,16 @@ class Target(Concise):
     @property
     def key(self) -> str:
         """All that code generation depends on, as text."""
-        return repr((self.name, self.triple, self.cpu, self.features, self.isa, self.core))
+        parts = (
+            self.name,
+            self.triple,
+            self.cpu,
+            self.features,
+            self.isa,
+            self.core,
+            self.settings,
+        )
+        return repr(parts)
 
     @property
     def vector_nbytes(self) -> int:
@@ -86,6 +106,7 @@ def never_refused() -> str:
 class Level:
     """An instruction set with the features that processors need to run its code.
 
+    ``triple``: LLVM's triple, if the levels of the family have several.
     ``refusal``: why the operating system refuses it to this process, empty if it does not; asked
     only where the processor has all features.
     """
@@ -96,6 +117,7 @@ class Level:
     isa: InstructionSet
     needs: tuple[str, ...] = ()
     refusal: Callable[[], str] = never_refused
+    triple: str = ""
 
 
 @dataclass(frozen=True)
@@ -108,6 +130,7 @@ class Family:
     ``architectures``: the first part of the triples of all processors of the family, if that of
     ``triple`` is not the only one.
     ``completed``: LLVM's description of this processor with what LLVM does not find out.
+    ``settings``: those of code generation for processors other than this one.
     """
 
     triple: str
@@ -115,6 +138,7 @@ class Family:
     tuned: Callable[[Level, Host], Target]
     architectures: tuple[str, ...] = ()
     completed: Callable[[Host], Host] = as_it_is
+    settings: Settings = Settings()
 
     def is_of(self, host: Host) -> bool:
         """Whether a processor is one of this family."""
@@ -132,4 +156,11 @@ class Family:
 
     def target(self, level: Level, triple: str) -> Target:
         """A level as data, of no particular processor."""
-        return Target(level.name, triple, level.cpu, level.features, level.isa)
+        return Target(
+            level.name,
+            level.triple or triple,
+            level.cpu,
+            level.features,
+            level.isa,
+            settings=self.settings,
+        )

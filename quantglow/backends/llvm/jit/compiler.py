@@ -15,8 +15,12 @@ from typing import Any
 import llvmlite.binding as llvm
 
 from quantglow import debug
-from quantglow.backends.llvm.isa.target import SETTINGS, Host, Target
+from quantglow.backends.llvm.isa.target import Host, Target
 from quantglow.errors import BackendError
+
+
+OPTIMIZATION = 3
+"""LLVM's level of optimization."""
 
 
 @cache
@@ -49,8 +53,14 @@ def target_machine(target: Target) -> llvm.TargetMachine:
     except RuntimeError:
         initialize_all()
         found = llvm.Target.from_triple(target.triple)
+    settings = target.settings
     made: llvm.TargetMachine = found.create_target_machine(
-        cpu=target.cpu, features=target.features, **SETTINGS
+        cpu=target.cpu,
+        features=target.features,
+        opt=OPTIMIZATION,
+        reloc=settings.reloc,
+        codemodel=settings.codemodel,
+        abiname=settings.abi,
     )
     return made
 

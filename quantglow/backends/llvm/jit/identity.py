@@ -15,7 +15,7 @@ import llvmlite
 import numpy as np
 
 import quantglow
-from quantglow.backends.llvm.isa.target import SETTINGS, Target
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.graph.attributes import encode
 from quantglow.graph.node import Constant
@@ -35,7 +35,7 @@ def call_names(
         return None
     base = hashlib.sha256(source)
     digests: dict[int, bytes] = {}
-    for part in (target.key, llvmlite.__version__, repr(SETTINGS)):
+    for part in (target.key, llvmlite.__version__):
         add(base, part)
     names = []
     for step, call in zip(steps, calls, strict=True):

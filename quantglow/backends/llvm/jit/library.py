@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import llvmlite
 
 from quantglow import debug
-from quantglow.backends.llvm.isa.target import SETTINGS, Target
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.budget import CompileMeter
 from quantglow.backends.llvm.jit.cache import ObjectCache, user_cache
 from quantglow.backends.llvm.jit.identity import call_names
@@ -120,7 +120,7 @@ class KernelLibrary:
         """A name that depends on everything the code depends on."""
         target = self.target
         settings = (target.triple, target.cpu, target.features, llvmlite.__version__)
-        parts = (text, *settings, repr(SETTINGS))
+        parts = (text, *settings, repr(target.settings))
         digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         return f"quantglow_{entry}_{digest[:32]}"
 
