@@ -14,8 +14,8 @@ from quantglow.types import DType
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of LLVM's code generation; by default code may lie anywhere and reaches its constants
-    directly.
+    """Settings of LLVM's code generation: by default, code may lie anywhere and reaches its
+    constants directly.
 
     ``abi``: LLVM's name of the calling convention, empty for that of the triple.
     """

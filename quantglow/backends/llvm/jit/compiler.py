@@ -18,7 +18,6 @@ from quantglow import debug
 from quantglow.backends.llvm.isa.target import Host, Target
 from quantglow.errors import BackendError
 
-
 OPTIMIZATION = 3
 """LLVM's level of optimization."""
 
