@@ -11,6 +11,8 @@ Fourier transforms of infinities, which are multiplied by factors that are 0 but
 
 Sums of which a part may overflow: infinite in one order, finite in another one.
 
+Normalizations of values whose squares overflow: differences of infinities, and scales of 0.
+
 Steps at a value that is a whole number but for rounding: the one below or above.
 """
 
@@ -36,6 +38,10 @@ EXTREMES = (
 LOSSES = ("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
 PRODUCTS = ("MatMul", "Gemm", "Mul", "Conv", "ConvTranspose", "Einsum")
 SUMS = ("ReduceSum", "ReduceMean", "GlobalAveragePool", "AveragePool", "CumSum")
+NORMALIZATIONS = (
+    *("LayerNormalization", "GroupNormalization", "InstanceNormalization"),
+    *("RMSNormalization", "MeanVarianceNormalization", "LpNormalization"),
+)
 TRANSFORMS = ("DFT", "STFT")
 STEPS = ("Ceil", "Floor", "Sign")
 LARGEST = float(np.finfo(np.float32).max)
@@ -58,9 +64,14 @@ def transforms_are_open(signal: Values, *_: Values) -> bool:
 
 
 def has_infinite_squares(values: Values, *_: Values) -> bool:
-    """Whether a sum of squares that slides along an axis has infinities, which it takes off."""
+    """Whether a sum of squares has infinities, of which some are taken off."""
     with np.errstate(over="ignore"):
         return not bool(np.isfinite(np.square(values)).all())
+
+
+def normalizations_are_open(values: Values, *_: Values) -> bool:
+    """Whether the squares of values, or a part of their sum, may overflow."""
+    return values.dtype.kind == "f" and _largest(values) ** 2 * values.size > LARGEST
 
 
 def has_one_class(values: Values, *_: Values) -> bool:
@@ -106,6 +117,7 @@ OPEN: dict[str, Callable[..., bool]] = {
     **dict.fromkeys(LOSSES, has_one_class),
     **dict.fromkeys(PRODUCTS, products_are_open),
     **dict.fromkeys(SUMS, sums_may_overflow),
+    **dict.fromkeys(NORMALIZATIONS, normalizations_are_open),
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
     "DynamicQuantizeLinear": holds_no_numbers,
     "LRN": has_infinite_squares,
