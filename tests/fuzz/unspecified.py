@@ -1,11 +1,13 @@
 """Results that ONNX leaves open, so that they depend on onnxruntime's kernels.
 
 Extremes of NaN: ONNX's reference, NumPy and quantglow give NaN; onnxruntime ignores NaN or gives
-it, by operator, length and processor.
+it, by operator, length and processor; also where an extreme is scattered.
 
 The loss of a single class: a zero of either sign, which Reciprocal turns into infinities.
 
 Products of infinity with a value that is 0 but for rounding: an infinity of either sign, or NaN.
+
+Weighted sums of infinities, as weights may be 0 or left out.
 
 Fourier transforms of infinities, which are multiplied by factors that are 0 but for rounding.
 
@@ -18,7 +20,7 @@ Steps at a value that is a whole number but for rounding: the one below or above
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +44,14 @@ NORMALIZATIONS = (
     *("LayerNormalization", "GroupNormalization", "InstanceNormalization"),
     *("RMSNormalization", "MeanVarianceNormalization", "LpNormalization"),
 )
+WEIGHTED = (
+    *("MatMulNBits", "LinearRegressor", "LinearClassifier", "RNN", "GRU", "LSTM"),
+    *("Attention", "MultiHeadAttention", "GroupQueryAttention", "LinearAttention"),
+    *("Resize", "Upsample", "GridSample", "RoiAlign", "DeformConv", "Col2Im"),
+    *("LpPool", "GlobalLpPool", "RotaryEmbedding"),
+)
 TRANSFORMS = ("DFT", "STFT")
+SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
 STEPS = ("Ceil", "Floor", "Sign")
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDING = 1e-6
@@ -90,6 +99,18 @@ def products_are_open(*operands: Values) -> bool:
     return any(map(_holds_infinity, floats)) and any(is_next_to(x, 0.0) for x in floats)
 
 
+def weighted_sums_are_open(*operands: Values) -> bool:
+    """Whether a sum has terms that are no numbers, or a part of it may overflow."""
+    floats = [x for x in operands if x.dtype.kind == "f" and x.size]
+    with np.errstate(over="ignore"):
+        bound = np.prod([max(1.0, _largest(x)) for x in floats]) * max(x.size for x in operands)
+    return not all(np.isfinite(x).all() for x in floats) or bool(bound > LARGEST)
+
+
+def any_holds_nan(*operands: Values) -> bool:
+    return any(map(holds_nan, operands))
+
+
 def has_rounding_at_a_step(values: Values) -> bool:
     return values.dtype.kind == "f" and is_next_to(values, np.rint(values))
 
@@ -112,26 +133,38 @@ def is_next_to(values: Values, places: Values | float) -> bool:
     return bool((numbers & (apart > 0) & (apart < ROUNDING * largest)).any())
 
 
-OPEN: dict[str, Callable[..., bool]] = {
-    **dict.fromkeys(EXTREMES, holds_nan),
-    **dict.fromkeys(LOSSES, has_one_class),
+OpenResults = Mapping[str, Callable[..., bool]]
+"""Operator -> the operands for which its result is open."""
+
+ORDER_DEPENDENT: OpenResults = {
     **dict.fromkeys(PRODUCTS, products_are_open),
     **dict.fromkeys(SUMS, sums_may_overflow),
     **dict.fromkeys(NORMALIZATIONS, normalizations_are_open),
+    **dict.fromkeys(WEIGHTED, weighted_sums_are_open),
+    **dict.fromkeys(TRANSFORMS, transforms_are_open),
+    "LRN": has_infinite_squares,
+}
+"""Results that depend on the order of sums, which two kernels of one library need not share."""
+
+OPEN: OpenResults = {
+    **ORDER_DEPENDENT,
+    **dict.fromkeys(EXTREMES, holds_nan),
+    **dict.fromkeys(SCATTERS, any_holds_nan),
+    **dict.fromkeys(LOSSES, has_one_class),
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
     "DynamicQuantizeLinear": holds_no_numbers,
-    "LRN": has_infinite_squares,
-    **dict.fromkeys(TRANSFORMS, transforms_are_open),
 }
-"""Operator -> the operands for which its result is open."""
+"""All results that ONNX leaves open."""
 
 
-def unspecified_outputs(model: onnx.ModelProto, feeds: Feeds, run: Run) -> frozenset[str]:
+def unspecified_outputs(
+    model: onnx.ModelProto, feeds: Feeds, run: Run, open_results: OpenResults = OPEN
+) -> frozenset[str]:
     """The outputs that depend on an open result."""
     values = operands(model, feeds, run)
     found: set[str] = set()
     for node in model.graph.node:
-        is_open = node.op_type in OPEN and OPEN[node.op_type](
+        is_open = node.op_type in open_results and open_results[node.op_type](
             *(values[name] for name in node.input if name)
         )
         if is_open or not found.isdisjoint(read_by(node)):
