@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import DotProduct
@@ -23,6 +24,20 @@ class Settings:
     reloc: str = "pic"
     codemodel: str = "small"
     abi: str = ""
+
+
+class ObjectFormat(StrEnum):
+    """The format of objects."""
+
+    ELF = "elf"
+    MACH_O = "macho"
+    COFF = "coff"
+    WASM = "wasm"
+
+    def section(self, name: str) -> str:
+        """The clause that puts a definition into a section of its own, so that linkers leave it out
+        where nobody uses it; empty where names of sections mean something else."""
+        return f', section "{name}"' if self is ObjectFormat.ELF else ""
 
 
 @dataclass(frozen=True)
@@ -68,6 +83,18 @@ class Target(Concise):
             self.settings,
         )
         return repr(parts)
+
+    @property
+    def object_format(self) -> ObjectFormat:
+        """The format of its objects."""
+        for part, found in (
+            ("wasm", ObjectFormat.WASM),
+            ("apple", ObjectFormat.MACH_O),
+            ("windows", ObjectFormat.COFF),
+        ):
+            if part in self.triple:
+                return found
+        return ObjectFormat.ELF
 
     @property
     def vector_nbytes(self) -> int:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from quantglow import debug
-from quantglow.backends.llvm.isa.target import Host, Target
+from quantglow.backends.llvm.isa.target import Host, Settings, Target
 from quantglow.errors import BackendError
 
 OPTIMIZATION = 3
@@ -46,16 +46,20 @@ def detect_host() -> Host:
 
 def target_machine(target: Target) -> llvm.TargetMachine:
     """LLVM's code generator of a target, of this processor or another one."""
+    return code_generator(target.triple, target.cpu, target.features, target.settings)
+
+
+def code_generator(triple: str, cpu: str, features: str, settings: Settings) -> llvm.TargetMachine:
+    """LLVM's code generator in its own words."""
     initialize()
     try:
-        found = llvm.Target.from_triple(target.triple)
+        found = llvm.Target.from_triple(triple)
     except RuntimeError:
         initialize_all()
-        found = llvm.Target.from_triple(target.triple)
-    settings = target.settings
+        found = llvm.Target.from_triple(triple)
     made: llvm.TargetMachine = found.create_target_machine(
-        cpu=target.cpu,
-        features=target.features,
+        cpu=cpu,
+        features=features,
         opt=OPTIMIZATION,
         reloc=settings.reloc,
         codemodel=settings.codemodel,
@@ -100,6 +104,16 @@ def parsed(target: Target, text: str) -> llvm.ModuleRef:
         raise BackendError(f"LLVM refused a generated kernel: {error}\n{text}") from error
     module.triple = target.triple
     module.data_layout = str(_generators.of(target).target_data)
+    return module
+
+
+def joined(texts: Sequence[str]) -> llvm.ModuleRef:
+    """One module with all that some texts define.  Raises ``RuntimeError`` for damaged texts."""
+    context = llvm.create_context()
+    module: llvm.ModuleRef = llvm.parse_assembly(texts[0], context)
+    for text in texts[1:]:
+        module.link_in(llvm.parse_assembly(text, context))
+    module.verify()
     return module
 
 

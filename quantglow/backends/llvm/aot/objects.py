@@ -1,0 +1,75 @@
+"""Modules of IR text to one object, in a child process: LLVM ends the process where it has no
+instruction for an operation.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.isa.target import Settings, Target
+from quantglow.concise import Concise
+from quantglow.errors import BackendError
+from quantglow.isolation import IsolationError, called
+from quantglow.types import Array
+
+PATIENCE_SECONDS = 1200.0
+"""Longest time that LLVM may take for one object."""
+
+DEFINITION = re.compile(r"^(define .*?\) nounwind)", re.MULTILINE)
+REPORTED = r'\1 "warn-stack-size"="0"'
+"""Functions with this attribute make LLVM report their bytes of stack."""
+FRAME = re.compile(rb"stack frame size \((\d+)\) exceeds limit \(0\) in function '([^']+)'")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ObjectFile(Concise):
+    """An object: its bytes, and the bytes of stack that each of its functions takes."""
+
+    code: bytes
+    frames: Mapping[str, int]
+
+
+def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> ObjectFile:
+    """The object of a target with all functions of some modules; ``public``: the functions that
+    other objects see.  Raises ``BackendError``.
+    """
+    arrays = [np.frombuffer(DEFINITION.sub(REPORTED, text).encode(), np.uint8) for text in texts]
+    facts = {"triple": target.triple, "cpu": target.cpu, "features": target.features}
+    more = {"settings": asdict(target.settings), "public": list(public)}
+    place = f"{__name__}:compile_here"
+    try:
+        code, frames = called(place, arrays, facts | more, seconds=PATIENCE_SECONDS)
+    except IsolationError as error:
+        raise BackendError(f"LLVM made no object for {target.name}: {error}") from error
+    return ObjectFile(code.tobytes(), json.loads(frames.tobytes()))
+
+
+def compile_here(
+    texts: Sequence[Array],
+    triple: str,
+    cpu: str,
+    features: str,
+    settings: Mapping[str, str],
+    public: Sequence[str],
+) -> list[Array]:
+    """The object, and its frames as JSON; runs in the child process."""
+    from quantglow.backends.llvm.jit import compiler
+
+    compiler.initialize_all()
+    generator = compiler.code_generator(triple, cpu, features, Settings(**settings))
+    module = compiler.joined([text.tobytes().decode() for text in texts])
+    module.triple, module.data_layout = triple, str(generator.target_data)
+    for function in module.functions:
+        if not function.is_declaration and function.name not in public:
+            function.linkage = "internal"
+    before = os.fstat(2).st_size  # the parent gave a file
+    code = generator.emit_object(module)
+    said = os.pread(2, os.fstat(2).st_size - before, before)
+    frames = {name.decode(): int(nbytes) for nbytes, name in FRAME.findall(said)}
+    return [np.frombuffer(code, np.uint8), np.frombuffer(json.dumps(frames).encode(), np.uint8)]

@@ -1,0 +1,98 @@
+"""An emitted program as one object, with functions that run it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.aot.objects import ObjectFile, object_file
+from quantglow.backends.llvm.aot.run_function import RunFunction
+from quantglow.backends.llvm.aot.weights import Placement, Weights
+from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.concise import Concise
+from quantglow.errors import BackendError
+from quantglow.memory.planner import ALIGNMENT
+
+KERNEL = re.compile(r"@kernel\b")
+CALL_NBYTES = 64
+"""Stack for the return addresses of a run and of the kernel in it, and for what aligns them."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ProgramObject(Concise):
+    """Code of a program, with the functions ``NAME_run`` and ``NAME_run_observed``.
+
+    code          an object in the format of the target's system
+    weights       the constants, which are in the object or beside it
+    stack_nbytes  the most that a run takes, beside what C's memcpy and memset take
+    arena_nbytes  memory that a run writes
+    kernels       names of the values that the kernels compute, in the order of the run
+    """
+
+    code: bytes
+    weights: Weights
+    stack_nbytes: int
+    arena_nbytes: int
+    kernels: tuple[str, ...]
+
+
+def program_object(
+    name: str, program: EmittedProgram, placement: Placement = Placement.OBJECT
+) -> ProgramObject:
+    """The object of a program, whose symbols begin with ``name``.  Raises ``BackendError``."""
+    slack_nbytes = program.target.isa.slack_nbytes
+    weights = Weights(program.constants, placement, slack_nbytes)
+    functions = kernel_functions(name, program)
+    kernels = [functions.get(row.kernel.ir, "") for row in program.rows]
+    runs = [
+        RunFunction(symbol, program, kernels, weights, f"{name}_weights", ALIGNMENT, is_observed)
+        for symbol, is_observed in ((f"{name}_run", False), (f"{name}_run_observed", True))
+    ]
+    declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
+    texts = [*weights_text(name, program, weights), *declarations, *(run.text() for run in runs)]
+    renamed = [KERNEL.sub(f"@{function}", text) for text, function in functions.items()]
+    made = object_file(program.target, ["\n".join(texts), *renamed], [run.name for run in runs])
+    deepest = max((made.frames.get(function, 0) for function in functions.values()), default=0)
+    outside = max(made.frames.get(run.name, 0) for run in runs)
+    return ProgramObject(
+        filled(made, weights),
+        weights,
+        outside + deepest + CALL_NBYTES,
+        program.arena_nbytes + slack_nbytes,
+        tuple(runs[0].labels),
+    )
+
+
+def kernel_functions(name: str, program: EmittedProgram) -> dict[str, str]:
+    """The text of each distinct kernel -> the name of its function."""
+    texts = dict.fromkeys(row.kernel.ir for row in program.rows if not row.body)
+    return {text: f"{name}_kernel{number}" for number, text in enumerate(texts)}
+
+
+def weights_text(name: str, program: EmittedProgram, weights: Weights) -> list[str]:
+    """The declaration of the constants: as a marker and zeros, where they are in the object."""
+    end = f"align {ALIGNMENT}"
+    match weights.placement:
+        case Placement.BIN:
+            return []
+        case Placement.C:
+            return [f"@{name}_weights = external hidden constant [{weights.nbytes} x i8], {end}"]
+    marker = "".join(f"\\{byte:02X}" for byte in weights.marker)
+    kinds = f"[{len(weights.marker)} x i8]", f"[{weights.nbytes - len(weights.marker)} x i8]"
+    section = program.target.object_format.section(f".rodata.{name}")
+    value = f'<{{ {kinds[0]} c"{marker}", {kinds[1]} zeroinitializer }}>'
+    kind = f"<{{ {', '.join(kinds)} }}>"
+    # LLVM must not believe the zeros.
+    head = f"@{name}_weights = hidden"
+    return [f"{head} externally_initialized constant {kind} {value}{section}, {end}"]
+
+
+def filled(made: ObjectFile, weights: Weights) -> bytes:
+    """The code with the constants in place of the marker.  Raises ``BackendError``."""
+    if weights.placement is not Placement.OBJECT:
+        return made.code
+    parts = made.code.split(weights.marker)
+    if len(parts) != 2 or len(parts[1]) + len(weights.marker) < weights.nbytes:
+        raise BackendError("the object has no place for the constants")
+    end = len(parts[0]) + weights.nbytes
+    return b"".join((parts[0], *weights.pieces(), made.code[end:]))

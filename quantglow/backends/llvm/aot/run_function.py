@@ -1,0 +1,225 @@
+"""The function that runs a program, as LLVM IR text: one call after the other, without a table.
+
+::
+
+    int NAME_run(void *arena, const void *const *inputs, void *const *outputs);
+
+All that changes lies in the arena, in the outputs and on the stack.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from quantglow.backends.llvm.aot.weights import Placement, Weights
+from quantglow.backends.llvm.builder import I64, Builder, Value
+from quantglow.backends.llvm.emitted import EmittedProgram, Place, Pointer
+from quantglow.backends.llvm.runtime.profiler import name_of
+from quantglow.backends.llvm.table_walk import ENTRY_NBYTES, LOOP_WORDS, MOVING_WORDS
+from quantglow.concise import Concise
+from quantglow.lazy import cached_property
+
+SLOT_NBYTES = 8
+"""Bytes of an argument of a kernel; a pointer of 32 bits is its lower half."""
+
+OK, NULL, MISALIGNED, OUT_OF_RANGE = range(4)
+"""Results of a run."""
+
+Moved = Mapping[tuple[int, int], Value]
+"""Row and position of a pointer that moves in a loop -> bytes by which it has moved."""
+
+
+@dataclass(eq=False, repr=False)
+class RunFunction(Concise):
+    """The function ``name`` that runs a program.
+
+    ``kernels``: the function of each row.  ``arena_align``: alignment of the arena, in bytes.
+    ``is_observed``: it takes two arguments more, ``void observer(void *user, int call, int phase)``
+    and ``user``, and calls the observer before (phase 0) and after (1) each kernel.
+    """
+
+    name: str
+    program: EmittedProgram
+    kernels: Sequence[str]
+    weights: Weights
+    weights_name: str
+    arena_align: int
+    is_observed: bool
+    labels: list[str] = field(default_factory=list)
+    b: Builder = field(default_factory=Builder)
+
+    def text(self) -> str:
+        """``define i32 @name(...)``; kernels and weights are declared elsewhere."""
+        b = self.b
+        b.start_block("entry")
+        self._check_callers_memory()
+        for number in range(self.program.count):
+            self._row(number, {})
+        self._return()
+        lines = [*b.lines[:1], *self._rooms, *b.rooms, *b.lines[1:]]
+        section = self.program.target.object_format.section(f".text.{self.name}")
+        head = f"define i32 @{self.name}({self._parameters}) nounwind{section[1:]} {{"
+        return "\n".join([head, *lines, "}", ""])
+
+    @property
+    def _parameters(self) -> str:
+        names = ["arena", "inputs", "outputs"]
+        if self.weights.placement is Placement.BIN:
+            names.insert(1, "weights")
+        if self.is_observed:
+            names += ["observer", "user"]
+        return ", ".join(f"ptr %{name}" for name in names)
+
+    @property
+    def _rooms(self) -> Iterator[str]:
+        """Memory on the stack: arguments of one kernel, and indices that were out of range."""
+        slots = max((len(row.pointers) for row in self.program.rows), default=0)
+        yield f"  %args = alloca [{slots} x i64], align {SLOT_NBYTES}"
+        if count := len(self.program.indexings):
+            yield f"  %checks = alloca [{count} x i64], align {SLOT_NBYTES}"
+            yield f"  store [{count} x i64] zeroinitializer, ptr %checks, align {SLOT_NBYTES}"
+
+    # -- memory of the caller
+
+    @cached_property
+    def _ends(self) -> dict[Place, list[Value]]:
+        """Addresses of inputs and outputs."""
+        return {
+            place: [self.b.load("ptr", self._element(array, index)) for index in range(len(ports))]
+            for place, array, ports in (
+                (Place.INPUT, "%inputs", self.program.inputs),
+                (Place.OUTPUT, "%outputs", self.program.outputs),
+            )
+        }
+
+    def _element(self, array: Value, index: int) -> Value:
+        return self.b.emit(f"getelementptr ptr, ptr {array}, i64 {index}")
+
+    def _check_callers_memory(self) -> None:
+        """Return an error for null pointers and for memory that is not aligned."""
+        b = self.b
+        given = ["%arena"] * bool(self.program.arena_nbytes) + ["%inputs", "%outputs"]
+        if self.weights.placement is Placement.BIN:
+            given.insert(0, "%weights")
+        self._refuse(NULL, [b.compare("eq", "ptr", p, "null") for p in given])
+        views = [v for ports in (self.program.inputs, self.program.outputs) for _, v in ports]
+        ends = [pointer for pointers in self._ends.values() for pointer in pointers]
+        self._refuse(NULL, [b.compare("eq", "ptr", p, "null") for p in ends])
+        aligned = [(p, self.arena_align) for p in given if p in ("%arena", "%weights")]
+        aligned += [(p, v.type.dtype.nbytes) for p, v in zip(ends, views, strict=True)]
+        self._refuse(MISALIGNED, [self._is_misaligned(p, nbytes) for p, nbytes in aligned])
+
+    def _is_misaligned(self, pointer: Value, nbytes: int) -> Value:
+        address = self.b.cast("ptrtoint", "ptr", pointer, I64)
+        return self.b.compare("ne", I64, self.b.op("and", I64, address, str(nbytes - 1)), "0")
+
+    def _refuse(self, result: int, conditions: Sequence[Value]) -> None:
+        """Return ``result`` if one of the conditions holds."""
+        b = self.b
+        if conditions:
+            found = conditions[0]
+            for condition in conditions[1:]:
+                found = b.op("or", "i1", found, condition)
+            with b.when(found):
+                b.do(f"ret i32 {result}")
+                b.start_block(b.fresh("never"))
+
+    # -- calls
+
+    def _row(self, number: int, moved: Moved) -> None:
+        if self.program.rows[number].body:
+            self._loop(number)
+        else:
+            self._kernel(number, moved)
+
+    def _kernel(self, number: int, moved: Moved) -> None:
+        """Set the arguments of a kernel, and call it for all of its items."""
+        b, row = self.b, self.program.rows[number]
+        for position, pointer in enumerate(row.pointers):
+            slot = b.at("%args", SLOT_NBYTES * position)
+            if pointer.place is Place.SIZE:
+                b.store(I64, str(pointer.offset_bytes), slot, SLOT_NBYTES)
+            else:
+                address = b.at(self._address(pointer), moved.get((number, position), 0))
+                b.store("ptr", address, slot, SLOT_NBYTES)
+        self._observe(0)
+        b.do(f"call void @{self.kernels[number]}(ptr %args, i64 0, i64 {row.items})")
+        self._observe(1)
+        self.labels.append(name_of(row.step))
+
+    def _observe(self, phase: int) -> None:
+        if self.is_observed:
+            self.b.do(f"call void %observer(ptr %user, i32 {len(self.labels)}, i32 {phase})")
+
+    def _address(self, pointer: Pointer) -> Value:
+        b = self.b
+        match pointer.place:
+            case Place.ARENA:
+                return b.at("%arena", pointer.offset_bytes)
+            case Place.CHECK:
+                return b.at("%checks", pointer.offset_bytes)
+            case Place.CONSTANT:
+                first = self.weights.offset_bytes(pointer.index)
+                return b.at(self._weights, first + pointer.offset_bytes)
+            case Place.INPUT | Place.OUTPUT:
+                return b.at(self._ends[pointer.place][pointer.index], pointer.offset_bytes)
+        raise AssertionError(f"{pointer.place} is no memory")
+
+    @property
+    def _weights(self) -> Value:
+        is_given = self.weights.placement is Placement.BIN
+        return "%weights" if is_given else f"@{self.weights_name}"
+
+    # -- loops
+
+    def _loop(self, number: int) -> None:
+        """The calls of a body once in each trip, while the condition holds."""
+        b, pointers = self.b, self.program.rows[number].pointers
+        trips, first, count, _, condition = pointers[:LOOP_WORDS]
+        begin = first.offset_bytes // ENTRY_NBYTES
+        label, trip = b.fresh("loop"), b.room(I64)
+        b.store(I64, "0", trip, SLOT_NBYTES)
+        b.do(f"br label %{label}.head")
+        b.start_block(f"{label}.head")
+        at = b.load(I64, trip, SLOT_NBYTES)
+        more = b.compare("slt", I64, at, str(trips.offset_bytes))
+        b.do(f"br i1 {more}, label %{label}.asked, label %{label}.done")
+        b.start_block(f"{label}.asked")
+        if condition.place is not Place.SIZE:
+            holds = b.compare("ne", "i8", b.load("i8", self._address(condition)), "0")
+            b.do(f"br i1 {holds}, label %{label}.body, label %{label}.done")
+            b.start_block(f"{label}.body")
+        moved = {place: b.mul(at, nbytes) for place, nbytes in self._strides(pointers)}
+        for row in range(begin, begin + count.offset_bytes):
+            self._row(row, moved)
+        b.store(I64, b.add(at, 1), trip, SLOT_NBYTES)
+        b.do(f"br label %{label}.head")
+        b.start_block(f"{label}.done")
+
+    def _strides(self, pointers: Sequence[Pointer]) -> Iterator[tuple[tuple[int, int], int]]:
+        """Row and position of each pointer that moves in a loop, and its bytes in a trip."""
+        for at in range(LOOP_WORDS, len(pointers), MOVING_WORDS):
+            _, stride, argument = pointers[at : at + MOVING_WORDS]
+            position = argument.offset_bytes // SLOT_NBYTES
+            row = bisect_right(self._first, position) - 1
+            yield (row, position - self._first[row]), stride.offset_bytes
+
+    @cached_property
+    def _first(self) -> list[int]:
+        """Position of the first pointer of each row among those of all rows."""
+        counts = (len(row.pointers) for row in self.program.rows)
+        return list(accumulate(counts, initial=0))[:-1]
+
+    # -- result
+
+    def _return(self) -> None:
+        b, found = self.b, "0"
+        for index in range(len(self.program.indexings)):
+            value = b.load(I64, b.at("%checks", SLOT_NBYTES * index), SLOT_NBYTES)
+            found = value if found == "0" else b.op("or", I64, found, value)
+        if found != "0":
+            self._refuse(OUT_OF_RANGE, [b.compare("ne", I64, found, "0")])
+        b.do(f"ret i32 {OK}")
