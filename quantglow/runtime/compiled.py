@@ -228,6 +228,35 @@ class CompiledModel:
         else:
             export_onnx(self.graph if chosen is None else programs.graph_for(chosen), file)
 
+    def export_bundle(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        name: str = "model",
+        target: str = "native",
+        weights: str = "object",
+        input_shapes: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        """Write a bundle for C programs: an object without libraries, its header, a manifest.
+
+        name          beginning of the names of files and symbols, an identifier of C
+        target        a level of any processor, as ``"neon"``; ``"native"``: that of this one
+        weights       ``"object"``: in the object; ``"c"``: in a C file; ``"bin"``: in a file that
+                      the program loads
+        input_shapes  input name -> shape, for free dimensions; by default those of the first call
+
+        Inputs and outputs that the model declares as float16 or float64 are float32.
+
+        Raises ``OptionError``, ``BackendError`` for graphs with operators of onnxruntime,
+        ``InputError`` for shapes that the model does not take, ``FileFormatError``.
+        """
+        chosen, path = shapes("input_shapes", input_shapes), file_path("folder", folder)
+        # Imported here because most processes make no bundles.
+        from quantglow.runtime.bundles import export_bundle
+
+        graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
+        export_bundle(graph, path, name, target, weights)
+
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:
             return ", ".join(f"{info.name}: {info.type[7:-1]}{info.shape}" for info in infos)

@@ -28,6 +28,7 @@ LAYERS = (
     ("instr",),
     ("memory",),
     ("backends",),
+    ("bundle",),
     ("runtime",),
     ("report",),
     ("driver",),

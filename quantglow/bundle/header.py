@@ -1,0 +1,112 @@
+"""The C header of a bundle: C99, and C++."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from quantglow.backends.llvm.aot.program_object import ProgramObject
+from quantglow.backends.llvm.aot.run_function import MISALIGNED, NULL, OK, OUT_OF_RANGE
+from quantglow.backends.llvm.aot.weights import Placement
+from quantglow.bundle.tensors import Tensor
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.version import __version__
+
+RESULTS = {
+    "OK": (OK, "the outputs are written"),
+    "NULL": (NULL, "a pointer is null"),
+    "MISALIGNED": (MISALIGNED, "memory is not aligned: the arena, the weights, an input or output"),
+    "OUT_OF_RANGE": (OUT_OF_RANGE, "an index in an input is out of range; outputs are undefined"),
+}
+
+
+def header(
+    name: str, target: str, made: ProgramObject, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
+) -> str:
+    """The text of ``NAME.h``."""
+    upper = name.upper()
+    guard = f"QUANTGLOW_{upper}_H"
+    return "\n".join(
+        [
+            f"/* {name}: compiled by quantglow {__version__} for {target}. */",
+            f"#ifndef {guard}",
+            f"#define {guard}",
+            "",
+            "#include <stdint.h>",
+            "",
+            "/* Bytes and alignment of the memory that a run writes, beside inputs and outputs. */",
+            f"#define {upper}_ARENA_NBYTES {made.arena_nbytes}",
+            f"#define {upper}_ARENA_ALIGN {ALIGNMENT}",
+            "/* Bytes of stack that a run takes, beside memcpy and memset. */",
+            f"#define {upper}_STACK_NBYTES {made.stack_nbytes}",
+            "/* Bytes of the constants, which are only read. */",
+            f"#define {upper}_WEIGHTS_NBYTES {made.weights.nbytes}",
+            f"#define {upper}_KERNEL_COUNT {len(made.kernels)}",
+            "",
+            f"#define {upper}_INPUT_COUNT {len(inputs)}",
+            f"#define {upper}_OUTPUT_COUNT {len(outputs)}",
+            *(line for tensor in (*inputs, *outputs) for line in macros(tensor)),
+            "",
+            "/* Results of a run. */",
+            *results(upper),
+            "",
+            "#ifdef __cplusplus",
+            'extern "C" {',
+            "#endif",
+            "",
+            *functions(name, made),
+            "",
+            "#ifdef __cplusplus",
+            "}",
+            "#endif",
+            "",
+            "#endif",
+            "",
+        ]
+    )
+
+
+def macros(tensor: Tensor) -> Iterator[str]:
+    """The facts of an input or output."""
+    yield f"/* {comment(tensor.name)} */"
+    yield f"#define {tensor.macro}_TYPE {tensor.c_type}"
+    yield f"#define {tensor.macro}_NBYTES {tensor.nbytes}"
+    yield f"#define {tensor.macro}_RANK {len(tensor.shape)}"
+    sizes = ", ".join(map(str, tensor.shape)) or "1"
+    yield f"#define {tensor.macro}_SHAPE {{{sizes}}}"
+    if tensor.scale is not None:
+        yield f"#define {tensor.macro}_SCALE {tensor.scale:.9e}f"
+        yield f"#define {tensor.macro}_ZERO_POINT ({tensor.zero_point})"
+
+
+def comment(text: str) -> str:
+    """A name that ends no comment and fits in a line."""
+    shown = text.encode("ascii", "replace").decode().replace("*/", "* /").replace("/*", "/ *")
+    return "".join(c if c.isprintable() else "?" for c in shown)
+
+
+def results(upper: str) -> Iterator[str]:
+    """The codes that a run returns."""
+    for word, (code, meaning) in RESULTS.items():
+        yield f"#define {upper}_{word} {code} /* {meaning} */"
+
+
+def functions(name: str, made: ProgramObject) -> Iterator[str]:
+    """Declarations, with what the caller has to know."""
+    upper = name.upper()
+    weights = ""
+    if made.weights.placement is Placement.BIN:
+        weights = "const void *weights, "
+        yield f"/* `weights`: the contents of {name}_weights.bin, aligned as the arena. */"
+    yield (
+        "/* Computes the outputs. Inputs and outputs are arrays of pointers in the order above;\n"
+        "   their memory must not overlap, nor lie in the arena. Nothing is allocated or kept:\n"
+        "   threads with arenas and outputs of their own may run at once. */"
+    )
+    arguments = f"void *arena, {weights}const void *const *inputs, void *const *outputs"
+    yield f"int {name}_run({arguments});"
+    yield ""
+    yield "/* The same; calls `observer` before (phase 0) and after (phase 1) each kernel. */"
+    yield f"typedef void (*{name}_observer)(void *user, int kernel, int phase);"
+    yield f"int {name}_run_observed({arguments},\n    {name}_observer observer, void *user);"
+    yield ""
+    yield f"#define {upper}_ABI 1"

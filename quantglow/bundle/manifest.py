@@ -1,0 +1,47 @@
+"""The manifest of a bundle: what it was made of and what it needs, as JSON."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from quantglow.backends.llvm.aot.program_object import ProgramObject
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.bundle.tensors import Tensor
+from quantglow.memory.planner import ALIGNMENT
+from quantglow.version import __version__
+
+FORMAT = 1
+
+
+def manifest(
+    name: str,
+    target: Target,
+    made: ProgramObject,
+    inputs: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    files: Mapping[str, bytes],
+) -> dict[str, Any]:
+    """The contents of ``NAME.json``; ``files`` are those of the bundle beside it."""
+    return {
+        "format": FORMAT,
+        "name": name,
+        "quantglow": __version__,
+        "target": {
+            "name": target.name,
+            "triple": target.triple,
+            "cpu": target.cpu,
+            "features": target.features,
+        },
+        "arena": {"nbytes": made.arena_nbytes, "align": ALIGNMENT},
+        "stack_nbytes": made.stack_nbytes,
+        "weights": {"nbytes": made.weights.nbytes, "placement": str(made.weights.placement)},
+        "inputs": [tensor.to_json() for tensor in inputs],
+        "outputs": [tensor.to_json() for tensor in outputs],
+        "kernels": list(made.kernels),
+        "files": {
+            file: {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+            for file, data in files.items()
+        },
+    }

@@ -1,0 +1,39 @@
+"""Weights as C code, for toolchains that place constants themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from quantglow.backends.llvm.aot.weights import Weights
+from quantglow.memory.planner import ALIGNMENT
+
+ROW = 16
+"""Bytes in a line."""
+
+
+def c_weights(name: str, weights: Weights) -> str:
+    """The text of ``NAME_weights.c``."""
+    data = b"".join(weights.pieces())
+    return "\n".join(
+        [
+            f"/* The constants of {name}; they are never written. */",
+            "#if defined(__GNUC__) || defined(__clang__)",
+            f"#define ALIGNED __attribute__((aligned({ALIGNMENT})))",
+            "#elif defined(_MSC_VER)",
+            f"#define ALIGNED __declspec(align({ALIGNMENT}))",
+            "#else",
+            f"#error align {name}_weights to {ALIGNMENT} bytes",
+            "#endif",
+            f"extern const unsigned char {name}_weights[{len(data)}];",
+            f"ALIGNED const unsigned char {name}_weights[{len(data)}] = {{",
+            *rows(data),
+            "};",
+            "",
+        ]
+    )
+
+
+def rows(data: bytes) -> Iterator[str]:
+    """Lines of numbers."""
+    for start in range(0, len(data), ROW):
+        yield ",".join(map(str, data[start : start + ROW])) + ","

@@ -1,0 +1,69 @@
+"""The files of a bundle."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from quantglow.backends.llvm.aot.program_object import ProgramObject, program_object
+from quantglow.backends.llvm.aot.weights import Placement
+from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.bundle.header import header
+from quantglow.bundle.manifest import manifest
+from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
+from quantglow.bundle.weights_file import c_weights
+from quantglow.errors import FileFormatError, OptionError
+from quantglow.files import cause, writing
+
+
+def write_bundle(
+    folder: str | os.PathLike[str], name: str, program: EmittedProgram, placement: Placement
+) -> None:
+    """Write ``NAME.o``, ``NAME.h``, ``NAME.json`` and, by placement, the weights.
+
+    Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
+    ``FileFormatError``.
+    """
+    check_name(name)
+    files = bundle_files(name, program, placement)
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileFormatError(
+            f"cannot make the folder {os.fspath(folder)!r}: {cause(error)}. "
+            "Remedy: name a folder where you may write."
+        ) from error
+    for file, data in files.items():
+        with writing(path / file) as temporary:
+            temporary.write_bytes(data)
+
+
+def check_name(name: str) -> None:
+    """Raise ``OptionError`` for a name that cannot begin symbols of C."""
+    if not is_identifier(name):
+        raise OptionError(
+            f"name={name!r} is no identifier of C. Remedy: a letter, then letters, digits and _"
+        )
+
+
+def bundle_files(name: str, program: EmittedProgram, placement: Placement) -> dict[str, bytes]:
+    """The contents of each file."""
+    made = program_object(name, program, placement)
+    inputs, outputs = inputs_of(name, program), outputs_of(name, program)
+    text = header(name, program.target.name, made, inputs, outputs)
+    files = {f"{name}.o": made.code, f"{name}.h": text.encode(), **weights_files(name, made)}
+    facts = manifest(name, program.target, made, inputs, outputs, files)
+    return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}
+
+
+def weights_files(name: str, made: ProgramObject) -> dict[str, bytes]:
+    """The file of the weights, if they are not in the object."""
+    match made.weights.placement:
+        case Placement.OBJECT:
+            return {}
+        case Placement.C:
+            return {f"{name}_weights.c": c_weights(name, made.weights).encode()}
+        case Placement.BIN:
+            return {f"{name}_weights.bin": b"".join(made.weights.pieces())}

@@ -1,0 +1,41 @@
+"""Bundles of graphs: which graph at which shape, for which target."""
+
+from __future__ import annotations
+
+import os
+
+from quantglow.arguments import choice, instance
+from quantglow.backends.llvm.aot.weights import Placement
+from quantglow.backends.llvm.emission import emit_program
+from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.backends.llvm.targets import level_target, resolve
+from quantglow.bundle import write_bundle
+from quantglow.errors import BackendError
+from quantglow.graph.graph import Graph
+from quantglow.ops.external import External
+from quantglow.runtime.build import plan_program
+
+
+def export_bundle(
+    graph: Graph, folder: str | os.PathLike[str], name: str, target: str, weights: str
+) -> None:
+    """Write the bundle of a graph.  Raises ``QuantglowError``."""
+    placement = Placement(choice("weights", weights, list(Placement)))
+    instance("name", name, str, "an identifier of C")
+    write_bundle(folder, name, emitted(graph, target), placement)
+
+
+def emitted(graph: Graph, target: str) -> EmittedProgram:
+    """The program of a graph for a level, ``native`` being that of this processor.
+
+    Raises ``BackendError`` for unknown levels, and for graphs with operators of onnxruntime.
+    """
+    level = resolve("native").name if target == "native" else target
+    found = level_target(instance("target", level, str, "the name of a target"))
+    if foreign := [node.name for node in graph.nodes if isinstance(node, External)]:
+        raise BackendError(
+            f"a bundle cannot run operators of onnxruntime: {', '.join(foreign)}. "
+            "Remedy: cut the model before them, or replace them."
+        )
+    planned = plan_program(graph, found)
+    return emit_program(planned.program, planned.plan, found)

@@ -1,0 +1,150 @@
+"""A bundle is complete: C programs that include it compute the interpreter's integers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.backends.llvm.aot.weights import Placement
+from tests.support.small_network import small_model, small_samples
+
+COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
+WARNINGS = ("-Wall", "-Wextra", "-pedantic", "-Werror")
+
+MAIN = """
+#include <stdio.h>
+#include "net.h"
+static char memory[NET_ARENA_NBYTES + NET_ARENA_ALIGN];
+static char constants[NET_WEIGHTS_NBYTES + NET_ARENA_ALIGN];
+static float input[NET_INPUT0_NBYTES / sizeof(float)];
+static float scores[NET_OUTPUT0_NBYTES / sizeof(float)];
+static float features[NET_OUTPUT1_NBYTES / sizeof(float)];
+
+static char *aligned(char *bytes) {{
+    while ((uintptr_t)bytes % NET_ARENA_ALIGN) bytes++;
+    return bytes;
+}}
+
+int main(void) {{
+    const void *inputs[NET_INPUT_COUNT];
+    void *outputs[NET_OUTPUT_COUNT];
+    char *arena = aligned(memory), *weights = aligned(constants);
+    FILE *file = fopen("net_weights.bin", "rb");
+    if (file) {{
+        if (fread(weights, 1, NET_WEIGHTS_NBYTES, file) != NET_WEIGHTS_NBYTES) return 98;
+        fclose(file);
+    }}
+    inputs[0] = input;
+    outputs[0] = scores;
+    outputs[1] = features;
+    if (fread(input, 1, sizeof input, stdin) != sizeof input) return 99;
+    {{
+        int result = net_run(arena, {argument}inputs, outputs);
+        if (result != NET_OK) return result;
+    }}
+    fwrite(scores, 1, sizeof scores, stdout);
+    fwrite(features, 1, sizeof features, stdout);
+    return 0;
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    return qg.quantize_and_compile(small_model(), small_samples(), progress=False)
+
+
+def output_of(folder: Path, compiler: str, sources: list[str], x: np.ndarray) -> bytes:
+    command = [compiler, *WARNINGS, "-std=c99", *sources, "net.o", "-o", "main"]
+    subprocess.run(command, cwd=folder, check=True)
+    ran = subprocess.run(
+        [folder / "main"], cwd=folder, input=x.tobytes(), capture_output=True, check=True
+    )
+    return ran.stdout
+
+
+def expected(compiled: Any, x: np.ndarray) -> bytes:
+    return b"".join(y.tobytes() for y in qg.interpret(compiled.graph, {"x": x}))
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("placement", ["object", "c"])
+def test_c_programs_compute_the_interpreters_integers(
+    compiled: Any, tmp_path: Path, compiler: str, placement: str
+) -> None:
+    compiled.export_bundle(tmp_path, name="net", weights=placement)
+    (tmp_path / "main.c").write_text(MAIN.format(argument=""))
+    sources = ["main.c", *(["net_weights.c"] if placement == "c" else [])]
+    x = small_samples()[1]
+    assert output_of(tmp_path, compiler, sources, x) == expected(compiled, x)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_weights_may_come_from_a_file(compiled: Any, tmp_path: Path, compiler: str) -> None:
+    compiled.export_bundle(tmp_path, name="net", weights="bin")
+    text = MAIN.format(argument="weights, ")
+    (tmp_path / "main.c").write_text(text)
+    x = small_samples()[1]
+    assert output_of(tmp_path, compiler, ["main.c"], x) == expected(compiled, x)
+
+
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_the_header_is_c_plus_plus(compiled: Any, tmp_path: Path, compiler: str) -> None:
+    compiled.export_bundle(tmp_path, name="net")
+    (tmp_path / "use.cpp").write_text('#include "net.h"\n')
+    command = [compiler, *WARNINGS, "-std=c++98", "-x", "c++", "-fsyntax-only", "use.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+
+
+def test_an_int8_object_needs_no_library(compiled: Any, tmp_path: Path) -> None:
+    compiled.export_bundle(tmp_path, name="net")
+    if not shutil.which("nm"):
+        pytest.skip("nm is not installed")
+    asked = subprocess.run(
+        ["nm", "-u", tmp_path / "net.o"], capture_output=True, text=True, check=True
+    )
+    assert set(asked.stdout.split()) - {"U"} <= {"memcpy", "memset"}
+
+
+def test_the_manifest_has_the_hashes_of_all_files(compiled: Any, tmp_path: Path) -> None:
+    compiled.export_bundle(tmp_path, name="net", weights="bin")
+    files = json.loads((tmp_path / "net.json").read_text())["files"]
+    assert files.keys() | {"net.json"} == {path.name for path in tmp_path.iterdir()}
+    for file, facts in files.items():
+        data = (tmp_path / file).read_bytes()
+        assert facts == {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+
+
+@pytest.mark.parametrize("target", ["neon", "portable", "avx2"])
+def test_any_target_can_be_named(compiled: Any, tmp_path: Path, target: str) -> None:
+    compiled.export_bundle(tmp_path / target, name="net", target=target)
+    manifest = json.loads((tmp_path / target / "net.json").read_text())
+    assert manifest["target"]["name"] == target
+
+
+WRONG = {
+    "name": ({"name": "1st"}, "identifier"),
+    "weights": ({"weights": "flash"}, "weights"),
+    "target": ({"target": "z80"}, "unknown target"),
+    "folder": ({"folder": "/dev/null/bundle"}, "cannot make"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_options_are_named(compiled: Any, tmp_path: Path, case: str) -> None:
+    options, words = WRONG[case]
+    with pytest.raises(qg.QuantglowError, match=words):
+        compiled.export_bundle(**{"folder": tmp_path / "bundle", **options})
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_placements_are_the_documented_ones() -> None:
+    assert [str(p) for p in Placement] == ["object", "c", "bin"]
