@@ -18,6 +18,8 @@ from quantglow.symbolic.size import is_free
 
 Value = str
 I64 = "i64"
+ITEMS = ("%begin", "%end")
+"""The work items of a kernel."""
 
 
 @cache
@@ -62,13 +64,18 @@ class Loop:
 
 @dataclass
 class Builder:
-    """One function.  ``block`` is the label of the block that grows."""
+    """One function.
+
+    ``block``: the label of the block that grows.
+    ``index``: the type of offsets, sizes and loop counters, as wide as the target's registers.
+    """
 
     lines: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
     rooms: list[str] = field(default_factory=list)
     block: str = "entry"
     count: int = 0
+    index: str = I64
 
     # -- text
 
@@ -109,7 +116,7 @@ class Builder:
         """``pointer + offset`` bytes."""
         if not is_free(offset) and offset in (0, "0"):
             return pointer
-        return self.emit(f"getelementptr i8, ptr {pointer}, i64 {offset}")
+        return self.emit(f"getelementptr i8, ptr {pointer}, {self.index} {offset}")
 
     def opaque(self, pointer: Value) -> Value:
         """The same pointer, of origin unknown to LLVM.
@@ -143,25 +150,25 @@ class Builder:
         return self.emit(f"{name} {kind} {a}, {b}")
 
     def add(self, a: Value, b: Value | int) -> Value:
-        """i64 addition; adding zero costs nothing."""
+        """Addition of indices; adding zero costs nothing."""
         if not is_free(b) and b in (0, "0"):
             return a
         if a == "0":
             return str(b)
-        return self.op("add", I64, a, str(b))
+        return self.op("add", self.index, a, str(b))
 
     def mul(self, a: Value, b: Value | int) -> Value:
-        """i64 multiplication; by one, or of zero, costs nothing."""
+        """Multiplication of indices; by one, or of zero, costs nothing."""
         if a == "0" or (not is_free(b) and b in (1, "1")):
             return a
-        return self.op("mul", I64, a, str(b))
+        return self.op("mul", self.index, a, str(b))
 
     def divide(self, a: Value, b: int) -> tuple[Value, Value]:
-        """Quotient and remainder of an unsigned i64 by a literal."""
+        """Quotient and remainder of an unsigned index by a literal."""
         if not is_free(b) and b == 1:
             return a, "0"
-        quotient = self.op("udiv", I64, a, str(b))
-        return quotient, self.op("sub", I64, a, self.mul(quotient, b))
+        quotient = self.op("udiv", self.index, a, str(b))
+        return quotient, self.op("sub", self.index, a, self.mul(quotient, b))
 
     def cast(self, name: str, source: str, value: Value, target: str) -> Value:
         return self.emit(f"{name} {source} {value} to {target}")
@@ -189,6 +196,30 @@ class Builder:
         """``shufflevector`` of two vectors of one kind."""
         return self.emit(f"shufflevector {kind} {a}, {kind} {b}, {_mask(tuple(mask))}")
 
+    # -- indices
+
+    def load_index(self, pointer: Value) -> Value:
+        """An index that is an int64 in memory."""
+        return self.as_index(I64, self.load(I64, pointer, align=8))
+
+    def as_index(self, kind: str, value: Value, extend: str = "sext") -> Value:
+        """An integer of another type that is an index."""
+        return self._resized(kind, value, self.index, extend)
+
+    def as_int(self, index: Value) -> Value:
+        """An index, known to fit, as i32."""
+        return self._resized(self.index, index, "i32", "sext")
+
+    def as_long(self, index: Value) -> Value:
+        """An index as i64."""
+        return self._resized(self.index, index, I64, "sext")
+
+    def _resized(self, source: str, value: Value, target: str, extend: str) -> Value:
+        if source == target:
+            return value
+        wider = int(target[1:]) > int(source[1:])
+        return self.cast(extend if wider else "trunc", source, value, target)
+
     # -- control
 
     @contextmanager
@@ -199,7 +230,7 @@ class Builder:
         entry = self.block
         guarded = not (isinstance(begin, int) and isinstance(end, int) and begin < end)
         if guarded:
-            some = self.compare("slt", I64, str(begin), str(end))
+            some = self.compare("slt", self.index, str(begin), str(end))
             self.do(f"br i1 {some}, label %{body}, label %{done}")
         else:
             self.do(f"br label %{body}")
@@ -209,9 +240,9 @@ class Builder:
         self.lines.append("")
         yield index
         following = self.add(index, step)
-        again = self.compare("slt", I64, following, str(end))
+        again = self.compare("slt", self.index, following, str(end))
         self.lines[patch] = (
-            f"  {index} = phi i64 [ {begin}, %{entry} ], [ {following}, %{self.block} ]"
+            f"  {index} = phi {self.index} [ {begin}, %{entry} ], [ {following}, %{self.block} ]"
         )
         self.do(f"br i1 {again}, label %{body}, label %{done}")
         self.start_block(done)
@@ -236,7 +267,7 @@ class Builder:
         """Close a loop; the values it carries after the last iteration."""
         following = self.add(loop.index, step)
         self._set_phis(loop, following, values)
-        again = self.compare("slt", I64, following, loop.limit)
+        again = self.compare("slt", self.index, following, loop.limit)
         done = self.fresh("loop") + ".done"
         self.do(f"br i1 {again}, label %{loop.label}, label %{done}")
         self.start_block(done)
@@ -253,7 +284,7 @@ class Builder:
         names = [self.fresh() for _ in carried]
         patch = len(self.lines)
         self.lines.append("")
-        more = self.compare("slt", I64, index, count)
+        more = self.compare("slt", self.index, index, count)
         self.do(f"br i1 {more}, label %{label}.body, label %{label}.done")
         self.start_block(f"{label}.body")
         return Loop(label, index, names, kinds, patch, count, entry, [v for _, v in carried])
@@ -279,7 +310,8 @@ class Builder:
 
     def _set_phis(self, loop: Loop, following: Value, values: Sequence[Value]) -> None:
         """Phis of the values that a loop carries: from before it, and from the end of its body."""
-        phis = [f"  {loop.index} = phi i64 [ 0, %{loop.entry} ], [ {following}, %{self.block} ]"]
+        last = f"[ {following}, %{self.block} ]"
+        phis = [f"  {loop.index} = phi {self.index} [ 0, %{loop.entry} ], {last}"]
         for name, kind, init, value in zip(
             loop.carried, loop.kinds, loop.init, values, strict=True
         ):
@@ -320,8 +352,14 @@ class Builder:
     # -- the whole
 
     def kernel(self, arguments: int) -> list[Value]:
-        """Open ``void @kernel(ptr %args, i64 %begin, i64 %end)``; load its pointers."""
+        """Open ``void @kernel(ptr %args, i64 %begin, i64 %end)``; load its pointers.
+
+        Narrower indices have the same interface.
+        """
         self.start_block("entry")
+        if self.index != I64:
+            for name in ITEMS:
+                self.do(f"{name} = trunc i64 {name}.given to {self.index}")
         return [
             self.load("ptr", self.at("%args", 8 * index), align=8) for index in range(arguments)
         ]
@@ -329,7 +367,8 @@ class Builder:
     def finish(self) -> str:
         """The module text."""
         self.do("ret void")
-        head = "define void @kernel(ptr noalias readonly %args, i64 %begin, i64 %end) nounwind {"
+        items = ", ".join(f"i64 {n if self.index == I64 else n + '.given'}" for n in ITEMS)
+        head = f"define void @kernel(ptr noalias readonly %args, {items}) nounwind {{"
         declared = "\n".join(sorted(self.declarations.values()))
         body = "\n".join([self.lines[0], *self.rooms, *self.lines[1:]])
         return f"{declared}\n\n{head}\n{body}\n}}\n"

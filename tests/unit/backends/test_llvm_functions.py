@@ -128,6 +128,9 @@ def test_extremes_treat_nan_as_numpy_does(name: str) -> None:
 @pytest.mark.parametrize("target", LEVELS)
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_no_function_becomes_a_call(target: str, lanes: int) -> None:
+    """Arithmetic that a processor lacks, such as float64 on microcontrollers, is a call of the
+    compiler's own library.
+    """
     b = Builder()
     source, destination = b.kernel(2)
     kind = "float" if lanes == 1 else f"<{lanes} x float>"
@@ -142,6 +145,6 @@ def test_no_function_becomes_a_call(target: str, lanes: int) -> None:
     initialize()
     module = llvm.parse_assembly(b.finish())
     assert not re.search(
-        r"\bcall|\b(jmp|b)\s+\w*f\b|\bbl\s",
+        r"\bcall|\b(jmp|b)\s+\w*f\b|\bbl\s+(?!__aeabi_)",
         target_machine(level_target(target)).emit_assembly(module),
     )

@@ -81,7 +81,10 @@ class ProductKernel:
 
     target: Target
     dot: DotProduct
-    b: Builder = field(default_factory=Builder)
+    b: Builder = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.b = Builder(index=self.target.isa.index)
 
     @property
     def sums(self) -> int:
@@ -116,7 +119,11 @@ class ProductKernel:
 
 def reading_kernel(target: Target, total_nbytes: int) -> str:
     """Adds up every vector of each work item's block; ``total_nbytes`` is a power of two."""
-    b, kind, nbytes = Builder(), f"<{target.f32_lanes} x i32>", target.vector_nbytes
+    b, kind, nbytes = (
+        Builder(index=target.isa.index),
+        f"<{target.f32_lanes} x i32>",
+        target.vector_nbytes,
+    )
     (data,) = b.kernel(1)
     with b.loop("%begin", "%end") as item:
         offset = b.op("and", "i64", b.mul(item, BLOCK_NBYTES), str(total_nbytes - 1))

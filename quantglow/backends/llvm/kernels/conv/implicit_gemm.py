@@ -220,7 +220,8 @@ class ConvKernel(ConvLoops):
         """The address of the share of the next panel that this tile prefetches; tiles beyond the
         shares prefetch the last one again."""
         b, runs = self.b, self.geometry.runs
-        turn = b.call("llvm.umin.i64", "i64", ("i64", self.turn), ("i64", str(self.shares - 1)))
+        limits = (b.index, self.turn), (b.index, str(self.shares - 1))
+        turn = b.call(f"llvm.umin.{b.index}", b.index, *limits)
         return self.after_runs(b.at(w, self.panel_nbytes), turn, runs.outer * runs.inner)
 
     def after_runs(self, ahead: Value, index: Value, count: int) -> Value:

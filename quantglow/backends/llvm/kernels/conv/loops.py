@@ -19,7 +19,11 @@ from quantglow.symbolic.size import is_free, likely
 class ConvLoops(ConvPlan):
     """Generator of the loops of one convolution kernel."""
 
-    b: Builder = field(default_factory=Builder)
+    b: Builder = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.b = Builder(index=self.target.isa.index)
 
     def call(self) -> KernelCall:
         y = self.geometry.y
@@ -48,7 +52,7 @@ class ConvLoops(ConvPlan):
         self.residual_params = pointers[-2] if has_params else ""
         self.tiles: Value | int = self.pixel_tiles
         if self.is_counted:
-            self.tiles = b.load("i64", pointers[-1 - of_residual], align=8)
+            self.tiles = b.load_index(pointers[-1 - of_residual])
         self.enter()
         with b.loop("%begin", "%end") as item:
             outer, part = b.divide(item, self.parts)
@@ -107,7 +111,7 @@ class ConvLoops(ConvPlan):
             return first
         assert self.geometry.y.width >= size
         last = (first, str(self.geometry.y.width - size))
-        return b.call("llvm.smin.i64", "i64", *(("i64", value) for value in last))
+        return b.call(f"llvm.smin.{b.index}", b.index, *((b.index, value) for value in last))
 
     def locate_channels(self, panel: Value) -> Channels:
         """Offsets of the first channel of a panel."""
@@ -166,7 +170,7 @@ class ConvLoops(ConvPlan):
             return [(size, "true")]
         if total < size:
             return [(tail, "true")]
-        last = self.b.compare("eq", "i64", self.b.add(index, 1), str(count))
+        last = self.b.compare("eq", self.b.index, self.b.add(index, 1), str(count))
         full = self.b.op("xor", "i1", last, "true")
         return [(size, full), (tail, last)]
 
@@ -174,7 +178,7 @@ class ConvLoops(ConvPlan):
         panels = self.panels
         kinds: list[tuple[int, int, Value]] = []
         mixed = panels.full and panels.tail_channels
-        is_tail = self.b.compare("eq", "i64", local, str(panels.full)) if mixed else "true"
+        is_tail = self.b.compare("eq", self.b.index, local, str(panels.full)) if mixed else "true"
         if panels.full:
             test = self.b.op("xor", "i1", is_tail, "true") if mixed else "true"
             kinds.append((panels.vectors, panels.vectors * panels.lanes, test))

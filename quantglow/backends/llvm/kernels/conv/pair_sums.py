@@ -122,7 +122,7 @@ class PairsConvKernel(ConvKernel):
         """An int32 of an array, widened."""
         b = self.b
         position = index * INT_NBYTES if isinstance(index, int) else b.mul(index, INT_NBYTES)
-        return b.cast("sext", "i32", b.load("i32", b.at(pointer, position), INT_NBYTES), "i64")
+        return b.as_index("i32", b.load("i32", b.at(pointer, position), INT_NBYTES))
 
     def _add_steps(
         self,

@@ -38,7 +38,7 @@ def emit_copy(step: Copy, target: Target) -> KernelCall:
     itemsize = kind.dtype.nbytes
     if axes[-1].strides == (itemsize, itemsize):
         axes, itemsize = _as_bytes(axes, itemsize), 1
-    b = Builder()
+    b = Builder(index=target.isa.index)
     pointers = b.kernel(2)
     items = _emit(b, target, axes, itemsize, pointers)
     return KernelCall(b.finish(), (step.dst, step.src), items, likely(kind.nbytes) / 4, "copy")
@@ -169,7 +169,7 @@ def _overlapping(b: Builder, index: Value, size: int, length: int) -> Value:
     if surely_divides(size, length):
         return first
     last = str(length - size)
-    return b.select("i64", b.compare("slt", "i64", first, last), first, last)
+    return b.select(b.index, b.compare("slt", b.index, first, last), first, last)
 
 
 def _tile(

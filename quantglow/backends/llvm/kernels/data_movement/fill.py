@@ -29,8 +29,11 @@ class FillKernel:
 
     step: Fill
     target: Target
-    b: Builder = field(default_factory=Builder)
+    b: Builder = field(init=False)
     sizes: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.b = Builder(index=self.target.isa.index)
 
     def call(self) -> KernelCall:
         """``dst[outside interior] = value``"""
@@ -50,7 +53,7 @@ class FillKernel:
         if is_free(value):
             return str(value)
         self.sizes.append(value)
-        return self.b.load("i64", self.b.at(self.table, 8 * (len(self.sizes) - 1)), align=8)
+        return self.b.load_index(self.b.at(self.table, 8 * (len(self.sizes) - 1)))
 
     def box(self, box: View) -> None:
         """All rows of a box; its longest axis but the last is shared out."""
@@ -75,7 +78,7 @@ class FillKernel:
         """Rows of ``nbytes`` along axes, in vectors of ``wide`` bytes."""
         b = self.b
         if not axes:
-            with b.when(b.compare("eq", "i64", "%begin", "0")):
+            with b.when(b.compare("eq", b.index, "%begin", "0")):
                 self.row(first, nbytes, wide)
             return
         *whole, shared = axes

@@ -33,7 +33,8 @@ def load_index(b: Builder, view: View, pointer: Value, position: Value) -> Value
 def from_the_end(b: Builder, index: Value, size: int) -> tuple[Value, Value]:
     """An index counted from the begin, and whether it is out of range."""
     negative = b.compare("slt", "i64", index, "0")
-    found = b.select("i64", negative, b.add(index, size), index)
+    moved = b.op("add", "i64", index, str(size))
+    found = b.select("i64", negative, moved, index)
     return found, b.compare("uge", "i64", found, str(size))
 
 
@@ -43,7 +44,7 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
     x, indices = step.inputs
     outer, count, inner = step.output.shape
     rows = x.shape[1]
-    b = Builder()
+    b = Builder(index=target.isa.index)
     result, source, chosen, outside = b.kernel(4)
     copy = _RowCopy(b, target, x.type.dtype, inner)
     outer_strides = (byte_strides(step.output), byte_strides(x))
@@ -53,7 +54,7 @@ def emit_gather(step: Compute, target: Target) -> KernelCall:
         index, is_outside = from_the_end(b, given, rows)
         with b.when(is_outside):
             b.store("i64", given, outside)
-        index = b.select("i64", is_outside, "0", index)
+        index = b.as_index("i64", b.select("i64", is_outside, "0", index))
         to, at = (
             b.at(b.at(pointer, b.mul(block, strides[0])), b.mul(row, strides[1]))
             for pointer, strides, row in zip(
@@ -104,7 +105,7 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
     assert isinstance(op, Scatter)
     x, indices, updates = step.inputs
     rows, inner = step.output.shape
-    b = Builder()
+    b = Builder(index=target.isa.index)
     result, source, chosen, new, outside = b.kernel(5)
     to_stride, x_stride = byte_strides(step.output)[0], byte_strides(x)[0]
     if not (x.buffer.kind is BufferKind.STATE and x.buffer is step.output.buffer):
@@ -119,7 +120,7 @@ def emit_scatter(step: Compute, target: Target) -> KernelCall:
             b.store("i64", given, outside)
         with b.when(b.op("xor", "i1", is_outside, "true")):
             at = b.at(new, b.mul(position, byte_strides(updates)[0]))
-            to = b.at(result, b.mul(index, to_stride))
+            to = b.at(result, b.mul(b.as_index("i64", index), to_stride))
             _RowCopy(b, target, x.type.dtype, inner, combine).emit(to, at)
     work = likely(op.type.size + updates.type.size)
     pointers = (step.output, x, indices, updates)
@@ -147,19 +148,20 @@ def emit_top_k(step: Compute, target: Target) -> KernelCall:
     assert isinstance(op, TopK)
     (x,) = step.inputs
     rows, length = x.shape
-    b = Builder()
+    b = Builder(index=target.isa.index)
     result, source = b.kernel(2)
     with b.loop("%begin", "%end") as row:
         to = b.at(result, b.mul(row, byte_strides(step.output)[0]))
         at = b.at(source, b.mul(row, byte_strides(x)[0]))
         best = _Best(b, x.type.dtype, op.largest, to, at)
         with b.loop(0, op.k) as index:
-            b.store("i64", best.insert(index, index), best.slot(index))
+            b.store("i64", best.insert(b.as_long(index), index), best.slot(index))
         if op.k < length:
             with b.loop(op.k, length) as index:
                 last = b.load("i64", best.slot(str(op.k - 1)))
-                with b.when(best.is_better(index, last)):
-                    best.insert(index, str(op.k))
+                long = b.as_long(index)
+                with b.when(best.is_better(long, last)):
+                    best.insert(long, str(op.k))
     return KernelCall(b.finish(), (step.output, x), rows, 4 * likely(rows * length), "topk")
 
 
@@ -199,7 +201,8 @@ class _Best:
         """Larger (or smaller); any number is better than NaN."""
         b, element = self.b, ELEMENTS[self.dtype]
         x, y = (
-            b.load(element, b.at(self.source, b.mul(i, self.dtype.nbytes))) for i in (index, other)
+            b.load(element, b.at(self.source, b.mul(b.as_index("i64", i), self.dtype.nbytes)))
+            for i in (index, other)
         )
         direction = "gt" if self.largest else "lt"
         if not self.dtype.is_float:

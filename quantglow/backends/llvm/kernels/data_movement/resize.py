@@ -34,7 +34,7 @@ def emit_resize(step: Compute, target: Target) -> KernelCall:
     op = step.op
     assert isinstance(op, Resize)
     (x,) = step.inputs
-    kernel = _Resize(Builder(), target, op, x, step.output)
+    kernel = _Resize(Builder(index=target.isa.index), target, op, x, step.output)
     kernel.emit()
     n, rows, _, _ = op.type.shape
     work = likely(op.type.size) * (1 if op.mode == "nearest" else 8) / 4
@@ -115,8 +115,8 @@ class _Resize:
                 yield column
             return
         with b.loop(0, count, BLOCK) as begin:
-            limits = (("i64", b.add(begin, BLOCK)), ("i64", str(count)))
-            end = b.call("llvm.smin.i64", "i64", *limits)
+            limits = ((b.index, b.add(begin, BLOCK)), (b.index, str(count)))
+            end = b.call(f"llvm.smin.{b.index}", b.index, *limits)
             free.fill(begin, end)
             with b.loop(begin, end) as column:
                 yield column
@@ -138,7 +138,10 @@ class _Resize:
         table = self.pointers[2 * axes.index(axis) + (element == "float")]
         count = 2 if self.linear else int(element == "i64")
         at = self.b.at(table, self.b.mul(index, 2 * nbytes))
-        return [self.b.load(element, self.b.at(at, i * nbytes), nbytes) for i in range(count)]
+        entries = (self.b.at(at, i * nbytes) for i in range(count))
+        if element == "i64":
+            return [self.b.load_index(entry) for entry in entries]
+        return [self.b.load(element, entry, nbytes) for entry in entries]
 
     def channels(
         self, pointers: Sequence[Value], stride: int, u: Sequence[Value], v: Sequence[Value]

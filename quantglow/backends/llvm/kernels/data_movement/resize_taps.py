@@ -36,12 +36,12 @@ class FreeTaps:
     def offsets(self, index: Value) -> list[Value]:
         """Bytes to the sources of a result; one for the nearest neighbour."""
         b = self.b
-        sources = self._sources(1, b.cast("trunc", "i64", index, "i32"))
-        return [b.mul(b.cast("sext", "i32", source, "i64"), self.pitch) for source in sources]
+        sources = self._sources(1, b.as_int(index))
+        return [b.mul(b.as_index("i32", source), self.pitch) for source in sources]
 
     def weights(self, index: Value) -> list[Value]:
         """The float32 weights of two sources, none of a single one."""
-        return self._weights(1, self.b.cast("trunc", "i64", index, "i32"))
+        return self._weights(1, self.b.as_int(index))
 
     def _sources(self, lanes: int, index: Value) -> list[Value]:
         """int32 rows for lanes of results."""
@@ -62,7 +62,7 @@ class FreeTaps:
 
     def _size(self, lanes: int, value: int) -> Value:
         """A size in int32 lanes."""
-        return self.b.broadcast(lanes, "i32", self.b.cast("trunc", "i64", str(value), "i32"))
+        return self.b.broadcast(lanes, "i32", self.b.as_int(str(value)))
 
     def _last(self, lanes: int) -> Value:
         return self._size(lanes, self.op.x.type.shape[self.axis + 1] - 1)
@@ -139,11 +139,11 @@ class FreeColumns(FreeTaps):
         rooms = [b.room(f"[{BLOCK} x i32]") for _ in range(count)]
         steps = f"<{', '.join(f'i32 {lane}' for lane in range(lanes))}>"
         with b.loop(begin, end, lanes) as column:
-            first = b.broadcast(lanes, "i32", b.cast("trunc", "i64", column, "i32"))
+            first = b.broadcast(lanes, "i32", b.as_int(column))
             index = b.op("add", kind, first, steps)
             found = [(kind, value) for value in self._sources(lanes, index)]
             found += [(vector(lanes, "float"), value) for value in self._weights(lanes, index)]
-            at = b.mul(b.op("sub", "i64", column, begin), 4)
+            at = b.mul(b.op("sub", b.index, column, begin), 4)
             for room, (lane_kind, value) in zip(rooms, found, strict=True):
                 b.store(lane_kind, value, b.at(room, at), align=4)
         elements = ["i32"] * (1 if count == 1 else 2) + ["float"] * (count // 2)
@@ -151,7 +151,7 @@ class FreeColumns(FreeTaps):
 
     def offsets(self, index: Value) -> list[Value]:
         b = self.b
-        wide = [b.cast("sext", "i32", source, "i64") for source in self._loaded("i32", index)]
+        wide = [b.as_index("i32", source) for source in self._loaded("i32", index)]
         return [b.mul(source, self.pitch) for source in wide]
 
     def weights(self, index: Value) -> list[Value]:
@@ -159,5 +159,5 @@ class FreeColumns(FreeTaps):
 
     def _loaded(self, element: str, index: Value) -> list[Value]:
         b = self.b
-        at = b.mul(b.op("sub", "i64", index, self._begin), 4)
+        at = b.mul(b.op("sub", b.index, index, self._begin), 4)
         return [b.load(e, b.at(room, at), align=4) for e, room in self._tables if e == element]

@@ -31,9 +31,10 @@ class FloatDepthwise:
     step: Compute
     conv: Conv
     target: Target
-    b: Builder = field(default_factory=Builder)
+    b: Builder = field(init=False)
 
     def __post_init__(self) -> None:
+        self.b = Builder(index=self.target.isa.index)
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
         self.dot = self.target.dot_product(DType.F32)
         self.epilogue = Epilogue(self.conv, self.target)
@@ -113,12 +114,12 @@ class FloatDepthwise:
         """All columns of a row of a free width: tiles, the last of which ends where the row does;
         one by one if there are fewer than a tile has."""
         b, width = self.b, str(self.y.width)
-        is_wide = b.compare("sge", "i64", width, str(COLUMNS))
-        tiled = b.select("i64", is_wide, width, "0")
+        is_wide = b.compare("sge", b.index, width, str(COLUMNS))
+        tiled = b.select(b.index, is_wide, width, "0")
         for begin, end, count in (("0", tiled, COLUMNS), (tiled, width, 1)):
             with b.loop(begin, end, count) as column:
                 last = str(self.y.width - count)
-                first = b.call("llvm.smin.i64", "i64", ("i64", column), ("i64", last))
+                first = b.call(f"llvm.smin.{b.index}", b.index, (b.index, column), (b.index, last))
                 x_tile = b.at(x, b.mul(first, self.conv.strides[1] * self.x.column_pitch))
                 y_tile = b.at(y, b.mul(first, self.y.column_pitch))
                 self.columns(count, valid, x_tile, y_tile, w, bias)

@@ -58,9 +58,10 @@ class IntegerDepthwise:
     step: Compute
     conv: Conv
     target: Target
-    b: Builder = field(default_factory=Builder)
+    b: Builder = field(init=False)
 
     def __post_init__(self) -> None:
+        self.b = Builder(index=self.target.isa.index)
         self.x, self.y = Image.of(self.step.inputs[0]), Image.of(self.step.output)
         self.dot = dot_of(self.conv, self.conv.x.type.dtype, self.target)
         self.epilogue = Epilogue(self.conv, self.target)
@@ -201,7 +202,7 @@ class IntegerDepthwise:
         start = b.mul(group, self.rows.outputs)
         if surely_divides(self.rows.outputs, self.y.height):
             return start
-        return b.call("llvm.umin.i64", "i64", ("i64", start), ("i64", str(last)))
+        return b.call(f"llvm.umin.{b.index}", b.index, (b.index, start), (b.index, str(last)))
 
     def _vectors(self, pointer: Value, offset: Value, kind: str) -> list[Value]:
         """The vectors of per-channel constants of a run, loaded once for all columns."""
@@ -235,7 +236,7 @@ class IntegerDepthwise:
         rest = width % (side * columns)
         self.block_loop(chunk, place, side, width // (side * columns))
         if is_free(rest) or rest:
-            with b.when(b.compare("ne", "i64", str(rest), "0")):
+            with b.when(b.compare("ne", b.index, str(rest), "0")):
                 last = self._from(place, width - side * columns)
                 self.block(chunk, last, side, columns, side, {})
 

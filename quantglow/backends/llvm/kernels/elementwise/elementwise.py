@@ -55,7 +55,7 @@ def emit_map(step: Compute, target: Target) -> KernelCall:
     nest = Nest(kept.axes[:-1], kept.axes[-1], lanes, unroll)
 
     def text() -> str:
-        b = Builder()
+        b = Builder(index=target.isa.index)
         pointers = b.kernel(len(views))
         pointers += _kept_parts(b, target, kept, axes[-1], pointers)
         out, expression = op.type.dtype, kept.expression

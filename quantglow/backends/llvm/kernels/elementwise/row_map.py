@@ -47,7 +47,9 @@ def emit_rows(step: Compute, target: Target) -> KernelCall:
     views = (step.output, *step.inputs)
     *outer, row = broadcast_axes(op.type.shape, views)
     axes = merged(outer)
-    kernel = RowKernel(Builder(), target, op, row, tuple(v.type.dtype for v in step.inputs))
+    kernel = RowKernel(
+        Builder(index=target.isa.index), target, op, row, tuple(v.type.dtype for v in step.inputs)
+    )
     work = likely(op.type.size) * (2 + op.expression.size()) / 4
     items = math.prod(axis.size for axis in axes)
     return KernelCall(lambda: kernel.text(axes), views, items, work, "rows", facts="")
@@ -90,7 +92,7 @@ class RowKernel:
         self.stages = [*(r.args[0] for r in self.reductions), expression]
         self.saves = self.planned()
         memory = [self.reserved() for _ in range(self.together)]
-        groups = b.op("udiv", "i64", b.op("sub", "i64", "%end", "%begin"), str(self.together))
+        groups = b.op("udiv", b.index, b.op("sub", b.index, "%end", "%begin"), str(self.together))
         rest = b.add("%begin", b.mul(groups, self.together))
         for begin, end, count in (("%begin", rest, self.together), (rest, "%end", 1)):
             with b.loop(begin, end, count) as item:
@@ -207,15 +209,15 @@ class _Row:
             active: int | Value = lanes
             least = start + lanes
             if has_masks:
-                count = b.op("sub", "i64", str(rest), str(start))
+                count = b.op("sub", b.index, str(rest), str(start))
                 active, least = vectors.first_lanes(b, lanes, count), start + 1
-            is_there = b.compare("sge", "i64", str(rest), str(least))
+            is_there = b.compare("sge", b.index, str(rest), str(least))
             made = partial(body, str(self.whole), [Piece(start, lanes, active)], values[here])
             values[here] = b.if_so(is_there, held[here], made)
         if has_masks or surely_divides(lanes, self.length):
             return values
         held = [(kind, value) for (kind, _), value in zip(held, values, strict=True)]
-        is_left = b.compare("ne", "i64", str(rest % lanes), "0")
+        is_left = b.compare("ne", b.index, str(rest % lanes), "0")
         return b.if_so(is_left, held, partial(self.masked, held, body))
 
     def masked(

@@ -34,7 +34,7 @@ def emit_table(step: Compute, target: Target) -> KernelCall:
     nest = Nest(tuple(axes[:-1]), axes[-1], lookup.lanes, lookup.unroll)
 
     def text() -> str:
-        b = Builder()
+        b = Builder(index=target.isa.index)
         *pointers, entries = b.kernel(3)
         lookup.prepare(b, entries)
         nest.emit(b, target, pointers, lambda at, group: lookup.emit(b, at, group, entries))
@@ -81,7 +81,7 @@ class _Lookup:
         found = []
         for index in offsets:
             code = b.load(code_type, b.at(pointers[1], index * self.row.strides[1]))
-            code = b.cast(extend, code_type, code, "i64")
+            code = b.as_index(code_type, code, extend)
             found.append(b.load(element, b.at(first, b.mul(code, itemsize))))
         for index, value in zip(offsets, found, strict=True):
             b.store(element, value, b.at(pointers[0], index * self.row.strides[0]))

@@ -135,8 +135,8 @@ class ByteProduct(IntegerProduct):
             return found + [zeros] * (STEP_NBYTES - rows)
         found = [self.signed(y, columns)]
         for row in range(1, STEP_NBYTES):
-            inside = b.compare("sgt", "i64", str(rows), str(row))
-            at = b.at(y, b.select("i64", inside, b.mul(str(step), row), "0"))
+            inside = b.compare("sgt", b.index, str(rows), str(row))
+            at = b.at(y, b.select(b.index, inside, b.mul(str(step), row), "0"))
             kind = vector(self.lanes, "i8")
             line = self.signed(at, columns)
             found.append(b.emit(f"select i1 {inside}, {kind} {line}, {kind} {zeros}"))
@@ -166,7 +166,7 @@ class ByteProduct(IntegerProduct):
             return splat(kind, "0")
         depth = self.depth * zero_point * self.y_shift
         if is_free(depth):
-            narrow = b.cast("trunc", "i64", str(depth), "i32")
+            narrow = b.as_int(str(depth))
             constant = b.broadcast(self.lanes, "i32", narrow)
         else:
             constant = splat(kind, str(depth))
@@ -318,8 +318,8 @@ class ByteProduct(IntegerProduct):
         of a row that has four."""
         b, word = self.b, "0"
         if is_free(count):
-            ahead = b.op("sub", "i64", str(count), str(STEP_NBYTES))
-            missing = b.cast("trunc", "i64", b.op("mul", "i64", ahead, "-8"), "i32")
+            ahead = b.op("sub", b.index, str(count), str(STEP_NBYTES))
+            missing = b.as_int(b.op("mul", b.index, ahead, "-8"))
             return b.op("lshr", "i32", b.load("i32", b.at(row, ahead)), missing)
         for index in range(count):
             byte = b.cast("zext", "i8", b.load("i8", b.at(row, index)), "i32")

@@ -26,4 +26,6 @@ def emit_matmul(step: Compute, target: Target) -> KernelCall:
     """One work item for each batch and panel of columns."""
     op, (x, y) = step.op, step.inputs
     assert isinstance(op, MatMul)
-    return first_call(partial(k, Builder(), target, op, x, y, step.output) for k in KERNELS)
+    return first_call(
+        partial(k, Builder(index=target.isa.index), target, op, x, y, step.output) for k in KERNELS
+    )

@@ -181,7 +181,7 @@ class Product:
         if self.panels == 1 or last_width == width:
             self.all_rows(at, self.vectors_of(last_width))
             return
-        last = b.compare("eq", "i64", panel, str(self.panels - 1))
+        last = b.compare("eq", b.index, panel, str(self.panels - 1))
         with b.when(b.op("xor", "i1", last, "true")):
             self.all_rows(at, self.vectors_of(width))
         with b.when(last):
@@ -194,10 +194,10 @@ class Product:
             mask = vectors.first_lanes(b, lanes, str(self.columns))
             self.all_rows(at, [Columns(0, mask)])
             return
-        rest = b.op("sub", "i64", str(self.columns), b.mul(panel, width))
-        before_last = b.op("sub", "i64", rest, str(lanes))
+        rest = b.op("sub", b.index, str(self.columns), b.mul(panel, width))
+        before_last = b.op("sub", b.index, rest, str(lanes))
         beyond = [
-            b.compare("sgt", "i64", before_last, str(i * lanes)) for i in range(self.panel - 1)
+            b.compare("sgt", b.index, before_last, str(i * lanes)) for i in range(self.panel - 1)
         ]
         for whole in range(self.panel):
             begin = before_last
@@ -205,7 +205,7 @@ class Product:
                 is_case = b.op("xor", "i1", beyond[whole], "true")
             else:
                 is_case, most = "true", str(whole * lanes)
-                begin = b.select("i64", b.compare("slt", "i64", begin, most), begin, most)
+                begin = b.select(b.index, b.compare("slt", b.index, begin, most), begin, most)
             if whole:
                 is_case = b.op("and", "i1", is_case, beyond[whole - 1])
             with b.when(is_case):
@@ -234,7 +234,7 @@ class Product:
         b, (out, x, y) = self.b, at
         last = str(self.rows - self.tile_rows)
         with b.loop(0, str(self.rows), self.tile_rows) as index:
-            first = b.select("i64", b.compare("slt", "i64", index, last), index, last)
+            first = b.select(b.index, b.compare("slt", b.index, index, last), index, last)
             at_x = b.at(x, b.mul(first, self.strides(self.x)[1]))
             at_out = b.at(out, b.mul(first, self.strides(self.out)[1]))
             self.tile(self.tile_rows, at_out, at_x, y, panel)

@@ -70,11 +70,11 @@ class TurnedProduct(FloatProduct):
             index: Value | int = min(lane, columns.count - 1)
         else:  # fewer columns than lanes, from the first on
             last = str(self.columns - 1)
-            inside = b.compare("slt", "i64", str(lane), last)
-            index = b.select("i64", inside, str(lane), last) if lane else 0
+            inside = b.compare("slt", b.index, str(lane), last)
+            index = b.select(b.index, inside, str(lane), last) if lane else 0
         if isinstance(index, int) and isinstance(columns.start, int):
             return b.at(y, b.mul(str(columns.start + index), self.column_nbytes))
-        place = b.op("add", "i64", str(columns.start), str(index))
+        place = b.op("add", b.index, str(columns.start), str(index))
         return b.at(y, b.mul(place, self.column_nbytes))
 
     def exchanged(self, lines: Sequence[Value]) -> list[Value]:

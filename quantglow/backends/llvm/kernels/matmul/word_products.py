@@ -77,7 +77,7 @@ class WordProduct(IntegerProduct):
             self.pack_pair(pair, upper, b.at(upper, step), panel)
         last, odd = self.depth // 2, self.depth % 2
         if is_free(odd) or odd:
-            with b.when(b.compare("ne", "i64", str(odd), "0") if is_free(odd) else "true"):
+            with b.when(b.compare("ne", b.index, str(odd), "0") if is_free(odd) else "true"):
                 self.pack_pair(str(last), b.at(y, 2 * last * step), None, panel)
 
     def pack_pair(

@@ -129,7 +129,7 @@ class ReduceKernel:
         elif self.blocks == 1:
             self.block_of(at_y, at_x, short)
         else:
-            last = b.compare("eq", "i64", block, str(self.blocks - 1))
+            last = b.compare("eq", b.index, block, str(self.blocks - 1))
             with b.when(b.op("xor", "i1", last, "true")):
                 self.block_of(at_y, at_x, self.block)
             with b.when(last):
@@ -138,7 +138,7 @@ class ReduceKernel:
     def _free_columns(self, y: Value, x: Value, block: Value) -> None:
         """A block of a free number of results; the last one in vectors, then narrower ones."""
         b, begin = self.b, 0
-        is_whole = b.compare("slt", "i64", block, str(self.inner // self.block))
+        is_whole = b.compare("slt", b.index, block, str(self.inner // self.block))
         with b.when(is_whole):
             self.block_of(y, x, self.block)
         with b.when(b.op("xor", "i1", is_whole, "true")):
@@ -231,7 +231,7 @@ class ReduceKernel:
         """Elements of a mean."""
         if not is_free(op.count):
             return splat(vector(lanes, "float"), f32(op.count))
-        count = self.b.cast("sitofp", "i64", str(op.count), "float")
+        count = self.b.cast("sitofp", self.b.index, str(op.count), "float")
         return self.b.broadcast(lanes, "float", count)
 
     def _centred(self, op: ReduceMean, lanes: int, total: Value) -> Value:
@@ -239,7 +239,7 @@ class ReduceKernel:
         b, zero_points = self.b, op.count * op.x.type.params.zero_point
         if not is_free(zero_points):
             return vectors.centre(b, lanes, total, zero_points)
-        narrow = b.cast("trunc", "i64", str(zero_points), "i32")
+        narrow = b.as_int(str(zero_points))
         return b.op("sub", self.kind(lanes), total, b.broadcast(lanes, "i32", narrow))
 
     def _scale(self, op: ReduceMean, lanes: int) -> Value:
@@ -247,7 +247,7 @@ class ReduceKernel:
         if not is_free(op.count):
             return splat(vector(lanes, "float"), f32(float(op.output_scale())))
         b, scale, step = self.b, op.x.type.params.scale, op.type.params.scale
-        count = b.cast("sitofp", "i64", str(op.count), "double")
+        count = b.cast("sitofp", b.index, str(op.count), "double")
         divisor = b.op("fmul", "double", literal("double", step), count)
         ratio = b.op("fdiv", "double", literal("double", scale), divisor)
         return b.broadcast(lanes, "float", b.cast("fptrunc", "double", ratio, "float"))

@@ -42,7 +42,7 @@ def emit_pool(step: Compute, target: Target) -> KernelCall:
     pool = step.op
     assert isinstance(pool, MaxPool | AveragePool)
     (x,) = step.inputs
-    kernel = _Pool(Builder(), target, pool, x, step.output)
+    kernel = _Pool(Builder(index=target.isa.index), target, pool, x, step.output)
     kernel.emit()
     n, oh, _, _ = pool.type.shape
     work = likely(pool.type.size) * pool.kernel[0] * pool.kernel[1] / 8
@@ -75,7 +75,7 @@ class _Pool:
 
     @cached_property
     def compile_time(self) -> PoolTables:
-        return PoolTables(self.pool, (self.x_strides[1], self.x_strides[2]))
+        return PoolTables(self.pool, (self.x_strides[1], self.x_strides[2]), self.b.index)
 
     @cached_property
     def windows(self) -> Windows:
@@ -121,8 +121,8 @@ class _Pool:
 
     def _within(self, row: Value, top: int, bottom: int) -> Value:
         b = self.b
-        below = b.compare("sge", "i64", row, str(top))
-        return b.op("and", "i1", below, b.compare("slt", "i64", row, str(bottom)))
+        below = b.compare("sge", b.index, row, str(top))
+        return b.op("and", "i1", below, b.compare("slt", b.index, row, str(bottom)))
 
     def row(self, y: Value, image: Value, row: Value) -> None:
         """A row whose windows need no padding above or below."""

@@ -9,18 +9,23 @@ import numpy as np
 from quantglow.ops import AveragePool, MaxPool
 from quantglow.types import Array
 
-OUTSIDE = -(2**62)
-"""The table entry of a tap outside the image."""
 MAX_TAPS = 49
 """Larger windows are not unrolled: every position is treated as a border."""
 
 
 @dataclass(frozen=True)
 class PoolTables:
-    """Tables of a pool whose source rows and columns lie ``pitches`` bytes apart."""
+    """Tables of a pool whose source rows and columns lie ``pitches`` bytes apart, for kernels with
+    indices of type ``index``."""
 
     pool: MaxPool | AveragePool
     pitches: tuple[int, int]
+    index: str
+
+    @property
+    def outside(self) -> int:
+        """The table entry of a tap outside the image, which is no offset."""
+        return -(1 << (int(self.index[1:]) - 2))
 
     def taps(self, axis: int) -> Array:
         """int64 [outputs, kernel]: source index of every tap along H (0) or W (1)."""
@@ -42,7 +47,7 @@ class PoolTables:
     def constants(self) -> list[Array]:
         """Tap offsets of rows and columns, a row of padding, and divisors by position."""
         offsets = [
-            np.where(self.inside(axis), self.taps(axis) * self.pitches[axis], OUTSIDE)
+            np.where(self.inside(axis), self.taps(axis) * self.pitches[axis], self.outside)
             for axis in (0, 1)
         ]
         tables = [np.ascontiguousarray(o, np.int64) for o in offsets]

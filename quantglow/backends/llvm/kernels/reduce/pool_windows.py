@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quantglow.backends.llvm.builder import Builder, Value
-from quantglow.backends.llvm.kernels.reduce.pool_tables import MAX_TAPS, OUTSIDE, PoolTables
+from quantglow.backends.llvm.kernels.reduce.pool_tables import MAX_TAPS, PoolTables
 from quantglow.backends.llvm.kernels.vector.mathfun import literal
 from quantglow.lazy import cached_property
 from quantglow.ops import AveragePool
@@ -96,10 +96,10 @@ class TabledWindows(Windows):
         return self.b.at(self.pointers[axis], self.b.mul(index, 8 * kernel))
 
     def tap(self, axis: int, first: Value, number: Value) -> Value:
-        return self.b.load("i64", self.b.at(first, self.b.mul(number, 8)), align=8)
+        return self.b.load_index(self.b.at(first, self.b.mul(number, 8)))
 
     def is_inside(self, axis: int, tap: Value) -> Value:
-        return self.b.compare("ne", "i64", tap, str(OUTSIDE))
+        return self.b.compare("ne", self.b.index, tap, str(self.tables.outside))
 
     def offset(self, axis: int, tap: Value) -> Value:
         return tap
@@ -147,7 +147,7 @@ class FreeWindows(Windows):
 
     def is_inside(self, axis: int, tap: Value) -> Value:
         size = self.tables.pool.x.type.shape[axis + 1]
-        return self.b.compare("ult", "i64", tap, str(size))
+        return self.b.compare("ult", self.b.index, tap, str(size))
 
     def offset(self, axis: int, tap: Value) -> Value:
         return self.b.mul(tap, self.tables.pitches[axis])
@@ -160,21 +160,21 @@ class FreeWindows(Windows):
         assert isinstance(pool, AveragePool)
         elements = self._limit("smax", self._elements(position, pool.count_include_pad), 1)
         if pool.out is None:
-            return b.cast("sitofp", "i64", elements, "float")
-        divisor = b.cast("sitofp", "i64", elements, "double")
+            return b.cast("sitofp", b.index, elements, "float")
+        divisor = b.cast("sitofp", b.index, elements, "double")
         share = b.op("fdiv", "double", literal("double", 1.0), divisor)
         scale = b.op("fmul", "double", literal("double", pool.step_ratio), share)
         return b.cast("fptrunc", "double", scale, "float")
 
     def correction(self, position: Position) -> Value:
         zero_point = self.tables.pool.x.type.params.zero_point
-        total = self.b.op("mul", "i64", self._elements(position, False), str(zero_point))
-        return self.b.cast("trunc", "i64", total, "i32")
+        total = self.b.op("mul", self.b.index, self._elements(position, False), str(zero_point))
+        return self.b.as_int(total)
 
     def _elements(self, position: Position, padded: bool) -> Value:
         """Taps of a window inside the image, or the padded image."""
         down, across = (self._taps(axis, i, padded) for axis, i in enumerate(position))
-        return self.b.op("mul", "i64", down, across)
+        return self.b.op("mul", self.b.index, down, across)
 
     def _taps(self, axis: int, index: Value, padded: bool) -> Value:
         """The same along one axis."""
@@ -185,17 +185,18 @@ class FreeWindows(Windows):
             self._taps_below(axis, index, limit) for limit in (pad - before, size + after + pad)
         )
         end = self._limit("smin", end, pool.kernel[axis])
-        return self._limit("smax", b.op("sub", "i64", end, begin), 0)
+        return self._limit("smax", b.op("sub", b.index, end, begin), 0)
 
     def _taps_below(self, axis: int, index: Value, limit: int) -> Value:
         """Taps of a window before row or column ``limit`` of the padded image, without an end."""
         b, pool = self.b, self.tables.pool
         step = pool.dilations[axis]
-        room = b.op("sub", "i64", str(limit), b.mul(index, pool.strides[axis]))
+        room = b.op("sub", b.index, str(limit), b.mul(index, pool.strides[axis]))
         return b.divide(b.add(self._limit("smax", room, 0), step - 1), step)[0]
 
     def _limit(self, name: str, value: Value, limit: int) -> Value:
-        return self.b.call(f"llvm.{name}.i64", "i64", ("i64", value), ("i64", str(limit)))
+        kind = self.b.index
+        return self.b.call(f"llvm.{name}.{kind}", kind, (kind, value), (kind, str(limit)))
 
 
 def full_scale(pool: AveragePool) -> float:

@@ -21,4 +21,6 @@ def emit_reduce(step: Compute, target: Target) -> KernelCall:
     """Sums of bytes have a kernel of their own."""
     op, x = step.op, step.inputs[0]
     assert isinstance(op, ReduceMean | ReduceSum | ReduceMax | ReduceMin)
-    return first_call(partial(k, Builder(), target, op, x, step.output) for k in KERNELS)
+    return first_call(
+        partial(k, Builder(index=target.isa.index), target, op, x, step.output) for k in KERNELS
+    )

@@ -36,7 +36,7 @@ def emit_softmax(step: Compute, target: Target) -> KernelCall:
     assert isinstance(op, Softmax)
     (x,) = step.inputs
     rows, _ = op.type.shape
-    kernel = _Softmax(Builder(), target, op, x, step.output)
+    kernel = _Softmax(Builder(index=target.isa.index), target, op, x, step.output)
     kernel.emit()
     pointers: tuple[View | Array, ...] = (step.output, x, _tables(op))
     work = likely(op.type.size) * OPERATIONS / 8
@@ -80,9 +80,10 @@ class _Softmax:
 
     def table_of_length(self, tables: Value) -> Value:
         """The table for the number of bits of a length that is free."""
-        length = (("i64", str(self.columns)), ("i1", "true"))
-        zeros = self.b.call("llvm.ctlz.i64", "i64", *length)
-        bits = self.b.op("sub", "i64", "64", zeros)
+        kind = self.b.index
+        length = ((kind, str(self.columns)), ("i1", "true"))
+        zeros = self.b.call(f"llvm.ctlz.{kind}", kind, *length)
+        bits = self.b.op("sub", kind, kind[1:], zeros)
         return self.b.at(tables, self.b.mul(bits, 4 * 256))
 
     def largest(self, x: Value) -> Value:
@@ -135,7 +136,7 @@ class _Softmax:
         value = load_lanes(b, self.dtype, x, 1, piece)
         index = b.op("sub", kind, b.broadcast(lanes, "i32", top), value)
         if lanes == 1:
-            wide = b.cast("zext", "i32", index, "i64")
+            wide = b.as_index("i32", index, "zext")
             return b.load("i32", b.at(table, b.mul(wide, 4)))
         # Lanes of a tail that are not active hold zero, whose distance may be negative.
         index = b.op("and", kind, index, splat(kind, "255"))

@@ -63,7 +63,7 @@ def _fold_free_row(b: Builder, fold: Fold, lanes: int, length: int) -> Value:
         count = (length - done) // (width * unroll)
         start = [fold.neutral(width) if width == lanes else _identity(fold, width)] * unroll
         added = partial(_added, b, fold, width, total, start, done, count)
-        is_there = b.compare("sgt", "i64", str(count), "0")
+        is_there = b.compare("sgt", b.index, str(count), "0")
         (total,) = b.if_so(is_there, [(fold.kind(1), total)], added)
         done += count * (width * unroll)
     return _loop(b, fold, 1, [total], done, length - done)

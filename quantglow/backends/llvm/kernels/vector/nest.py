@@ -127,15 +127,15 @@ class Nest:
         if is_free(whole) or whole:
             first = b.mul(begin, self.block)
             last = b.mul(end, self.block)
-            within = b.compare("slt", "i64", last, str(whole))
-            limit = b.select("i64", within, last, str(whole))
+            within = b.compare("slt", b.index, last, str(whole))
+            limit = b.select(b.index, within, last, str(whole))
             with b.loop(first, limit, self.step) as index:
                 body(moved(b, pointers, self.row, index), self._pieces(target, 0, self.step))
         if is_free(self.row.size - whole):
-            with b.when(b.compare("eq", "i64", end, str(self.items))):
+            with b.when(b.compare("eq", b.index, end, str(self.items))):
                 _free_rest(b, target, self, pointers, body, whole)
         elif whole < self.row.size:
-            with b.when(b.compare("eq", "i64", end, str(self.items))):
+            with b.when(b.compare("eq", b.index, end, str(self.items))):
                 rest = moved(b, pointers, self.row, whole)
                 body(rest, self._pieces(target, 0, self.row.size - whole))
 

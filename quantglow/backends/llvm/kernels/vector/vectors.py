@@ -113,10 +113,10 @@ def store(b: Builder, element: str, piece: Piece, value: Value, pointer: Value) 
 
 
 def first_lanes(b: Builder, lanes: int, count: Value) -> Value:
-    """The mask of the first lanes of a vector; ``count`` is an i64."""
+    """The mask of the first lanes of a vector; ``count`` is an index."""
     kind = vector(lanes, "i32")
     numbers = ", ".join(f"i32 {lane}" for lane in range(lanes))
-    limit = b.broadcast(lanes, "i32", b.cast("trunc", "i64", count, "i32"))
+    limit = b.broadcast(lanes, "i32", b.as_int(count))
     return b.compare("slt", kind, f"<{numbers}>", limit)
 
 

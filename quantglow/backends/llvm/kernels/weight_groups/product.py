@@ -29,7 +29,7 @@ class GroupedProduct:
 
     target: Target
     step: Compute
-    b: Builder = field(default_factory=Builder)
+    b: Builder = field(init=False)
 
     @property
     def most_rows(self) -> int:
@@ -37,6 +37,7 @@ class GroupedProduct:
         return 8 if self.target.registers >= 32 else 3
 
     def __post_init__(self) -> None:
+        self.b = Builder(index=self.target.isa.index)
         assert isinstance(self.step.op, GroupedMatMul)
         self.op = self.step.op
         self.views = dict(zip(self.op.operand_labels, self.step.inputs, strict=True))
@@ -146,11 +147,11 @@ class GroupedProduct:
         """Rows by the first of the tiles if there are as many, else by the others."""
         b, (size, *others) = self.b, tiles
         rows = str(self.rows)
-        fits = b.compare("sge", "i64", rows, str(size))
+        fits = b.compare("sge", b.index, rows, str(size))
         with b.when(fits):
-            last = b.op("sub", "i64", rows, str(size))
+            last = b.op("sub", b.index, rows, str(size))
             with b.loop("0", rows, size) as row:
-                first = b.select("i64", b.compare("slt", "i64", row, last), row, last)
+                first = b.select(b.index, b.compare("slt", b.index, row, last), row, last)
                 self.tile_at(first, size, x, out)
         if others:
             with b.when(b.op("xor", "i1", fits, "true")):
@@ -194,7 +195,7 @@ class GroupedProduct:
         if rest == layout.width:
             self._store(rows, out, rest)
             return
-        last = self.b.compare("eq", "i64", self.panel, str(layout.panels - 1))
+        last = self.b.compare("eq", self.b.index, self.panel, str(layout.panels - 1))
         with self.b.when(last):
             self._store(rows, out, rest)
         with self.b.when(self.b.op("xor", "i1", last, "true")):

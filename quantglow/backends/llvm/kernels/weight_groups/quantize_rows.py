@@ -25,9 +25,10 @@ class RowQuantizer:
 
     target: Target
     step: Compute
-    b: Builder = field(default_factory=Builder)
+    b: Builder = field(init=False)
 
     def __post_init__(self) -> None:
+        self.b = Builder(index=self.target.isa.index)
         assert isinstance(self.step.op, QuantizeRows)
         self.group, (self.x,) = self.step.op.group, self.step.inputs
         self.rows, self.depth = self.x.shape

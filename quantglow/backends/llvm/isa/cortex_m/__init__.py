@@ -1,0 +1,6 @@
+"""Cortex-M: microcontrollers.
+
+``levels``        the levels and LLVM's names of them
+``instructions``  the operations of ``isa/interface.py``
+``dot``           dot products of bytes by ``smlad``
+"""

@@ -1,0 +1,73 @@
+"""The instruction set of Cortex-M4, M7 and M33: sixteen registers of 32 bits, and float32."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quantglow.backends.llvm.builder import Builder, Value, splat, vector
+from quantglow.backends.llvm.isa.cortex_m.dot import (
+    LANES,
+    HalvesDot,
+    element,
+    gathered,
+    smlad,
+)
+from quantglow.backends.llvm.isa.costs import Core, StepCost
+from quantglow.backends.llvm.isa.dot import DotProduct
+from quantglow.backends.llvm.isa.interface import Waiting
+from quantglow.backends.llvm.isa.portable import Portable
+from quantglow.types import DType
+
+TILE_REGISTERS = 3
+"""Vectors of four that the tile of a dot product may take: one of sums, and its operands."""
+
+
+@dataclass(frozen=True)
+class CortexM(Portable):
+    """Vectors of four lanes that are scalars for the processor."""
+
+    # -- products
+
+    def dot_product(self, x: DType, core: Core) -> DotProduct:
+        if x is DType.I8:
+            cost = StepCost(TILE_REGISTERS, operands=0, most_vectors=1, core=core)
+            return HalvesDot(self, cost)
+        return super().dot_product(x, core)
+
+    def word_products(self, b: Builder, x: Value, y: Value) -> Value:
+        words, pairs = vector(LANES, "i32"), vector(2 * LANES, "i16")
+        left, right = (b.cast("bitcast", pairs, v, words) for v in (x, y))
+        made = [
+            smlad(b, "0", element(b, words, left, i), element(b, words, right, i))
+            for i in range(LANES)
+        ]
+        return gathered(b, words, made)
+
+    # -- results
+
+    def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
+        """``vcvtr``, which saturates, and the minimum for NaN."""
+        kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+        rounded = self.round_number(b, lanes, value)
+        is_number = b.compare("ord", kind, value, value)
+        return b.select(ints, is_number, rounded, splat(ints, str(-(2**31))))
+
+    def round_number(self, b: Builder, lanes: int, value: Value) -> Value:
+        """``vcvtr``: rounds as the processor is set, which is half to even."""
+        kind, ints = vector(lanes, "float"), vector(lanes, "i32")
+        if lanes == 1:
+            return rounded(b, value)
+        return gathered(b, ints, [rounded(b, element(b, kind, value, i)) for i in range(lanes)])
+
+    # -- system
+
+    @property
+    def waiting(self) -> Waiting:
+        """Nothing: there are no threads, and no clock that all processors have."""
+        return Waiting("", "", "", "add i64 0, 0", 1e9, "")
+
+
+def rounded(b: Builder, value: Value) -> Value:
+    """A float32 rounded half to even, as int32."""
+    found = b.call("llvm.arm.vcvtr.f32", "float", ("float", value))
+    return b.cast("bitcast", "float", found, "i32")

@@ -1,0 +1,40 @@
+"""The levels of Cortex-M.  None runs in this process: a bundle carries their code to a board."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quantglow.backends.llvm.isa.cortex_m.instructions import CortexM
+from quantglow.backends.llvm.isa.target import Family, Host, Level, Settings, Target
+
+ARCHITECTURES = ("thumbv",)
+
+ARMV7E, ARMV8 = "thumbv7em-unknown-none-eabihf", "thumbv8m.main-unknown-none-eabihf"
+"""Triples need four parts: of three, LLVM takes ``none`` for the vendor, and passes floats in
+integer registers."""
+
+_M4 = CortexM(16, 16, unsigned_activations=False, has_fma=True, index="i32")
+_M7 = replace(_M4, rounds_floats=True)
+
+SINGLE = "-fp64"
+"""Some Cortex-M7 have no double precision."""
+
+
+def refusal() -> str:
+    """The reason why code for microcontrollers does not run in a process of Python."""
+    return "it is a microcontroller"
+
+
+LEVELS = (
+    Level("cortex-m33", "cortex-m33", "", _M7, (), refusal, ARMV8),
+    Level("cortex-m7", "cortex-m7", SINGLE, _M7, (), refusal, ARMV7E),
+    Level("cortex-m4", "cortex-m4", "", _M4, (), refusal, ARMV7E),
+)
+
+
+def tuned(level: Level, host: Host) -> Target:
+    """A level as it is."""
+    return FAMILY.target(level, host.triple)
+
+
+FAMILY = Family(ARMV7E, LEVELS, tuned, ARCHITECTURES, settings=Settings(reloc="static"))
