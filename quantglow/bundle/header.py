@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from quantglow.backends.llvm.aot.program_object import ProgramObject
 from quantglow.backends.llvm.aot.run_function import MISALIGNED, NULL, OK, OUT_OF_RANGE
-from quantglow.backends.llvm.aot.weights import Placement
+from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.version import __version__
@@ -19,19 +18,31 @@ RESULTS = {
 }
 
 
-def header(
-    name: str, target: str, made: ProgramObject, inputs: Sequence[Tensor], outputs: Sequence[Tensor]
-) -> str:
+ALIGN = """
+/* Alignment of a variable; other compilers: define it before this line. */
+#ifndef QUANTGLOW_ALIGN
+#if defined(__GNUC__) || defined(__clang__)
+#define QUANTGLOW_ALIGN(nbytes) __attribute__((aligned(nbytes)))
+#elif defined(_MSC_VER)
+#define QUANTGLOW_ALIGN(nbytes) __declspec(align(nbytes))
+#endif
+#endif
+"""
+
+
+def header(bundle: Contents) -> str:
     """The text of ``NAME.h``."""
-    upper = name.upper()
+    name, upper, made = bundle.name, bundle.upper, bundle.made
+    inputs, outputs = bundle.inputs, bundle.outputs
     guard = f"QUANTGLOW_{upper}_H"
     return "\n".join(
         [
-            f"/* {name}: compiled by quantglow {__version__} for {target}. */",
+            f"/* {name}: compiled by quantglow {__version__} for {bundle.target.name}. */",
             f"#ifndef {guard}",
             f"#define {guard}",
             "",
             "#include <stdint.h>",
+            *ALIGN.splitlines(),
             "",
             "/* Bytes and alignment of the memory that a run writes, beside inputs and outputs. */",
             f"#define {upper}_ARENA_NBYTES {made.arena_nbytes}",
@@ -53,7 +64,7 @@ def header(
             'extern "C" {',
             "#endif",
             "",
-            *functions(name, made),
+            *functions(bundle),
             "",
             "#ifdef __cplusplus",
             "}",
@@ -69,6 +80,7 @@ def macros(tensor: Tensor) -> Iterator[str]:
     """The facts of an input or output."""
     yield f"/* {comment(tensor.name)} */"
     yield f"#define {tensor.macro}_TYPE {tensor.c_type}"
+    yield f"#define {tensor.macro}_SIZE {tensor.size}"
     yield f"#define {tensor.macro}_NBYTES {tensor.nbytes}"
     yield f"#define {tensor.macro}_RANK {len(tensor.shape)}"
     sizes = ", ".join(map(str, tensor.shape)) or "1"
@@ -90,11 +102,11 @@ def results(upper: str) -> Iterator[str]:
         yield f"#define {upper}_{word} {code} /* {meaning} */"
 
 
-def functions(name: str, made: ProgramObject) -> Iterator[str]:
+def functions(bundle: Contents) -> Iterator[str]:
     """Declarations, with what the caller has to know."""
-    upper = name.upper()
+    name, upper = bundle.name, bundle.upper
     weights = ""
-    if made.weights.placement is Placement.BIN:
+    if bundle.has_weights:
         weights = "const void *weights, "
         yield f"/* `weights`: the contents of {name}_weights.bin, aligned as the arena. */"
     yield (

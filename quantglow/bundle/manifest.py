@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from quantglow.backends.llvm.aot.program_object import ProgramObject
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.bundle.tensors import Tensor
+from quantglow.bundle.contents import Contents
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.version import __version__
 
 FORMAT = 1
 
 
-def manifest(
-    name: str,
-    target: Target,
-    made: ProgramObject,
-    inputs: Sequence[Tensor],
-    outputs: Sequence[Tensor],
-    files: Mapping[str, bytes],
-) -> dict[str, Any]:
+def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
     """The contents of ``NAME.json``; ``files`` are those of the bundle beside it."""
+    target, made = bundle.target, bundle.made
     return {
         "format": FORMAT,
-        "name": name,
+        "name": bundle.name,
         "quantglow": __version__,
         "target": {
             "name": target.name,
@@ -37,8 +29,8 @@ def manifest(
         "arena": {"nbytes": made.arena_nbytes, "align": ALIGNMENT},
         "stack_nbytes": made.stack_nbytes,
         "weights": {"nbytes": made.weights.nbytes, "placement": str(made.weights.placement)},
-        "inputs": [tensor.to_json() for tensor in inputs],
-        "outputs": [tensor.to_json() for tensor in outputs],
+        "inputs": [tensor.to_json() for tensor in bundle.inputs],
+        "outputs": [tensor.to_json() for tensor in bundle.outputs],
         "kernels": list(made.kernels),
         "files": {
             file: {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -39,6 +40,11 @@ class Tensor:
     nbytes: int
     scale: float | None
     zero_point: int | None
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
 
     def to_json(self) -> dict[str, Any]:
         """The facts in types that ``json`` writes."""

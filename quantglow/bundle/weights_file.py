@@ -17,15 +17,10 @@ def c_weights(name: str, weights: Weights) -> str:
     return "\n".join(
         [
             f"/* The constants of {name}; they are never written. */",
-            "#if defined(__GNUC__) || defined(__clang__)",
-            f"#define ALIGNED __attribute__((aligned({ALIGNMENT})))",
-            "#elif defined(_MSC_VER)",
-            f"#define ALIGNED __declspec(align({ALIGNMENT}))",
-            "#else",
-            f"#error align {name}_weights to {ALIGNMENT} bytes",
-            "#endif",
+            f'#include "{name}.h"',
+            "",
             f"extern const unsigned char {name}_weights[{len(data)}];",
-            f"ALIGNED const unsigned char {name}_weights[{len(data)}] = {{",
+            f"QUANTGLOW_ALIGN({ALIGNMENT}) const unsigned char {name}_weights[{len(data)}] = {{",
             *rows(data),
             "};",
             "",

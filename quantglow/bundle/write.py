@@ -9,6 +9,9 @@ from pathlib import Path
 from quantglow.backends.llvm.aot.program_object import ProgramObject, program_object
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.bundle.cmake import cmake_lists
+from quantglow.bundle.contents import Contents
+from quantglow.bundle.example import example
 from quantglow.bundle.header import header
 from quantglow.bundle.manifest import manifest
 from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
@@ -20,7 +23,7 @@ from quantglow.files import cause, writing
 def write_bundle(
     folder: str | os.PathLike[str], name: str, program: EmittedProgram, placement: Placement
 ) -> None:
-    """Write ``NAME.o``, ``NAME.h``, ``NAME.json`` and, by placement, the weights.
+    """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by placement, the weights.
 
     Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
     ``FileFormatError``.
@@ -51,10 +54,16 @@ def check_name(name: str) -> None:
 def bundle_files(name: str, program: EmittedProgram, placement: Placement) -> dict[str, bytes]:
     """The contents of each file."""
     made = program_object(name, program, placement)
-    inputs, outputs = inputs_of(name, program), outputs_of(name, program)
-    text = header(name, program.target.name, made, inputs, outputs)
-    files = {f"{name}.o": made.code, f"{name}.h": text.encode(), **weights_files(name, made)}
-    facts = manifest(name, program.target, made, inputs, outputs, files)
+    ends = inputs_of(name, program), outputs_of(name, program)
+    bundle = Contents(name, program.target, made, *ends)
+    texts = {
+        f"{name}.h": header(bundle),
+        "main.c": example(bundle),
+        "CMakeLists.txt": cmake_lists(bundle),
+    }
+    files = {f"{name}.o": made.code, **weights_files(name, made)}
+    files |= {file: text.encode() for file, text in texts.items()}
+    facts = manifest(bundle, files)
     return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}
 
 

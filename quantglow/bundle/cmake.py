@@ -1,0 +1,31 @@
+"""The CMakeLists.txt of a bundle: a library, and its example."""
+
+from __future__ import annotations
+
+from quantglow.bundle.contents import Contents
+
+
+def cmake_lists(bundle: Contents) -> str:
+    """The text of ``CMakeLists.txt``: target ``NAME``, and ``NAME_example`` at the top level."""
+    name = bundle.name
+    return "\n".join(
+        [
+            f"# add_subdirectory() and target_link_libraries(program {name}) add it to a program.",
+            "cmake_minimum_required(VERSION 3.13)",
+            f"project({name} C)",
+            "",
+            f"add_library({name} STATIC {' '.join(bundle.sources)})",
+            f"set_source_files_properties({name}.o PROPERTIES EXTERNAL_OBJECT TRUE)",
+            f"set_target_properties({name} PROPERTIES LINKER_LANGUAGE C)",
+            f'target_include_directories({name} PUBLIC "${{CMAKE_CURRENT_SOURCE_DIR}}")',
+            "if(UNIX)",
+            f"  target_link_libraries({name} PUBLIC m)",
+            "endif()",
+            "",
+            "if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)",
+            f"  add_executable({name}_example main.c)",
+            f"  target_link_libraries({name}_example {name})",
+            "endif()",
+            "",
+        ]
+    )
