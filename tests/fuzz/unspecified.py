@@ -3,6 +3,9 @@
 Extremes of NaN: ONNX's reference, NumPy and quantglow give NaN; onnxruntime ignores NaN or gives
 it, by operator, length and processor; also where an extreme is scattered.
 
+Infinities clipped on one side: the other bound is the largest number in the specification, and
+infinite in ONNX's reference.
+
 The loss of a single class: a zero of either sign, which Reciprocal turns into infinities.
 
 Products of infinity with a value that is 0 but for rounding: an infinity of either sign, or NaN.
@@ -13,9 +16,11 @@ Fourier transforms of infinities, which are multiplied by factors that are 0 but
 
 Sums of which a part may overflow: infinite in one order, finite in another one.
 
-Normalizations of values whose squares overflow: differences of infinities, and scales of 0.
+Normalizations of values whose squares overflow: differences of infinities, and scales of 0; and
+of equal values, whose rounding errors are scaled.
 
-Steps at a value that is a whole number but for rounding: the one below or above.
+Steps at a value that is a whole number but for rounding: the one below or above.  Comparisons of
+values that are equal but for rounding.
 """
 
 from __future__ import annotations
@@ -52,6 +57,7 @@ WEIGHTED = (
 )
 TRANSFORMS = ("DFT", "STFT")
 SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
+COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
 STEPS = ("Ceil", "Floor", "Sign")
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDING = 1e-6
@@ -67,6 +73,10 @@ def holds_no_numbers(values: Values, *_: Values) -> bool:
     return not bool(np.isfinite(values).all())
 
 
+def holds_infinities(values: Values, *_: Values) -> bool:
+    return values.dtype.kind == "f" and _holds_infinity(values)
+
+
 def transforms_are_open(signal: Values, *_: Values) -> bool:
     """Whether a sum over a signal has infinite terms, or a part of it may overflow."""
     return holds_no_numbers(signal) or sums_may_overflow(signal)
@@ -79,8 +89,22 @@ def has_infinite_squares(values: Values, *_: Values) -> bool:
 
 
 def normalizations_are_open(values: Values, *_: Values) -> bool:
-    """Whether the squares of values, or a part of their sum, may overflow."""
-    return values.dtype.kind == "f" and _largest(values) ** 2 * values.size > LARGEST
+    """Whether the squares of values, or a part of their sum, may overflow, or values differ by
+    rounding only, which is divided by itself."""
+    if values.dtype.kind != "f" or not values.size:
+        return False
+    largest = _largest(values)
+    spread = values.max(axis=-1) - values.min(axis=-1)
+    return largest**2 * values.size > LARGEST or bool((spread <= ROUNDING * largest).any())
+
+
+def comparisons_are_open(x: Values, y: Values) -> bool:
+    """Whether two floats are equal, perhaps but for rounding."""
+    if x.dtype.kind != "f" or not x.size or not y.size:
+        return False
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.abs(x - y)
+    return bool((apart <= ROUNDING * max(_largest(x), _largest(y))).any())
 
 
 def has_one_class(values: Values, *_: Values) -> bool:
@@ -136,22 +160,25 @@ def is_next_to(values: Values, places: Values | float) -> bool:
 OpenResults = Mapping[str, Callable[..., bool]]
 """Operator -> the operands for which its result is open."""
 
-ORDER_DEPENDENT: OpenResults = {
+ROUNDED: OpenResults = {
     **dict.fromkeys(PRODUCTS, products_are_open),
     **dict.fromkeys(SUMS, sums_may_overflow),
     **dict.fromkeys(NORMALIZATIONS, normalizations_are_open),
     **dict.fromkeys(WEIGHTED, weighted_sums_are_open),
     **dict.fromkeys(TRANSFORMS, transforms_are_open),
+    **dict.fromkeys(COMPARISONS, comparisons_are_open),
+    **dict.fromkeys(STEPS, has_rounding_at_a_step),
     "LRN": has_infinite_squares,
 }
-"""Results that depend on the order of sums, which two kernels of one library need not share."""
+"""Results that depend on rounding or on the order of sums, in which interpreter and kernels may
+differ."""
 
 OPEN: OpenResults = {
-    **ORDER_DEPENDENT,
+    **ROUNDED,
     **dict.fromkeys(EXTREMES, holds_nan),
     **dict.fromkeys(SCATTERS, any_holds_nan),
     **dict.fromkeys(LOSSES, has_one_class),
-    **dict.fromkeys(STEPS, has_rounding_at_a_step),
+    "Clip": holds_infinities,
     "DynamicQuantizeLinear": holds_no_numbers,
 }
 """All results that ONNX leaves open."""

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 
 import quantglow as qg
 from quantglow.errors import InputError
@@ -305,3 +306,27 @@ def test_integers_are_reduced_along_any_length(op: str) -> None:
         np.testing.assert_array_equal(found, expected)
     report: Any = compiled.report
     assert sum(found.program == "for all shapes" for found in report.programs) == 1
+
+
+def shrinking_model() -> onnx.ModelProto:
+    """x [N, C, W] -> two pools of wide strides, so that short rows end in one element."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["m"], kernel_shape=[4], strides=[3], auto_pad=SAME),
+        helper.make_node("AveragePool", ["m"], ["y"], kernel_shape=[2], strides=[2]),
+    ]
+    x, y = (helper.make_tensor_value_info(n, 1, ["N", "C", f"{n}W"]) for n in "xy")
+    graph = helper.make_graph(nodes, "pools", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+SAME = "SAME_UPPER"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_size_that_is_always_one_does_not_keep_batches_together(threads: int) -> None:
+    """Pieces of a batch whose outputs have an axis of 1, by a guard."""
+    compiled = qg.compile(shrinking_model(), num_threads=threads)
+    session = onnxruntime.InferenceSession(shrinking_model().SerializeToString())
+    for shape in ((4, 17, 5), (5, 18, 6), (6, 19, 7), (9, 35, 8)):
+        x = np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(compiled(x), session.run(None, {"x": x})[0], rtol=1e-6)

@@ -9,6 +9,7 @@ arena and a table of kernel calls that points into it) and walks the table for e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -26,7 +27,8 @@ from quantglow.errors import BackendError
 from quantglow.instr.program import View
 from quantglow.instr.strides import dense_strides
 from quantglow.lazy import cached_property
-from quantglow.symbolic.shapes import surely_equal
+from quantglow.symbolic.expression import Values
+from quantglow.symbolic.size import expression_of
 from quantglow.types import Array, TensorType
 
 _WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}
@@ -142,7 +144,7 @@ class BatchedExecutable(Concise):
             strict=True,
         )
         for (name, part), (shape, _), whole in parts:
-            _check_part(name, part, shape, self.pieces, whole)
+            _check_part(name, part, shape, binding.values, self.pieces, whole)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds are known to match the whole batch."""
@@ -206,12 +208,20 @@ class BatchedExecutable(Concise):
 
 
 def _check_part(
-    name: str, part: View, shape: tuple[int, ...], pieces: int, whole: TensorType
+    name: str,
+    part: View,
+    shape: tuple[int, ...],
+    values: Values,
+    pieces: int,
+    whole: TensorType,
 ) -> None:
-    """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it."""
+    """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it;
+    ``values``: of the symbols in the sizes of a part, which has this ``shape`` then.
+    """
     joined = (shape[0] * pieces, *shape[1:]) if shape else None
-    sizes = (*part.strides, part.buffer.nbytes)
-    is_whole_buffer = surely_equal(sizes, (*dense_strides(part.shape), part.type.nbytes))
+    sizes = [expression_of(n).at(values) for n in (*part.strides, part.buffer.nbytes)]
+    nbytes = math.prod(shape) * part.type.dtype.nbytes
+    is_whole_buffer = sizes == [*dense_strides(shape), nbytes]
     if (part.type.dtype, joined) != (whole.dtype, whole.shape) or not is_whole_buffer:
         raise BackendError(
             f"{name!r} is {whole}, which {pieces} pieces of {part.type.with_shape(shape)} do not "

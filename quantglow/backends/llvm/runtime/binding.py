@@ -44,6 +44,7 @@ class Binding(Concise):
     inputs        shapes and types
     outputs       the same
     lengths       of the axes whose indices are checked
+    values        of the symbols, in a program for all shapes
     """
 
     arena_nbytes: int
@@ -54,6 +55,7 @@ class Binding(Concise):
     inputs: tuple[Kind, ...]
     outputs: tuple[Kind, ...]
     lengths: tuple[int, ...]
+    values: Values = field(default_factory=dict)
 
     @staticmethod
     def of(program: EmittedProgram) -> Binding:
@@ -104,6 +106,7 @@ class Bindings(Concise):
             tuple([(shapes[at], kind) for at, kind in found.inputs]),
             tuple([(shapes[at], kind) for at, kind in found.outputs]),
             tuple([numbers[i] for i in found.lengths]),
+            values,
         )
 
     def _plan(self, numbers: Sequence[int]) -> tuple[Array, int]:
