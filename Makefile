@@ -1,7 +1,7 @@
 PYTHON ?= python
 
 .PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
-.PHONY: cross-setup test-cross test-arm
+.PHONY: cross-setup test-cross test-arm test-riscv test-wasm
 
 check:
 	$(PYTHON) -m ruff check .
@@ -23,8 +23,8 @@ nightly:
 cross-setup:
 	$(PYTHON) -m tools.cross_setup
 
-test-arm:
-	$(PYTHON) -m pytest -p tests.matrix.as_arm tests/matrix
+test-arm test-riscv test-wasm:
+	QUANTGLOW_AS=$(@:test-%=%) $(PYTHON) -m pytest -p tests.matrix.as_other tests/matrix
 
 test-cross:
 	$(PYTHON) -m pytest -m "" tests/cross

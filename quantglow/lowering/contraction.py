@@ -14,6 +14,7 @@ from quantglow.lowering.rules import lowers, tag
 from quantglow.ops import Conv, ConvTranspose, Elementwise, Expand, Gemm, MatMul, Pad, Reshape
 from quantglow.ops.binary import Add
 from quantglow.ops.expression import arg, call, clipped
+from quantglow.symbolic.size import is_free
 from quantglow.types import DType, ElementType
 
 
@@ -90,7 +91,10 @@ def _reshaped_weights(node: Node, w: Constant, shape: tuple[int, ...]) -> Consta
 
 @lowers(MatMul)
 def lower_matmul(node: MatMul) -> Node | None:
-    """MatMul of any rank -> MatMul of [B, M, K] and [B, K, N]"""
+    """MatMul of any rank -> MatMul of [B, M, K] and [B, K, N]; a sum of nothing is zero"""
+    depth = node.x.type.shape[-1]
+    if not is_free(depth) and depth == 0:
+        return _sum_of_nothing(node)
     if node.x.type.rank == node.y.type.rank == 3 and node.x.type.shape[0] == node.y.type.shape[0]:
         return None
     batch = node.type.shape[:-2]
@@ -98,6 +102,14 @@ def lower_matmul(node: MatMul) -> Node | None:
     y = _batched(node, node.y, batch, "y")
     product = replace(node, name=tag(node, "batched"), x=x, y=y)
     return Reshape(name=node.name, x=product, shape=node.type.shape)
+
+
+def _sum_of_nothing(node: MatMul) -> Node:
+    """Zero in the integers of the result, everywhere."""
+    numpy_type = node.x.type.dtype.numpy
+    zero = node.reference(np.zeros((1, 0), numpy_type), np.zeros((0, 1), numpy_type))
+    value = Constant(name=tag(node, "zero"), value=zero, element=node.type.element)
+    return Expand(name=node.name, x=value, shape=node.type.shape)
 
 
 def _batched(node: Node, operand: Node, batch: tuple[int, ...], role: str) -> Node:

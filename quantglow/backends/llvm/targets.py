@@ -7,12 +7,21 @@ from functools import cache
 from quantglow.backends.llvm.isa import portable
 from quantglow.backends.llvm.isa.aarch64 import levels as aarch64
 from quantglow.backends.llvm.isa.cortex_m import levels as cortex_m
+from quantglow.backends.llvm.isa.riscv import levels as riscv
 from quantglow.backends.llvm.isa.target import Family, Host, Level, Target
+from quantglow.backends.llvm.isa.wasm import levels as wasm
 from quantglow.backends.llvm.isa.x86 import levels as x86
 from quantglow.backends.llvm.jit.host import host
 from quantglow.errors import BackendError
 
-FAMILIES: tuple[Family, ...] = (x86.FAMILY, aarch64.FAMILY, cortex_m.FAMILY, portable.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    x86.FAMILY,
+    aarch64.FAMILY,
+    riscv.FAMILY,
+    wasm.FAMILY,
+    cortex_m.FAMILY,
+    portable.FAMILY,
+)
 """Instruction sets in the order in which ``native`` tries them; ``portable`` runs everywhere."""
 
 _LEVELS: dict[str, tuple[Family, Level]] = {

@@ -23,6 +23,7 @@ from quantglow.instr.program import Compute
 from quantglow.types import Array
 from tests.generators.quantized_graphs.graphs import mixed_graphs
 from tests.matrix.harness import planned
+from tests.matrix.plain_ir.translation import FAMILIES, plain
 from tests.support.effort import moderate
 
 PACKAGE = Path(__file__).resolve().parents[3] / "quantglow"
@@ -39,6 +40,7 @@ NAMES = re.compile(
 WIDTHS = {"vector_nbytes", "f32_lanes", "group_nbytes", "slack_nbytes"}
 ASSEMBLY = re.compile(r"\basm (sideeffect )?\"")
 HERE = tuple(name for name in LEVELS if runs_here(name))
+TRANSLATED = tuple(level.name for family in FAMILIES.values() for level in family.levels)
 
 
 def place(path: Path) -> str:
@@ -105,10 +107,9 @@ def test_assembly_is_left_to_instruction_sets(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=place)
 def test_only_the_registry_imports_an_instruction_set(path: Path) -> None:
-    own = re.match(r"isa/(x86|aarch64|cortex_m|portable)", place(path))
-    sets = {
-        name for name in imported(path) if re.match(r"isa/(x86|aarch64|cortex_m|portable)", name)
-    }
+    sets_of = re.compile("isa/(x86|aarch64|riscv|wasm|cortex_m|portable)")
+    own = sets_of.match(place(path))
+    sets = {name for name in imported(path) if sets_of.match(name)}
     assert place(path) == REGISTRY or own or not sets
 
 
@@ -157,7 +158,14 @@ def vector_sizes(level: str) -> list[int]:
     return [lanes for lanes in (1, 4, 8, 16) if lanes <= most]
 
 
-SIZES = [(level, lanes) for level in HERE for lanes in vector_sizes(level)]
+def runnable(level: str) -> Target:
+    """A level of this machine, or the meaning of another processor's instructions."""
+    return resolve(level) if runs_here(level) else plain(level)
+
+
+SIZES = [
+    (level, lanes) for level in dict.fromkeys((*HERE, *TRANSLATED)) for lanes in vector_sizes(level)
+]
 
 
 @pytest.mark.parametrize(("level", "lanes"), SIZES)
@@ -166,7 +174,7 @@ def test_halves_are_rounded_to_even(level: str, lanes: int) -> None:
     halves = np.arange(-64, 64, dtype=np.float32) / 2
     large = rng.uniform(-(2.0**31), 2.0**31 - 128, 512)
     values = np.concatenate([halves, np.nextafter(halves, np.float32(9)), large], dtype=np.float32)
-    found = rounded(resolve(level), lanes, values)
+    found = rounded(runnable(level), lanes, values)
     np.testing.assert_array_equal(found, np.rint(values.astype(np.float64)).astype(np.int32))
 
 
@@ -175,6 +183,6 @@ def test_numbers_that_int32_does_not_hold_keep_the_promise(level: str, lanes: in
     below = np.array([-(2.0**31), -3e9, -np.inf, np.nan] * 4, np.float32)
     above = np.array([2.0**31, 3e9, 1e38, np.inf] * 4, np.float32)
     least = np.iinfo(np.int32).min
-    assert (rounded(resolve(level), lanes, below) == least).all()
-    found = rounded(resolve(level), lanes, above)
+    assert (rounded(runnable(level), lanes, below) == least).all()
+    found = rounded(runnable(level), lanes, above)
     assert ((found == least) | (found >= 2**30)).all()

@@ -1,4 +1,4 @@
-"""The kernels of AArch64, in plain LLVM IR, give the interpreter's integers on any machine."""
+"""Kernels of other processors, in plain LLVM IR, give the interpreter's integers on any machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.isa.aarch64.levels import FAMILY
 from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
 from quantglow.backends.llvm.runtime.executable import compile_program
 from quantglow.graph.graph import Graph
@@ -18,14 +17,14 @@ from quantglow.ops import Conv
 from quantglow.types import DType
 from tests.generators.quantized_graphs.convolutions import Case, cases, floats, integers
 from tests.generators.quantized_graphs.graphs import mixed_graphs
-from tests.matrix.arm_in_plain_ir import arm
 from tests.matrix.harness import assert_agree, planned, run_backwards
+from tests.matrix.plain_ir.translation import FAMILIES, plain
 from tests.support.effort import moderate
 from tests.support.feeds import feeds_of
 from tests.support.pinned import NAMES, digest, hashes, pinned
 from tests.support.pinned import feeds_of as pinned_feeds
 
-LEVELS = [level.name for level in FAMILY.levels]
+LEVELS = [level.name for family in FAMILIES.values() for level in family.levels]
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -33,15 +32,15 @@ LEVELS = [level.name for level in FAMILY.levels]
 @given(case=st.one_of(cases(), cases(depthwise=True), cases(wide=True)))
 def test_integer_conv_equals_the_interpreter(level: str, case: Case) -> None:
     graph, feeds = integers(case)
-    assert_agree(graph, feeds, arm(level), threads=1 + case.seed % 2)
+    assert_agree(graph, feeds, plain(level), threads=1 + case.seed % 2)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("channels", [6, 10, 14])
 def test_half_a_vector_of_channels_belongs_to_one_pixel(level: str, channels: int) -> None:
-    """Operands of AArch64 hold one pixel each, so no two pixels share a vector of sums."""
+    """Operands hold one pixel each, so no two pixels share a vector of sums."""
     graph, feeds = integers(pointwise(channels))
-    assert_agree(graph, feeds, arm(level))
+    assert_agree(graph, feeds, plain(level))
 
 
 def pointwise(channels: int) -> Case:
@@ -57,7 +56,7 @@ def pointwise(channels: int) -> Case:
 @given(case=cases())
 def test_float_conv_is_near_the_interpreter(level: str, case: Case) -> None:
     graph, feeds = floats(case)
-    assert_agree(graph, feeds, arm(level))
+    assert_agree(graph, feeds, plain(level))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -66,7 +65,7 @@ def test_float_conv_is_near_the_interpreter(level: str, case: Case) -> None:
 def test_graphs_of_all_operators_give_the_same_integers(
     level: str, graph: Graph, seed: int
 ) -> None:
-    assert_agree(graph, feeds_of(graph, seed), arm(level))
+    assert_agree(graph, feeds_of(graph, seed), plain(level))
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -75,7 +74,7 @@ def test_graphs_of_all_operators_give_the_same_integers(
 def test_items_of_a_convolution_need_each_other_not(level: str, case: Case) -> None:
     graph, feeds = integers(case)
     program = planned(graph, unsigned=False)
-    executable = compile_program(*program, arm(level))
+    executable = compile_program(*program, plain(level))
     (want,), (got,) = interpret(graph, feeds), run_backwards(executable, feeds)
     np.testing.assert_array_equal(got, want)
 
@@ -84,7 +83,7 @@ def test_items_of_a_convolution_need_each_other_not(level: str, case: Case) -> N
 @pytest.mark.parametrize("name", NAMES)
 def test_saved_networks_give_the_pinned_integers(name: str, level: str) -> None:
     graph, (seed, expected) = pinned(name), hashes()[name]
-    executable = compile_program(*planned(graph, unsigned=False), arm(level))
+    executable = compile_program(*planned(graph, unsigned=False), plain(level))
     assert digest([executable.run(feeds) for feeds in pinned_feeds(graph, seed)]) == expected
 
 
@@ -92,4 +91,4 @@ def test_blocks_are_taken_where_there_are_several_pixels() -> None:
     graph = pinned("residual")
     program, _ = planned(graph, unsigned=False)
     convs = [s for s in program.instructions if isinstance(getattr(s, "op", None), Conv)]
-    assert any(BlockConvKernel(step, step.op, arm("i8mm")).applies for step in convs)
+    assert any(BlockConvKernel(step, step.op, plain("i8mm")).applies for step in convs)

@@ -1,34 +1,14 @@
-"""AArch64's kernels on any machine: the meaning of each of their instructions in plain LLVM IR.
-
-The text of a kernel stays as it is, but for the intrinsics, which become functions that this module
-defines.  So code generation for a level is checked at full speed; ``tests/cross`` checks what LLVM
-makes of the intrinsics.
-"""
+"""The meaning of AArch64's instructions in plain LLVM IR."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import fields, replace
 
 from quantglow.backends.llvm.builder import vector
-from quantglow.backends.llvm.isa.aarch64.instructions import AArch64
-from quantglow.backends.llvm.isa.interface import Linking, Waiting
-from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.jit import library
-from quantglow.backends.llvm.jit.cache import ObjectCache
-from quantglow.backends.llvm.targets import level_target, resolve
+from tests.matrix.plain_ir.text import narrowed, shuffled
 
-INTRINSIC = re.compile(r"declare [^@\n]*@llvm\.aarch64\.neon\.([\w.]+)\([^)\n]*\)\n")
-SUFFIX = " in plain IR"
+PREFIX = "llvm.aarch64.neon."
 BYTES, QUADS = "<16 x i8>", "<4 x i32>"
-
-
-def shuffled(name: str, kind: str, value: str, order: Sequence[int]) -> str:
-    mask = ", ".join(f"i32 {i}" for i in order)
-    return (
-        f"  {name} = shufflevector {kind} {value}, {kind} poison, <{len(order)} x i32> <{mask}>\n"
-    )
 
 
 def products(extend: str, left: Sequence[int], right: Sequence[int], count: int) -> str:
@@ -54,18 +34,6 @@ def widened_product(lanes: int, element: str, wide: str) -> str:
   ret {result} %p
 }}
 """
-
-
-def narrowed(lanes: int, element: str, wide: str, low: int, high: int) -> str:
-    kind, result = vector(lanes, wide), vector(lanes, element)
-    text = f"define internal {result} @NAME({kind} %x) nounwind {{\n"
-    value = "%x"
-    for name, predicate, bound in (("%a", "sgt", low), ("%b", "slt", high)):
-        limit = f"splat ({wide} {bound})"
-        text += f"  {name}c = icmp {predicate} {kind} {value}, {limit}\n"
-        text += f"  {name} = select <{lanes} x i1> {name}c, {kind} {value}, {kind} {limit}\n"
-        value = name
-    return text + f"  %r = trunc {kind} %b to {result}\n  ret {result} %r\n}}\n"
 
 
 def neighbours(operands: str, value: str, source: str, extend: str) -> str:
@@ -138,38 +106,3 @@ MEANINGS = {
     "fcvtns.v4i32.v4f32": rounded(4),
 }
 """Functions called NAME, by the intrinsic below ``llvm.aarch64.neon``."""
-
-
-def translated(text: str) -> str:
-    """A kernel without intrinsics of AArch64."""
-    text = INTRINSIC.sub(lambda m: MEANINGS[m[1]].replace("NAME", f"arm.{m[1]}"), text)
-    return text.replace("@llvm.aarch64.neon.", "@arm.").replace('"=w,0"', '"=x,0"')
-
-
-class Here(AArch64):
-    """A level whose code is loaded on this machine."""
-
-    @property
-    def waiting(self) -> Waiting:
-        return resolve("portable").isa.waiting
-
-    @property
-    def linking(self) -> Linking | None:
-        return resolve("native").isa.linking
-
-
-class TranslatedLibrary(library.KernelLibrary):
-    """Compiles what ``translated`` makes of texts."""
-
-    def compile(self, text: str) -> bytes:
-        return super().compile(translated(text))
-
-
-def arm(level: str) -> Target:
-    """A level of AArch64 whose kernels run on this machine."""
-    isa, this = level_target(level).isa, resolve("native")
-    plain = Here(**{f.name: getattr(isa, f.name) for f in fields(isa)})
-    made = replace(this, name=level + SUFFIX, isa=plain, core=level_target(level).core)
-    if made not in library.libraries:
-        library.libraries[made] = TranslatedLibrary(made, ObjectCache(None))
-    return made

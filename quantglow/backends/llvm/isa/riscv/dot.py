@@ -1,0 +1,95 @@
+"""Dot products of RISC-V's vectors: one activation times a vector of weights, ``vwmacc.vx``.
+
+LLVM selects it for a scalar of 16 bits in every lane, times words, both widened, plus a vector of
+int32.  Weights are packed in 16 bits, a vector for each element of a step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.backends.llvm.builder import Builder, Value, vector
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct, WidenedDot
+from quantglow.types import Array
+
+
+class ScalarDot(DotProduct):
+    """Each element of a step is multiplied and added by an instruction of its own."""
+
+    @property
+    def elements(self) -> int:
+        """Elements of a step."""
+        return STEP_NBYTES // self.weights_dtype.itemsize
+
+    @property
+    def is_signed(self) -> bool:
+        return True
+
+    @property
+    def mixes_pixels(self) -> bool:
+        return False
+
+    @property
+    def operand_kind(self) -> str:
+        return vector(self.lanes, "i16")
+
+    @property
+    def weight_nbytes(self) -> int:
+        return self.elements * self.isa.vector_nbytes // 2
+
+    def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
+        """Each element at ``row`` in every lane of a vector."""
+        element = vector(1, f"i{32 // self.elements}")
+        places = (b.at(row, i * STEP_NBYTES // self.elements) for i in range(self.elements))
+        loaded = (self._word(b, element, b.load(element, place)) for place in places)
+        return tuple(b.broadcast(self.lanes, "i16", word) for word in loaded)
+
+    def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
+        count = self.lanes * self.elements
+        whole, part = (vector(n, f"i{32 // self.elements}") for n in (count, self.lanes))
+        if whole != self.bytes_kind:
+            quads = b.cast("bitcast", self.bytes_kind, quads, whole)
+        orders = (range(i, count, self.elements) for i in range(self.elements))
+        return tuple(self._word(b, part, b.shuffle(whole, quads, "poison", o)) for o in orders)
+
+    def _word(self, b: Builder, kind: str, value: Value) -> Value:
+        """Elements in 16 bits."""
+        wide = kind.replace("i8", "i16")
+        if kind == wide:
+            return value
+        return b.cast("sext" if self.is_signed else "zext", kind, value, wide)
+
+    def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
+        half = self.isa.vector_nbytes // 2
+        places = (b.at(pointer, offset + i * half) for i in range(self.elements))
+        return tuple(b.load(self.operand_kind, place, align=4) for place in places)
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        for x, w in zip(operand, weights, strict=True):
+            wide = [b.cast("sext", self.operand_kind, v, self.kind) for v in (x, w)]
+            sums = b.op("add", self.kind, sums, b.op("mul", self.kind, *wide))
+        return sums
+
+    def pack(self, quads: Array) -> Array:
+        return np.ascontiguousarray(np.moveaxis(quads.astype(np.int16), -1, -2))
+
+
+@dataclass(frozen=True)
+class ScalarBytes(ScalarDot, WidenedDot):
+    """Four bytes, widened to 16 bits."""
+
+    @property
+    def is_signed(self) -> bool:
+        return self.signed
+
+
+class ScalarWords(ScalarDot):
+    """Two int16."""
+
+    @property
+    def weights_dtype(self) -> np.dtype[np.int16]:
+        return np.dtype(np.int16)

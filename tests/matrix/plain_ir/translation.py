@@ -1,0 +1,69 @@
+"""Targets whose kernels run on any machine, in plain LLVM IR.
+
+The text of a kernel stays as it is, but for the intrinsics, which become functions in plain LLVM
+IR.  So code generation for a level is checked at full speed; ``tests/cross`` checks what LLVM makes
+of the intrinsics.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from functools import cache
+
+from quantglow.backends.llvm.isa.aarch64.levels import FAMILY as AARCH64
+from quantglow.backends.llvm.isa.interface import InstructionSet
+from quantglow.backends.llvm.isa.riscv.levels import FAMILY as RISCV
+from quantglow.backends.llvm.isa.target import Family, Target
+from quantglow.backends.llvm.isa.wasm.levels import FAMILY as WASM
+from quantglow.backends.llvm.jit import library
+from quantglow.backends.llvm.jit.cache import ObjectCache
+from quantglow.backends.llvm.targets import level_target, resolve
+from tests.matrix.plain_ir import aarch64, riscv, wasm
+
+SUFFIX = " in plain IR"
+FAMILIES: dict[str, Family] = {"arm": AARCH64, "riscv": RISCV, "wasm": WASM}
+"""Instruction sets whose meaning is written down."""
+MEANINGS = {
+    f"{module.PREFIX}{name}": text
+    for module in (aarch64, riscv, wasm)
+    for name, text in module.MEANINGS.items()
+}
+"""Functions called NAME, by intrinsic."""
+DECLARED = re.compile(r"declare [^@\n]*@([\w.]+)\([^)\n]*\)\n")
+
+
+def translated(text: str) -> str:
+    """A kernel without intrinsics of a processor."""
+    for declaration in DECLARED.finditer(text):
+        if (name := declaration[1]) in MEANINGS:
+            own = name.replace("llvm.", "plain.")
+            meaning = MEANINGS[name].replace("NAME", own)
+            text = text.replace(declaration[0], meaning).replace(f"@{name}(", f"@{own}(")
+    return text.replace('"=w,0"', '"=x,0"')
+
+
+class TranslatedLibrary(library.KernelLibrary):
+    """Compiles what ``translated`` makes of texts."""
+
+    def compile(self, text: str) -> bytes:
+        return super().compile(translated(text))
+
+
+@cache
+def loaded_here(isa: type[InstructionSet]) -> type[InstructionSet]:
+    """An instruction set whose code is loaded on this machine."""
+    waiting, linking = resolve("portable").isa.waiting, resolve("native").isa.linking
+    own = {"waiting": property(lambda _: waiting), "linking": property(lambda _: linking)}
+    return type(f"{isa.__name__}Here", (isa,), own)
+
+
+def plain(level: str) -> Target:
+    """A level of another processor whose kernels run on this machine."""
+    there, this = level_target(level), resolve("native")
+    values = {f.name: getattr(there.isa, f.name) for f in fields(there.isa)}
+    isa = loaded_here(type(there.isa))(**values)
+    made = replace(this, name=level + SUFFIX, isa=isa, core=there.core)
+    if made not in library.libraries:
+        library.libraries[made] = TranslatedLibrary(made, ObjectCache(None))
+    return made
