@@ -148,7 +148,23 @@ class _Cut:
             if number not in taken:
                 taken.add(number)
                 waiting.extend(self.known_operands(self.nodes[number]))
-        return [self.nodes[number] for number in sorted(taken)]
+        return [self.without_given(self.nodes[number]) for number in sorted(taken)]
+
+    def without_given(self, node: onnx.NodeProto) -> onnx.NodeProto:
+        """A node of the tail without results that the tail takes from the head."""
+        given = [
+            number
+            for number, name in enumerate(node.output)
+            if isinstance(value := self.scope.values.get(name), Known)
+            and self.is_given(name, value)
+        ]
+        if not given:
+            return node
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        for number in given:
+            copy.output[number] = f"{node.output[number]} again"
+        return copy
 
     def known_operands(self, node: onnx.NodeProto) -> Iterator[int]:
         """Numbers of the nodes that compute known operands which the head does not give."""

@@ -89,3 +89,30 @@ def test_an_empty_output_that_is_known_is_no_reason_either(tmp_path: Path) -> No
         found = compiled.run(None, feeds)
         assert all(map(same, found, by_onnxruntime(model, feeds)))
         assert found[1].shape == (1, 0)
+
+
+def test_a_known_output_is_one_value_for_all_that_reads_it() -> None:
+    """Its maker is in the tail for its other result, which only onnxruntime can hold."""
+    classifier = {"coefficients": [1.0, -0.3, 0.7, 0.1], "intercepts": [0.1, 0.2]}
+    names = {"keys_int64s": [0, 1], "values_strings": ["no", "yes"]}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node(
+            *("LinearClassifier", ["known"], ["label", "scores"]),
+            **{"domain": "ai.onnx.ml", "classlabels_ints": [0, 1], **classifier},
+        ),
+        helper.make_node("LabelEncoder", ["label"], ["word"], domain="ai.onnx.ml", **names),
+        helper.make_node("NonZero", ["scores"], ["positions"]),
+    ]
+    known = numpy_helper.from_array(floats(2, 2), "known")
+    model = model_of(nodes, {"x": floats(2, 3)}, ["y", "scores"], [known])
+    for name, kind, shape in (("word", TensorProto.STRING, [2]), ("positions", 7, [2, None])):
+        model.graph.output.append(helper.make_tensor_value_info(name, kind, shape))
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    compiled = qg.compile(model)
+    assert isinstance(compiled, PartlyCompiledModel)
+    tail = onnx.load_from_string(compiled.tail).graph
+    assert "scores" in {value.name for value in tail.input}
+    wanted = by_onnxruntime(model, {"x": floats(2, 3)})
+    found = compiled.run(None, {"x": floats(2, 3)})
+    assert list(found[2]) == list(wanted[2]) and same(found[3], wanted[3])
