@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.aot.program_object import ProgramObject
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.bundle.objects.facts import object_facts
+from quantglow.bundle.objects.tables import ObjectFacts
 from quantglow.bundle.tensors import Tensor
 from quantglow.concise import Concise
+from quantglow.lazy import cached_property
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -25,6 +28,18 @@ class Contents(Concise):
     def upper(self) -> str:
         """The beginning of its macros."""
         return self.name.upper()
+
+    @cached_property
+    def facts(self) -> ObjectFacts:
+        """Sizes and needs of the object."""
+        return object_facts(self.made.code, self.target.object_format)
+
+    @property
+    def code_nbytes(self) -> int:
+        """Bytes of the functions, and of their own constants."""
+        weights = self.made.weights
+        inside = weights.nbytes if weights.placement is Placement.OBJECT else 0
+        return self.facts.loaded_nbytes - inside
 
     @property
     def has_weights(self) -> bool:

@@ -28,6 +28,7 @@ def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
         },
         "arena": {"nbytes": made.arena_nbytes, "align": ALIGNMENT},
         "stack_nbytes": made.stack_nbytes,
+        "code_nbytes": bundle.code_nbytes,
         "weights": {"nbytes": made.weights.nbytes, "placement": str(made.weights.placement)},
         "inputs": [tensor.to_json() for tensor in bundle.inputs],
         "outputs": [tensor.to_json() for tensor in bundle.outputs],

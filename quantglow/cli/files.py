@@ -64,6 +64,19 @@ def check_writable(
         ) from error
 
 
+def check_folder(folder: str) -> None:
+    """Raise ``OptionError`` for a folder that cannot be written or made, before the work begins."""
+    path = Path(folder).absolute()
+    known = next(parent for parent in (path, *path.parents) if parent.exists())
+    try:
+        check_replacing(known / "quantglow.probe")
+    except OSError as error:
+        raise OptionError(
+            f"cannot write files to {folder!r}: {cause(error)}. Remedy: name a folder that has "
+            "room, where you may write."
+        ) from error
+
+
 def arrays_in(path: str) -> dict[str, Array]:
     """The arrays of an ``.npz`` file.  Raises ``InputError``."""
     try:

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.cli import bench, calibrate, commands, debug, demo, inspect, opt
+from quantglow.cli import bench, bundle, calibrate, commands, debug, demo, inspect, opt
 from quantglow.cli.entry import INTERRUPTED
 from quantglow.errors import QuantglowError
 from quantglow.files import cause
@@ -96,6 +96,12 @@ COMMANDS: dict[str, Command] = {
         calibrate.add_arguments,
         calibrate.run,
         "quantglow calibrate calibration/mnist.toml",
+    ),
+    "bundle": Command(
+        "write an object, a C header and weights, for programs without Python",
+        bundle.add_arguments,
+        bundle.run,
+        "quantglow bundle net.onnx --calibration-data samples.npz --target neon --output net",
     ),
     "debug": Command(
         "show which layers lose accuracy in int8, and why",

@@ -8,6 +8,7 @@ from quantglow.arguments import choice, instance
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.targets import level_target, resolve
 from quantglow.bundle import write_bundle
 from quantglow.errors import BackendError
@@ -25,13 +26,21 @@ def export_bundle(
     write_bundle(folder, name, emitted(graph, target), placement)
 
 
-def emitted(graph: Graph, target: str) -> EmittedProgram:
-    """The program of a graph for a level, ``native`` being that of this processor.
+def bundle_target(name: str) -> Target:
+    """The target of a bundle: a level, ``native`` being that of this processor.
 
-    Raises ``BackendError`` for unknown levels, and for graphs with operators of onnxruntime.
+    Raises ``BackendError`` for unknown levels.
     """
-    level = resolve("native").name if target == "native" else target
-    found = level_target(instance("target", level, str, "the name of a target"))
+    level = resolve("native").name if name == "native" else name
+    return level_target(instance("target", level, str, "the name of a target"))
+
+
+def emitted(graph: Graph, target: str) -> EmittedProgram:
+    """The program of a graph for a target by name.
+
+    Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
+    """
+    found = bundle_target(target)
     if foreign := [node.name for node in graph.nodes if isinstance(node, External)]:
         raise BackendError(
             f"a bundle cannot run operators of onnxruntime: {', '.join(foreign)}. "

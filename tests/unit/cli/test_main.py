@@ -196,6 +196,29 @@ def test_bench_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert found["layers"]["seconds"] == pytest.approx(sum(c["seconds"] for c in calls))
 
 
+def test_bundle_writes_files_and_says_what_they_take(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = "--calibration-data samples.npz --target neon --weights c --name net"
+    assert run(folder, f"bundle net.onnx {options} --output made.bundle") == 0
+    facts = json.loads((folder / "made.bundle" / "net.json").read_text())
+    assert (facts["target"]["name"], facts["weights"]["placement"]) == ("neon", "c")
+    shown = capsys.readouterr().out
+    _, flash, ram, *_ = shown.splitlines()
+    assert f"({facts['code_nbytes']} code + {facts['weights']['nbytes']} weights)" in flash
+    assert f"({facts['arena']['nbytes']} arena + {facts['stack_nbytes']} stack)" in ram
+    assert "net_weights.c" in shown and "Outputs against onnxruntime" in shown
+
+
+def test_bundle_takes_saved_models_and_shapes(folder: Path) -> None:
+    np.savez(folder / "any.npz", x=image((4, 3, 9, 5)))
+    run(folder, "quantize free.onnx --calibration-data any.npz --output any.qgm")
+    for model in ("any.qgm", "free.onnx"):
+        assert run(folder, f"bundle {model} --input-shapes x:2,3,4,13 --output any.bundle") == 0
+        facts = json.loads((folder / "any.bundle" / "model.json").read_text())
+        assert facts["inputs"][0]["shape"] == [2, 3, 4, 13]
+
+
 @pytest.mark.parametrize(
     ("stage", "expected"),
     [
@@ -250,6 +273,12 @@ def test_the_inspected_report_is_that_of_the_options(
         ("bench net.onnx --input-shapes z:1", "ModelError: input_shapes names"),
         ("run net.onnx --inputs one.npz --output a.txt", "OptionError: output must end in .npz"),
         ("profile net.onnx --calibration-data samples.npz --output a", "OptionError: output must"),
+        ("bundle net.onnx --output . --name 1st", "OptionError: name='1st'"),
+        ("bundle net.onnx --output . --target z80", "BackendError: unknown target"),
+        ("bundle net.onnx --output net.onnx", "OptionError: cannot write files"),
+        ("bundle net.onnx --output net.onnx/folder", "OptionError: cannot write files"),
+        ("bundle net.qgm --output . --calibration-data samples.npz", "OptionError: "),
+        ("bundle free.onnx --output .", "InputError: "),
         ("quantize net.qgm --calibration-data samples.npz", "OptionError: "),
         ("profile net.qgm --calibration-data samples.npz --output a.npz", "OptionError: "),
         ("debug net.qgm --calibration-data samples.npz", "OptionError: "),

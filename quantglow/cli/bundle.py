@@ -1,0 +1,138 @@
+"""``quantglow bundle``: a model as an object, a header and weights, for a C program."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from quantglow.backends.llvm.aot.weights import Placement
+from quantglow.backends.llvm.targets import LEVELS
+from quantglow.bundle.write import check_name
+from quantglow.cli.arguments import (
+    calibration_arguments,
+    control_arguments,
+    model_argument,
+    quantization_arguments,
+    quantization_options,
+    shapes_of,
+    validation_argument,
+)
+from quantglow.cli.files import SAVED, check_folder, check_onnx, is_saved
+from quantglow.driver import compilation
+from quantglow.driver.loading import load
+from quantglow.driver.quantize_and_compile import quantize_and_compile
+from quantglow.errors import OptionError
+from quantglow.report.tables import Table, nbytes_text, number
+from quantglow.runtime.bundles import bundle_target
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.fallback_model import FallbackModel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser, f"ONNX or {SAVED} model")
+    calibration_arguments(parser, required=False)
+    quantization_arguments(parser)
+    control_arguments(parser)
+    validation_argument(parser)
+    parser.add_argument(
+        "--target",
+        default="native",
+        help=f"native: this processor; or {', '.join(LEVELS)}",
+    )
+    parser.add_argument("--name", default="model", help="beginning of files and symbols")
+    parser.add_argument(
+        "--weights",
+        choices=list(map(str, Placement)),
+        default="object",
+        help="place of the constants: the object, a C file, or a file that the program loads",
+    )
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the files")
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Write the bundle; print its flash and RAM, its files, its inputs and outputs."""
+    check_name(options.name)
+    bundle_target(options.target)
+    check_folder(options.output)
+    compiled = compiled_model(options)
+    shapes = shapes_of(options) if is_saved(options.model) else {}
+    compiled.export_bundle(
+        options.output,
+        name=options.name,
+        target=options.target,
+        weights=options.weights,
+        input_shapes=shapes or None,
+    )
+    file = Path(options.output) / f"{options.name}.json"
+    facts = json.loads(file.read_text(encoding="utf-8"))
+    console.print(verdict(options.output, facts), highlight=False, markup=False)
+    for table in tables(file.name, facts):
+        console.print(table.rich())
+    if options.calibration_data:
+        console.print(compiled.report)
+
+
+def compiled_model(options: argparse.Namespace) -> CompiledModel:
+    """The model: quantized now if there are calibration data.  Raises ``OptionError`` for models
+    that need onnxruntime."""
+    found = opened(options)
+    if isinstance(found, FallbackModel):
+        raise OptionError(
+            "a bundle has no onnxruntime, and this model needs it for operators or shapes that are "
+            "only known while it runs. Remedy: cut the model before them."
+        )
+    return found
+
+
+def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
+    """The compiled model of ``options``."""
+    if not options.calibration_data:
+        if is_saved(options.model):
+            return load(options.model)
+        return compilation.compile(options.model, input_shapes=shapes_of(options))
+    check_onnx(options.model)
+    return quantize_and_compile(
+        options.model,
+        options.calibration_data,
+        **quantization_options(options),
+        subset_size=options.subset_size,
+        max_drop=options.max_drop,
+        max_minutes=options.max_minutes,
+        input_shapes=shapes_of(options),
+        validation_data=options.validation_data,
+    )
+
+
+def verdict(folder: str, facts: Mapping[str, Any]) -> str:
+    """The files, and the memory that they need."""
+    code, weights = facts["code_nbytes"], facts["weights"]["nbytes"]
+    arena, stack = facts["arena"]["nbytes"], facts["stack_nbytes"]
+    flash = f"{nbytes_text(code + weights)} ({code} code + {weights} weights)"
+    ram = f"{nbytes_text(arena + stack)} ({arena} arena + {stack} stack)"
+    files = f"{folder}: {facts['name']} for {facts['target']['name']}"
+    return f"{files}, {len(facts['files']) + 1} files\nflash {flash}\nRAM {ram}"
+
+
+def tables(manifest: str, facts: Mapping[str, Any]) -> Iterator[Table]:
+    """The files with their sizes, then inputs and outputs."""
+    rows = [(file, str(found["nbytes"])) for file, found in facts["files"].items()]
+    yield Table("Files", ("file", "bytes"), [*rows, (manifest, "")], frozenset({"bytes"}))
+    columns = ("", "name", "type", "shape", "scale", "zero point")
+    ends = [
+        (
+            f"{word} {index}",
+            tensor["name"],
+            tensor["c_type"],
+            "×".join(map(str, tensor["shape"])),
+            number(tensor["scale"], "{:.6g}"),
+            number(tensor["zero_point"], "{}"),
+        )
+        for word in ("input", "output")
+        for index, tensor in enumerate(facts[f"{word}s"])
+    ]
+    yield Table("Inputs and outputs", columns, ends, frozenset({"scale", "zero point"}))
