@@ -54,6 +54,8 @@ def program_object(
     made = object_file(program.target, ["\n".join(texts), *renamed], [run.name for run in runs])
     deepest = max((made.frames.get(function, 0) for function in functions.values()), default=0)
     outside = max(made.frames.get(run.name, 0) for run in runs)
+    named = {*functions.values(), *(run.name for run in runs)}
+    deepest += max((n for name, n in made.frames.items() if name not in named), default=0)
     return ProgramObject(
         filled(made, weights),
         weights,

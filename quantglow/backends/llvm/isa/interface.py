@@ -215,6 +215,16 @@ class InstructionSet(ABC):
         """The same for numbers below ``2**31``: not NaN; the minimum for what is too small."""
         return self.round_to_int(b, lanes, value)
 
+    @property
+    def requantizes_integers(self) -> bool:
+        """Whether ``requantized`` is cheaper than float32 arithmetic."""
+        return False
+
+    def requantized(self, b: Builder, lanes: int, sums: Value, scale: Value) -> Value:
+        """int32 ``rint(float32(sums) * scale)``, limited to more than 16 bits, for any power of two
+        of ``lanes`` and positive float32 ``scale``."""
+        raise NotImplementedError
+
     def nearest_within(self, b: Builder, values: Value, bound: Value) -> Value | None:
         """A vector of float32 limited to ``[-bound, bound]``, NaN as ``bound`` or ``-bound``; None
         if that is no instruction."""

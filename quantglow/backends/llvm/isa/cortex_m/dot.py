@@ -1,12 +1,11 @@
-"""Dot products by ``smlad``: two products of 16-bit halves of registers, added to a third one."""
+"""Dot products by ``smlad``, two products of 16-bit halves of registers added to a third one, and
+byte by byte."""
 
 from __future__ import annotations
 
 from quantglow.backends.llvm.builder import Builder, Value
-from quantglow.backends.llvm.isa.dot import DotProduct
-
-LANES = 4
-WORDS = "<4 x i32>"
+from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, WORDS, element, gathered
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
 
 
 def widened_halves(b: Builder, word: Value) -> tuple[Value, Value]:
@@ -20,19 +19,6 @@ def widened_halves(b: Builder, word: Value) -> tuple[Value, Value]:
 def smlad(b: Builder, total: Value, x: Value, y: Value) -> Value:
     """``total`` plus the products of both halves."""
     return b.call("llvm.arm.smlad", "i32", ("i32", x), ("i32", y), ("i32", total))
-
-
-def element(b: Builder, kind: str, values: Value, index: int) -> Value:
-    return b.emit(f"extractelement {kind} {values}, i32 {index}")
-
-
-def gathered(b: Builder, kind: str, values: list[Value]) -> Value:
-    """A vector of scalars, which stay in the registers where they are."""
-    made = "poison"
-    for index, value in enumerate(values):
-        scalar = kind[kind.index("x ") + 2 : -1]
-        made = b.emit(f"insertelement {kind} {made}, {scalar} {value}, i32 {index}")
-    return made
 
 
 class HalvesDot(DotProduct):
@@ -63,3 +49,32 @@ class HalvesDot(DotProduct):
                 total = smlad(b, total, x_half, w_half)
             totals.append(total)
         return gathered(b, WORDS, totals)
+
+
+class SingleDot(DotProduct):
+    """The same where each product is an instruction of its own, and bytes are read one by one."""
+
+    @property
+    def mixes_pixels(self) -> bool:
+        """No: each byte of an operand is read once for all lanes."""
+        return False
+
+    def operand(self, b: Builder, row: Value) -> tuple[Value, ...]:
+        quad = b.load("<4 x i8>", row)
+        spread = [i % STEP_NBYTES for i in range(LANES * STEP_NBYTES)]
+        return (b.shuffle("<4 x i8>", quad, "poison", spread),)
+
+    def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
+        return (b.load(self.bytes_kind, b.at(pointer, offset)),)
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        for k in range(STEP_NBYTES):
+            order = range(k, LANES * STEP_NBYTES, STEP_NBYTES)
+            x, w = (
+                b.cast("sext", "<4 x i8>", b.shuffle(self.bytes_kind, v[0], "poison", order), WORDS)
+                for v in (operand, weights)
+            )
+            sums = b.op("add", WORDS, sums, b.op("mul", WORDS, x, w))
+        return sums

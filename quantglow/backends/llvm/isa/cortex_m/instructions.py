@@ -1,17 +1,13 @@
-"""The instruction set of Cortex-M4, M7 and M33: sixteen registers of 32 bits, and float32."""
+"""The instruction sets of Cortex-M: sixteen registers of 32 bits, with and without float32."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
-from quantglow.backends.llvm.isa.cortex_m.dot import (
-    LANES,
-    HalvesDot,
-    element,
-    gathered,
-    smlad,
-)
+from quantglow.backends.llvm.isa.cortex_m.dot import HalvesDot, SingleDot, smlad
+from quantglow.backends.llvm.isa.cortex_m.integer_rounding import REQUANTIZED, ROUNDED, called
+from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, element, gathered
 from quantglow.backends.llvm.isa.costs import Core, StepCost
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.isa.interface import Waiting
@@ -25,6 +21,40 @@ TILE_REGISTERS = 3
 @dataclass(frozen=True)
 class CortexM(Portable):
     """Vectors of four lanes that are scalars for the processor."""
+
+    @property
+    def waiting(self) -> Waiting:
+        """Nothing: there are no threads, and no clock that all processors have."""
+        return Waiting("", "", "", "add i64 0, 0", 1e9, "")
+
+
+class SmallCortexM(CortexM):
+    """Armv6-M: one product in an instruction, and floating point in software."""
+
+    # -- products
+
+    def dot_product(self, x: DType, core: Core) -> DotProduct:
+        if x is DType.I8:
+            return SingleDot(self, StepCost(TILE_REGISTERS, operands=0, most_vectors=1, core=core))
+        return super().dot_product(x, core)
+
+    # -- results
+
+    @property
+    def requantizes_integers(self) -> bool:
+        return True
+
+    def requantized(self, b: Builder, lanes: int, sums: Value, scale: Value) -> Value:
+        ints = b.cast("bitcast", vector(lanes, "float"), scale, vector(lanes, "i32"))
+        return called(b, "requantized", REQUANTIZED, lanes, sums, ints)
+
+    def round_to_int(self, b: Builder, lanes: int, value: Value) -> Value:
+        ints = b.cast("bitcast", vector(lanes, "float"), value, vector(lanes, "i32"))
+        return called(b, "rounded", ROUNDED, lanes, ints)
+
+
+class SignalCortexM(CortexM):
+    """Armv7E-M and Armv8-M with the extensions for signal processing and float32."""
 
     # -- products
 
@@ -58,13 +88,6 @@ class CortexM(Portable):
         if lanes == 1:
             return rounded(b, value)
         return gathered(b, ints, [rounded(b, element(b, kind, value, i)) for i in range(lanes)])
-
-    # -- system
-
-    @property
-    def waiting(self) -> Waiting:
-        """Nothing: there are no threads, and no clock that all processors have."""
-        return Waiting("", "", "", "add i64 0, 0", 1e9, "")
 
 
 def rounded(b: Builder, value: Value) -> Value:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quantglow.backends.llvm.isa.cortex_m.instructions import CortexM
+from quantglow.backends.llvm.isa.cortex_m.instructions import SignalCortexM, SmallCortexM
 from quantglow.backends.llvm.isa.target import Family, Host, Level, Settings, Target
 
 ARCHITECTURES = ("thumbv",)
 
-ARMV7E, ARMV8 = "thumbv7em-unknown-none-eabihf", "thumbv8m.main-unknown-none-eabihf"
+ARMV6 = "thumbv6m-unknown-none-eabi"
+ARMV7E = "thumbv7em-unknown-none-eabihf"
+ARMV8 = "thumbv8m.main-unknown-none-eabihf"
 """Triples need four parts: of three, LLVM takes ``none`` for the vendor, and passes floats in
 integer registers."""
 
-_M4 = CortexM(16, 16, unsigned_activations=False, has_fma=True, index="i32")
+_M0 = SmallCortexM(16, 16, unsigned_activations=False, index="i32")
+_M4 = SignalCortexM(16, 16, unsigned_activations=False, has_fma=True, index="i32")
 _M7 = replace(_M4, rounds_floats=True)
 
 SINGLE = "-fp64"
@@ -29,6 +32,7 @@ LEVELS = (
     Level("cortex-m33", "cortex-m33", "", _M7, (), refusal, ARMV8),
     Level("cortex-m7", "cortex-m7", SINGLE, _M7, (), refusal, ARMV7E),
     Level("cortex-m4", "cortex-m4", "", _M4, (), refusal, ARMV7E),
+    Level("cortex-m0plus", "cortex-m0plus", "", _M0, (), refusal, ARMV6),
 )
 
 

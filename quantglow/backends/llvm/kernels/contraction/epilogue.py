@@ -75,8 +75,10 @@ class Epilogue:
 
     def values(self, b: Builder, sums: Value, scale: Value, residual: Value | None) -> Value:
         """Sums as float32 in output steps (or reals): times ``scale`` if there is one, plus the
-        residual, through the activation."""
+        residual, through the activation.  Integers where ``Results.is_requantized``."""
         result, floats = sums, self.results.floats
+        if self.results.is_requantized:
+            return self.target.isa.requantized(b, self.results.lanes, sums, scale)
         if self.scaled:
             reals = b.cast("sitofp", self.results.ints, sums, floats)
             result = b.op("fmul", floats, reals, scale)

@@ -12,7 +12,7 @@ from quantglow.backends.llvm.kernels.contraction.overflow import may_overflow
 from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, clip_float, suffix
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
-from quantglow.ops.arithmetic import integer_bounds
+from quantglow.ops.arithmetic import integer_bounds, is_integer
 from quantglow.types import DType
 
 
@@ -69,6 +69,13 @@ class Results:
         """Whether steps might not fit int32."""
         return may_overflow(self.op)
 
+    @property
+    def is_requantized(self) -> bool:
+        """Whether sums become rounded steps in integers."""
+        op = self.op
+        plain = op.residual is None and op.activation is None and op.out is not None
+        return self.target.isa.requantizes_integers and plain and is_integer(op.x.type)
+
     # -- all of it
 
     def packed(self, b: Builder, values: list[Value]) -> Value:
@@ -113,6 +120,8 @@ class Results:
 
     def _rounded(self, b: Builder, values: Value) -> Value:
         """Steps as int32, too large ones beyond the bounds."""
+        if self.is_requantized:
+            return values
         if self.may_overflow and self.op.activation is not None:
             # Infinite sums may give NaN, which is the lowest integer.
             limits = (bound - self.zero_point for bound in self.bounds)
