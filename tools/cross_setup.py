@@ -13,7 +13,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-PACKAGES = ("qemu-user", "gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "mmdebstrap", "llvm-19")
+PACKAGES = (
+    "qemu-user",
+    "gcc-aarch64-linux-gnu",
+    "libc6-dev-arm64-cross",
+    "mmdebstrap",
+    "llvm-19",
+    "qemu-system-arm",
+    "gcc-arm-none-eabi",
+    "libnewlib-arm-none-eabi",
+)
 SUITE = "bookworm"
 INCLUDED = ("python3.11", "libgcc-s1", "libstdc++6")
 PYTHON = "3.11"

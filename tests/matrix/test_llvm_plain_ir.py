@@ -24,7 +24,8 @@ from tests.support.feeds import feeds_of
 from tests.support.pinned import NAMES, digest, hashes, pinned
 from tests.support.pinned import feeds_of as pinned_feeds
 
-LEVELS = [level.name for family in FAMILIES.values() for level in family.levels]
+LEVELS = list({x.isa: x.name for family in FAMILIES.values() for x in family.levels}.values())
+"""One level for each set of instructions."""
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -12,6 +12,7 @@ from dataclasses import fields, replace
 from functools import cache
 
 from quantglow.backends.llvm.isa.aarch64.levels import FAMILY as AARCH64
+from quantglow.backends.llvm.isa.cortex_m.levels import FAMILY as CORTEX_M
 from quantglow.backends.llvm.isa.interface import InstructionSet
 from quantglow.backends.llvm.isa.riscv.levels import FAMILY as RISCV
 from quantglow.backends.llvm.isa.target import Family, Target
@@ -19,14 +20,14 @@ from quantglow.backends.llvm.isa.wasm.levels import FAMILY as WASM
 from quantglow.backends.llvm.jit import library
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.targets import level_target, resolve
-from tests.matrix.plain_ir import aarch64, riscv, wasm
+from tests.matrix.plain_ir import aarch64, cortex_m, riscv, wasm
 
 SUFFIX = " in plain IR"
-FAMILIES: dict[str, Family] = {"arm": AARCH64, "riscv": RISCV, "wasm": WASM}
+FAMILIES: dict[str, Family] = {"arm": AARCH64, "cortex-m": CORTEX_M, "riscv": RISCV, "wasm": WASM}
 """Instruction sets whose meaning is written down."""
 MEANINGS = {
     f"{module.PREFIX}{name}": text
-    for module in (aarch64, riscv, wasm)
+    for module in (aarch64, cortex_m, riscv, wasm)
     for name, text in module.MEANINGS.items()
 }
 """Functions called NAME, by intrinsic."""

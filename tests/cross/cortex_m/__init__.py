@@ -1,0 +1,1 @@
+"""Bundles on Cortex-M boards under QEMU."""

@@ -1,0 +1,66 @@
+"""Bundles on emulated microcontrollers compute the interpreter's integers."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from tests.cross.cortex_m.boards import BOARDS, emulated, missing_tools, program, run_tool
+from tools.integer_hashes import feeds_of, write
+
+NETWORKS = ("mnist", "ppocr_cls")
+MOST_CODE_NBYTES = 64 * 1024
+"""Flash beside the weights."""
+
+pytestmark = [
+    pytest.mark.emulated,
+    pytest.mark.skipif(bool(missing_tools()), reason=f"not installed: {missing_tools()}"),
+]
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The networks, quantized and saved on this machine."""
+    folder = tmp_path_factory.mktemp("networks")
+    write(folder, NETWORKS)
+    return folder
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("level", BOARDS)
+def test_bundles_give_the_interpreters_integers(
+    level: str, name: str, networks: Path, tmp_path: Path
+) -> None:
+    model, feeds = qg.load(networks / f"{name}.qgm"), feeds_of(networks, name)[0]
+    (expected,) = qg.interpret(model.graph, feeds)
+    assert expected.dtype == np.int8
+    (sample,) = feeds.values()
+    done = emulated(program(model, level, sample, expected, tmp_path), level)
+    assert done.returncode == 0 and "equal" in done.stderr, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("level", BOARDS)
+def test_int8_networks_need_no_library_and_little_flash(
+    level: str, networks: Path, tmp_path: Path
+) -> None:
+    """But for the arithmetic of the compiler's own library where there is no float32."""
+    qg.load(networks / "mnist.qgm").export_bundle(tmp_path, name="net", target=level)
+    undefined = set(run_tool("arm-none-eabi-nm", "-u", tmp_path / "net.o").split()) - {"U"}
+    if level == "cortex-m0plus":
+        undefined = {name for name in undefined if not name.startswith("__aeabi_")}
+    assert undefined <= {"memcpy", "memset"}
+    lines = run_tool("arm-none-eabi-size", "-A", tmp_path / "net.o")
+    code = re.findall(r"^\.text\S*\s+(\d+)", lines, re.MULTILINE)
+    assert sum(map(int, code)) <= MOST_CODE_NBYTES
+
+
+def test_the_smallest_level_has_instructions_of_armv6m_only(networks: Path, tmp_path: Path) -> None:
+    """Its instructions have 16 bits, but for calls, barriers and system registers."""
+    qg.load(networks / "mnist.qgm").export_bundle(tmp_path, name="net", target="cortex-m0plus")
+    lines = run_tool("arm-none-eabi-objdump", "-d", tmp_path / "net.o")
+    long = set(re.findall(r"^ *[0-9a-f]+:\t[0-9a-f]{4} [0-9a-f]{4} *\t(\S+)", lines, re.MULTILINE))
+    assert "bl" in long and long <= {"bl", "dmb", "dsb", "isb", "mrs", "msr"}
