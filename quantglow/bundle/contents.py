@@ -16,9 +16,13 @@ from quantglow.lazy import cached_property
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contents(Concise):
-    """A model called ``name`` as an object, with its inputs and outputs."""
+    """A model called ``name`` as an object, with its inputs and outputs.
+
+    ``source_hash``: that of the ONNX model.
+    """
 
     name: str
+    source_hash: str
     target: Target
     made: ProgramObject
     inputs: tuple[Tensor, ...]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from quantglow.backends.llvm.aot.facts import ABI
 from quantglow.backends.llvm.aot.run_function import MISALIGNED, NULL, OK, OUT_OF_RANGE
 from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
@@ -29,6 +30,41 @@ ALIGN = """
 #endif
 """
 
+FACTS = """
+#ifndef QUANTGLOW_FACTS
+#define QUANTGLOW_FACTS
+/* An input or output. type: number in ONNX's TensorProto. scale: 0 if it is not quantized. */
+typedef struct quantglow_tensor {
+    const char *name;
+    const int64_t *shape;
+    int64_t nbytes;
+    float scale;
+    int32_t zero_point;
+    int32_t type;
+    int32_t rank;
+} quantglow_tensor;
+
+/* A model. source_hash: that of its ONNX file. kernels: their names, in the order of a run. */
+typedef struct quantglow_facts {
+    const char *name;
+    const char *target;
+    const char *version;
+    const char *source_hash;
+    const quantglow_tensor *inputs;
+    const quantglow_tensor *outputs;
+    const char *const *kernels;
+    int64_t arena_nbytes;
+    int64_t arena_align;
+    int64_t weights_nbytes;
+    int32_t abi;
+    int32_t input_count;
+    int32_t output_count;
+    int32_t kernel_count;
+} quantglow_facts;
+#endif
+"""
+"""The layouts of ``quantglow/backends/llvm/aot/facts.py``."""
+
 
 def header(bundle: Contents) -> str:
     """The text of ``NAME.h``."""
@@ -43,6 +79,9 @@ def header(bundle: Contents) -> str:
             "",
             "#include <stdint.h>",
             *ALIGN.splitlines(),
+            *FACTS.splitlines(),
+            "",
+            f"#define {upper}_ABI {ABI}",
             "",
             "/* Bytes and alignment of the memory that a run writes, beside inputs and outputs. */",
             f"#define {upper}_ARENA_NBYTES {made.arena_nbytes}",
@@ -104,7 +143,7 @@ def results(upper: str) -> Iterator[str]:
 
 def functions(bundle: Contents) -> Iterator[str]:
     """Declarations, with what the caller has to know."""
-    name, upper = bundle.name, bundle.upper
+    name = bundle.name
     weights = ""
     if bundle.has_weights:
         weights = "const void *weights, "
@@ -121,4 +160,5 @@ def functions(bundle: Contents) -> Iterator[str]:
     yield f"typedef void (*{name}_observer)(void *user, int kernel, int phase);"
     yield f"int {name}_run_observed({arguments},\n    {name}_observer observer, void *user);"
     yield ""
-    yield f"#define {upper}_ABI 1"
+    yield "/* The facts of this header as data; linkers drop them where nobody reads them. */"
+    yield f"extern const quantglow_facts {name}_facts;"

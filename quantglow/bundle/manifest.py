@@ -20,6 +20,7 @@ def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
         "format": FORMAT,
         "name": bundle.name,
         "quantglow": __version__,
+        "source_hash": bundle.source_hash,
         "target": {
             "name": target.name,
             "triple": target.triple,

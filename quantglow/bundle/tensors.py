@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from quantglow.backends.llvm.aot.facts import per_tensor
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.instr.program import View
 from quantglow.types import DType
@@ -70,10 +71,8 @@ def outputs_of(name: str, program: EmittedProgram) -> tuple[Tensor, ...]:
 
 def _tensors(prefix: str, ports: Iterable[tuple[str, View]]) -> Iterable[Tensor]:
     for index, (name, view) in enumerate(ports):
-        kind, quant = view.type, view.type.quant
-        scale, zero_point = None, None
-        if quant is not None and quant.axis is None:
-            scale, zero_point = quant.scale, quant.zero_point
+        kind, quant = view.type, per_tensor(view)
+        scale, zero_point = (quant.scale, quant.zero_point) if quant else (None, None)
         macro = f"{prefix}{index}".upper()
         c_type = C_TYPES[kind.dtype]
         yield Tensor(name, macro, c_type, kind.shape, kind.nbytes, scale, zero_point)

@@ -21,7 +21,11 @@ from quantglow.files import cause, writing
 
 
 def write_bundle(
-    folder: str | os.PathLike[str], name: str, program: EmittedProgram, placement: Placement
+    folder: str | os.PathLike[str],
+    name: str,
+    program: EmittedProgram,
+    placement: Placement,
+    source_hash: str,
 ) -> None:
     """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by placement, the weights.
 
@@ -29,7 +33,7 @@ def write_bundle(
     ``FileFormatError``.
     """
     check_name(name)
-    files = bundle_files(name, program, placement)
+    files = bundle_files(name, program, placement, source_hash)
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -51,11 +55,13 @@ def check_name(name: str) -> None:
         )
 
 
-def bundle_files(name: str, program: EmittedProgram, placement: Placement) -> dict[str, bytes]:
+def bundle_files(
+    name: str, program: EmittedProgram, placement: Placement, source_hash: str
+) -> dict[str, bytes]:
     """The contents of each file."""
-    made = program_object(name, program, placement)
+    made = program_object(name, program, placement, source_hash)
     ends = inputs_of(name, program), outputs_of(name, program)
-    bundle = Contents(name, program.target, made, *ends)
+    bundle = Contents(name, source_hash, program.target, made, *ends)
     texts = {
         f"{name}.h": header(bundle),
         "main.c": example(bundle),

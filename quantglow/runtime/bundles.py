@@ -23,7 +23,7 @@ def export_bundle(
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
     placement = Placement(choice("weights", weights, list(Placement)))
     instance("name", name, str, "an identifier of C")
-    write_bundle(folder, name, emitted(graph, target), placement)
+    write_bundle(folder, name, emitted(graph, target), placement, graph.source_hash)
 
 
 def bundle_target(name: str) -> Target:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import ObjectFile, object_file
 from quantglow.backends.llvm.aot.run_function import RunFunction
 from quantglow.backends.llvm.aot.weights import Placement, Weights
@@ -20,7 +21,8 @@ CALL_NBYTES = 64
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ProgramObject(Concise):
-    """Code of a program, with the functions ``NAME_run`` and ``NAME_run_observed``.
+    """Code of a program, with the functions ``NAME_run`` and ``NAME_run_observed``, and
+    the constant ``NAME_facts``.
 
     code          an object in the format of the target's system
     weights       the constants, which are in the object or beside it
@@ -37,9 +39,14 @@ class ProgramObject(Concise):
 
 
 def program_object(
-    name: str, program: EmittedProgram, placement: Placement = Placement.OBJECT
+    name: str,
+    program: EmittedProgram,
+    placement: Placement = Placement.OBJECT,
+    source_hash: str = "",
 ) -> ProgramObject:
-    """The object of a program, whose symbols begin with ``name``.  Raises ``BackendError``."""
+    """The object of a program, whose symbols begin with ``name``; ``source_hash``: that of its
+    model.  Raises ``BackendError``.
+    """
     slack_nbytes = program.target.isa.slack_nbytes
     weights = Weights(program.constants, placement, slack_nbytes)
     functions = kernel_functions(name, program)
@@ -50,6 +57,10 @@ def program_object(
     ]
     declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
     texts = [*weights_text(name, program, weights), *declarations, *(run.text() for run in runs)]
+    arena_nbytes = program.arena_nbytes + slack_nbytes
+    labels = tuple(runs[0].labels)
+    facts = Facts(name, source_hash, program, arena_nbytes, weights.nbytes, labels)
+    texts += facts.lines()
     renamed = [KERNEL.sub(f"@{function}", text) for text, function in functions.items()]
     made = object_file(program.target, ["\n".join(texts), *renamed], [run.name for run in runs])
     deepest = max((made.frames.get(function, 0) for function in functions.values()), default=0)
@@ -60,8 +71,8 @@ def program_object(
         filled(made, weights),
         weights,
         outside + deepest + CALL_NBYTES,
-        program.arena_nbytes + slack_nbytes,
-        tuple(runs[0].labels),
+        arena_nbytes,
+        labels,
     )
 
 
