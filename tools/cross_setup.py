@@ -1,4 +1,4 @@
-"""An AArch64 system under emulation: QEMU, a Debian userland with Python, and the wheels of PyPI.
+"""Emulators, among them an AArch64 system: QEMU, a Debian userland with Python, and wheels.
 
 ``make cross-setup`` installs the packages (as root), and writes the userland to ``folder()``; it
 takes about a minute.  There is one interpreter for each level of the instruction set,
@@ -17,6 +17,10 @@ PACKAGES = (
     "qemu-user",
     "gcc-aarch64-linux-gnu",
     "libc6-dev-arm64-cross",
+    "gcc-riscv64-linux-gnu",
+    "libc6-dev-riscv64-cross",
+    "lld-19",
+    "nodejs",
     "mmdebstrap",
     "llvm-19",
     "qemu-system-arm",
@@ -126,6 +130,7 @@ def write_starters(root: Path) -> None:
 def main() -> None:
     """Install what is missing."""
     install_packages()
+    run(sys.executable, "-m", "pip", "install", "-q", "wasmtime>=50")
     if not (folder() / SITE / "numpy").exists():
         shutil.rmtree(folder(), ignore_errors=True)
         make_userland(folder())

@@ -1,0 +1,104 @@
+"""RISC-V under QEMU and WebAssembly in engines compute the interpreter's integers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quantglow.backends.llvm.aot.objects import object_file
+from quantglow.backends.llvm.builder import Builder, vector
+from quantglow.backends.llvm.targets import level_target
+from quantglow.interpreter import interpret
+from quantglow.runtime import saving
+from quantglow.types import Array
+from tests.support.pinned import NAMES, digest, feeds_of, hashes, pinned
+from tools.integer_hashes import feeds_of as saved_feeds
+from tools.integer_hashes import write
+from tools.other_processors import PLACES, Program, is_installed, level_of, program_of
+
+pytestmark = pytest.mark.emulated
+
+NETWORKS = ("mnist", "ppocr_cls")
+LEAST = np.iinfo(np.int32).min
+RUN = """
+define i32 @net_run(ptr %arena, ptr %inputs, ptr %outputs) {{
+  %args = alloca [2 x i64], align 8
+  %x = load ptr, ptr %inputs
+  %y = load ptr, ptr %outputs
+  %second = getelementptr i64, ptr %args, i64 1
+  store ptr %y, ptr %args
+  store ptr %x, ptr %second
+  call void @kernel(ptr %args, i64 0, i64 {count})
+  ret i32 0
+}}
+declare void @kernel(ptr, i64, i64)
+"""
+
+
+@pytest.fixture(scope="module", params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    if not is_installed(request.param):
+        pytest.skip(f"no emulator of {request.param}: `make cross-setup` installs it")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def networks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Networks quantized and saved on this machine."""
+    folder = tmp_path_factory.mktemp("networks")
+    write(folder, NETWORKS)
+    return folder
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_real_networks_give_the_interpreter_s_integers(
+    name: str, place: str, networks: Path, tmp_path: Path
+) -> None:
+    graph, feeds = saving.load(networks / f"{name}.qgm").graph, saved_feeds(networks, name)
+    program = program_of(graph, level_of(place), tmp_path)
+    found, _ = program.run(place, [[feed[x.name] for x in graph.inputs] for feed in feeds])
+    assert digest(found) == digest([interpret(graph, feed) for feed in feeds])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_saved_graphs_give_the_pinned_integers(name: str, place: str, tmp_path: Path) -> None:
+    graph, (seed, expected) = pinned(name), hashes()[name]
+    program = program_of(graph, level_of(place), tmp_path)
+    feeds = feeds_of(graph, seed)
+    found, _ = program.run(place, [[feed[x.name] for x in graph.inputs] for feed in feeds])
+    assert digest(found) == expected
+
+
+def rounded(place: str, lanes: int, values: Array, folder: Path) -> Array:
+    """``round_to_int`` of values, ``lanes`` at a time."""
+    target, b = level_target(level_of(place)), Builder()
+    out, x = b.kernel(2)
+    with b.loop("%begin", "%end", lanes) as index:
+        offset = b.mul(index, 4)
+        loaded = b.load(vector(lanes, "float"), b.at(x, offset))
+        b.store(vector(lanes, "i32"), target.isa.round_to_int(b, lanes, loaded), b.at(out, offset))
+    made = object_file(target, [RUN.format(count=values.size), b.finish()], ["net_run"])
+    kind = np.dtype(np.int32)
+    program = Program(target.name, folder, 0, (values.nbytes,), ((kind, values.shape),))
+    ((found,),), _ = program.link(made.code).run(place, [[values]])
+    return found
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_conversions_of_processors_keep_the_promise(lanes: int, place: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    halves = np.arange(-64, 64, dtype=np.float32) / 2
+    inside = np.concatenate(
+        [halves, np.nextafter(halves, np.float32(9)), rng.uniform(-(2.0**31), 2.0**31 - 128, 512)],
+        dtype=np.float32,
+    )
+    below = np.array([-(2.0**31), -3e9, -np.inf, np.nan] * 4, np.float32)
+    above = np.array([2.0**31, 3e9, 1e38, np.inf] * 4, np.float32)
+    found = rounded(place, lanes, np.concatenate([inside, below, above]), tmp_path)
+    expected = np.rint(inside.astype(np.float64)).astype(np.int32)
+    np.testing.assert_array_equal(found[: inside.size], expected)
+    assert (found[inside.size :][: below.size] == LEAST).all()
+    beyond = found[inside.size + below.size :]
+    assert ((beyond == LEAST) | (beyond >= 2**30)).all()

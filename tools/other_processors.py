@@ -1,0 +1,210 @@
+"""Saved networks as programs of processors that this machine emulates, and their instructions.
+
+::
+
+    python -m tools.integer_hashes write FOLDER mnist ppocr_cls
+    python -m tools.other_processors FOLDER [--places PLACE ...]
+
+prints instructions of one inference and the hash of the outputs.  RISC-V runs under QEMU, whose
+plugin counts; WebAssembly runs in node and in wasmtime, whose fuel counts instructions.
+``make cross-setup`` installs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quantglow.backends.llvm.aot.program_object import program_object
+from quantglow.graph.graph import Graph
+from quantglow.runtime import saving
+from quantglow.runtime.bundles import emitted
+from quantglow.types import Array
+from tests.support.pinned import digest
+from tools.cross_setup import counter
+from tools.integer_hashes import feeds_of
+
+HERE = Path(__file__).parent
+EXECUTED = re.compile(r"executed (\d+)")
+RUNS = 3
+FUEL = 1 << 62
+ALIGNMENT, PAGE_NBYTES = 64, 1 << 16
+POINTERS_NBYTES = 1024
+
+VECTORS = "rv64,v=true,vext_spec=v1.0"
+QEMU = {
+    "rv64gc": ("rv64gc", "rv64"),
+    "rv64gcv": ("rv64gcv", f"{VECTORS},vlen=128"),
+    "rv64gcv 256": ("rv64gcv", f"{VECTORS},vlen=256"),
+}
+"""Places -> level, and QEMU's processor."""
+ENGINES = ("node", "wasmtime")
+PLACES = (*QEMU, *(f"wasm32 {engine}" for engine in ENGINES))
+
+
+@dataclass(frozen=True)
+class Program:
+    """A linked program with a function ``net_run``.
+
+    ``inputs``: bytes of each; ``outputs``: element type and shape of each.
+    """
+
+    level: str
+    folder: Path
+    arena_nbytes: int
+    inputs: tuple[int, ...]
+    outputs: tuple[tuple[np.dtype[Any], tuple[int, ...]], ...]
+
+    @property
+    def linked(self) -> Path:
+        """The file of the program."""
+        return self.folder / ("net.wasm" if self.level == "wasm32" else "net")
+
+    @property
+    def output_nbytes(self) -> tuple[int, ...]:
+        return tuple(kind.itemsize * prod(shape) for kind, shape in self.outputs)
+
+    def link(self, code: bytes) -> Program:
+        """The same program, once ``code`` is linked."""
+        file = self.folder / "net.o"
+        file.write_bytes(code)
+        if self.level == "wasm32":
+            exports = ("--export=net_run", "--export=__heap_base", "--no-entry")
+            called("wasm-ld-19", *exports, "-o", self.linked, file)
+            return self
+        sizes = {
+            "ARENA": str(self.arena_nbytes),
+            "INPUTS": ",".join(map(str, self.inputs)),
+            "OUTPUTS": ",".join(map(str, self.output_nbytes)),
+        }
+        defined = [f"-D{name}={value}" for name, value in sizes.items()]
+        files = (HERE / "program_main.c", file)
+        called("riscv64-linux-gnu-gcc", "-O1", "-static", *defined, "-o", self.linked, *files)
+        return self
+
+    def run(
+        self, place: str, samples: Sequence[Sequence[Array]], runs: int = 1
+    ) -> tuple[list[list[Array]], int]:
+        """Outputs of each sample, run so many times, and all instructions, 0 if not counted."""
+        data = b"".join(np.ascontiguousarray(x).tobytes() for row in samples for x in row)
+        in_engine = place == "wasm32 wasmtime"
+        runner = self._in_wasmtime if in_engine else partial(self._in_a_process, place)
+        raw, count = runner(data, len(samples), runs)
+        return list(self._split(raw, len(samples))), count
+
+    def _split(self, raw: bytes, samples: int) -> Iterator[list[Array]]:
+        """The outputs of each sample."""
+        at = 0
+        for _ in range(samples):
+            row: list[Array] = []
+            for nbytes, (kind, shape) in zip(self.output_nbytes, self.outputs, strict=True):
+                row.append(np.frombuffer(raw[at : at + nbytes], kind).reshape(shape))
+                at += nbytes
+            yield row
+
+    def _in_a_process(self, place: str, data: bytes, *numbers: int) -> tuple[bytes, int]:
+        command: tuple[str | Path, ...]
+        if place in QEMU:
+            own = ("-d", "plugin", "-plugin", counter()) if counter().exists() else ()
+            command = ("qemu-riscv64", "-cpu", QEMU[place][1], *own, self.linked)
+        else:
+            facts = {"file": str(self.linked), "arena": self.arena_nbytes}
+            sizes = {"inputs": self.inputs, "outputs": self.output_nbytes}
+            command = ("node", HERE / "program_main.mjs", json.dumps(facts | sizes))
+        text = [str(part) for part in (*command, *numbers)]
+        done = subprocess.run(text, input=data, capture_output=True, check=True)
+        counted = EXECUTED.search(done.stderr.decode())
+        return done.stdout, int(counted[1]) if counted else 0
+
+    def _in_wasmtime(self, data: bytes, samples: int, runs: int) -> tuple[bytes, int]:
+        import wasmtime
+
+        config = wasmtime.Config()
+        config.consume_fuel = True
+        store = wasmtime.Store(wasmtime.Engine(config))
+        store.set_fuel(FUEL)
+        module = wasmtime.Module.from_file(store.engine, str(self.linked))
+        exports = wasmtime.Instance(store, module, []).exports(store)
+        memory, end, places = exports["memory"], exports["__heap_base"].value(store), []
+        for nbytes in (self.arena_nbytes, *self.inputs, *self.output_nbytes, POINTERS_NBYTES):
+            places.append(-(-end // ALIGNMENT) * ALIGNMENT)
+            end = places[-1] + nbytes
+        memory.grow(store, -(-end // PAGE_NBYTES))
+        arena, *buffers, pointers = places
+        memory.write(store, np.array(buffers, "<u4").tobytes(), pointers)
+        count, at, raw = len(self.inputs), 0, b""
+        for _ in range(samples):
+            for nbytes, address in zip(self.inputs, buffers, strict=False):
+                memory.write(store, data[at : at + nbytes], address)
+                at += nbytes
+            for _ in range(runs):
+                assert exports["net_run"](store, arena, pointers, pointers + 4 * count) == 0
+            for nbytes, address in zip(self.output_nbytes, buffers[count:], strict=True):
+                raw += bytes(memory.read(store, address, address + nbytes))
+        return raw, FUEL - store.get_fuel()
+
+
+def program_of(graph: Graph, level: str, folder: Path) -> Program:
+    """The program of a network."""
+    program = emitted(graph, level)
+    made = program_object("net", program)
+    inputs = tuple(view.type.nbytes for _, view in program.inputs)
+    outputs = tuple((view.type.dtype.numpy, view.shape) for _, view in program.outputs)
+    return Program(level, folder, made.arena_nbytes, inputs, outputs).link(made.code)
+
+
+def called(*command: str | Path) -> None:
+    """Run a command.  Raises ``CalledProcessError``."""
+    subprocess.run([str(part) for part in command], check=True, capture_output=True)
+
+
+def level_of(place: str) -> str:
+    """The level of a place."""
+    return QEMU[place][0] if place in QEMU else "wasm32"
+
+
+def is_installed(place: str) -> bool:
+    """Whether programs can be linked and run there."""
+    if place in QEMU:
+        return all(map(shutil.which, ("qemu-riscv64", "riscv64-linux-gnu-gcc")))
+    engine = shutil.which("node") if place == "wasm32 node" else find_spec("wasmtime")
+    return bool(shutil.which("wasm-ld-19") and engine)
+
+
+def show(path: Path, place: str) -> None:
+    """Print instructions and the hash of a network."""
+    graph, feeds = saving.load(path).graph, feeds_of(path.parent, path.stem)
+    with tempfile.TemporaryDirectory() as folder:
+        program = program_of(graph, level_of(place), Path(folder))
+        samples = [[feed[x.name] for x in graph.inputs] for feed in feeds]
+        outputs, once = program.run(place, samples)
+        _, often = program.run(place, samples, runs=RUNS)
+    instructions = (often - once) / (RUNS - 1) / len(samples)
+    print(f"{path.stem:14} {place:16} {instructions:14,.0f} {digest(outputs)}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.other_processors")
+    parser.add_argument("folder", type=Path, help="of `python -m tools.integer_hashes write`")
+    parser.add_argument("--places", nargs="*", choices=PLACES, default=list(PLACES))
+    options = parser.parse_args()
+    for path in sorted(options.folder.glob("*.qgm")):
+        for place in options.places:
+            show(path, place)
+
+
+if __name__ == "__main__":
+    main()
