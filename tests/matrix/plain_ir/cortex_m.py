@@ -39,5 +39,21 @@ VCVTR = """define internal float @NAME(float %x) nounwind {
 }
 """
 
-MEANINGS = {"smlad": SMLAD, "sxtb16": SXTB16, "vcvtr.f32": VCVTR}
+
+def one_product(half: str) -> str:
+    return f"""define internal i32 @NAME(i32 %x, i32 %y, i32 %s) nounwind {{
+{halves("x")}{halves("y")}  %p = mul i32 %x.{half}, %y.{half}
+  %r = add i32 %s, %p
+  ret i32 %r
+}}
+"""
+
+
+MEANINGS = {
+    "smlad": SMLAD,
+    "smlabb": one_product("low"),
+    "smlatt": one_product("high"),
+    "sxtb16": SXTB16,
+    "vcvtr.f32": VCVTR,
+}
 """Functions called NAME, by the intrinsic below ``llvm.arm``."""

@@ -269,3 +269,38 @@ class PairDot(DotProduct):
     @abstractmethod
     def fits(self, quads: Array) -> Array:
         """bool [...]: whether no activations make a pair of int8 weights [..., 4] leave 16 bits."""
+
+
+class MergedDot(DotProduct):
+    """Products of signed bytes with the weights of two channels in one word, ``256 b + a``: exact
+    where no sum of a channel ``b`` reaches ``2**23``, and no weight is -128."""
+
+    @abstractmethod
+    def opened(self, b: Builder, sums: Value) -> Value:
+        """Initial sums as ``accumulate`` takes them."""
+
+    @abstractmethod
+    def closed(self, b: Builder, sums: Value) -> Value:
+        """Sums of each channel."""
+
+
+class LaneProducts(Protocol):
+    """Products of signed bytes lane by lane, added to int32."""
+
+    @property
+    def weight_nbytes(self) -> int:
+        """Bytes of the packed weights of a vector."""
+
+    def pack(self, w: Array) -> Array:
+        """int8 weights [..., lanes] as kernels read them."""
+
+    def weights(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
+        """Packed weights of a vector."""
+
+    def operand(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
+        """A byte for each lane."""
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        """``sums`` plus the product of each lane."""

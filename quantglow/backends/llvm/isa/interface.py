@@ -13,7 +13,13 @@ from typing import Protocol
 
 from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.costs import Core
-from quantglow.backends.llvm.isa.dot import BlockDot, DotProduct, PairDot
+from quantglow.backends.llvm.isa.dot import (
+    BlockDot,
+    DotProduct,
+    LaneProducts,
+    MergedDot,
+    PairDot,
+)
 from quantglow.types import Array, DType
 
 LINE_NBYTES = 64
@@ -171,6 +177,15 @@ class InstructionSet(ABC):
 
     def block_product(self, x: DType, core: Core) -> BlockDot | None:
         """Products of blocks of two rows by two columns; None where there are none."""
+        return None
+
+    def merged_product(self, core: Core) -> MergedDot | None:
+        """Products of two channels' weights in one word; None where there are none."""
+        return None
+
+    @property
+    def lane_products(self) -> LaneProducts | None:
+        """Products of bytes lane by lane; None where others are faster."""
         return None
 
     @abstractmethod

@@ -3,9 +3,12 @@ byte by byte."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from quantglow.backends.llvm.builder import Builder, Value
 from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, WORDS, element, gathered
-from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct
+from quantglow.backends.llvm.isa.dot import STEP_NBYTES, DotProduct, MergedDot
+from quantglow.types import Array
 
 
 def widened_halves(b: Builder, word: Value) -> tuple[Value, Value]:
@@ -49,6 +52,92 @@ class HalvesDot(DotProduct):
                 total = smlad(b, total, x_half, w_half)
             totals.append(total)
         return gathered(b, WORDS, totals)
+
+
+class MergedHalvesDot(HalvesDot, MergedDot):
+    """The same with two channels in a word: its lower bytes are widened, the word is not."""
+
+    def pack(self, quads: Array) -> Array:
+        """The words of bytes 0 and 2 of each pair of channels, then those of bytes 1 and 3."""
+        wide = quads.astype(np.int16)
+        merged = wide[..., 1::2, :] * 256 + wide[..., 0::2, :]
+        return np.ascontiguousarray(merged[..., [0, 2, 1, 3]])
+
+    def opened(self, b: Builder, sums: Value) -> Value:
+        totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
+        for lane in range(1, LANES, 2):
+            raised = b.op("shl", "i32", totals[lane], "8")
+            totals[lane] = b.op("add", "i32", raised, totals[lane - 1])
+        return gathered(b, WORDS, totals)
+
+    def closed(self, b: Builder, sums: Value) -> Value:
+        totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
+        for lane in range(1, LANES, 2):
+            own = b.op("sub", "i32", totals[lane], totals[lane - 1])
+            totals[lane] = b.op("ashr", "i32", own, "8")
+        return gathered(b, WORDS, totals)
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        x, w = (b.cast("bitcast", self.bytes_kind, v[0], WORDS) for v in (operand, weights))
+        halves = widened_halves(b, element(b, WORDS, x, 0))
+        totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
+        for pair in range(0, LANES, 2):
+            for half in (0, 1):
+                word = element(b, WORDS, w, pair + half)
+                low = b.call("llvm.arm.sxtb16", "i32", ("i32", word))
+                totals[pair] = smlad(b, totals[pair], halves[half], low)
+                totals[pair + 1] = smlad(b, totals[pair + 1], halves[half], word)
+        return gathered(b, WORDS, totals)
+
+
+class HalvesProducts:
+    """``smlabb`` and ``smlatt``: four bytes as halves of two registers, weights widened before."""
+
+    weight_nbytes = 2 * LANES
+
+    def pack(self, w: Array) -> Array:
+        return np.ascontiguousarray(w.astype(np.int16)[..., [0, 2, 1, 3]])
+
+    def weights(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
+        """Not before the tap at hand is done: loaded early, all of them would be spilled."""
+        b.do('call void asm sideeffect "", "~{memory}"()')
+        return b.load("i32", pointer, align=4), b.load("i32", b.at(pointer, 4), align=4)
+
+    def operand(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
+        return widened_halves(b, b.load("i32", pointer))
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        totals = []
+        for lane in range(LANES):
+            odd, upper = lane % 2, lane // 2
+            name = "llvm.arm.smlatt" if upper else "llvm.arm.smlabb"
+            factors = (("i32", operand[odd]), ("i32", weights[odd]))
+            totals.append(b.call(name, "i32", *factors, ("i32", element(b, WORDS, sums, lane))))
+        return gathered(b, WORDS, totals)
+
+
+class SingleProducts:
+    """Bytes read and multiplied one by one."""
+
+    weight_nbytes = LANES
+
+    def pack(self, w: Array) -> Array:
+        return np.ascontiguousarray(w)
+
+    def weights(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
+        return self.operand(b, pointer)
+
+    def operand(self, b: Builder, pointer: Value) -> tuple[Value, ...]:
+        return (b.cast("sext", "<4 x i8>", b.load("<4 x i8>", pointer), WORDS),)
+
+    def accumulate(
+        self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
+    ) -> Value:
+        return b.op("add", WORDS, sums, b.op("mul", WORDS, operand[0], weights[0]))
 
 
 class SingleDot(DotProduct):

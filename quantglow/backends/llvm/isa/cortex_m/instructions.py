@@ -5,11 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
-from quantglow.backends.llvm.isa.cortex_m.dot import HalvesDot, SingleDot, smlad
+from quantglow.backends.llvm.isa.cortex_m.dot import (
+    HalvesDot,
+    HalvesProducts,
+    MergedHalvesDot,
+    SingleDot,
+    SingleProducts,
+    smlad,
+)
 from quantglow.backends.llvm.isa.cortex_m.integer_rounding import REQUANTIZED, ROUNDED, called
 from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, element, gathered
 from quantglow.backends.llvm.isa.costs import Core, StepCost
-from quantglow.backends.llvm.isa.dot import DotProduct
+from quantglow.backends.llvm.isa.dot import DotProduct, LaneProducts, MergedDot
 from quantglow.backends.llvm.isa.interface import Waiting
 from quantglow.backends.llvm.isa.portable import Portable
 from quantglow.types import DType
@@ -38,6 +45,10 @@ class SmallCortexM(CortexM):
             return SingleDot(self, StepCost(TILE_REGISTERS, operands=0, most_vectors=1, core=core))
         return super().dot_product(x, core)
 
+    @property
+    def lane_products(self) -> LaneProducts | None:
+        return SingleProducts()
+
     # -- results
 
     @property
@@ -63,6 +74,14 @@ class SignalCortexM(CortexM):
             cost = StepCost(TILE_REGISTERS, operands=0, most_vectors=1, core=core)
             return HalvesDot(self, cost)
         return super().dot_product(x, core)
+
+    def merged_product(self, core: Core) -> MergedDot | None:
+        cost = StepCost(TILE_REGISTERS, operands=0, most_vectors=1, core=core)
+        return MergedHalvesDot(self, cost)
+
+    @property
+    def lane_products(self) -> LaneProducts | None:
+        return HalvesProducts()
 
     def word_products(self, b: Builder, x: Value, y: Value) -> Value:
         words, pairs = vector(LANES, "i32"), vector(2 * LANES, "i16")

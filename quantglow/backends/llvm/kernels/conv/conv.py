@@ -9,19 +9,23 @@ from quantglow.backends.llvm.kernel import KernelCall, emits, first_call
 from quantglow.backends.llvm.kernels.conv.gathered_rows import GatheredConvKernel
 from quantglow.backends.llvm.kernels.conv.implicit_gemm import ConvKernel
 from quantglow.backends.llvm.kernels.conv.matrix_tiles import TilesConvKernel
+from quantglow.backends.llvm.kernels.conv.merged_channels import MergedConvKernel
 from quantglow.backends.llvm.kernels.conv.pair_sums import PairsConvKernel
 from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
 from quantglow.backends.llvm.kernels.conv.split_vectors import SharedConvKernel
 from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
+from quantglow.backends.llvm.kernels.depthwise.tap_kernel import TapDepthwise
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 
 KERNELS = (
+    TapDepthwise,
     IntegerDepthwise,
     FloatDepthwise,
     PairsConvKernel,
     TilesConvKernel,
+    MergedConvKernel,
     GatheredConvKernel,
     SharedConvKernel,
     BlockConvKernel,
