@@ -78,6 +78,11 @@ def quantization_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="VALUE",
         help="values stored as int16, or auto: those that pay",
     )
+    parser.add_argument(
+        "--quantize-output",
+        action="store_true",
+        help="round the results of the last layers to int8, too",
+    )
 
 
 def weight_arguments(parser: argparse.ArgumentParser) -> None:
@@ -151,9 +156,10 @@ def config_of(options: argparse.Namespace) -> QuantizationConfig:
 
 def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of the configuration."""
-    names = ("preset", "calibrate_method", "per_channel", "ignored_scope", "nodes_to_exclude")
+    names: tuple[str, ...] = ("preset", "calibrate_method", "per_channel", "ignored_scope")
     given = vars(options)
-    return {name: given[name] for name in (*names, "op_types_to_quantize", "int16_activations")}
+    names += ("nodes_to_exclude", "op_types_to_quantize", "int16_activations", "quantize_output")
+    return {name: given[name] for name in names}
 
 
 def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:

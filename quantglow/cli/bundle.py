@@ -51,6 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="object",
         help="place of the constants: the object, a C file, or a file that the program loads",
     )
+    parser.add_argument(
+        "--quantize-input", action="store_true", help="inputs are integers, which the caller rounds"
+    )
     parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the files")
 
 
@@ -67,6 +70,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         target=options.target,
         weights=options.weights,
         input_shapes=shapes or None,
+        quantize_input=options.quantize_input,
+        quantize_output=options.quantize_output,
     )
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))

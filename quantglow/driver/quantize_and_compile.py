@@ -59,6 +59,7 @@ def quantize_and_compile(
     group_size: int = 64,
     activations: str = "dynamic",
     symmetric_weights: bool = True,
+    quantize_output: bool = False,
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -111,6 +112,7 @@ def quantize_and_compile(
             group_size=group_size,
             activations=activations,
             symmetric_weights=symmetric_weights,
+            quantize_output=quantize_output,
         ),
         subset_size=count("subset_size", subset_size),
         progress=progress_mode("progress", progress),

@@ -4,26 +4,59 @@ from __future__ import annotations
 
 import os
 
-from quantglow.arguments import choice, instance
+from quantglow.arguments import choice, flag, instance
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.targets import level_target, resolve
 from quantglow.bundle import write_bundle
-from quantglow.errors import BackendError
+from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.ops.external import External
+from quantglow.quantization.integer_border import with_integer_inputs, with_integer_outputs
 from quantglow.runtime.build import plan_program
 
 
 def export_bundle(
-    graph: Graph, folder: str | os.PathLike[str], name: str, target: str, weights: str
+    graph: Graph,
+    folder: str | os.PathLike[str],
+    name: str,
+    target: str,
+    weights: str,
+    quantize_input: bool,
+    quantize_output: bool,
 ) -> None:
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
     placement = Placement(choice("weights", weights, list(Placement)))
     instance("name", name, str, "an identifier of C")
+    if flag("quantize_input", quantize_input):
+        graph = with_quantized_inputs(graph)
+    if flag("quantize_output", quantize_output):
+        graph = with_quantized_outputs(graph)
     write_bundle(folder, name, emitted(graph, target), placement, graph.source_hash)
+
+
+def with_quantized_inputs(graph: Graph) -> Graph:
+    """The graph with the integers of its inputs.  Raises ``OptionError`` if all stay float."""
+    found = with_integer_inputs(graph)
+    if not any(node.type.quant for node in found.inputs):
+        raise OptionError(
+            "quantize_input=True, but no input is rounded first: operators read its floats, or "
+            "nothing is int8. Remedy: leave quantize_input out, or quantize these operators."
+        )
+    return found
+
+
+def with_quantized_outputs(graph: Graph) -> Graph:
+    """The graph with the integers of its outputs.  Raises ``OptionError`` if all stay float."""
+    found = with_integer_outputs(graph)
+    if not any(node.type.quant for _, node in found.outputs):
+        raise OptionError(
+            "quantize_output=True, but no output is made of int8 values. Remedy: quantize with "
+            "quantize_output=True, too, which rounds the result of the last layer."
+        )
+    return found
 
 
 def bundle_target(name: str) -> Target:

@@ -236,14 +236,20 @@ class CompiledModel:
         target: str = "native",
         weights: str = "object",
         input_shapes: Mapping[str, Sequence[int]] | None = None,
+        quantize_input: bool = False,
+        quantize_output: bool = False,
     ) -> None:
         """Write a bundle for C programs: an object without libraries, its header, a manifest.
 
-        name          beginning of the names of files and symbols, an identifier of C
-        target        a level of any processor, as ``"neon"``; ``"native"``: that of this one
-        weights       ``"object"``: in the object; ``"c"``: in a C file; ``"bin"``: in a file that
-                      the program loads
-        input_shapes  input name -> shape, for free dimensions; by default those of the first call
+        name             beginning of the names of files and symbols, an identifier of C
+        target           a level of any processor, as ``"neon"``; ``"native"``: that of this one
+        weights          ``"object"``: in the object; ``"c"``: in a C file; ``"bin"``: in a file
+                         that the program loads
+        input_shapes     input name -> shape, for free dimensions; default: those of the first call
+        quantize_input   inputs are integers, with scales and zero points in the header; those whose
+                         floats are read stay float
+        quantize_output  outputs are the integers before their conversion to float, if they are
+                         converted
 
         Inputs and outputs that the model declares as float16 or float64 are float32.
 
@@ -255,7 +261,7 @@ class CompiledModel:
         from quantglow.runtime.bundles import export_bundle
 
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
-        export_bundle(graph, path, name, target, weights)
+        export_bundle(graph, path, name, target, weights, quantize_input, quantize_output)
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

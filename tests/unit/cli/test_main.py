@@ -200,9 +200,11 @@ def test_bundle_writes_files_and_says_what_they_take(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = "--calibration-data samples.npz --target neon --weights c --name net"
+    options += " --quantize-input --quantize-output"
     assert run(folder, f"bundle net.onnx {options} --output made.bundle") == 0
     facts = json.loads((folder / "made.bundle" / "net.json").read_text())
     assert (facts["target"]["name"], facts["weights"]["placement"]) == ("neon", "c")
+    assert facts["inputs"][0]["c_type"] == facts["outputs"][0]["c_type"] == "int8_t"
     shown = capsys.readouterr().out
     _, flash, ram, *_ = shown.splitlines()
     assert f"({facts['code_nbytes']} code + {facts['weights']['nbytes']} weights)" in flash
