@@ -11,19 +11,19 @@ The function takes a list of arrays and keyword arguments that JSON holds, and r
 arrays.  It is imported by name in a fresh interpreter that sees nothing of the caller's program, so
 scripts without a ``__main__`` guard, notebooks, ``python -c`` and threads may call it.  Data goes
 through unnamed temporary files, never through pickle, and no file is left, whatever ends first.
+Windows hands no descriptors to children: there, the files lie in a temporary folder.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -49,7 +49,14 @@ MARGIN = 5.0
 SAID = 500
 """Characters of the child's last words on stderr that a message quotes."""
 
+HAS_DESCRIPTORS = hasattr(os, "O_ASYNC")
+"""Whether children may be given descriptors, and signals when their parent ends."""
+
 BEGIN = "import sys; sys.path[:] = {path}; from quantglow.isolation import serve; serve{arguments}"
+
+
+TIMED_OUT = -int(getattr(signal, "SIGALRM", 14))
+"""Exit code of a child that ended itself."""
 
 
 class IsolationError(QuantglowError):
@@ -73,32 +80,78 @@ class ChildTimeout(IsolationError):
 
 
 @dataclass(frozen=True)
+class Channel:
+    """Files and a line between this process and a child.
+
+    ``names``: how the child finds the two files and its end of the line; ``options``: how it is
+    started; ``line``: this end, which tells when the child has ended; None where nothing does.
+    """
+
+    given: IO[bytes]
+    found: IO[bytes]
+    names: tuple[int | str | None, ...]
+    options: Mapping[str, Any]
+    line: socket.socket | None = None
+    lifeline: socket.socket | None = None
+
+    @staticmethod
+    @contextmanager
+    def of_descriptors() -> Iterator[Channel]:
+        """Unnamed files, and a pair of sockets."""
+        with ExitStack() as stack:
+            given, found = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            line, lifeline = map(stack.enter_context, socket.socketpair())
+            names = (given.fileno(), found.fileno(), lifeline.fileno())
+            # A new session: Ctrl-C in a terminal comes to the caller alone.
+            options = {"pass_fds": names, "stdin": subprocess.DEVNULL, "start_new_session": True}
+            yield Channel(given, found, names, options, line, lifeline)
+
+    @staticmethod
+    @contextmanager
+    def of_paths() -> Iterator[Channel]:
+        """Files in a folder that goes with the call, and the child's standard input."""
+        with tempfile.TemporaryDirectory(prefix="quantglow-") as folder, ExitStack() as stack:
+            paths = [Path(folder) / name for name in ("given", "found")]
+            given, found = (stack.enter_context(path.open("w+b")) for path in paths)
+            names = (*map(str, paths), None)
+            yield Channel(given, found, names, {"stdin": subprocess.PIPE})
+
+    def wait(self, process: subprocess.Popen[bytes], seconds: float) -> int:
+        """The exit code of the child.  Raises ``TimeoutError``."""
+        if self.line is None:
+            try:
+                return process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                raise TimeoutError from None
+        # Not wait(timeout): Ctrl-C at the wrong moment in it leaves a lock that kill() waits for.
+        self.line.settimeout(seconds)
+        self.line.recv(1)  # ends when the child does
+        return process.wait()
+
+
+@dataclass(frozen=True)
 class Call:
     """A call under way in a child process."""
 
     process: subprocess.Popen[bytes]
-    line: socket.socket
-    found: IO[bytes]
+    channel: Channel
     said: IO[bytes]
     seconds: float
     end: float
 
     def result(self) -> list[Array]:
         """The arrays that the function returns.  Raises ``IsolationError``."""
-        # Not wait(timeout): Ctrl-C at the wrong moment in it leaves a lock that kill() waits for.
-        self.line.settimeout(max(0.001, self.end - time.monotonic()))
         try:
-            self.line.recv(1)  # ends when the child does
-            code = self.process.wait()
+            code = self.channel.wait(self.process, max(0.001, self.end - time.monotonic()))
         except TimeoutError:
-            code = -signal.SIGALRM
-        if code == -signal.SIGALRM:
+            code = TIMED_OUT
+        if code == TIMED_OUT:
             raise ChildTimeout(f"it took longer than {self.seconds:g} s and was ended")
         if code:
             raise ChildDied(f"{ending(code)}{self._last_words()}")
-        self.found.seek(0)
+        self.channel.found.seek(0)
         try:
-            facts, arrays = read_message(self.found)
+            facts, arrays = read_message(self.channel.found)
         except (ValueError, LookupError, EOFError):
             raise ChildDied(f"its process ended without a result{self._last_words()}") from None
         if facts:
@@ -129,34 +182,35 @@ def started(
     if os.environ.get(INSIDE) or getattr(sys, "frozen", False):
         raise ChildDied("no child process is started from one, nor from a frozen application")
     with ExitStack() as stack:
-        given, found, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))
+        make = Channel.of_descriptors if HAS_DESCRIPTORS else Channel.of_paths
+        channel = stack.enter_context(make())
+        said = stack.enter_context(tempfile.TemporaryFile())
         limit = available_nbytes() if nbytes is None else nbytes
         job = {"place": place, "facts": dict(facts or {}), "nbytes": limit}
-        write_message(given, job, arrays)
-        given.seek(0)
-        line, lifeline = map(stack.enter_context, socket.socketpair())
-        files = (given.fileno(), found.fileno(), lifeline.fileno())
-        begin = BEGIN.format(path=[*map(str, sys.path)], arguments=(*files, seconds + MARGIN))
+        write_message(channel.given, job, arrays)
+        channel.given.flush()
+        channel.given.seek(0)
+        arguments = (*channel.names, seconds + MARGIN)
+        begin = BEGIN.format(path=[*map(str, sys.path)], arguments=arguments)
         end = time.monotonic() + seconds
         try:
             process = subprocess.Popen(
                 # -P: a file json.py in the current folder is not the module json.
                 [sys.executable, "-P", "-c", begin],
-                pass_fds=files,
-                stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
                 env={**os.environ, INSIDE: "1"},
-                start_new_session=True,  # Ctrl-C in a terminal comes to the caller alone
+                **channel.options,
             )
         except (OSError, TypeError, ValueError) as error:
             raise ChildDied(f"no child process can be started: {error}") from error
         try:
-            lifeline.close()
-            yield Call(process, line, found, said, seconds, end)
+            if channel.lifeline is not None:
+                channel.lifeline.close()
+            yield Call(process, channel, said, seconds, end)
         finally:
             process.kill()
-            process.wait()
+            process.communicate()
 
 
 def called(
@@ -172,11 +226,14 @@ def called(
         return call.result()
 
 
-def serve(given: int, found: int, lifeline: int, seconds: float) -> None:
-    """The child: read a call from one open file, write its result to the other, end the process."""
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    end_with(lifeline)
+def serve(given: int | str, found: int | str, lifeline: int | None, seconds: float) -> None:
+    """The child: read a call from one file, write its result to the other, end the process."""
+    if lifeline is None:
+        end_with_input()
+    else:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        end_with(lifeline)
     with open(given, "rb") as source:
         message, arrays = read_message(source)
     with open(found, "wb") as target:
@@ -192,11 +249,23 @@ def serve(given: int, found: int, lifeline: int, seconds: float) -> None:
     os._exit(0)  # the result is written: nothing is lost if a library would crash while it unloads
 
 
+def end_with_input() -> None:
+    """End this process when its standard input closes, as it does however the parent ends."""
+
+    def wait() -> None:
+        os.read(0, 1)  # not sys.stdin: a thread that reads it keeps the interpreter from ending
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
 def end_with(lifeline: int) -> None:
     """End this process when the other end of a socket closes, as it does however the parent ends.
 
     The system sends a signal that Python does not handle: it ends foreign code, too.
     """
+    import fcntl  # Windows has no such module
+
     signal.signal(signal.SIGIO, signal.SIG_DFL)
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(
@@ -210,7 +279,9 @@ def bound_memory(nbytes: int | None) -> None:
     """Let this process take ``nbytes`` more; a system short of memory ends it before others."""
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, ImportError):
+        import resource  # Windows has no such module
+
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         if nbytes is not None:
             limit = pages * resource.getpagesize() + nbytes
@@ -233,7 +304,7 @@ def ending(code: int) -> str:
     if code > 0:
         return f"its process ended with exit code {code}"
     known = {int(s): s.name for s in signal.Signals}
-    short = ", as by a system that is short of memory" if code == -signal.SIGKILL else ""
+    short = ", as by a system that is short of memory" if known.get(-code) == "SIGKILL" else ""
     return f"its process was ended by signal {-code} ({known.get(-code, 'unknown')}{short})"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,6 +33,7 @@ from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_o
 from quantglow.runtime.partition import Segment, partition
 from quantglow.runtime.protocol import Backend, Executable
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
+from quantglow.system import processors
 
 BACKENDS = ("llvm", "reference")
 """``reference`` executes the same program in NumPy: slow, for tests and for inspection."""
@@ -233,9 +233,7 @@ def thread_count(num_threads: int | None) -> int:
 
 def physical_cores() -> int:
     """Number of cores that this process may run on; hyper-threads of one core count once."""
-    if not hasattr(os, "sched_getaffinity"):
-        return os.cpu_count() or 1
-    return len({_core_of(cpu) for cpu in os.sched_getaffinity(0)})
+    return len({_core_of(cpu) for cpu in processors()})
 
 
 def _core_of(cpu: int) -> str:

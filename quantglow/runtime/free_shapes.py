@@ -15,7 +15,6 @@ first one always stays).  Their kernels and constants are shared.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
@@ -47,6 +46,7 @@ from quantglow.runtime.saving import Freedom
 from quantglow.runtime.served_shapes import ServedShapes, served_by_general, served_by_own
 from quantglow.runtime.specialisations import Bound, Served, Specialisation, case_of, with_names
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
+from quantglow.system import at_fork
 from quantglow.types import Array
 
 MOST_PROGRAMS = 32
@@ -329,7 +329,7 @@ def _forget_threads() -> None:
         programs.forget_threads()
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+at_fork(child=_forget_threads)
 
 
 def nbytes_of(build: Build) -> int:

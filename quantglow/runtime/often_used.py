@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from weakref import WeakSet
 
 from quantglow.graph.case import Case
 from quantglow.runtime.build import physical_cores
+from quantglow.system import at_fork
 
 OFTEN = 500
 """After so many calls a case gets a program of its own."""
@@ -87,4 +87,4 @@ def _end() -> None:
 
 
 atexit.register(_end)
-os.register_at_fork(after_in_child=_threads.clear)
+at_fork(child=_threads.clear)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import keyword
-import os
 import re
 import threading
 from collections.abc import Collection, Iterable, Mapping
@@ -15,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from quantglow.symbolic.expression import Expression, number, symbol
 from quantglow.symbolic.guards import Guard, Relation
 from quantglow.symbolic.size import Size, sized
+from quantglow.system import at_fork
 
 RESERVED = {"floor", "max", "inf", "nan"}
 """Names in texts that are no symbols."""
@@ -84,7 +84,7 @@ def _forget_threads() -> None:
     _parsing = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+at_fork(child=_forget_threads)
 
 
 def read_expression(text: str, names: Collection[str]) -> Expression:

@@ -57,10 +57,14 @@ def imported(path: Path) -> Iterator[str]:
                     yield name.removeprefix("quantglow.backends.llvm.").replace(".", "/")
 
 
+SPELLED_OUT = {PACKAGE / "cli" / "main.py", *(PACKAGE / "bundle" / "objects").glob("*.py")}
+"""Examples of commands, and readers of object formats."""
+
+
 def elsewhere() -> list[Path]:
     """All files that know no processor."""
-    known = (LLVM / REGISTRY, *(LLVM / "isa").rglob("*.py"))
-    return sorted(set(PACKAGE.rglob("*.py")) - set(known))
+    known = {LLVM / REGISTRY, *(LLVM / "isa").rglob("*.py"), *SPELLED_OUT}
+    return sorted(set(PACKAGE.rglob("*.py")) - known)
 
 
 def words(tree: ast.AST) -> Iterator[str]:

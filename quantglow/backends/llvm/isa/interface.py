@@ -20,6 +20,7 @@ from quantglow.backends.llvm.isa.dot import (
     MergedDot,
     PairDot,
 )
+from quantglow.backends.llvm.isa.waiting import Waiting
 from quantglow.types import Array, DType
 
 LINE_NBYTES = 64
@@ -83,39 +84,6 @@ class MatrixTiles(Protocol):
     def multiply(self, b: Builder, sums: int, x: int, w: int) -> None:
         """Add to ``sums`` [rows, columns] the product of uint8 ``x`` [rows, depth] with int8 ``w``
         [depth / 4, columns, 4]; int32, which wraps around."""
-
-
-@dataclass(frozen=True)
-class Waiting:
-    """How threads wait for each other, as LLVM IR.
-
-    ``pause``         instruction for loops that wait for another processor, or nothing
-    ``sleep``         instructions that suspend the thread while the 32-bit word at ``%pool`` is
-                      the low half of ``%seen``; they may return early
-    ``wake``          instructions that wake all such threads
-    ``clock``         call that reads a steady clock, as i64
-    ``hertz``         ticks of that clock in a second
-    ``declarations``  functions that these use
-    """
-
-    pause: str
-    sleep: str
-    wake: str
-    clock: str
-    hertz: float
-    declarations: str
-
-
-FUTEX_SLEEP = """%low = trunc i64 %seen to i32
-  %w = call i64 (i64, ...) @syscall(i64 {number}, ptr %pool, i32 128, i32 %low, ptr null)"""
-FUTEX_WAKE = "%w = call i64 (i64, ...) @syscall(i64 {number}, ptr %pool, i32 129, i32 2147483647)"
-
-
-def futex_waiting(number: int, pause: str, clock: str, hertz: float, declarations: str) -> Waiting:
-    """Waiting by Linux's futex, whose system call has this ``number``."""
-    sleep, wake = (text.format(number=number) for text in (FUTEX_SLEEP, FUTEX_WAKE))
-    syscall = "declare i64 @syscall(i64, ...)\n"
-    return Waiting(pause, sleep, wake, clock, hertz, declarations + syscall)
 
 
 class Linking(Protocol):

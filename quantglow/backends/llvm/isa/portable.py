@@ -9,8 +9,9 @@ from __future__ import annotations
 from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.costs import Core, StepCost
 from quantglow.backends.llvm.isa.dot import DotProduct, FloatDot, WidenedDot, WordDot
-from quantglow.backends.llvm.isa.interface import InstructionSet, Waiting
+from quantglow.backends.llvm.isa.interface import InstructionSet
 from quantglow.backends.llvm.isa.target import Family, Host, Level, Target
+from quantglow.backends.llvm.isa.waiting import Waiting, polling
 from quantglow.types import DType
 
 MOST_VECTORS = 4
@@ -18,25 +19,6 @@ TWO_POW_23 = 8388608.0
 """float32 values at least this large are integers."""
 GREATEST_INT = 2147483520.0
 """The greatest float32 that int32 holds."""
-
-SLEEP_MICROSECONDS = 1000
-"""Time between two looks at a word that another thread will change."""
-
-CLOCK = """
-define internal i64 @now() nounwind {
-  %time = alloca [2 x i64], align 8
-  %failed = call i32 @clock_gettime(i32 1, ptr %time)
-  %seconds = load i64, ptr %time, align 8
-  %rest = getelementptr i8, ptr %time, i64 8
-  %nanoseconds = load i64, ptr %rest, align 8
-  %whole = mul i64 %seconds, 1000000000
-  %sum = add i64 %whole, %nanoseconds
-  ret i64 %sum
-}
-declare i32 @clock_gettime(i32, ptr)
-declare i32 @usleep(i32)
-"""
-"""Nanoseconds of the monotonic clock of POSIX."""
 
 
 class Portable(InstructionSet):
@@ -130,13 +112,7 @@ class Portable(InstructionSet):
 
     @property
     def waiting(self) -> Waiting:
-        """Sleeping threads look from time to time.
-
-        Plain LLVM IR has no instruction that waits, and C libraries lay out mutexes and conditions
-        differently.  A late worker delays nobody: the other threads take its chunks.
-        """
-        sleep = f"%w = call i32 @usleep(i32 {SLEEP_MICROSECONDS})"
-        return Waiting("", sleep, "", "call i64 @now()", 1e9, CLOCK)
+        return polling("linux")
 
 
 PORTABLE = Level("portable", "", "", Portable(16, 16, unsigned_activations=False))

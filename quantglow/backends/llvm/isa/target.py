@@ -9,6 +9,7 @@ from enum import StrEnum
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.isa.interface import InstructionSet
+from quantglow.backends.llvm.isa.waiting import Waiting, polling
 from quantglow.concise import Concise
 from quantglow.types import DType
 
@@ -110,6 +111,11 @@ class Target(Concise):
     def registers(self) -> int:
         """Number of vector registers."""
         return self.isa.registers
+
+    @property
+    def waiting(self) -> Waiting:
+        """How threads wait for each other: instruction sets know Linux's ways."""
+        return self.isa.waiting if "linux" in self.triple else polling(self.triple)
 
     def dot_product(self, x: DType) -> DotProduct:
         """The dot product of rows of ``x`` (float32, int16 or bytes) with float32 or int8 weights.

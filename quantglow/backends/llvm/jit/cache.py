@@ -1,9 +1,10 @@
 """Compiled objects on disk, shared by all processes of a user.
 
-``$QUANTGLOW_CACHE_DIR/kernels``, by default ``~/.cache/quantglow/kernels``; the empty string
-disables it.  An entry is a file named by the symbol it defines, and the symbol is a hash of all
-that the code depends on, so entries never become stale.  A file is ``MAGIC``, the SHA-256 of symbol
-and object, then the object.  It is written aside and renamed: readers see all of it or nothing.
+``$QUANTGLOW_CACHE_DIR/kernels``, by default ``~/.cache/quantglow/kernels`` on Linux; the empty
+string disables it.  An entry is a file named by the symbol it defines, and the symbol is a hash of
+all that the code depends on, so entries never become stale.  A file is ``MAGIC``, the SHA-256 of
+symbol and object, then the object.  It is written aside and renamed: readers see all of it or
+nothing.
 
 Other entries are named by a kernel call, see ``identity``, and hold the symbol of its kernel.
 
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from quantglow import debug
 from quantglow.backends.llvm.jit.private_folder import PrivateFolder
+from quantglow.system import user_caches
 
 ENVIRONMENT = "QUANTGLOW_CACHE_DIR"
 MAGIC = b"quantglow-object-1\n"
@@ -148,7 +150,7 @@ def cache_folder(kind: str) -> Path | None:
     if root == "":
         return None
     try:
-        return (Path(root) if root else Path.home() / ".cache" / "quantglow") / kind
+        return (Path(root) if root else user_caches() / "quantglow") / kind
     except RuntimeError as error:  # a user without a home
         debug.log(2, f"kernel cache: disabled: {error}")
         return None

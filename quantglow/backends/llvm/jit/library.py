@@ -7,7 +7,6 @@ kernels of any model share one, in this process and (``cache``) in later ones.
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from quantglow.backends.llvm.jit.identity import call_names
 from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
 from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.instr.program import Instruction
+from quantglow.system import at_fork, processors
 
 KERNEL = "kernel"
 """The function that a kernel's text defines."""
@@ -38,9 +38,7 @@ _loading = threading.RLock()
 has neither the threads that compile nor the owners of LLVM's locks.  One lock for all libraries, so
 that threads which fork at the same time take turns."""
 
-os.register_at_fork(
-    before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release
-)
+at_fork(before=_loading.acquire, parent=_loading.release, child=_loading.release)
 
 
 class KernelLibrary:
@@ -161,8 +159,8 @@ def compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit]
     Texts of kernels are large, so few of them wait.  An error, or Ctrl-C, drops those that wait,
     and ends the block as soon as the kernels being compiled are done.
     """
-    pool = ThreadPoolExecutor(processors(), "quantglow-compile")
-    room = threading.Semaphore(processors() + QUEUED)
+    pool = ThreadPoolExecutor(len(processors()), "quantglow-compile")
+    room = threading.Semaphore(len(processors()) + QUEUED)
 
     def submit(symbol: str, text: str) -> Future[bytes]:
         room.acquire()
@@ -174,13 +172,6 @@ def compiling_threads(compile_: Callable[[str, str], bytes]) -> Iterator[Submit]
         yield submit
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def processors() -> int:
-    """Number of threads this process may keep busy."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 libraries: dict[Target, KernelLibrary] = {}

@@ -21,6 +21,7 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.interface import Linking
 from quantglow.errors import OutOfMemoryError
+from quantglow.system import c_function
 
 HEADER = np.dtype(
     {
@@ -165,7 +166,7 @@ def linked(objects: Mapping[str, bytes], linking: Linking | None) -> dict[str, i
 
 
 def _c_function(name: str) -> int:
-    function = getattr(ctypes.CDLL(None), name, None)
+    function = c_function(name)
     if function is None:
         raise UnlinkableError(f"there is no C function {name!r}")
     return ctypes.cast(function, ctypes.c_void_p).value or 0

@@ -6,10 +6,8 @@ buffers of the caller they read nothing.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +19,7 @@ from quantglow.concise import Concise
 from quantglow.errors import OutOfMemoryError
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.pages import release_pages
+from quantglow.system import c_function
 from quantglow.types import Array
 
 RELEASE_EVERY_NBYTES = 4 * 2**20
@@ -94,7 +93,6 @@ def release_freed() -> None:
     """Give freed memory back to the system: glibc keeps megabytes of what packing freed, and pages
     that were read stay in memory."""
     release_pages()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim is not None:
-            trim(0)
+    trim = c_function("malloc_trim")
+    if trim is not None:
+        trim(0)

@@ -7,7 +7,6 @@ inference there.
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ import numpy as np
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.errors import OutOfMemoryError
 from quantglow.memory.planner import ALIGNMENT
+from quantglow.system import at_fork
 from quantglow.types import Array
 
 PAGE_NBYTES = 2 * 2**20
@@ -31,11 +31,7 @@ _allocating = threading.RLock()
 """Held while a program's rest changes, and while this process forks, so that a child finds it free:
 one for all programs, because each holds it for some microseconds."""
 
-os.register_at_fork(
-    before=_allocating.acquire,
-    after_in_parent=_allocating.release,
-    after_in_child=_allocating.release,
-)
+at_fork(before=_allocating.acquire, parent=_allocating.release, child=_allocating.release)
 
 HAS_LARGE_PAGES = hasattr(mmap, "MADV_HUGEPAGE")
 """Whether this system can be asked for them (Linux)."""

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
-from quantglow.backends.llvm.isa.interface import Waiting
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.isa.waiting import Waiting
 from quantglow.backends.llvm.jit.library import addresses
 from quantglow.backends.llvm.table_walk import CALL_OF_ENTRY, RUN_ALONE
 
@@ -287,7 +287,7 @@ def run_time_texts(target: Target) -> dict[str, str]:
         "work": _SHARE + _WORK,
         "shut": _SHUT,
     }
-    waiting = target.isa.waiting
+    waiting = target.waiting
     return {name: _filled(_DECLARATIONS + text, waiting) for name, text in bodies.items()}
 
 

@@ -7,11 +7,11 @@ though another processor is idle.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from quantglow.system import c_function
 from quantglow.types import Array
 
 PATIENCE = 16
@@ -20,7 +20,7 @@ PATIENCE = 16
 
 def _find_processor() -> Callable[[], int] | None:
     """The C library's function that tells the processor of the calling thread."""
-    function = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+    function: Callable[[], int] | None = c_function("sched_getcpu")
     return function if function is not None and hasattr(os, "sched_setaffinity") else None
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 
 import numpy as np
@@ -12,6 +11,7 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.table_runner import CLAIM_WORDS, POOL, entries
 from quantglow.backends.llvm.runtime.thread_affinity import Placement
 from quantglow.errors import BackendError
+from quantglow.system import at_fork
 from quantglow.types import Array
 
 
@@ -108,5 +108,5 @@ def _close_pools() -> None:
         pool.close()
 
 
-os.register_at_fork(after_in_child=_forget_pools)
+at_fork(child=_forget_pools)
 atexit.register(_close_pools)

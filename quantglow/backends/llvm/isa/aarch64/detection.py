@@ -9,9 +9,9 @@ import ctypes
 import platform
 import sys
 from dataclasses import replace
-from typing import Any
 
 from quantglow.backends.llvm.isa.target import Host
+from quantglow.system import c_function
 
 ARCHITECTURES = ("aarch64", "arm64")
 
@@ -51,8 +51,3 @@ def macos_has(feature: str) -> bool:
         return False
     failed = sysctl(MACOS[feature], ctypes.byref(value), ctypes.byref(size), None, 0)
     return not failed and value.value == 1
-
-
-def c_function(name: str) -> Any:
-    """A function of the C library; None where it has none of this name."""
-    return getattr(ctypes.CDLL(None), name, None)

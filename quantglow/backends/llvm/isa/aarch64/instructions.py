@@ -23,9 +23,8 @@ from quantglow.backends.llvm.isa.interface import (
     ByteTable,
     InstructionSet,
     Linking,
-    Waiting,
-    futex_waiting,
 )
+from quantglow.backends.llvm.isa.waiting import Waiting, futex_waiting
 from quantglow.types import DType
 
 FUTEX = 98

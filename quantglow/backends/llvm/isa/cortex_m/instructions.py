@@ -17,8 +17,8 @@ from quantglow.backends.llvm.isa.cortex_m.integer_rounding import REQUANTIZED, R
 from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, element, gathered
 from quantglow.backends.llvm.isa.costs import Core, StepCost
 from quantglow.backends.llvm.isa.dot import DotProduct, LaneProducts, MergedDot
-from quantglow.backends.llvm.isa.interface import Waiting
 from quantglow.backends.llvm.isa.portable import Portable
+from quantglow.backends.llvm.isa.waiting import Waiting
 from quantglow.types import DType
 
 TILE_REGISTERS = 3

@@ -13,9 +13,8 @@ from quantglow.backends.llvm.isa.interface import (
     InstructionSet,
     Linking,
     MatrixTiles,
-    Waiting,
-    futex_waiting,
 )
+from quantglow.backends.llvm.isa.waiting import Waiting, futex_waiting
 from quantglow.backends.llvm.isa.x86.dot import SaturatingPairs, VnniDot, VnniWordDot
 from quantglow.backends.llvm.isa.x86.linking import X86Linking
 from quantglow.backends.llvm.isa.x86.table import PermutedTable, ShuffledTable
