@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.aot.program_object import ProgramObject
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.bundle.needs import Needs, needs_of
 from quantglow.bundle.objects.facts import object_facts
 from quantglow.bundle.objects.tables import ObjectFacts
 from quantglow.bundle.tensors import Tensor
@@ -14,19 +15,35 @@ from quantglow.concise import Concise
 from quantglow.lazy import cached_property
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Contents(Concise):
-    """A model called ``name`` as an object, with its inputs and outputs.
+@dataclass(frozen=True)
+class Model:
+    """Facts about a model that its program does not have.
 
-    ``source_hash``: that of the ONNX model.
+    name         beginning of its symbols and files
+    source_hash  hash of the ONNX model
+    is_integer   whether all of its operators compute with integers, apart from rounding inputs and
+                 converting outputs
     """
 
     name: str
     source_hash: str
+    is_integer: bool
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Contents(Concise):
+    """A model as an object, with its inputs and outputs."""
+
+    model: Model
     target: Target
     made: ProgramObject
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+
+    @property
+    def name(self) -> str:
+        """The beginning of its symbols."""
+        return self.model.name
 
     @property
     def upper(self) -> str:
@@ -37,6 +54,12 @@ class Contents(Concise):
     def facts(self) -> ObjectFacts:
         """Sizes and needs of the object."""
         return object_facts(self.made.code, self.target.object_format)
+
+    @cached_property
+    def needs(self) -> Needs:
+        """Functions that a program has to bring.  Raises ``BackendError``."""
+        own = f"{self.name}_weights"
+        return needs_of((n for n in self.facts.undefined if n != own), self.model.is_integer)
 
     @property
     def code_nbytes(self) -> int:

@@ -74,6 +74,7 @@ def header(bundle: Contents) -> str:
     return "\n".join(
         [
             f"/* {name}: compiled by quantglow {__version__} for {bundle.target.name}. */",
+            f"/* It needs {bundle.needs}. */",
             f"#ifndef {guard}",
             f"#define {guard}",
             "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from quantglow.bundle.contents import Contents
@@ -20,7 +21,7 @@ def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
         "format": FORMAT,
         "name": bundle.name,
         "quantglow": __version__,
-        "source_hash": bundle.source_hash,
+        "source_hash": bundle.model.source_hash,
         "target": {
             "name": target.name,
             "triple": target.triple,
@@ -33,6 +34,7 @@ def manifest(bundle: Contents, files: Mapping[str, bytes]) -> dict[str, Any]:
         "weights": {"nbytes": made.weights.nbytes, "placement": str(made.weights.placement)},
         "inputs": [tensor.to_json() for tensor in bundle.inputs],
         "outputs": [tensor.to_json() for tensor in bundle.outputs],
+        "needs": asdict(bundle.needs),
         "kernels": list(made.kernels),
         "files": {
             file: {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}

@@ -10,7 +10,7 @@ from quantglow.backends.llvm.aot.program_object import ProgramObject, program_ob
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.bundle.cmake import cmake_lists
-from quantglow.bundle.contents import Contents
+from quantglow.bundle.contents import Contents, Model
 from quantglow.bundle.example import example
 from quantglow.bundle.header import header
 from quantglow.bundle.manifest import manifest
@@ -21,19 +21,15 @@ from quantglow.files import cause, writing
 
 
 def write_bundle(
-    folder: str | os.PathLike[str],
-    name: str,
-    program: EmittedProgram,
-    placement: Placement,
-    source_hash: str,
+    folder: str | os.PathLike[str], model: Model, program: EmittedProgram, placement: Placement
 ) -> None:
     """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by placement, the weights.
 
     Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
     ``FileFormatError``.
     """
-    check_name(name)
-    files = bundle_files(name, program, placement, source_hash)
+    check_name(model.name)
+    files = bundle_files(model, program, placement)
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -55,13 +51,12 @@ def check_name(name: str) -> None:
         )
 
 
-def bundle_files(
-    name: str, program: EmittedProgram, placement: Placement, source_hash: str
-) -> dict[str, bytes]:
+def bundle_files(model: Model, program: EmittedProgram, placement: Placement) -> dict[str, bytes]:
     """The contents of each file."""
-    made = program_object(name, program, placement, source_hash)
+    name = model.name
+    made = program_object(name, program, placement, model.source_hash)
     ends = inputs_of(name, program), outputs_of(name, program)
-    bundle = Contents(name, source_hash, program.target, made, *ends)
+    bundle = Contents(model, program.target, made, *ends)
     texts = {
         f"{name}.h": header(bundle),
         "main.c": example(bundle),

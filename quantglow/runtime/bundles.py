@@ -10,9 +10,12 @@ from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.targets import level_target, resolve
-from quantglow.bundle import write_bundle
+from quantglow.bundle import Model, write_bundle
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.graph.traits import Trait
+from quantglow.ops import Dequantize, Quantize
 from quantglow.ops.external import External
 from quantglow.quantization.integer_border import with_integer_inputs, with_integer_outputs
 from quantglow.runtime.build import plan_program
@@ -34,7 +37,20 @@ def export_bundle(
         graph = with_quantized_inputs(graph)
     if flag("quantize_output", quantize_output):
         graph = with_quantized_outputs(graph)
-    write_bundle(folder, name, emitted(graph, target), placement, graph.source_hash)
+    model = Model(name, graph.source_hash, is_integer(graph))
+    write_bundle(folder, model, emitted(graph, target), placement)
+
+
+def is_integer(graph: Graph) -> bool:
+    """Whether all operators compute with integers, apart from rounding and converting back."""
+    return all(map(_is_integer, graph.compute_nodes()))
+
+
+def _is_integer(node: Node) -> bool:
+    if isinstance(node, Quantize | Dequantize) or node.has(Trait.REARRANGES):
+        return True
+    floats = any(operand.type.dtype.is_float for operand in node.operands)
+    return not floats and not node.bodies and not node.has(Trait.FUNCTION)
 
 
 def with_quantized_inputs(graph: Graph) -> Graph:
