@@ -47,6 +47,11 @@ BOARDS = {
         ("-mcpu=cortex-m7", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
         0, 0, 0x20000000, 4 * MEGABYTES,
     ),
+    "cortex-m55": Board(
+        "mps3-an547",
+        ("-mcpu=cortex-m55", "-mfloat-abi=hard"),
+        0, 0x01000000, 0x20000000, 2**19,
+    ),
     "cortex-m33": Board(
         "mps2-an505",
         ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),

@@ -49,7 +49,26 @@ def one_product(half: str) -> str:
 """
 
 
+VMLAVA = """define internal i32 @NAME(i32, i32, i32, i32 %s, <16 x i8> %x, <16 x i8> %y) nounwind {
+  %a = sext <16 x i8> %x to <16 x i32>
+  %b = sext <16 x i8> %y to <16 x i32>
+  %p = mul <16 x i32> %a, %b
+  %t = call i32 @llvm.vector.reduce.add.v16i32(<16 x i32> %p)
+  %r = add i32 %s, %t
+  ret i32 %r
+}
+"""
+
+VCVTN = """define internal <4 x i32> @NAME(i32, <4 x float> %x) nounwind {
+  %r = call <4 x float> @llvm.roundeven.v4f32(<4 x float> %x)
+  %i = call <4 x i32> @llvm.fptosi.sat.v4i32.v4f32(<4 x float> %r)
+  ret <4 x i32> %i
+}
+"""
+
 MEANINGS = {
+    "mve.vmldava.v16i8": VMLAVA,
+    "mve.vcvtn.v4i32.v4f32": VCVTN,
     "smlad": SMLAD,
     "smlabb": one_product("low"),
     "smlatt": one_product("high"),

@@ -111,3 +111,17 @@ def test_integer_rounding_is_half_to_even(values: Array) -> None:
     inside = np.abs(values) < 2.0**31
     np.testing.assert_array_equal(found[inside], np.rint(values[inside]).astype(np.int32))
     assert (found[~inside] == np.iinfo(np.int32).min).all()
+
+
+def flushed(values: Array) -> Array:
+    """float32 as vectors of Cortex-M55 take and give it: zeros for what is below 2**-126."""
+    return np.where(np.abs(values) < np.float32(2.0**-126), np.float32(0), values)
+
+
+@moderate
+@given(sums=SUMS, scales=arrays(np.float32, 64, elements=SCALES))
+def test_flushing_small_numbers_changes_no_integer(sums: Array, scales: Array) -> None:
+    with np.errstate(over="ignore", under="ignore"):
+        exact = np.rint(sums.astype(np.float32) * scales)
+        found = np.rint(flushed(sums.astype(np.float32) * flushed(scales)))
+    np.testing.assert_array_equal(found, exact)

@@ -152,6 +152,15 @@ class InstructionSet(ABC):
         return None
 
     @property
+    def row_products(self) -> bool:
+        """Whether ``row_product`` is an instruction."""
+        return False
+
+    def row_product(self, b: Builder, total: Value, x: Value, w: Value) -> Value:
+        """An int32 plus the products of all lanes of two vectors of signed bytes."""
+        raise NotImplementedError
+
+    @property
     def lane_products(self) -> LaneProducts | None:
         """Products of bytes lane by lane; None where others are faster."""
         return None

@@ -12,6 +12,7 @@ from quantglow.backends.llvm.kernels.conv.matrix_tiles import TilesConvKernel
 from quantglow.backends.llvm.kernels.conv.merged_channels import MergedConvKernel
 from quantglow.backends.llvm.kernels.conv.pair_sums import PairsConvKernel
 from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
+from quantglow.backends.llvm.kernels.conv.row_products import RowsConvKernel
 from quantglow.backends.llvm.kernels.conv.split_vectors import SharedConvKernel
 from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
@@ -26,6 +27,7 @@ KERNELS = (
     PairsConvKernel,
     TilesConvKernel,
     MergedConvKernel,
+    RowsConvKernel,
     GatheredConvKernel,
     SharedConvKernel,
     BlockConvKernel,
