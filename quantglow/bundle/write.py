@@ -14,6 +14,7 @@ from quantglow.bundle.contents import Contents, Model
 from quantglow.bundle.example import example
 from quantglow.bundle.header import header
 from quantglow.bundle.manifest import manifest
+from quantglow.bundle.shared import Library, check_shared, shared_library
 from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
 from quantglow.bundle.weights_file import c_weights
 from quantglow.errors import FileFormatError, OptionError
@@ -21,15 +22,22 @@ from quantglow.files import cause, writing
 
 
 def write_bundle(
-    folder: str | os.PathLike[str], model: Model, program: EmittedProgram, placement: Placement
+    folder: str | os.PathLike[str],
+    model: Model,
+    program: EmittedProgram,
+    placement: Placement,
+    library: Library,
 ) -> None:
-    """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by placement, the weights.
+    """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
+    ``libNAME.so``.
 
     Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
     ``FileFormatError``.
     """
     check_name(model.name)
-    files = bundle_files(model, program, placement)
+    if library is Library.SHARED:
+        check_shared(program.target, placement)
+    files = bundle_files(model, program, placement, library)
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -51,7 +59,9 @@ def check_name(name: str) -> None:
         )
 
 
-def bundle_files(model: Model, program: EmittedProgram, placement: Placement) -> dict[str, bytes]:
+def bundle_files(
+    model: Model, program: EmittedProgram, placement: Placement, library: Library
+) -> dict[str, bytes]:
     """The contents of each file."""
     name = model.name
     made = program_object(name, program, placement, model.source_hash)
@@ -63,6 +73,9 @@ def bundle_files(model: Model, program: EmittedProgram, placement: Placement) ->
         "CMakeLists.txt": cmake_lists(bundle),
     }
     files = {f"{name}.o": made.code, **weights_files(name, made)}
+    if library is Library.SHARED:
+        file = f"lib{name}.so"
+        files[file] = shared_library(made.code, program.target, file)
     files |= {file: text.encode() for file, text in texts.items()}
     facts = manifest(bundle, files)
     return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}

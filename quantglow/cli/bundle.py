@@ -12,6 +12,7 @@ from rich.console import Console
 
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.targets import LEVELS
+from quantglow.bundle import Library
 from quantglow.bundle.write import check_name
 from quantglow.cli.arguments import (
     calibration_arguments,
@@ -54,6 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quantize-input", action="store_true", help="inputs are integers, which the caller rounds"
     )
+    parser.add_argument(
+        "--library",
+        choices=list(map(str, Library)),
+        default="object",
+        help="shared: also a library for loaders, as that of ctypes",
+    )
     parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the files")
 
 
@@ -72,6 +79,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         input_shapes=shapes or None,
         quantize_input=options.quantize_input,
         quantize_output=options.quantize_output,
+        library=options.library,
     )
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))

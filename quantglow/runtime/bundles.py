@@ -10,7 +10,7 @@ from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.targets import level_target, resolve
-from quantglow.bundle import Model, write_bundle
+from quantglow.bundle import Library, Model, write_bundle
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -29,16 +29,18 @@ def export_bundle(
     weights: str,
     quantize_input: bool,
     quantize_output: bool,
+    library: str,
 ) -> None:
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
     placement = Placement(choice("weights", weights, list(Placement)))
+    form = Library(choice("library", library, list(Library)))
     instance("name", name, str, "an identifier of C")
     if flag("quantize_input", quantize_input):
         graph = with_quantized_inputs(graph)
     if flag("quantize_output", quantize_output):
         graph = with_quantized_outputs(graph)
     model = Model(name, graph.source_hash, is_integer(graph))
-    write_bundle(folder, model, emitted(graph, target), placement)
+    write_bundle(folder, model, emitted(graph, target), placement, form)
 
 
 def is_integer(graph: Graph) -> bool:

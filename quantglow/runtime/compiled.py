@@ -238,6 +238,7 @@ class CompiledModel:
         input_shapes: Mapping[str, Sequence[int]] | None = None,
         quantize_input: bool = False,
         quantize_output: bool = False,
+        library: str = "object",
     ) -> None:
         """Write a bundle for C programs: an object without libraries, its header, a manifest.
 
@@ -250,6 +251,7 @@ class CompiledModel:
                          floats are read stay float
         quantize_output  outputs are the integers before their conversion to float, if they are
                          converted
+        library          ``"shared"``: also ``libNAME.so``, for ctypes, Rust or Go
 
         Inputs and outputs that the model declares as float16 or float64 are float32.
 
@@ -261,7 +263,8 @@ class CompiledModel:
         from quantglow.runtime.bundles import export_bundle
 
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
-        export_bundle(graph, path, name, target, weights, quantize_input, quantize_output)
+        border = quantize_input, quantize_output
+        export_bundle(graph, path, name, target, weights, *border, library)
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:
