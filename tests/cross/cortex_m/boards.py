@@ -14,7 +14,7 @@ from tools.cross_setup import counter
 
 HERE = Path(__file__).parent
 COMPILER, EMULATOR = "arm-none-eabi-gcc", "qemu-system-arm"
-TOOLS = (COMPILER, "arm-none-eabi-nm", EMULATOR)
+TOOLS = (COMPILER, "arm-none-eabi-size", EMULATOR)
 STACK_NBYTES = 4096
 LONGEST_SECONDS = 300
 EXECUTED = re.compile(r"executed (\d+)")
