@@ -13,6 +13,7 @@ from quantglow.bundle.cmake import cmake_lists
 from quantglow.bundle.contents import Contents, Model
 from quantglow.bundle.example import example
 from quantglow.bundle.header import header
+from quantglow.bundle.limits import NO_LIMITS, Limits
 from quantglow.bundle.manifest import manifest
 from quantglow.bundle.shared import Library, check_shared, shared_library
 from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
@@ -27,6 +28,7 @@ def write_bundle(
     program: EmittedProgram,
     placement: Placement,
     library: Library,
+    limits: Limits = NO_LIMITS,
 ) -> None:
     """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
     ``libNAME.so``.
@@ -37,7 +39,9 @@ def write_bundle(
     check_name(model.name)
     if library is Library.SHARED:
         check_shared(program.target, placement)
-    files = bundle_files(model, program, placement, library)
+    bundle = contents_of(model, program, placement)
+    limits.check(bundle)
+    files = bundle_files(bundle, library)
     path = Path(folder)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -59,14 +63,16 @@ def check_name(name: str) -> None:
         )
 
 
-def bundle_files(
-    model: Model, program: EmittedProgram, placement: Placement, library: Library
-) -> dict[str, bytes]:
+def contents_of(model: Model, program: EmittedProgram, placement: Placement) -> Contents:
+    """The object of a program, and what there is to know of it.  Raises ``BackendError``."""
+    made = program_object(model.name, program, placement, model.source_hash)
+    ends = inputs_of(model.name, program), outputs_of(model.name, program)
+    return Contents(model, program.target, made, *ends)
+
+
+def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
     """The contents of each file."""
-    name = model.name
-    made = program_object(name, program, placement, model.source_hash)
-    ends = inputs_of(name, program), outputs_of(name, program)
-    bundle = Contents(model, program.target, made, *ends)
+    name, made = bundle.name, bundle.made
     texts = {
         f"{name}.h": header(bundle),
         "main.c": example(bundle),
@@ -75,7 +81,7 @@ def bundle_files(
     files = {f"{name}.o": made.code, **weights_files(name, made)}
     if library is Library.SHARED:
         file = f"lib{name}.so"
-        files[file] = shared_library(made.code, program.target, file)
+        files[file] = shared_library(made.code, bundle.target, file)
     files |= {file: text.encode() for file, text in texts.items()}
     facts = manifest(bundle, files)
     return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}

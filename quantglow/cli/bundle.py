@@ -61,6 +61,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="object",
         help="shared: also a library for loaders, as that of ctypes",
     )
+    for kind, parts in (("flash", "code and weights"), ("ram", "arena and stack")):
+        parser.add_argument(
+            f"--max-{kind}", type=int, metavar="BYTES", help=f"most that {parts} may take"
+        )
     parser.add_argument("--output", required=True, metavar="FOLDER", help="folder of the files")
 
 
@@ -80,6 +84,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
         quantize_input=options.quantize_input,
         quantize_output=options.quantize_output,
         library=options.library,
+        max_flash=options.max_flash,
+        max_ram=options.max_ram,
     )
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import argparse
 
 from rich.console import Console
 
-from quantglow.backends.llvm.targets import resolve
+from quantglow.backends.llvm.targets import LEVELS
 from quantglow.cli.arguments import (
     calibration_arguments,
     config_of,
@@ -28,8 +28,10 @@ from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
+from quantglow.report.footprint import Footprint
 from quantglow.runtime import saving
 from quantglow.runtime.build import plan_program
+from quantglow.runtime.bundles import bundle_target
 
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
 
@@ -38,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     calibration_arguments(parser, required=False)
     quantization_arguments(parser)
+    parser.add_argument(
+        "--target",
+        default="native",
+        help=f"of the program and its memory: native, this processor; or {', '.join(LEVELS)}",
+    )
     parser.add_argument("--stage", choices=STAGES, default="optimized", help="default: %(default)s")
 
 
@@ -60,9 +67,10 @@ def stage_text(options: argparse.Namespace) -> str:
         raise OptionError("stage int8 needs --calibration-data FILE")
     if options.stage in ("imported", "optimized", "int8"):
         return str(graph)
-    planned = plan_program(graph, resolve("native"))
-    texts = {"lowered": planned.lowered, "program": planned.program, "memory": planned.plan}
-    return str(texts[options.stage])
+    if options.stage == "memory":
+        return str(Footprint.of(graph, options.target))
+    planned = plan_program(graph, bundle_target(options.target))
+    return str(planned.lowered if options.stage == "lowered" else planned.program)
 
 
 def graph_of(options: argparse.Namespace) -> Graph:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 
-from quantglow.arguments import choice, flag, instance
+from quantglow.arguments import choice, flag, instance, integer
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.targets import level_target, resolve
-from quantglow.bundle import Library, Model, write_bundle
+from quantglow.bundle import Library, Limits, Model, write_bundle
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -30,6 +30,8 @@ def export_bundle(
     quantize_input: bool,
     quantize_output: bool,
     library: str,
+    max_flash: int | None = None,
+    max_ram: int | None = None,
 ) -> None:
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
     placement = Placement(choice("weights", weights, list(Placement)))
@@ -40,7 +42,9 @@ def export_bundle(
     if flag("quantize_output", quantize_output):
         graph = with_quantized_outputs(graph)
     model = Model(name, graph.source_hash, is_integer(graph))
-    write_bundle(folder, model, emitted(graph, target), placement, form)
+    most = {"max_flash": max_flash, "max_ram": max_ram}
+    limits = Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
+    write_bundle(folder, model, emitted(graph, target), placement, form, limits)
 
 
 def is_integer(graph: Graph) -> bool:
@@ -91,11 +95,16 @@ def emitted(graph: Graph, target: str) -> EmittedProgram:
 
     Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
     """
+    check_own(graph)
     found = bundle_target(target)
+    planned = plan_program(graph, found)
+    return emit_program(planned.program, planned.plan, found)
+
+
+def check_own(graph: Graph) -> None:
+    """Raise ``BackendError`` for a graph with operators of onnxruntime."""
     if foreign := [node.name for node in graph.nodes if isinstance(node, External)]:
         raise BackendError(
             f"a bundle cannot run operators of onnxruntime: {', '.join(foreign)}. "
             "Remedy: cut the model before them, or replace them."
         )
-    planned = plan_program(graph, found)
-    return emit_program(planned.program, planned.plan, found)

@@ -239,6 +239,8 @@ class CompiledModel:
         quantize_input: bool = False,
         quantize_output: bool = False,
         library: str = "object",
+        max_flash: int | None = None,
+        max_ram: int | None = None,
     ) -> None:
         """Write a bundle for C programs: an object without libraries, its header, a manifest.
 
@@ -252,11 +254,14 @@ class CompiledModel:
         quantize_output  outputs are the integers before their conversion to float, if they are
                          converted
         library          ``"shared"``: also ``libNAME.so``, for ctypes, Rust or Go
+        max_flash        maximum bytes of code and weights; nothing is written if they are more
+        max_ram          maximum bytes of arena and stack
 
         Inputs and outputs that the model declares as float16 or float64 are float32.
 
-        Raises ``OptionError``, ``BackendError`` for graphs with operators of onnxruntime,
-        ``InputError`` for shapes that the model does not take, ``FileFormatError``.
+        Raises ``OptionError``, ``BackendError`` for graphs with operators of onnxruntime and for
+        bundles beyond the limits, ``InputError`` for shapes that the model does not take,
+        ``FileFormatError``.
         """
         chosen, path = shapes("input_shapes", input_shapes), file_path("folder", folder)
         # Imported here because most processes make no bundles.
@@ -264,7 +269,7 @@ class CompiledModel:
 
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
         border = quantize_input, quantize_output
-        export_bundle(graph, path, name, target, weights, *border, library)
+        export_bundle(graph, path, name, target, weights, *border, library, max_flash, max_ram)
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

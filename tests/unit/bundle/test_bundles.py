@@ -148,3 +148,13 @@ def test_wrong_options_are_named(compiled: Any, tmp_path: Path, case: str) -> No
 
 def test_placements_are_the_documented_ones() -> None:
     assert [str(p) for p in Placement] == ["object", "c", "bin"]
+
+
+@pytest.mark.parametrize("kind", ["flash", "ram"])
+def test_a_bundle_beyond_a_limit_is_refused_with_its_figures(
+    compiled: Any, tmp_path: Path, kind: str
+) -> None:
+    with pytest.raises(qg.QuantglowError, match=rf"needs [\d,]+ bytes .* more than max_{kind}=64"):
+        compiled.export_bundle(tmp_path / "bundle", **{f"max_{kind}": 64})
+    assert not (tmp_path / "bundle").exists()
+    compiled.export_bundle(tmp_path / "bundle", **{f"max_{kind}": 1 << 20})
