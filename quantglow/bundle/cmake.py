@@ -8,6 +8,7 @@ from quantglow.bundle.contents import Contents
 def cmake_lists(bundle: Contents) -> str:
     """The text of ``CMakeLists.txt``: target ``NAME``, and ``NAME_example`` at the top level."""
     name = bundle.name
+    objects = [source for source in bundle.sources if source.endswith(".o")]
     return "\n".join(
         [
             f"# add_subdirectory() and target_link_libraries(program {name}) add it to a program.",
@@ -15,7 +16,7 @@ def cmake_lists(bundle: Contents) -> str:
             f"project({name} C)",
             "",
             f"add_library({name} STATIC {' '.join(bundle.sources)})",
-            f"set_source_files_properties({name}.o PROPERTIES EXTERNAL_OBJECT TRUE)",
+            f"set_source_files_properties({' '.join(objects)} PROPERTIES EXTERNAL_OBJECT TRUE)",
             f"set_target_properties({name} PROPERTIES LINKER_LANGUAGE C)",
             f'target_include_directories({name} PUBLIC "${{CMAKE_CURRENT_SOURCE_DIR}}")',
             *([f"target_link_libraries({name} PUBLIC m)"] if bundle.needs.libm else []),

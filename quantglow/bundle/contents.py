@@ -52,14 +52,17 @@ class Contents(Concise):
 
     @cached_property
     def facts(self) -> ObjectFacts:
-        """Sizes and needs of the object."""
-        return object_facts(self.made.code, self.target.object_format)
+        """Sizes and needs of the objects."""
+        codes = (self.made.code, *self.made.parts.values())
+        found = [object_facts(code, self.target.object_format) for code in codes]
+        names = {name for facts in found for name in facts.undefined}
+        return ObjectFacts(sum(facts.loaded_nbytes for facts in found), tuple(sorted(names)))
 
     @cached_property
     def needs(self) -> Needs:
         """Functions that a program has to bring.  Raises ``BackendError``."""
-        own = f"{self.name}_weights"
-        return needs_of((n for n in self.facts.undefined if n != own), self.model.is_integer)
+        others = (n for n in self.facts.undefined if not n.startswith(f"{self.name}_"))
+        return needs_of(others, self.model.is_integer)
 
     @property
     def code_nbytes(self) -> int:
@@ -77,4 +80,5 @@ class Contents(Concise):
     def sources(self) -> tuple[str, ...]:
         """Files that a linker or compiler makes the model of."""
         placed = self.made.weights.placement is Placement.C
-        return (f"{self.name}.o", *([f"{self.name}_weights.c"] if placed else []))
+        parts = (f"{part}.o" for part in self.made.parts)
+        return (f"{self.name}.o", *parts, *([f"{self.name}_weights.c"] if placed else []))

@@ -160,6 +160,20 @@ def functions(bundle: Contents) -> Iterator[str]:
     yield "/* The same; calls `observer` before (phase 0) and after (phase 1) each kernel. */"
     yield f"typedef void (*{name}_observer)(void *user, int kernel, int phase);"
     yield f"int {name}_run_observed({arguments},\n    {name}_observer observer, void *user);"
+    yield from levels(bundle)
     yield ""
     yield "/* The facts of this header as data; linkers drop them where nobody reads them. */"
     yield f"extern const quantglow_facts {name}_facts;"
+
+
+def levels(bundle: Contents) -> Iterator[str]:
+    """Declarations of the code of each level, if there are several."""
+    if parts := bundle.made.parts:
+        arguments = "void *arena, const void *const *inputs, void *const *outputs"
+        yield ""
+        yield "/* The level that a run chooses on this processor: 0 for the first of these. */"
+        yield f"#define {bundle.upper}_LEVEL_COUNT {len(parts)}"
+        yield f"int {bundle.name}_level(void);"
+        for part in parts:
+            yield f"int {part}_run({arguments});"
+            yield f"extern const quantglow_facts {part}_facts; /* its kernels */"

@@ -22,20 +22,24 @@ LIBM = {
     for kind in ("", "f")
 }
 
+SYSTEM = {"getauxval"}
+
 
 @dataclass(frozen=True)
 class Needs:
     """Functions beside memcpy and memset.
 
     libm      float functions of C
+    system    functions that say what the processor has
     compiler  arithmetic that the processor lacks, in the compiler's library
     """
 
     libm: tuple[str, ...]
+    system: tuple[str, ...]
     compiler: tuple[str, ...]
 
     def __str__(self) -> str:
-        found = ", ".join((*self.libm, *self.compiler))
+        found = ", ".join((*self.libm, *self.system, *self.compiler))
         return f"memcpy, memset; {found or 'no other function'}"
 
 
@@ -48,10 +52,11 @@ def needs_of(undefined: Iterable[str], is_integer: bool) -> Needs:
     names = [name for name in undefined if name not in EVERYWHERE]
     compiler = tuple(name for name in names if name.startswith(COMPILERS_OWN))
     libm = tuple(name for name in names if name in LIBM)
-    known = {*compiler, *(() if is_integer else libm)}
+    system = tuple(name for name in names if name in SYSTEM)
+    known = {*system, *compiler, *(() if is_integer else libm)}
     if unknown := [name for name in names if name not in known]:
         raise BackendError(
             f"the code of the model would call {', '.join(unknown)}, which a program need not have."
             " Remedy: another target; it is an error of quantglow."
         )
-    return Needs(libm, compiler)
+    return Needs(libm, system, compiler)

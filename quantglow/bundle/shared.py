@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,8 +45,8 @@ def check_shared(target: Target, placement: Placement) -> None:
         )
 
 
-def shared_library(code: bytes, target: Target, file: str) -> bytes:
-    """The library called ``file`` of an object, linked by the first linker that exists.
+def shared_library(codes: Sequence[bytes], target: Target, file: str) -> bytes:
+    """The library called ``file`` of some objects, linked by the first linker that exists.
 
     Raises ``BackendError``.
     """
@@ -57,9 +57,11 @@ def shared_library(code: bytes, target: Target, file: str) -> bytes:
             "ziglang`; or leave library='shared' out and link the object yourself."
         )
     with tempfile.TemporaryDirectory() as folder:
-        made, given = Path(folder, file), Path(folder, "model.o")
-        given.write_bytes(code)
-        ends = [f"-soname={file}", "-o", str(made), str(given)]
+        made = Path(folder, file)
+        given = [Path(folder, f"{index}.o") for index in range(len(codes))]
+        for path, code in zip(given, codes, strict=True):
+            path.write_bytes(code)
+        ends = [f"-soname={file}", "-o", str(made), *map(str, given)]
         if is_compiler(command):
             ends[0] = f"-Wl,{ends[0]}"
         ran = subprocess.run([*command, *ends], capture_output=True, text=True, timeout=SECONDS)

@@ -6,10 +6,10 @@ import json
 import os
 from pathlib import Path
 
-from quantglow.backends.llvm.aot.program_object import ProgramObject, program_object
+from quantglow.backends.llvm.aot.program_object import ProgramObject
 from quantglow.backends.llvm.aot.weights import Placement
-from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.bundle.cmake import cmake_lists
+from quantglow.bundle.code import Code
 from quantglow.bundle.contents import Contents, Model
 from quantglow.bundle.example import example
 from quantglow.bundle.header import header
@@ -25,7 +25,7 @@ from quantglow.files import cause, writing
 def write_bundle(
     folder: str | os.PathLike[str],
     model: Model,
-    program: EmittedProgram,
+    code: Code,
     placement: Placement,
     library: Library,
     limits: Limits = NO_LIMITS,
@@ -38,8 +38,13 @@ def write_bundle(
     """
     check_name(model.name)
     if library is Library.SHARED:
-        check_shared(program.target, placement)
-    bundle = contents_of(model, program, placement)
+        check_shared(code.base.target, placement)
+    if code.needs and placement is not Placement.OBJECT:
+        raise OptionError(
+            f"weights={str(placement)!r} is for one level: each has its own order of weights. "
+            "Remedy: weights='object', or one level."
+        )
+    bundle = contents_of(model, code, placement)
     limits.check(bundle)
     files = bundle_files(bundle, library)
     path = Path(folder)
@@ -63,11 +68,11 @@ def check_name(name: str) -> None:
         )
 
 
-def contents_of(model: Model, program: EmittedProgram, placement: Placement) -> Contents:
-    """The object of a program, and what there is to know of it.  Raises ``BackendError``."""
-    made = program_object(model.name, program, placement, model.source_hash)
-    ends = inputs_of(model.name, program), outputs_of(model.name, program)
-    return Contents(model, program.target, made, *ends)
+def contents_of(model: Model, code: Code, placement: Placement) -> Contents:
+    """The object of a model, and what there is to know of it.  Raises ``BackendError``."""
+    name, base = model.name, code.base
+    made = code.made(model, placement)
+    return Contents(model, base.target, made, inputs_of(name, base), outputs_of(name, base))
 
 
 def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
@@ -78,10 +83,11 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
         "main.c": example(bundle),
         "CMakeLists.txt": cmake_lists(bundle),
     }
-    files = {f"{name}.o": made.code, **weights_files(name, made)}
+    parts = {f"{part}.o": data for part, data in made.parts.items()}
+    files = {f"{name}.o": made.code, **parts, **weights_files(name, made)}
     if library is Library.SHARED:
         file = f"lib{name}.so"
-        files[file] = shared_library(made.code, bundle.target, file)
+        files[file] = shared_library([made.code, *made.parts.values()], bundle.target, file)
     files |= {file: text.encode() for file, text in texts.items()}
     facts = manifest(bundle, files)
     return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}

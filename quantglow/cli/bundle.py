@@ -29,7 +29,7 @@ from quantglow.driver.loading import load
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import OptionError
 from quantglow.report.tables import Table, nbytes_text, number
-from quantglow.runtime.bundles import bundle_target
+from quantglow.runtime.bundles import check_target
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 
@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="native",
-        help=f"native: this processor; or {', '.join(LEVELS)}",
+        help=f"native: this processor; x86-64:all or aarch64:all: all levels of one, chosen at "
+        f"run time; or {', '.join(LEVELS)}",
     )
     parser.add_argument("--name", default="model", help="beginning of files and symbols")
     parser.add_argument(
@@ -71,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, console: Console) -> None:
     """Write the bundle; print its flash and RAM, its files, its inputs and outputs."""
     check_name(options.name)
-    bundle_target(options.target)
+    check_target(options.target)
     check_folder(options.output)
     compiled = compiled_model(options)
     shapes = shapes_of(options) if is_saved(options.model) else {}

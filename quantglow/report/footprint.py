@@ -9,7 +9,7 @@ from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place
 from quantglow.backends.llvm.runtime.profiler import name_of
-from quantglow.bundle import Model, contents_of
+from quantglow.bundle import Code, Model, contents_of
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Program
@@ -51,7 +51,7 @@ class Footprint(Concise):
         planned = plan_program(graph, found)
         emitted = emit_program(planned.program, planned.plan, found)
         model = Model("model", graph.source_hash, is_integer(graph))
-        bundle = contents_of(model, emitted, Placement.OBJECT)
+        bundle = contents_of(model, Code((emitted,)), Placement.OBJECT)
         return Footprint(
             found.name,
             bundle.code_nbytes,

@@ -9,8 +9,8 @@ from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.targets import level_target, resolve
-from quantglow.bundle import Library, Limits, Model, write_bundle
+from quantglow.backends.llvm.targets import ALL, level_target, levels_of, resolve
+from quantglow.bundle import Code, Library, Limits, Model, write_bundle
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
@@ -44,7 +44,7 @@ def export_bundle(
     model = Model(name, graph.source_hash, is_integer(graph))
     most = {"max_flash": max_flash, "max_ram": max_ram}
     limits = Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
-    write_bundle(folder, model, emitted(graph, target), placement, form, limits)
+    write_bundle(folder, model, code_of(graph, target), placement, form, limits)
 
 
 def is_integer(graph: Graph) -> bool:
@@ -90,15 +90,36 @@ def bundle_target(name: str) -> Target:
     return level_target(instance("target", level, str, "the name of a target"))
 
 
-def emitted(graph: Graph, target: str) -> EmittedProgram:
-    """The program of a graph for a target by name.
+def check_target(name: str) -> None:
+    """Raise ``BackendError`` for unknown targets."""
+    if name.endswith(ALL):
+        levels_of(name)
+    else:
+        bundle_target(name)
+
+
+def code_of(graph: Graph, target: str) -> Code:
+    """The programs of a graph for a target by name; ``x86-64:all`` has several.
 
     Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
     """
     check_own(graph)
-    found = bundle_target(target)
-    planned = plan_program(graph, found)
-    return emit_program(planned.program, planned.plan, found)
+    if not instance("target", target, str, "the name of a target").endswith(ALL):
+        return Code((emitted(graph, target),))
+    targets, needs = zip(*levels_of(target), strict=True)
+    return Code(tuple(program_for(graph, found) for found in targets), needs)
+
+
+def emitted(graph: Graph, target: str) -> EmittedProgram:
+    """The program of a graph for a target by name.  Raises ``BackendError``."""
+    check_own(graph)
+    return program_for(graph, bundle_target(target))
+
+
+def program_for(graph: Graph, target: Target) -> EmittedProgram:
+    """The program of a graph for a target."""
+    planned = plan_program(graph, target)
+    return emit_program(planned.program, planned.plan, target)
 
 
 def check_own(graph: Graph) -> None:

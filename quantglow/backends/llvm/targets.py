@@ -8,7 +8,7 @@ from quantglow.backends.llvm.isa import portable
 from quantglow.backends.llvm.isa.aarch64 import levels as aarch64
 from quantglow.backends.llvm.isa.cortex_m import levels as cortex_m
 from quantglow.backends.llvm.isa.riscv import levels as riscv
-from quantglow.backends.llvm.isa.target import Family, Host, Level, Target
+from quantglow.backends.llvm.isa.target import Family, Host, Level, Target, never_refused
 from quantglow.backends.llvm.isa.wasm import levels as wasm
 from quantglow.backends.llvm.isa.x86 import levels as x86
 from quantglow.backends.llvm.jit.host import host
@@ -23,6 +23,9 @@ FAMILIES: tuple[Family, ...] = (
     portable.FAMILY,
 )
 """Instruction sets in the order in which ``native`` tries them; ``portable`` runs everywhere."""
+
+ALL = ":all"
+"""End of the name of all levels of a processor."""
 
 _LEVELS: dict[str, tuple[Family, Level]] = {
     level.name: (family, level) for family in FAMILIES for level in family.levels
@@ -67,6 +70,21 @@ def level_target(name: str) -> Target:
     """A level as data, to generate code that need not run here.  Raises ``BackendError``."""
     family, level = _level(name)
     return family.target(level, family.triple or host().triple)
+
+
+def levels_of(name: str) -> tuple[tuple[Target, tuple[str, ...]], ...]:
+    """The levels of a family that is called ``aarch64:all``, best first, and the features that each
+    needs; those that an operating system has to permit are left out.  Raises ``BackendError``.
+    """
+    processor = name.removesuffix(ALL).replace("-", "_")
+    for family in FAMILIES:
+        if family.triple.partition("-")[0] == processor:
+            return tuple(
+                (family.target(level, family.triple), level.needs)
+                for level in family.levels
+                if level.refusal is never_refused
+            )
+    raise BackendError(f"unknown processor {processor!r}; choose x86-64{ALL} or aarch64{ALL}")
 
 
 def _level(name: str) -> tuple[Family, Level]:

@@ -79,7 +79,7 @@ def test_a_missing_linker_is_named(
 
 def test_a_linkers_refusal_is_quoted() -> None:
     with pytest.raises(BackendError, match="made no library"):
-        shared.shared_library(b"no object", level_target("x86-64"), "libnet.so")
+        shared.shared_library([b"no object"], level_target("x86-64"), "libnet.so")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import ObjectFile, object_file
@@ -29,6 +30,7 @@ class ProgramObject(Concise):
     stack_nbytes  the most that a run takes, beside what C's memcpy and memset take
     arena_nbytes  memory that a run writes
     kernels       names of the values that the kernels compute, in the order of the run
+    parts         objects that it calls, by the beginning of their symbols
     """
 
     code: bytes
@@ -36,6 +38,7 @@ class ProgramObject(Concise):
     stack_nbytes: int
     arena_nbytes: int
     kernels: tuple[str, ...]
+    parts: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def program_object(

@@ -1,0 +1,120 @@
+"""A bundle with all levels of a processor chooses the best that it has."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.backends.llvm.aot.detection import DETECTIONS
+from quantglow.backends.llvm.runtime.buffers import aligned_bytes
+from quantglow.backends.llvm.targets import levels_of, runs_here
+from quantglow.errors import BackendError, OptionError
+from tests.support.small_network import small_model, small_samples
+
+NAMES = [target.name for target, _ in levels_of("x86-64:all")]
+is_x86 = pytest.mark.skipif(not runs_here("x86-64"), reason="this is no x86-64")
+MAIN = """
+#include "net.h"
+int main(void) { return net_level(); }
+"""
+
+
+@pytest.fixture(scope="module")
+def compiled() -> Any:
+    return qg.quantize_and_compile(small_model(), small_samples(), progress=False)
+
+
+@pytest.fixture(scope="module")
+def folder(compiled: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("levels")
+    compiled.export_bundle(made, name="net", target="x86-64:all", library="shared")
+    return made
+
+
+def pointers(arrays: list[np.ndarray]) -> Any:
+    return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
+
+
+def outputs_of(compiled: Any, function: Any, arena_nbytes: int) -> list[np.ndarray]:
+    outputs = [np.empty(node.type.shape, np.float32) for _, node in compiled.graph.outputs]
+    arena = aligned_bytes(arena_nbytes)
+    ends = pointers([small_samples()[1]]), pointers(outputs)
+    assert function(ctypes.c_void_p(arena.ctypes.data), *ends) == 0
+    return outputs
+
+
+def test_levels_are_those_without_a_permission() -> None:
+    assert NAMES == ["avx512vnni", "avxvnni", "avx2", "x86-64"]
+    assert [target.name for target, _ in levels_of("aarch64:all")] == ["i8mm", "dotprod", "neon"]
+
+
+@pytest.mark.parametrize("processor", ["x86-64", "aarch64"])
+def test_every_need_of_a_level_is_detected(processor: str) -> None:
+    bits = DETECTIONS[processor.replace("-", "_")].bits
+    assert {need for _, needs in levels_of(f"{processor}:all") for need in needs} <= bits.keys()
+
+
+@is_x86
+def test_the_best_level_of_this_processor_is_chosen(folder: Path) -> None:
+    library = ctypes.CDLL(str(folder / "libnet.so"))
+    assert NAMES[library.net_level()] == next(name for name in NAMES if runs_here(name))
+
+
+@is_x86
+@pytest.mark.parametrize("level", ["", *filter(runs_here, NAMES)])
+def test_all_levels_compute_the_interpreters_integers(
+    compiled: Any, folder: Path, level: str
+) -> None:
+    library = ctypes.CDLL(str(folder / "libnet.so"))
+    name = "_".join(["net", *([level.replace("-", "_")] if level else []), "run"])
+    nbytes = json.loads((folder / "net.json").read_text())["arena"]["nbytes"]
+    found = outputs_of(compiled, getattr(library, name), nbytes)
+    wanted = qg.interpret(compiled.graph, {"x": small_samples()[1]})
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="qemu-x86_64 is not installed")
+@pytest.mark.parametrize(
+    ("processor", "level"),
+    [("qemu64", "x86-64"), ("max", "avx2"), ("max,avx2=off", "x86-64"), ("max,bmi2=off", "x86-64")],
+)
+def test_levels_are_masked_by_the_processor(
+    folder: Path, tmp_path: Path, processor: str, level: str
+) -> None:
+    (tmp_path / "main.c").write_text(MAIN)
+    objects = sorted(folder.glob("*.o"))
+    command = ["gcc", "-static", f"-I{folder}", "main.c", *objects, "-o", "main"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    ran = subprocess.run(["qemu-x86_64", "-cpu", processor, tmp_path / "main"])
+    assert NAMES[ran.returncode] == level
+
+
+@pytest.mark.skipif(not shutil.which("cmake"), reason="cmake is not installed")
+@is_x86
+def test_cmake_links_all_objects(folder: Path) -> None:
+    for command in (["cmake", "-S", ".", "-B", "build"], ["cmake", "--build", "build"]):
+        subprocess.run(command, cwd=folder, check=True, capture_output=True)
+    ran = subprocess.run(["build/net_example"], cwd=folder, capture_output=True, text=True)
+    assert ran.stdout.startswith("net_run: 0\n")
+
+
+def test_aarch64_asks_linux(compiled: Any, tmp_path: Path) -> None:
+    compiled.export_bundle(tmp_path, name="net", target="aarch64:all")
+    assert json.loads((tmp_path / "net.json").read_text())["needs"]["system"] == ["getauxval"]
+    assert {"net_i8mm.o", "net_dotprod.o", "net_neon.o"} <= {p.name for p in tmp_path.iterdir()}
+
+
+def test_wrong_choices_are_named(compiled: Any, tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match="unknown processor"):
+        compiled.export_bundle(tmp_path, target="z80:all")
+    with pytest.raises(OptionError, match="one level"):
+        compiled.export_bundle(tmp_path, target="x86-64:all", weights="bin")
