@@ -23,6 +23,8 @@ from quantglow.backends.llvm.targets import level_target, resolve
 from tests.matrix.plain_ir import aarch64, cortex_m, riscv, wasm
 
 SUFFIX = " in plain IR"
+THIS, PORTABLE = resolve("native"), resolve("portable")
+"""Targets of this machine, before ``as_other`` replaces them."""
 FAMILIES: dict[str, Family] = {"arm": AARCH64, "cortex-m": CORTEX_M, "riscv": RISCV, "wasm": WASM}
 """Instruction sets whose meaning is written down."""
 MEANINGS = {
@@ -54,17 +56,17 @@ class TranslatedLibrary(library.KernelLibrary):
 @cache
 def loaded_here(isa: type[InstructionSet]) -> type[InstructionSet]:
     """An instruction set whose code is loaded on this machine."""
-    waiting, linking = resolve("portable").isa.waiting, resolve("native").isa.linking
+    waiting, linking = PORTABLE.isa.waiting, THIS.isa.linking
     own = {"waiting": property(lambda _: waiting), "linking": property(lambda _: linking)}
     return type(f"{isa.__name__}Here", (isa,), own)
 
 
 def plain(level: str) -> Target:
     """A level of another processor whose kernels run on this machine."""
-    there, this = level_target(level), resolve("native")
+    there = level_target(level)
     values = {f.name: getattr(there.isa, f.name) for f in fields(there.isa)}
     isa = loaded_here(type(there.isa))(**values)
-    made = replace(this, name=level + SUFFIX, isa=isa, core=there.core)
+    made = replace(THIS, name=level + SUFFIX, isa=isa, core=there.core)
     if made not in library.libraries:
         library.libraries[made] = TranslatedLibrary(made, ObjectCache(None))
     return made

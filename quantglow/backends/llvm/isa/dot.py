@@ -57,6 +57,16 @@ class DotProduct(ABC):
         return False
 
     @property
+    def multiplies_elements(self) -> bool:
+        """Whether operands and weights are a vector of words for each element of a step, whose
+        products are added one after the other."""
+        return False
+
+    def words_of(self, b: Builder, kind: str, elements: Value) -> Value:
+        """Activations of type ``kind`` as words, where products are of elements."""
+        raise NotImplementedError
+
+    @property
     def mixes_pixels(self) -> bool:
         """Whether an operand is one vector, each lane of which may belong to another pixel."""
         return not self.widened and self.steps_at_once == 1

@@ -118,6 +118,7 @@ class InstructionSet(ABC):
     ``has_masks``      whether loads and stores of single lanes are cheap
     ``permutes_bytes``  whether any permutation of the bytes of two vectors is one instruction
     ``rounds_floats``  whether rint, floor and ceil of any float32 are instructions
+    ``limits_floats``  whether limits of float32 cost less than those of integers
     ``index``          LLVM's type of offsets, sizes and loop counters: that of addresses
     """
 
@@ -128,6 +129,7 @@ class InstructionSet(ABC):
     has_masks: bool = False
     permutes_bytes: bool = False
     rounds_floats: bool = False
+    limits_floats: bool = False
     index: str = "i64"
 
     # -- products

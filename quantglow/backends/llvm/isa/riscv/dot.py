@@ -1,7 +1,8 @@
-"""Dot products of RISC-V's vectors: one activation times a vector of weights, ``vwmacc.vx``.
+"""Dot products of RISC-V: one activation times a vector of weights.
 
-LLVM selects it for a scalar of 16 bits in every lane, times words, both widened, plus a vector of
-int32.  Weights are packed in 16 bits, a vector for each element of a step.
+LLVM selects ``vwmacc.vx`` for a scalar of 16 bits in every lane, times words, both widened, plus a
+vector of int32; without vectors, ``mul`` and ``addw``.  Weights are packed in 16 bits, a vector for
+each element of a step.
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class ScalarDot(DotProduct):
         return False
 
     @property
+    def multiplies_elements(self) -> bool:
+        return True
+
+    @property
     def operand_kind(self) -> str:
         return vector(self.lanes, "i16")
 
@@ -43,7 +48,7 @@ class ScalarDot(DotProduct):
         """Each element at ``row`` in every lane of a vector."""
         element = vector(1, f"i{32 // self.elements}")
         places = (b.at(row, i * STEP_NBYTES // self.elements) for i in range(self.elements))
-        loaded = (self._word(b, element, b.load(element, place)) for place in places)
+        loaded = (self.words_of(b, element, b.load(element, place)) for place in places)
         return tuple(b.broadcast(self.lanes, "i16", word) for word in loaded)
 
     def operand_of(self, b: Builder, quads: Value) -> tuple[Value, ...]:
@@ -52,14 +57,14 @@ class ScalarDot(DotProduct):
         if whole != self.bytes_kind:
             quads = b.cast("bitcast", self.bytes_kind, quads, whole)
         orders = (range(i, count, self.elements) for i in range(self.elements))
-        return tuple(self._word(b, part, b.shuffle(whole, quads, "poison", o)) for o in orders)
+        return tuple(self.words_of(b, part, b.shuffle(whole, quads, "poison", o)) for o in orders)
 
-    def _word(self, b: Builder, kind: str, value: Value) -> Value:
+    def words_of(self, b: Builder, kind: str, elements: Value) -> Value:
         """Elements in 16 bits."""
         wide = kind.replace("i8", "i16")
         if kind == wide:
-            return value
-        return b.cast("sext" if self.is_signed else "zext", kind, value, wide)
+            return elements
+        return b.cast("sext" if self.is_signed else "zext", kind, elements, wide)
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
         half = self.isa.vector_nbytes // 2
@@ -71,7 +76,9 @@ class ScalarDot(DotProduct):
     ) -> Value:
         for x, w in zip(operand, weights, strict=True):
             wide = [b.cast("sext", self.operand_kind, v, self.kind) for v in (x, w)]
-            sums = b.op("add", self.kind, sums, b.op("mul", self.kind, *wide))
+            sums = self.isa.keep(
+                b, self.kind, b.op("add", self.kind, sums, b.op("mul", self.kind, *wide))
+            )
         return sums
 
     def pack(self, quads: Array) -> Array:

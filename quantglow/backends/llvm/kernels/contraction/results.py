@@ -9,7 +9,12 @@ from quantglow.backends.llvm.builder import Builder, Value, f32, splat, vector
 from quantglow.backends.llvm.isa.dot import STEP_NBYTES
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernels.contraction.overflow import may_overflow
-from quantglow.backends.llvm.kernels.vector.vectors import ELEMENTS, clip_float, suffix
+from quantglow.backends.llvm.kernels.vector.vectors import (
+    ELEMENTS,
+    clip_float,
+    quantize_steps,
+    suffix,
+)
 from quantglow.lazy import cached_property
 from quantglow.ops import Conv
 from quantglow.ops.arithmetic import integer_bounds, is_integer
@@ -82,6 +87,8 @@ class Results:
         """One, two or four (``joined``) vectors of steps (or reals) as one vector of results."""
         if self.op.out is None:
             return self.limited_floats(b, values[0])
+        if self.target.isa.limits_floats:
+            return self._joined(b, [self._limited_steps(b, v) for v in values])
         if len(values) == 1:
             moved = self._moved(b, self._rounded(b, values[0]))
             return b.cast("trunc", self.ints, moved, vector(self.lanes, self.element))
@@ -116,7 +123,22 @@ class Results:
         small = self._within(b, self.words, words[0], *self.bounds)
         return b.cast("trunc", self.words, small, vector(2 * self.lanes, "i8"))
 
+    def _joined(self, b: Builder, parts: list[Value]) -> Value:
+        """One, two or four vectors of results as one."""
+        lanes = self.lanes
+        while len(parts) > 1:
+            kind = vector(lanes, self.element)
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            lanes *= 2
+            parts = [b.shuffle(kind, x, y, range(lanes)) for x, y in pairs]
+        return parts[0]
+
     # -- steps
+
+    def _limited_steps(self, b: Builder, values: Value) -> Value:
+        """Results from steps that are limited before they are rounded."""
+        steps = quantize_steps(b, self.target, self.lanes, values, *self.bounds, self.zero_point)
+        return b.cast("trunc", self.ints, steps, vector(self.lanes, self.element))
 
     def _rounded(self, b: Builder, values: Value) -> Value:
         """Steps as int32, too large ones beyond the bounds."""

@@ -14,6 +14,7 @@ from quantglow.backends.llvm.kernels.conv.pair_sums import PairsConvKernel
 from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
 from quantglow.backends.llvm.kernels.conv.row_products import RowsConvKernel
 from quantglow.backends.llvm.kernels.conv.split_vectors import SharedConvKernel
+from quantglow.backends.llvm.kernels.depthwise.element_kernel import ElementDepthwise
 from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
 from quantglow.backends.llvm.kernels.depthwise.tap_kernel import TapDepthwise
@@ -21,6 +22,7 @@ from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 
 KERNELS = (
+    ElementDepthwise,
     TapDepthwise,
     IntegerDepthwise,
     FloatDepthwise,

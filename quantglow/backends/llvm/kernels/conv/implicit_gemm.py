@@ -205,11 +205,22 @@ class ConvKernel(ConvLoops):
     ) -> None:
         """Add the products of one step to ``sums``."""
         b, dot = self.b, self.dot
+        if dot.multiplies_elements:
+            self.add_elements(row, offsets, weights, sums)
+            return
         for m, offset in enumerate(offsets):
             operand = dot.operand(b, b.at(row, offset))
             for n, weight in enumerate(weights):
                 index = m * len(weights) + n
                 sums[index] = dot.accumulate(b, sums[index], operand, weight)
+
+    def add_elements(
+        self, row: Value, offsets: list[int], weights: list[tuple[Value, ...]], sums: list[Value]
+    ) -> None:
+        """The same, one element of all pixels and channels after the other."""
+        operands = [self.dot.operand(self.b, self.b.at(row, offset)) for offset in offsets]
+        for x, w in zip(zip(*operands, strict=True), zip(*weights, strict=True), strict=True):
+            self.add_products([(each,) for each in x], [(each,) for each in w], sums)
 
     def prefetch_next_panel(self, w: Value, base: int, vectors: int) -> None:
         """Prefetch the next panel's weights of the same step while this panel is at work."""

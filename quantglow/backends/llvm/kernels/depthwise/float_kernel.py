@@ -48,6 +48,11 @@ class FloatDepthwise:
     def lanes(self) -> int:
         return self.dot.lanes
 
+    @property
+    def most_columns(self) -> int:
+        """Output columns in registers."""
+        return COLUMNS
+
     def call(self) -> KernelCall:
         kh, kw = self.conv.w.type.shape[:2]
         outputs = self.y.count * self.y.height * self.y.width * self.y.channels
@@ -60,7 +65,7 @@ class FloatDepthwise:
             facts=self.epilogue.facts,
         )
 
-    def constants(self) -> tuple[Array, Array]:
+    def constants(self) -> tuple[Array, ...]:
         """Weights [blocks of channels, taps, lanes] and bias [blocks, lanes], zero-padded."""
         w, b = self.conv.w, self.conv.b
         assert isinstance(w, Constant) and isinstance(b, Constant)
@@ -72,7 +77,7 @@ class FloatDepthwise:
 
     def text(self) -> str:
         b = self.b
-        x, y, w, bias = b.kernel(4)
+        x, y, w, bias = self.pointers()
         full, rest = divmod(self.y.channels, self.lanes)
         with b.loop("%begin", "%end") as item:
             image, row = b.divide(item, self.y.height)
@@ -86,6 +91,10 @@ class FloatDepthwise:
                 self.channel_block(str(full), rest, x_row, y_row, w, bias)
         return b.finish()
 
+    def pointers(self) -> tuple[Value, ...]:
+        """Input, output, weights and bias."""
+        return tuple(self.b.kernel(4))
+
     def channel_block(
         self, block: Value, valid: int, x: Value, y: Value, w: Value, bias: Value
     ) -> None:
@@ -95,28 +104,33 @@ class FloatDepthwise:
         channel = b.mul(block, self.lanes * ITEM)
         x, y, bias = b.at(x, channel), b.at(y, channel), b.at(bias, channel)
         w = b.at(w, b.mul(block, kh * kw * self.lanes * ITEM))
+        self.all_columns(valid, x, y, w, bias)
+
+    def all_columns(self, valid: int, x: Value, y: Value, w: Value, bias: Value) -> None:
+        """Tiles of columns, then the rest of the row."""
+        b, most = self.b, self.most_columns
         if is_free(self.y.width):
             self.free_columns(valid, x, y, w, bias)
             return
-        tiles, rest = divmod(self.y.width, COLUMNS)
+        tiles, rest = divmod(self.y.width, most)
         x_pitch = self.conv.strides[1] * self.x.column_pitch
         if tiles:
             with b.loop(0, tiles) as tile:
-                x_tile = b.at(x, b.mul(tile, COLUMNS * x_pitch))
-                y_tile = b.at(y, b.mul(tile, COLUMNS * self.y.column_pitch))
-                self.columns(COLUMNS, valid, x_tile, y_tile, w, bias)
+                x_tile = b.at(x, b.mul(tile, most * x_pitch))
+                y_tile = b.at(y, b.mul(tile, most * self.y.column_pitch))
+                self.columns(most, valid, x_tile, y_tile, w, bias)
         if rest:
-            x_tile = b.at(x, tiles * COLUMNS * x_pitch)
-            y_tile = b.at(y, tiles * COLUMNS * self.y.column_pitch)
+            x_tile = b.at(x, tiles * most * x_pitch)
+            y_tile = b.at(y, tiles * most * self.y.column_pitch)
             self.columns(rest, valid, x_tile, y_tile, w, bias)
 
     def free_columns(self, valid: int, x: Value, y: Value, w: Value, bias: Value) -> None:
         """All columns of a row of a free width: tiles, the last of which ends where the row does;
         one by one if there are fewer than a tile has."""
-        b, width = self.b, str(self.y.width)
-        is_wide = b.compare("sge", b.index, width, str(COLUMNS))
+        b, width, most = self.b, str(self.y.width), self.most_columns
+        is_wide = b.compare("sge", b.index, width, str(most))
         tiled = b.select(b.index, is_wide, width, "0")
-        for begin, end, count in (("0", tiled, COLUMNS), (tiled, width, 1)):
+        for begin, end, count in (("0", tiled, most), (tiled, width, 1)):
             with b.loop(begin, end, count) as column:
                 last = str(self.y.width - count)
                 first = b.call(f"llvm.smin.{b.index}", b.index, (b.index, column), (b.index, last))
