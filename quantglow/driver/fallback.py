@@ -207,7 +207,7 @@ class ModelFallback:
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self.source.serialized(), self.compiler.num_threads)
+        return opened(self.source.without_body_shapes(), self.compiler.num_threads)
 
 
 @dataclass(frozen=True)

@@ -91,3 +91,18 @@ def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     for node in all_nodes(proto.graph.node):
         for attribute in node.attribute:
             yield from (g for g in (attribute.g, *attribute.graphs) if g.node)
+
+
+def forget_body_shapes(proto: onnx.ModelProto) -> None:
+    """Take the shapes off the values of subgraphs: onnxruntime plans memory by them, and writes
+    beyond it where they are wrong, as for other sizes of free dimensions.  It needs those of the
+    trip count and the condition of a Loop.
+    """
+    for node in all_nodes(proto.graph.node):
+        for attribute in node.attribute:
+            for body in (attribute.g, *attribute.graphs):
+                own = 2 if node.op_type == "Loop" else 0
+                del body.value_info[:]
+                for info in (*body.input[own:], *body.output[own // 2 :]):
+                    if info.type.HasField("tensor_type"):
+                        info.type.tensor_type.ClearField("shape")
