@@ -1,0 +1,69 @@
+"""Every command of docs/deploy.md works, and its programs print values."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from quantglow.backends.llvm.targets import runs_here
+from tests.support.small_network import small_model, small_samples
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TOOLS = {
+    "Server": ("gcc", "cmake"),
+    "Shared library": ("ld",),
+    "Raspberry Pi": ("aarch64-linux-gnu-gcc", "qemu-aarch64"),
+}
+PRELUDE = f'set -e\nquantglow() {{ "{sys.executable}" -m quantglow "$@"; }}\n'
+
+
+def blocks(section: str) -> list[tuple[str, str]]:
+    """Language and text of each block of a section."""
+    return BLOCK.findall(PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0])
+
+
+def printed(folder: Path, language: str, text: str) -> str:
+    """The output of a block."""
+    command = {"sh": ["bash", "-c", PRELUDE + text], "python": [sys.executable, "-c", text]}
+    ran = subprocess.run(
+        command[language],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_all_sections_are_run() -> None:
+    assert re.findall(r"^## (.*)$", PAGE, re.MULTILINE) == list(TOOLS)
+
+
+@pytest.mark.parametrize("section", TOOLS)
+def test_commands_work(tmp_path: Path, section: str) -> None:
+    if missing := [tool for tool in TOOLS[section] if not shutil.which(tool)]:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+    if section == "Server" and not runs_here("x86-64"):
+        pytest.skip("this is no x86-64")
+    onnx.save(small_model(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "samples.npz", x=np.concatenate(small_samples(12)))
+    shown = []
+    for language, text in blocks(section):
+        if language == "c":
+            (tmp_path / "net" / "app.c").write_text(text)
+        else:
+            shown.append(printed(tmp_path, language, text))
+    examples = [text for text in shown if "net_run: 0" in text]
+    assert len(examples) == {"Server": 2, "Shared library": 0, "Raspberry Pi": 1}[section]
+    assert np.isfinite(float(shown[-1].split()[-1]))
