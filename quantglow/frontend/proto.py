@@ -100,7 +100,7 @@ def forget_body_shapes(proto: onnx.ModelProto) -> None:
     """
     for node in all_nodes(proto.graph.node):
         for attribute in node.attribute:
-            for body in (attribute.g, *attribute.graphs):
+            for body in (g for g in (attribute.g, *attribute.graphs) if g.node):
                 own = 2 if node.op_type == "Loop" else 0
                 del body.value_info[:]
                 for info in (*body.input[own:], *body.output[own // 2 :]):
