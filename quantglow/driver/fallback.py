@@ -53,7 +53,7 @@ def fallback_model(source: Source, error: QuantglowError, threads: int) -> Fallb
         notes=(NOTHING_COMPILED,),
         fallback=whole_model(known),
     )
-    found = FallbackModel(source.serialized(), known, threads, lambda: report)
+    found = FallbackModel(source.for_onnxruntime(), known, threads, lambda: report)
     try:
         return loaded(found)
     except FallbackError as refusal:
@@ -207,7 +207,7 @@ class ModelFallback:
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self.source.without_body_shapes(), self.compiler.num_threads)
+        return opened(self.source.for_onnxruntime(), self.compiler.num_threads)
 
 
 @dataclass(frozen=True)

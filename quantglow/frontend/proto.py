@@ -93,16 +93,11 @@ def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
             yield from (g for g in (attribute.g, *attribute.graphs) if g.node)
 
 
-def forget_body_shapes(proto: onnx.ModelProto) -> None:
-    """Take the shapes off the values of subgraphs: onnxruntime plans memory by them, and writes
-    beyond it where they are wrong, as for other sizes of free dimensions.  It needs those of the
-    trip count and the condition of a Loop.
+def name_left_out_results(proto: onnx.ModelProto) -> None:
+    """Give names to results of operators with subgraphs that nobody reads: where a state of a Loop
+    has none, onnxruntime 1.32 ends the process.
     """
-    for node in all_nodes(proto.graph.node):
-        for attribute in node.attribute:
-            for body in (g for g in (attribute.g, *attribute.graphs) if g.node):
-                own = 2 if node.op_type == "Loop" else 0
-                del body.value_info[:]
-                for info in (*body.input[own:], *body.output[own // 2 :]):
-                    if info.type.HasField("tensor_type"):
-                        info.type.tensor_type.ClearField("shape")
+    for number, node in enumerate(all_nodes(proto.graph.node)):
+        if any(attribute.g.node for attribute in node.attribute):
+            names = [name or f"left out {number} {i}" for i, name in enumerate(node.output)]
+            node.output[:] = names

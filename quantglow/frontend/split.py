@@ -21,7 +21,7 @@ from quantglow.frontend.importer import live_nodes
 from quantglow.frontend.inference import inferred
 from quantglow.frontend.label_codes import with_label_codes
 from quantglow.frontend.light_models import with_data
-from quantglow.frontend.proto import forget_body_shapes
+from quantglow.frontend.proto import name_left_out_results
 from quantglow.frontend.source import Source
 from quantglow.frontend.values import (
     OTHER_FLOATS,
@@ -267,5 +267,5 @@ def part_of(
     given = source.proto.graph.initializer
     needed = (tensor for tensor in given if tensor.name in read)
     made.graph.initializer.extend(with_data(tensor, source.weights) for tensor in needed)
-    forget_body_shapes(made)
+    name_left_out_results(made)
     return made
