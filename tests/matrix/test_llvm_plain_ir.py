@@ -24,8 +24,12 @@ from tests.support.feeds import feeds_of
 from tests.support.pinned import NAMES, digest, hashes, pinned
 from tests.support.pinned import feeds_of as pinned_feeds
 
-LEVELS = list({x.isa: x.name for family in FAMILIES.values() for x in family.levels}.values())
-"""One level for each set of instructions."""
+DAILY = {"dotprod", "rv64gcv", "wasm32", "cortex-m4"}
+SETS = {x.isa: x.name for family in FAMILIES.values() for x in family.levels}
+LEVELS = [
+    pytest.param(name, marks=[] if name in DAILY else pytest.mark.slow) for name in SETS.values()
+]
+"""One level for each set of instructions; one for each family by default."""
 
 
 @pytest.mark.parametrize("level", LEVELS)

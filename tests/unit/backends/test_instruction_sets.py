@@ -57,8 +57,12 @@ def imported(path: Path) -> Iterator[str]:
                     yield name.removeprefix("quantglow.backends.llvm.").replace(".", "/")
 
 
-SPELLED_OUT = {PACKAGE / "cli" / "main.py", *(PACKAGE / "bundle" / "objects").glob("*.py")}
-"""Examples of commands, and readers of object formats."""
+SPELLED_OUT = {
+    *(PACKAGE / "cli" / name for name in ("main.py", "bundle.py")),
+    *(PACKAGE / "bundle" / "objects").glob("*.py"),
+    LLVM / "aot" / "detection.py",
+}
+"""Commands, readers of object formats, and the choice of a level by the program that has them."""
 
 
 def elsewhere() -> list[Path]:
