@@ -10,8 +10,10 @@ besides a ten-thousandth of the largest result.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -126,7 +128,10 @@ def check(case: Case, setting: Setting) -> Difference | None:
 
 
 def raised(error: Exception) -> Difference:
-    return Difference(f"raises {type(error).__name__}", str(error)[:300])
+    """The error, and the line that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(last.filename).name}:{last.lineno}"
+    return Difference(f"raises {type(error).__name__}", f"{str(error)[:300]} ({place})")
 
 
 def session(model: onnx.ModelProto) -> ort.InferenceSession:
