@@ -278,12 +278,17 @@ def int8_difference(case: Case, setting: Setting) -> Difference | None:
     return None
 
 
+def explains(operand: NDArray[np.generic], value: NDArray[np.generic]) -> bool:
+    """Whether infinities of a result may be those of an operand: elementwise, at their places."""
+    return operand.shape != value.shape or not (np.isinf(value) & np.isfinite(operand)).any()
+
+
 def computes_no_numbers(case: Case) -> bool:
     """Whether calibration refuses the values: infinities of finite operands, or NaN that is neither
     moved nor in a Constant or Pad.
     """
     graph = qg.import_model(case.model)
-    infinite: set[Node] = set()
+    infinite: dict[Node, NDArray[np.generic]] = {}
     absent: set[Node] = set()
     found = False
 
@@ -295,8 +300,9 @@ def computes_no_numbers(case: Case) -> bool:
             isinstance(node, Pad) and not np.isfinite(node.value)
         )
         if np.isinf(value).any():
-            infinite.add(node)
-            found = found or not (brings or infinite.intersection(node.operands))
+            given = [infinite[operand] for operand in node.operands if operand in infinite]
+            found = found or not (brings or any(explains(array, value) for array in given))
+            infinite[node] = value
         if np.isnan(value).any():
             absent.add(node)
             moved = node.has(Trait.MOVES) and absent.intersection(node.operands)
