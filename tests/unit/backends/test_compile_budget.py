@@ -9,9 +9,10 @@ import pytest
 from quantglow.backends.llvm.jit import budget
 from quantglow.backends.llvm.jit.budget import CompileMeter
 from quantglow.backends.llvm.jit.cache import ObjectCache
-from quantglow.backends.llvm.jit.library import QUEUED, KernelLibrary, processors
+from quantglow.backends.llvm.jit.library import QUEUED, KernelLibrary
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import CompileBudgetError, OptionError
+from quantglow.system import processors
 
 
 def after(done: int, spent: float, total: int | None) -> CompileMeter:
@@ -46,7 +47,7 @@ def test_time_in_which_a_thread_waits_does_not_count() -> None:
 
 def test_a_limit_of_the_environment_ends_a_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     head = "define void @kernel(ptr %args, i64 %begin, i64 %end)"
-    texts = [f"{head} {{ ; {i}\n  ret void\n}}\n" for i in range(2 * (QUEUED + processors()))]
+    texts = [f"{head} {{ ; {i}\n  ret void\n}}\n" for i in range(2 * (QUEUED + len(processors())))]
     library = KernelLibrary(resolve("native"), ObjectCache(None))
     monkeypatch.setenv(budget.VARIABLE, "1e-6")
     with pytest.raises(CompileBudgetError, match="allowed"):
