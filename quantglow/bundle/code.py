@@ -8,18 +8,19 @@ from quantglow.backends.llvm.aot.levels import levels_object
 from quantglow.backends.llvm.aot.program_object import ProgramObject, program_object
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.backends.llvm.isa.features import Choice
 from quantglow.bundle.contents import Model
 from quantglow.concise import Concise
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Code(Concise):
-    """The programs of a model, best level first, and the features that each level ``needs``; one
-    program without needs is not chosen at run time.
+    """The program of a model, or those of several levels, best first, and the choice between them
+    at run time.
     """
 
     programs: tuple[EmittedProgram, ...]
-    needs: tuple[tuple[str, ...], ...] = ()
+    choice: Choice | None = None
 
     @property
     def base(self) -> EmittedProgram:
@@ -28,6 +29,6 @@ class Code(Concise):
 
     def made(self, model: Model, placement: Placement) -> ProgramObject:
         """The object, perhaps with parts.  Raises ``BackendError``."""
-        if self.needs:
-            return levels_object(model.name, self.programs, self.needs, model.source_hash)
+        if self.choice:
+            return levels_object(model.name, self.programs, self.choice, model.source_hash)
         return program_object(model.name, self.base, placement, model.source_hash)

@@ -174,6 +174,10 @@ def levels(bundle: Contents) -> Iterator[str]:
         yield "/* The level that a run chooses on this processor: 0 for the first of these. */"
         yield f"#define {bundle.upper}_LEVEL_COUNT {len(parts)}"
         yield f"int {bundle.name}_level(void);"
+        yield "/* Runs at a level that was asked for before: asking takes microseconds. */"
+        yield f"int {bundle.name}_run_at(int level, {arguments});"
+        observed = f"{bundle.name}_observer observer, void *user"
+        yield f"int {bundle.name}_run_observed_at(int level, {arguments},\n    {observed});"
         for part in parts:
             yield f"int {part}_run({arguments});"
             yield f"extern const quantglow_facts {part}_facts; /* its kernels */"

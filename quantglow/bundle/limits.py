@@ -33,6 +33,3 @@ def refuse(kind: str, parts: dict[str, int], most: int | None) -> None:
             "Remedy: `quantglow inspect --stage memory` shows what each layer needs; use smaller "
             "inputs or a smaller network."
         )
-
-
-NO_LIMITS = Limits()

@@ -13,7 +13,7 @@ from quantglow.bundle.code import Code
 from quantglow.bundle.contents import Contents, Model
 from quantglow.bundle.example import example
 from quantglow.bundle.header import header
-from quantglow.bundle.limits import NO_LIMITS, Limits
+from quantglow.bundle.limits import Limits
 from quantglow.bundle.manifest import manifest
 from quantglow.bundle.shared import Library, check_shared, shared_library
 from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
@@ -28,7 +28,7 @@ def write_bundle(
     code: Code,
     placement: Placement,
     library: Library,
-    limits: Limits = NO_LIMITS,
+    limits: Limits,
 ) -> None:
     """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
     ``libNAME.so``.
@@ -39,7 +39,7 @@ def write_bundle(
     check_name(model.name)
     if library is Library.SHARED:
         check_shared(code.base.target, placement)
-    if code.needs and placement is not Placement.OBJECT:
+    if code.choice and placement is not Placement.OBJECT:
         raise OptionError(
             f"weights={str(placement)!r} is for one level: each has its own order of weights. "
             "Remedy: weights='object', or one level."

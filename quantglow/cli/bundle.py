@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 
 from quantglow.backends.llvm.aot.weights import Placement
-from quantglow.backends.llvm.targets import LEVELS
+from quantglow.backends.llvm.targets import CHOICES, LEVELS
 from quantglow.bundle import Library
 from quantglow.bundle.write import check_name
 from quantglow.cli.arguments import (
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="native",
-        help=f"native: this processor; x86-64:all or aarch64:all: all levels of one, chosen at "
-        f"run time; or {', '.join(LEVELS)}",
+        help=f"native: this processor; {' or '.join(CHOICES)}: all levels of one, chosen at run "
+        f"time; or {', '.join(LEVELS)}",
     )
     parser.add_argument("--name", default="model", help="beginning of files and symbols")
     parser.add_argument(

@@ -9,7 +9,7 @@ from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.targets import ALL, level_target, levels_of, resolve
+from quantglow.backends.llvm.targets import ALL, choice_of, level_target, resolve
 from quantglow.bundle import Code, Library, Limits, Model, write_bundle
 from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
@@ -93,7 +93,7 @@ def bundle_target(name: str) -> Target:
 def check_target(name: str) -> None:
     """Raise ``BackendError`` for unknown targets."""
     if name.endswith(ALL):
-        levels_of(name)
+        choice_of(name)
     else:
         bundle_target(name)
 
@@ -106,8 +106,8 @@ def code_of(graph: Graph, target: str) -> Code:
     check_own(graph)
     if not instance("target", target, str, "the name of a target").endswith(ALL):
         return Code((emitted(graph, target),))
-    targets, needs = zip(*levels_of(target), strict=True)
-    return Code(tuple(program_for(graph, found) for found in targets), needs)
+    targets, decision = choice_of(target)
+    return Code(tuple(program_for(graph, found) for found in targets), decision)
 
 
 def emitted(graph: Graph, target: str) -> EmittedProgram:

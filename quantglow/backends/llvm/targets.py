@@ -7,6 +7,7 @@ from functools import cache
 from quantglow.backends.llvm.isa import portable
 from quantglow.backends.llvm.isa.aarch64 import levels as aarch64
 from quantglow.backends.llvm.isa.cortex_m import levels as cortex_m
+from quantglow.backends.llvm.isa.features import Choice, Detection
 from quantglow.backends.llvm.isa.riscv import levels as riscv
 from quantglow.backends.llvm.isa.target import Family, Host, Level, Target, never_refused
 from quantglow.backends.llvm.isa.wasm import levels as wasm
@@ -33,6 +34,15 @@ _LEVELS: dict[str, tuple[Family, Level]] = {
 
 LEVELS: tuple[str, ...] = tuple(_LEVELS)
 """Names of all levels, best first."""
+
+_CHOICES: dict[str, tuple[Family, Detection]] = {
+    family.triple.partition("-")[0].replace("_", "-") + ALL: (family, family.detection)
+    for family in FAMILIES
+    if family.detection
+}
+
+CHOICES: tuple[str, ...] = tuple(_CHOICES)
+"""Names of processors whose level a program can choose when it runs, as ``x86-64:all``."""
 
 
 def this_processor() -> Host:
@@ -72,19 +82,18 @@ def level_target(name: str) -> Target:
     return family.target(level, family.triple or host().triple)
 
 
-def levels_of(name: str) -> tuple[tuple[Target, tuple[str, ...]], ...]:
-    """The levels of a family that is called ``aarch64:all``, best first, and the features that each
-    needs; those that an operating system has to permit are left out.  Raises ``BackendError``.
+def choice_of(name: str) -> tuple[tuple[Target, ...], Choice]:
+    """The levels of one of ``CHOICES``, best first, and what decides between them at run time;
+    levels that an operating system has to permit are left out.  Raises ``BackendError``.
     """
-    processor = name.removesuffix(ALL).replace("-", "_")
-    for family in FAMILIES:
-        if family.triple.partition("-")[0] == processor:
-            return tuple(
-                (family.target(level, family.triple), level.needs)
-                for level in family.levels
-                if level.refusal is never_refused
-            )
-    raise BackendError(f"unknown processor {processor!r}; choose x86-64{ALL} or aarch64{ALL}")
+    if name not in _CHOICES:
+        raise BackendError(
+            f"unknown processor {name.removesuffix(ALL)!r}; choose {' or '.join(CHOICES)}"
+        )
+    family, detection = _CHOICES[name]
+    levels = [level for level in family.levels if level.refusal is never_refused]
+    targets = tuple(family.target(level, family.triple) for level in levels)
+    return targets, Choice(detection, tuple(level.needs for level in levels))
 
 
 def _level(name: str) -> tuple[Family, Level]:

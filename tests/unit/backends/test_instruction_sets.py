@@ -58,11 +58,10 @@ def imported(path: Path) -> Iterator[str]:
 
 
 SPELLED_OUT = {
-    *(PACKAGE / "cli" / name for name in ("main.py", "bundle.py")),
+    PACKAGE / "cli" / "main.py",
     *(PACKAGE / "bundle" / "objects").glob("*.py"),
-    LLVM / "aot" / "detection.py",
 }
-"""Commands, readers of object formats, and the choice of a level by the program that has them."""
+"""The command line, and readers of object formats."""
 
 
 def elsewhere() -> list[Path]:

@@ -51,4 +51,5 @@ def test_the_example_is_strict_c99(
 ) -> None:
     compiled.export_bundle(tmp_path, name="net", weights=placement)
     sources = sorted(tmp_path.glob("*.c"))
-    subprocess.run([compiler, *STRICT, system, "-c", *sources], cwd=tmp_path, check=True)
+    ran = subprocess.run([compiler, *STRICT, system, "-c", *sources], cwd=tmp_path)
+    assert ran.returncode == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 import shutil
 import subprocess
@@ -13,13 +14,17 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.aot.detection import DETECTIONS
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
-from quantglow.backends.llvm.targets import levels_of, runs_here
+from quantglow.backends.llvm.targets import CHOICES, choice_of, runs_here
 from quantglow.errors import BackendError, OptionError
 from tests.support.small_network import small_model, small_samples
 
-NAMES = [target.name for target, _ in levels_of("x86-64:all")]
+
+def names_of(processor: str) -> list[str]:
+    return [target.name for target in choice_of(processor)[0]]
+
+
+NAMES = names_of("x86-64:all")
 is_x86 = pytest.mark.skipif(not runs_here("x86-64"), reason="this is no x86-64")
 MAIN = """
 #include "net.h"
@@ -43,23 +48,29 @@ def pointers(arrays: list[np.ndarray]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
 
 
-def outputs_of(compiled: Any, function: Any, arena_nbytes: int) -> list[np.ndarray]:
+def outputs_of(compiled: Any, folder: Path, function: Any, *more: Any) -> list[np.ndarray]:
     outputs = [np.empty(node.type.shape, np.float32) for _, node in compiled.graph.outputs]
-    arena = aligned_bytes(arena_nbytes)
-    ends = pointers([small_samples()[1]]), pointers(outputs)
-    assert function(ctypes.c_void_p(arena.ctypes.data), *ends) == 0
+    arena = aligned_bytes(json.loads((folder / "net.json").read_text())["arena"]["nbytes"])
+    arguments = ctypes.c_void_p(arena.ctypes.data), pointers([small_samples()[1]])
+    assert function(*arguments, pointers(outputs), *more) == 0
     return outputs
+
+
+def assert_interpreted(compiled: Any, found: list[np.ndarray]) -> None:
+    wanted = qg.interpret(compiled.graph, {"x": small_samples()[1]})
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_levels_are_those_without_a_permission() -> None:
     assert NAMES == ["avx512vnni", "avxvnni", "avx2", "x86-64"]
-    assert [target.name for target, _ in levels_of("aarch64:all")] == ["i8mm", "dotprod", "neon"]
+    assert names_of("aarch64:all") == ["i8mm", "dotprod", "neon"]
 
 
-@pytest.mark.parametrize("processor", ["x86-64", "aarch64"])
+@pytest.mark.parametrize("processor", CHOICES)
 def test_every_need_of_a_level_is_detected(processor: str) -> None:
-    bits = DETECTIONS[processor.replace("-", "_")].bits
-    assert {need for _, needs in levels_of(f"{processor}:all") for need in needs} <= bits.keys()
+    _, choice = choice_of(processor)
+    assert {need for needs in choice.needs for need in needs} <= choice.detection.bits.keys()
 
 
 @is_x86
@@ -75,11 +86,29 @@ def test_all_levels_compute_the_interpreters_integers(
 ) -> None:
     library = ctypes.CDLL(str(folder / "libnet.so"))
     name = "_".join(["net", *([level.replace("-", "_")] if level else []), "run"])
-    nbytes = json.loads((folder / "net.json").read_text())["arena"]["nbytes"]
-    found = outputs_of(compiled, getattr(library, name), nbytes)
-    wanted = qg.interpret(compiled.graph, {"x": small_samples()[1]})
-    for one, other in zip(found, wanted, strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_interpreted(compiled, outputs_of(compiled, folder, getattr(library, name)))
+
+
+@is_x86
+@pytest.mark.parametrize("level", [*(i for i, n in enumerate(NAMES) if runs_here(n)), 9, -1])
+def test_a_level_can_be_given(compiled: Any, folder: Path, level: int) -> None:
+    """The last level runs for numbers that no level has."""
+    library = ctypes.CDLL(str(folder / "libnet.so"))
+    at_level = functools.partial(library.net_run_at, level)
+    assert_interpreted(compiled, outputs_of(compiled, folder, at_level))
+
+
+@is_x86
+@pytest.mark.parametrize("level", [i for i, n in enumerate(NAMES) if runs_here(n)])
+def test_the_kernels_of_a_given_level_are_observed(compiled: Any, folder: Path, level: int) -> None:
+    seen: list[tuple[int, int]] = []
+    observer = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_int)(
+        lambda user, kernel, phase: seen.append((kernel, phase))
+    )
+    library = ctypes.CDLL(str(folder / "libnet.so"))
+    at_level = functools.partial(library.net_run_observed_at, level)
+    assert_interpreted(compiled, outputs_of(compiled, folder, at_level, observer, None))
+    assert seen[:2] == [(0, 0), (0, 1)]
 
 
 @pytest.mark.skipif(not shutil.which("qemu-x86_64"), reason="qemu-x86_64 is not installed")

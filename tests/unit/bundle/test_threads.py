@@ -12,8 +12,11 @@ import pytest
 import quantglow as qg
 from tests.support.small_network import small_model, small_samples
 
-VALGRIND = ("valgrind", "-q", "--error-exitcode=9", "--undef-value-errors=no")
-"""Checks addresses only, not whether values are defined."""
+VALGRIND = ("valgrind", "-q", "--error-exitcode=9")
+
+CHANNELS = 4
+"""Dot products read four channels at once: with fewer, bytes that nobody wrote are multiplied by
+weights of 0, which valgrind does not know."""
 
 MAIN = """
 #include <pthread.h>
@@ -54,7 +57,8 @@ int main(void) {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("threads")
-    compiled: Any = qg.quantize_and_compile(small_model(), small_samples(), progress=False)
+    model, samples = small_model(channels=CHANNELS), small_samples(channels=CHANNELS)
+    compiled: Any = qg.quantize_and_compile(model, samples, progress=False)
     compiled.export_bundle(made, name="net", target="x86-64")
     (made / "threads.c").write_text(MAIN)
     return made

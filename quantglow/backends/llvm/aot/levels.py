@@ -6,16 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from quantglow.backends.llvm.aot.detection import detection_of
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.aot.program_object import CALL_NBYTES, ProgramObject, program_object
 from quantglow.backends.llvm.aot.weights import Placement, Weights
 from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.backends.llvm.isa.features import Choice
 from quantglow.backends.llvm.isa.target import Target
 
-ARGUMENTS = "ptr %arena, ptr %inputs, ptr %outputs"
-OBSERVED = f"{ARGUMENTS}, ptr %observer, ptr %user"
+ARGUMENTS = {
+    "run": "ptr %arena, ptr %inputs, ptr %outputs",
+    "run_observed": "ptr %arena, ptr %inputs, ptr %outputs, ptr %observer, ptr %user",
+}
+"""By the end of the name of a function."""
 
 
 def prefix(name: str, target: Target) -> str:
@@ -26,12 +29,12 @@ def prefix(name: str, target: Target) -> str:
 def levels_object(
     name: str,
     programs: Sequence[EmittedProgram],
-    needs: Sequence[Sequence[str]],
+    choice: Choice,
     source_hash: str = "",
 ) -> ProgramObject:
     """The object that chooses, with those of the levels as its parts.
 
-    ``programs``: the best level first; ``needs``: features of each.  Raises ``BackendError``.
+    ``programs``: those of the levels of ``choice``.  Raises ``BackendError``.
     """
     names = [prefix(name, program.target) for program in programs]
     made = [
@@ -45,8 +48,9 @@ def levels_object(
     kernels = max((part.kernels for part in made), key=len)
     base = programs[-1]
     facts = Facts(name, source_hash, base, arena_nbytes, weights.nbytes, kernels)
-    text = "\n".join([*choosing(name, names, base.target, needs), *facts.lines()])
-    public = [f"{name}_level", f"{name}_run", f"{name}_run_observed"]
+    text = "\n".join([*choosing(name, names, choice), *facts.lines()])
+    runs = [f"{name}_{suffix}" for suffix in ARGUMENTS]
+    public = [f"{name}_level", *runs, *(f"{run}_at" for run in runs)]
     code = object_file(base.target, [text], public)
     deepest = max(part.stack_nbytes for part in made)
     return replace(
@@ -60,29 +64,37 @@ def levels_object(
     )
 
 
-def choosing(
-    name: str, names: Sequence[str], target: Target, needs: Sequence[Sequence[str]]
-) -> Iterator[str]:
-    """``NAME_level``, and the functions that call the code of that level."""
-    yield detection_of(target).helpers
-    yield from level_function(name, target, needs)
-    for suffix, arguments in (("run", ARGUMENTS), ("run_observed", OBSERVED)):
-        kinds = ", ".join("ptr" for _ in arguments.split(","))
-        yield from (f"declare i32 @{own}_{suffix}({kinds})" for own in names)
+def choosing(name: str, names: Sequence[str], choice: Choice) -> Iterator[str]:
+    """``NAME_level``, and the functions that run the code of that level, or of a given one."""
+    yield choice.detection.helpers
+    yield from level_function(name, choice)
+    for suffix, arguments in ARGUMENTS.items():
+        yield from run_at(f"{name}_{suffix}_at", [f"{own}_{suffix}" for own in names], arguments)
         yield f"define i32 @{name}_{suffix}({arguments}) nounwind {{"
         yield f"  %level = call i32 @{name}_level()"
-        cases = (f"i32 {index}, label %level{index}" for index in range(len(names)))
-        yield f"  switch i32 %level, label %level{len(names) - 1} [ {' '.join(cases)} ]"
-        for index, own in enumerate(names):
-            yield f"level{index}:"
-            yield f"  %result{index} = call i32 @{own}_{suffix}({arguments})"
-            yield f"  ret i32 %result{index}"
+        yield f"  %result = call i32 @{name}_{suffix}_at(i32 %level, {arguments})"
+        yield "  ret i32 %result"
         yield "}"
 
 
-def level_function(name: str, target: Target, needs: Sequence[Sequence[str]]) -> Iterator[str]:
+def run_at(name: str, runs: Sequence[str], arguments: str) -> Iterator[str]:
+    """The function ``name``, which calls that of ``runs`` whose number is given; the last one for
+    numbers that no level has."""
+    kinds = ", ".join("ptr" for _ in arguments.split(","))
+    yield from (f"declare i32 @{run}({kinds})" for run in runs)
+    yield f"define i32 @{name}(i32 %level, {arguments}) nounwind {{"
+    cases = (f"i32 {index}, label %level{index}" for index in range(len(runs)))
+    yield f"  switch i32 %level, label %level{len(runs) - 1} [ {' '.join(cases)} ]"
+    for index, run in enumerate(runs):
+        yield f"level{index}:"
+        yield f"  %result{index} = call i32 @{run}({arguments})"
+        yield f"  ret i32 %result{index}"
+    yield "}"
+
+
+def level_function(name: str, choice: Choice) -> Iterator[str]:
     """``int NAME_level(void)``: number of the first level whose features are all there."""
-    detection = detection_of(target)
+    detection, needs = choice.detection, choice.needs
     yield f"define i32 @{name}_level() nounwind {{"
     yield detection.words
     chosen = str(len(needs) - 1)

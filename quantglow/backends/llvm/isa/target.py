@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import DotProduct
+from quantglow.backends.llvm.isa.features import Detection
 from quantglow.backends.llvm.isa.interface import InstructionSet
 from quantglow.backends.llvm.isa.waiting import Waiting, polling
 from quantglow.concise import Concise
@@ -164,6 +165,7 @@ class Family:
     ``triple`` is not the only one.
     ``completed``: LLVM's description of this processor with what LLVM does not find out.
     ``settings``: those of code generation for processors other than this one.
+    ``detection``: code that finds out the features of a processor, if there is any.
     """
 
     triple: str
@@ -172,6 +174,7 @@ class Family:
     architectures: tuple[str, ...] = ()
     completed: Callable[[Host], Host] = as_it_is
     settings: Settings = Settings()
+    detection: Detection | None = None
 
     def is_of(self, host: Host) -> bool:
         """Whether a processor is one of this family."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quantglow.backends.llvm.isa.aarch64.detection import ARCHITECTURES, completed
+from quantglow.backends.llvm.isa.aarch64.features import DETECTION
 from quantglow.backends.llvm.isa.aarch64.instructions import AArch64, ByteProducts
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.target import Family, Host, Level, Target
@@ -31,4 +32,4 @@ def tuned(level: Level, host: Host) -> Target:
     return Target(level.name, host.triple, host.cpu, host.features, level.isa, CORE)
 
 
-FAMILY = Family(TRIPLE, LEVELS, tuned, ARCHITECTURES, completed)
+FAMILY = Family(TRIPLE, LEVELS, tuned, ARCHITECTURES, completed, detection=DETECTION)

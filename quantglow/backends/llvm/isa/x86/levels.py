@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.target import Family, Host, Level, Target
+from quantglow.backends.llvm.isa.x86.features import DETECTION
 from quantglow.backends.llvm.isa.x86.instructions import X86, ByteProducts
 from quantglow.backends.llvm.isa.x86.tile_permission import tile_refusal
 
@@ -80,4 +81,4 @@ def tuned(level: Level, host: Host) -> Target:
     return Target(level.name, host.triple, host.cpu, features, isa, core)
 
 
-FAMILY = Family(TRIPLE, LEVELS, tuned)
+FAMILY = Family(TRIPLE, LEVELS, tuned, detection=DETECTION)
