@@ -133,6 +133,29 @@ def test_a_step_where_rounding_may_have_been_is_open(number: float, is_open: boo
     assert found == ({"y"} if is_open else set())
 
 
+@pytest.mark.parametrize(
+    ("operator", "numbers", "is_open"),
+    [
+        ("Cast <to: int = 9>", (1e-9, 1), True),
+        ("Cast <to: int = 9>", (0, 1), False),
+        ("DynamicQuantizeLinear", (-1, 1), True),
+        ("DynamicQuantizeLinear", (0, 1), False),
+        ("DynamicQuantizeLinear", (np.inf, 1), True),
+    ],
+)
+def test_integers_that_rounding_decides_are_open(
+    operator: str, numbers: tuple[float, float], is_open: bool
+) -> None:
+    kind, more = ("bool", "") if operator.startswith("Cast") else ("uint8", ", scale, zero")
+    model = parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 17]>
+        g (float[2] x) => ({kind}[2] y) {{ y{more} = {operator} (x) }}"""
+    )
+    feeds = {"x": np.array(numbers, np.float32)}
+    found = unspecified_outputs(model, feeds, lambda m, x: session(m).run(None, x))
+    assert found == ({"y"} if is_open else set())
+
+
 @pytest.mark.parametrize(("number", "is_open"), [(2e38, True), (1e3, False)])
 def test_a_sum_that_may_overflow_on_its_way_is_open(number: float, is_open: bool) -> None:
     model = parser.parse_model(

@@ -19,8 +19,10 @@ Sums of which a part may overflow: infinite in one order, finite in another one.
 Normalizations of values whose squares overflow: differences of infinities, and scales of 0; and
 of equal values, whose rounding errors are scaled.
 
-Steps at a value that is a whole number but for rounding: the one below or above.  Comparisons of
-values that are equal but for rounding.
+Steps at a value that is a whole number but for rounding: the one below or above; integers and
+booleans of such values.  Comparisons of values that are equal but for rounding.
+
+Integers of a range found in the data, where a value or the zero point lies between two of them.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ WEIGHTED = (
 TRANSFORMS = ("DFT", "STFT")
 SCATTERS = ("Scatter", "ScatterElements", "ScatterND")
 COMPARISONS = ("Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Equal")
-STEPS = ("Ceil", "Floor", "Sign")
+STEPS = ("Ceil", "Floor", "Sign", "Cast")
 LARGEST = float(np.finfo(np.float32).max)
 ROUNDING = 1e-6
 """Differences of less than this part of the largest value may be rounding."""
@@ -139,6 +141,15 @@ def has_rounding_at_a_step(values: Values) -> bool:
     return values.dtype.kind == "f" and is_next_to(values, np.rint(values))
 
 
+def range_is_open(values: Values) -> bool:
+    """Whether a range has no end, or rounding decides between two of its 256 integers."""
+    if holds_no_numbers(values) or not values.size:
+        return True
+    low, high = min(0.0, float(values.min())), max(0.0, float(values.max()))
+    quotients = np.append(values.ravel(), low) / ((high - low) / 255 or 1.0)
+    return bool((np.abs(quotients - np.floor(quotients) - 0.5) < 256 * ROUNDING).any())
+
+
 def _holds_infinity(sizes: Values) -> bool:
     return bool(np.isinf(sizes).any())
 
@@ -169,6 +180,7 @@ ROUNDED: OpenResults = {
     **dict.fromkeys(COMPARISONS, comparisons_are_open),
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
     "LRN": has_infinite_squares,
+    "DynamicQuantizeLinear": range_is_open,
 }
 """Results that depend on rounding or on the order of sums, in which interpreter and kernels may
 differ."""
@@ -179,7 +191,6 @@ OPEN: OpenResults = {
     **dict.fromkeys(SCATTERS, any_holds_nan),
     **dict.fromkeys(LOSSES, has_one_class),
     "Clip": holds_infinities,
-    "DynamicQuantizeLinear": holds_no_numbers,
 }
 """All results that ONNX leaves open."""
 
