@@ -23,7 +23,7 @@ import numpy as np
 import quantglow as qg
 from quantglow import interpreter
 from quantglow.backends.llvm.targets import LEVELS, runs_here
-from quantglow.runtime import saving
+from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
 from tests.support.pinned import digest
 

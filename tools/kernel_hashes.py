@@ -39,8 +39,8 @@ from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import BufferKind, View
 from quantglow.memory.planner import MemoryPlan
-from quantglow.runtime import saving
 from quantglow.runtime.build import PlannedProgram, ProgramBackend
+from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
 from tools.comparison import Record, add_arguments, finish
 from tools.llvm_text import digest, normal_text

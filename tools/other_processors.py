@@ -30,8 +30,8 @@ import numpy as np
 
 from quantglow.backends.llvm.aot.program_object import program_object
 from quantglow.graph.graph import Graph
-from quantglow.runtime import saving
 from quantglow.runtime.bundles import emitted
+from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
 from tests.support.pinned import digest
 from tools.cross_setup import counter

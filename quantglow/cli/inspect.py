@@ -29,9 +29,9 @@ from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
 from quantglow.report.footprint import Footprint
-from quantglow.runtime import saving
 from quantglow.runtime.build import plan_program
 from quantglow.runtime.bundles import bundle_target
+from quantglow.runtime.saved_models import saving
 
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
 

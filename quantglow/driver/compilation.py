@@ -25,7 +25,7 @@ from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.runtime.protocol import Backend
-from quantglow.runtime.specialisations import Specialisation, Specialisations
+from quantglow.runtime.shapes.specialisations import Specialisation, Specialisations
 
 ON_USE = "the model leaves dimensions free: it is compiled on first use"
 FIRST = "all that is said here is said of the shapes that came first"

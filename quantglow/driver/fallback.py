@@ -29,7 +29,7 @@ from quantglow.runtime.fallback import FallbackNode, whole_model
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.protocol import Executable
-from quantglow.runtime.specialisations import Specialisation
+from quantglow.runtime.shapes.specialisations import Specialisation
 from quantglow.types import Array, TensorType
 
 NOTHING_COMPILED = (

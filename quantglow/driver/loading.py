@@ -19,14 +19,14 @@ from quantglow.graph.signature import Signature
 from quantglow.lazy import cached_property
 from quantglow.ops.external import External
 from quantglow.report.report import Report, report_of
-from quantglow.runtime import saving
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
-from quantglow.runtime.free_shapes import FreeShapes, Opened
 from quantglow.runtime.protocol import Backend
-from quantglow.runtime.saving import Freedom, SavedModel, Tail
-from quantglow.runtime.specialisations import OneShape, Specialisation, Specialisations
+from quantglow.runtime.saved_models import saving
+from quantglow.runtime.saved_models.saving import Freedom, SavedModel, Tail
+from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
+from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
 
 if TYPE_CHECKING:
     from quantglow.driver.fallback import ModelFallback

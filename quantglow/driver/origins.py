@@ -27,9 +27,9 @@ from quantglow.lazy import cached_property
 from quantglow.quantization import Decisions
 from quantglow.quantization.decisions import serialization
 from quantglow.runtime.build import Compiler
-from quantglow.runtime.free_shapes import Fallback, FreeShapes
-from quantglow.runtime.saving import Freedom, SavedModel
-from quantglow.runtime.specialisations import OneShape, Specialisation, Specialisations
+from quantglow.runtime.saved_models.saving import Freedom, SavedModel
+from quantglow.runtime.shapes.free_shapes import Fallback, FreeShapes
+from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
 
 LOOPS = "loops"
 """Entry of files whose recurrences are loops; older ones have decisions for each step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quantglow.report.tables import Table
-from quantglow.runtime.served_shapes import ServedShapes
+from quantglow.runtime.shapes.served_shapes import ServedShapes
 
 
 def programs_table(programs: Sequence[ServedShapes]) -> Table:

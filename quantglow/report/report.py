@@ -27,7 +27,7 @@ from quantglow.report.speed import LayerSpeed, speed_table
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
 from quantglow.runtime.fallback import FallbackNode
-from quantglow.runtime.served_shapes import ServedShapes
+from quantglow.runtime.shapes.served_shapes import ServedShapes
 
 FORMER_KEYS = {"raised": "precision_overrides", "delegated": "fallback"}
 """Keys of saved reports that have another name today."""

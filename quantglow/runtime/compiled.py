@@ -17,13 +17,13 @@ from quantglow.graph.signature import DECLARED, Dim, Port
 from quantglow.lazy import cached_property
 from quantglow.pages import release_pages
 from quantglow.runtime.build import Build
-from quantglow.runtime.caches import Caches, pairs_of
-from quantglow.runtime.free_shapes import FreeShapes
-from quantglow.runtime.saving import save
-from quantglow.runtime.served_shapes import ServedShapes
-from quantglow.runtime.specialisations import Specialisations
-from quantglow.runtime.state import State
-from quantglow.runtime.state_programs import Pair, StatePrograms
+from quantglow.runtime.saved_models.saving import save
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.served_shapes import ServedShapes
+from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.states.caches import Caches, pairs_of
+from quantglow.runtime.states.state import State
+from quantglow.runtime.states.state_programs import Pair, StatePrograms
 from quantglow.types import Array, DType
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class CompiledModel:
     model or one loaded from a file.
 
     A model with free dimensions takes inputs of any fitting shape; programs are compiled on first
-    use, see ``quantglow.runtime.specialisations``.
+    use, see ``quantglow.runtime.shapes.specialisations``.
     """
 
     specialisations: Specialisations

@@ -23,7 +23,7 @@ from quantglow.runtime.compiled import (
     feeds_by_name,
 )
 from quantglow.runtime.newer_opsets import opened
-from quantglow.runtime.saving import Tail, save
+from quantglow.runtime.saved_models.saving import Tail, save
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ SUITE = (
     "tests/unit/backends/test_link.py",
     "tests/unit/backends/test_llvm_functions.py",
     "tests/unit/backends/test_threads.py",
-    "tests/unit/runtime/test_saving.py",
+    "tests/unit/runtime/saved_models/test_saving.py",
     "tests/matrix/test_llvm_activations.py",
     "tests/matrix/test_llvm_convolution.py",
     "tests/matrix/test_llvm_indexing.py",

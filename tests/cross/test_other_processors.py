@@ -11,7 +11,7 @@ from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.builder import Builder, vector
 from quantglow.backends.llvm.targets import level_target
 from quantglow.interpreter import interpret
-from quantglow.runtime import saving
+from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
 from tests.support.pinned import NAMES, digest, feeds_of, hashes, pinned
 from tools.integer_hashes import feeds_of as saved_feeds

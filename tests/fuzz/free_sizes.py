@@ -16,8 +16,8 @@ import quantglow as qg
 from quantglow.graph.case import Case as ShapeCase
 from quantglow.graph.graph import Graph
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.free_shapes import FreeShapes
-from quantglow.runtime.specialisations import Bound
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.specialisations import Bound
 from quantglow.types import Array
 from tests.generators.onnx_models.models import Case, Feeds
 from tests.support.free_dimensions import RESIZES, freed, resized

@@ -15,7 +15,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.memory.planner import ALIGNMENT
 from quantglow.runtime.build import Compiler
-from quantglow.runtime.general import GeneralProgram, general_program
+from quantglow.runtime.shapes.general import GeneralProgram, general_program
 from quantglow.symbolic.guards import Relation
 from quantglow.symbolic.size import aligned
 from tests.matrix.harness import TARGETS, on_llvm

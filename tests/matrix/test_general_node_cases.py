@@ -12,8 +12,8 @@ import quantglow as qg
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.errors import QuantglowError
 from quantglow.graph.case import Case, may_decide
-from quantglow.runtime.free_shapes import FreeShapes
-from quantglow.runtime.general import GeneralProgram, general_program, planned_program
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.general import GeneralProgram, general_program, planned_program
 from quantglow.symbolic.expression import Values
 from tests.matrix import node_cases
 from tests.support.free_dimensions import RESIZES, bytes_of, freed, resized

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import quantglow as qg
 from quantglow.graph.case import Case
-from quantglow.runtime.free_shapes import FreeShapes
-from quantglow.runtime.specialisations import Bound
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.specialisations import Bound
 from tests.support import effort
 from tests.support.free_network import free_model, image
 

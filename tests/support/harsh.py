@@ -12,7 +12,8 @@ from quantglow.backends.llvm.runtime import executable
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.memory.planner import ALIGNMENT
-from quantglow.runtime import batches, general
+from quantglow.runtime import batches
+from quantglow.runtime.shapes import general
 from quantglow.types import Array
 from tests.support.guarded import guarded
 

@@ -11,7 +11,7 @@ import numpy as np
 
 import quantglow.ops  # noqa: F401 - registers the operators that a saved graph names
 from quantglow.graph.graph import Graph
-from quantglow.runtime import saving
+from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
 
 FOLDER = Path(__file__).parents[1] / "e2e" / "pinned"

@@ -19,7 +19,7 @@ from quantglow.report.report import report_of
 from quantglow.report.verification import Verification, no_labels, until_interrupted
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.specialisations import Specialisation
+from quantglow.runtime.shapes.specialisations import Specialisation
 from quantglow.types import Array
 
 NOTHING_QUANTIZED = "no operator became int8; the reasons are in the table of layers"

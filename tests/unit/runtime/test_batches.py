@@ -22,7 +22,7 @@ from quantglow.report.call_report import profile_calls
 from quantglow.runtime import batches
 from quantglow.runtime.batches import pieces_of, shared_evenly
 from quantglow.runtime.build import plan_program
-from quantglow.runtime.specialisations import Bound
+from quantglow.runtime.shapes.specialisations import Bound
 from quantglow.types import Array, TensorType, f32
 from tests.support.free_network import image, wide_model
 from tests.support.harsh import harsh

@@ -15,10 +15,10 @@ import pytest
 import quantglow as qg
 from quantglow.errors import FileFormatError
 from quantglow.ops import Conv
-from quantglow.runtime.specialisations import Bound
+from quantglow.runtime.shapes.specialisations import Bound
 from tests.support.free_network import free_model, image
+from tests.unit.runtime.saved_models.test_saving import repacked, resigned
 from tests.unit.runtime.test_partition import Interpreted
-from tests.unit.runtime.test_saving import repacked, resigned
 
 SHAPES = ((1, 3, 8, 8), (1, 3, 13, 18), (4, 3, 9, 20))
 TEXT = "general/0.txt"

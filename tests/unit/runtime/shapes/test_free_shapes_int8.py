@@ -14,7 +14,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.errors import CalibrationError, FileFormatError, OptionError
-from quantglow.runtime import archives
+from quantglow.runtime.saved_models import archives
 from tests.support.free_network import SHAPES, free_model, image, scaled_model, sum_model
 
 MAIN = (1, 3, 8, 12)

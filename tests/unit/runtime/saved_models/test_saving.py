@@ -20,13 +20,13 @@ import quantglow as qg
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.ops import Add
-from quantglow.runtime import archives, saving, stored_arrays
-from quantglow.runtime import members as members_module
+from quantglow.runtime.saved_models import archives, saving, stored_arrays
+from quantglow.runtime.saved_models import members as members_module
 from quantglow.types import f32
 from tests.support.effort import moderate
 from tests.support.small_network import small_model, small_samples
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 @pytest.fixture(scope="module", params=[(), ("features",)], ids=["int8", "int16"])
@@ -55,7 +55,7 @@ def test_a_loaded_model_has_the_same_graph(compiled: Any, saved: Path) -> None:
 
 LOADING = """
 import sys
-from quantglow.runtime.saving import load
+from quantglow.runtime.saved_models.saving import load
 print(load(sys.argv[1]).graph, end="")
 """
 

@@ -15,7 +15,7 @@ import quantglow as qg
 from quantglow.backends.llvm.runtime import executable
 from quantglow.errors import FileFormatError, InputError, OptionError, StateFullError
 from quantglow.runtime.compiled import CompiledModel
-from quantglow.runtime.state import State
+from quantglow.runtime.states.state import State
 from tests.support.decoder import Decoder, Feeds, decoder_model
 from tests.support.free_network import free_model
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from quantglow.pages import Data
-from quantglow.runtime.members import check_bounded, content_of, nbytes_of
-from quantglow.runtime.stored_arrays import PACKED, Forms, from_npy, member_of
+from quantglow.runtime.saved_models.members import check_bounded, content_of, nbytes_of
+from quantglow.runtime.saved_models.stored_arrays import PACKED, Forms, from_npy, member_of
 from quantglow.types import Array
 
 FORMAT = "quantglow-model"

@@ -16,8 +16,8 @@ from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.runtime.build import Compiler
-from quantglow.runtime.general import GeneralProgram, planned_program, symbolic_graph
 from quantglow.runtime.protocol import Executable
+from quantglow.runtime.shapes.general import GeneralProgram, planned_program, symbolic_graph
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.templates import Template, fitting, template_of, without_ones
 from quantglow.symbolic.expression import Values

@@ -21,14 +21,14 @@ from quantglow.graph.node import Input, Node
 from quantglow.instr.copy_elision import source_of
 from quantglow.ops import Scatter
 from quantglow.ops.expression import Expr
-from quantglow.runtime.free_shapes import FreeShapes
-from quantglow.runtime.general import (
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.general import (
     CAPACITY,
     Donated,
     GeneralProgram,
     general_program,
 )
-from quantglow.runtime.served_shapes import ServedShapes, served_by_general
+from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general
 from quantglow.runtime.templates import Template, case_with, fitting, template_of
 from quantglow.symbolic.expression import Expression, Maximum, Quotient, Symbol
 from quantglow.symbolic.guards import Guards

@@ -62,7 +62,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.pages import Data, paged_bytes
-from quantglow.runtime.archives import (
+from quantglow.runtime.saved_models.archives import (
     FORMAT,
     FREE,
     GENERAL,
@@ -85,8 +85,8 @@ from quantglow.runtime.archives import (
     scales_in,
     text_of,
 )
-from quantglow.runtime.members import check_members, write_members
-from quantglow.runtime.stored_arrays import ArrayStore
+from quantglow.runtime.saved_models.members import check_members, write_members
+from quantglow.runtime.saved_models.stored_arrays import ArrayStore
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.types import Array
 from quantglow.version import __version__

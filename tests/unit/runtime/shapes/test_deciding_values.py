@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
 from quantglow.errors import InputError, ModelError, OptionError, UndecidedError
-from quantglow.runtime.free_shapes import MOST_VALUES, FreeShapes
-from quantglow.runtime.specialisations import OneShape
+from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
+from quantglow.runtime.shapes.specialisations import OneShape
 from tests.unit.frontend.onnx_models import floats
 
 node = helper.make_node

@@ -19,8 +19,8 @@ from quantglow.graph.border import declared_feeds, entering, leaving
 from quantglow.graph.case import Case, elements, may_decide
 from quantglow.graph.signature import Port, Signature
 from quantglow.interpreter import check_names, check_types
-from quantglow.runtime.caches import Caches
-from quantglow.runtime.state_programs import StatePrograms
+from quantglow.runtime.states.caches import Caches
+from quantglow.runtime.states.state_programs import StatePrograms
 from quantglow.types import Array
 
 

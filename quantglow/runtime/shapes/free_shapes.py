@@ -39,12 +39,18 @@ from quantglow.graph.signature import Shape, Shapes, Signature
 from quantglow.interpreter import check_names, check_types
 from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
-from quantglow.runtime.general_programs import GeneralPrograms
-from quantglow.runtime.often_used import Check, OftenUsed
 from quantglow.runtime.protocol import Executable
-from quantglow.runtime.saving import Freedom
-from quantglow.runtime.served_shapes import ServedShapes, served_by_general, served_by_own
-from quantglow.runtime.specialisations import Bound, Served, Specialisation, case_of, with_names
+from quantglow.runtime.saved_models.saving import Freedom
+from quantglow.runtime.shapes.general_programs import GeneralPrograms
+from quantglow.runtime.shapes.often_used import Check, OftenUsed
+from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general, served_by_own
+from quantglow.runtime.shapes.specialisations import (
+    Bound,
+    Served,
+    Specialisation,
+    case_of,
+    with_names,
+)
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.system import at_fork
 from quantglow.types import Array

@@ -23,7 +23,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.report import Report
 from quantglow.runtime.build import Compiler
-from quantglow.runtime.free_shapes import FreeShapes
+from quantglow.runtime.shapes.free_shapes import FreeShapes
 from tests.support.free_network import SHAPES, free_model, image, sum_model, wide_model
 from tests.unit.forking import exit_code_of_child
 
@@ -214,7 +214,7 @@ def test_an_error_of_the_program_for_all_shapes_is_no_error_of_the_user(
     def wrong(*_: object) -> None:
         raise TypeError("a size is no index")
 
-    monkeypatch.setattr("quantglow.runtime.general_programs.planned_program", wrong)
+    monkeypatch.setattr("quantglow.runtime.shapes.general_programs.planned_program", wrong)
     compiled = qg.compile(sum_model(["N", "L"]))
     compiled(np.ones((2, 3), np.float32))
     with pytest.raises(TypeError):

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.fourier import FourierMatrix, Windowed, recognised
-from quantglow.runtime.members import FREE_NBYTES
+from quantglow.runtime.saved_models.members import FREE_NBYTES
 from quantglow.types import Array
 
 PACKED = "constants/packed.bin"

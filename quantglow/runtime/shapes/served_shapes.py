@@ -9,7 +9,7 @@ from typing import Any
 
 from quantglow.graph.signature import Dim
 from quantglow.runtime.build import Build
-from quantglow.runtime.general import GeneralProgram
+from quantglow.runtime.shapes.general import GeneralProgram
 
 MOST_CONDITIONS = 6
 """Conditions of a program that are shown."""

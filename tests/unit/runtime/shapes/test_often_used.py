@@ -14,9 +14,9 @@ import pytest
 
 import quantglow as qg
 from quantglow.graph.case import Case
-from quantglow.runtime import often_used
-from quantglow.runtime.often_used import OftenUsed
-from quantglow.runtime.specialisations import Specialisation
+from quantglow.runtime.shapes import often_used
+from quantglow.runtime.shapes.often_used import OftenUsed
+from quantglow.runtime.shapes.specialisations import Specialisation
 from tests.support.free_network import free_model, image
 from tests.unit.forking import exit_code_of_child
 
@@ -116,7 +116,7 @@ def test_a_single_core_is_left_to_the_calls(monkeypatch: pytest.MonkeyPatch) -> 
 PROGRAM = """
 import sys
 import quantglow as qg
-from quantglow.runtime import often_used
+from quantglow.runtime.shapes import often_used
 from tests.support.free_network import free_model, image
 often_used.OFTEN, often_used.physical_cores = 2, lambda: 2
 compiled = qg.compile(free_model(), num_threads=2)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.runtime import archives, saving
+from quantglow.runtime.saved_models import archives, saving
 from tests.generators.onnx_models.networks import FAMILIES
-from tests.unit.runtime.test_saving import repacked, resigned
+from tests.unit.runtime.saved_models.test_saving import repacked, resigned
 
 FILES = Path(__file__).with_name("saved_files")
 

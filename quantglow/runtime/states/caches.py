@@ -15,7 +15,7 @@ from quantglow.concise import Concise
 from quantglow.errors import FileFormatError, OptionError, StateFullError
 from quantglow.graph.signature import Dim, Port
 from quantglow.lazy import cached_property
-from quantglow.runtime.state_programs import Pair
+from quantglow.runtime.states.state_programs import Pair
 from quantglow.types import Array
 
 SLACK_NBYTES = 64

@@ -13,15 +13,21 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from quantglow.frontend.operators.transforms import Transform
-from quantglow.runtime import stored_arrays
-from quantglow.runtime.members import (
+from quantglow.runtime.saved_models import stored_arrays
+from quantglow.runtime.saved_models.members import (
     FREE_NBYTES,
     MAX_EXPANSION,
     check_members,
     is_bounded,
     write_members,
 )
-from quantglow.runtime.stored_arrays import BASES, ArrayStore, Forms, from_npy, member_of
+from quantglow.runtime.saved_models.stored_arrays import (
+    BASES,
+    ArrayStore,
+    Forms,
+    from_npy,
+    member_of,
+)
 from quantglow.types import Array
 
 DTYPES = [np.float32, np.int8, np.int32, np.int64, np.bool_, np.float64, np.uint8]

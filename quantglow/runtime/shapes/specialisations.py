@@ -13,8 +13,8 @@ from quantglow.graph.signature import Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names, check_types
 from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build
-from quantglow.runtime.saving import Freedom
-from quantglow.runtime.served_shapes import ServedShapes
+from quantglow.runtime.saved_models.saving import Freedom
+from quantglow.runtime.shapes.served_shapes import ServedShapes
 from quantglow.types import Array
 
 

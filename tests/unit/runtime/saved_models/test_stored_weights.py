@@ -22,7 +22,7 @@ from quantglow.graph.node import Constant
 from quantglow.types import Array, DType, ElementType, QuantParams
 from tests.support.effort import moderate
 from tests.support.free_network import image
-from tests.unit.runtime.test_free_shapes_int8 import edited
+from tests.unit.runtime.shapes.test_free_shapes_int8 import edited
 
 SIZES = [(1, 8, 6, 6), (2, 8, 5, 9), (1, 8, 1, 3)]
 WEIGHTS_NBYTES = 4 * (64 * 8 * 9 + 64 * 64 + 64 * 40)

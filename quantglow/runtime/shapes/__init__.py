@@ -1,0 +1,1 @@
+"""Programs of a model for several shapes of its inputs.  README.md has the guide."""
