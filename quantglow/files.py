@@ -12,12 +12,13 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantglow.errors import FileFormatError
+from quantglow.parsing import undisturbed
 
 DAMAGE = (
     zipfile.BadZipFile,
@@ -131,11 +132,15 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
                 raise ValueError("it is no .npz file" if begin else "it is empty")
             with zipfile.ZipFile(file) as archive:
                 check_unpacked_size(archive, file.seek(0, os.SEEK_END))
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as arrays:
-                return {name: np.asarray(arrays[name]) for name in arrays.files}
+            return undisturbed(lambda: _arrays_of(file))
     except DAMAGE as error:
         raise ValueError(f"it is damaged: {error}") from error
+
+
+def _arrays_of(file: IO[bytes]) -> dict[str, NDArray[Any]]:
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as arrays:
+        return {name: np.asarray(arrays[name]) for name in arrays.files}
 
 
 def check_unpacked_size(archive: zipfile.ZipFile, nbytes: int) -> None:

@@ -36,6 +36,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantglow.errors import QuantglowError
+from quantglow.parsing import undisturbed
 
 Array = NDArray[Any]
 
@@ -319,5 +320,10 @@ def read_message(file: IO[bytes]) -> tuple[dict[str, Any], list[Array]]:
     """The message that ``write_message`` wrote.  Raises ``ValueError`` or ``LookupError`` for
     anything else."""
     head = json.loads(file.readline())
-    count = range(head["arrays"])
-    return head["facts"], [np.lib.format.read_array(file, allow_pickle=False) for _ in count]
+    begin, count = file.tell(), range(head["arrays"])
+
+    def arrays() -> list[Array]:
+        file.seek(begin)
+        return [np.lib.format.read_array(file, allow_pickle=False) for _ in count]
+
+    return head["facts"], undisturbed(arrays)

@@ -28,6 +28,7 @@ from quantglow.graph.node import OPS, Constant, Input, Node, operand_fields
 from quantglow.graph.printer import graph_text
 from quantglow.graph.signature import DECLARED
 from quantglow.lazy import cached_property
+from quantglow.parsing import undisturbed
 from quantglow.types import Array, DType, ElementType, QuantParams
 
 STRING = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -158,7 +159,7 @@ def failure(number: int, line: str, error: Exception) -> FileFormatError:
 def unquote(literal: str) -> str:
     """The string that a Python literal stands for."""
     try:
-        return str(ast.literal_eval(literal))
+        return str(undisturbed(lambda: ast.literal_eval(literal)))
     except SyntaxError as error:
         raise ValueError(f"bad string {literal[:60]}: {error}") from None
 

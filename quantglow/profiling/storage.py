@@ -20,6 +20,7 @@ import numpy as np
 from quantglow.errors import FileFormatError
 from quantglow.files import DAMAGED_CONTENT, cause, writing
 from quantglow.graph.case import Case
+from quantglow.parsing import undisturbed
 from quantglow.profiling.histogram import BINS, FINEST, Histogram
 from quantglow.types import Array
 
@@ -70,8 +71,8 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Histogram], int, 
     try:
         with zipfile.ZipFile(path) as archive:
             manifest = json.loads(_member(archive, "manifest.json", MAX_TEXT_NBYTES))
-            raw = io.BytesIO(_member(archive, "counts.npy", MAX_NBYTES))
-        counts = np.lib.format.read_array(raw, allow_pickle=False)
+            raw = _member(archive, "counts.npy", MAX_NBYTES)
+        counts = undisturbed(lambda: np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False))
         _check(manifest, counts)
         histograms = _histograms(manifest["tensors"], counts)
         runs = [_run(entry) for entry in manifest.get("runs", [])]

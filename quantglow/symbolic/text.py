@@ -8,13 +8,12 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-import threading
 from collections.abc import Collection, Iterable, Mapping
 
+from quantglow.parsing import undisturbed
 from quantglow.symbolic.expression import Expression, number, symbol
 from quantglow.symbolic.guards import Guard, Relation
 from quantglow.symbolic.size import Size, sized
-from quantglow.system import at_fork
 
 RESERVED = {"floor", "max", "inf", "nan"}
 """Names in texts that are no symbols."""
@@ -69,22 +68,9 @@ def _quotient(numerator: Expression, divisor: Expression) -> Expression:
 def tree_of(text: str) -> ast.expr:
     """The syntax tree of a text.  Raises ``ValueError``."""
     try:
-        with _parsing:
-            return ast.parse(text, mode="eval").body
+        return undisturbed(lambda: ast.parse(text, mode="eval")).body
     except (SyntaxError, RecursionError, MemoryError) as error:
         raise ValueError(f"cannot read {text[:60]!r}: {error}") from None
-
-
-_parsing = threading.Lock()
-"""Trees that two threads make at once confuse the parser of Python 3.11 (``SystemError``)."""
-
-
-def _forget_threads() -> None:
-    global _parsing
-    _parsing = threading.Lock()
-
-
-at_fork(child=_forget_threads)
 
 
 def read_expression(text: str, names: Collection[str]) -> Expression:

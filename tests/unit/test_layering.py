@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2] / "quantglow"
 LAYERS = (
     ("foreign_calls",),
-    ("concise", "errors", "interrupts", "version", "workers", "lazy", "system"),
+    ("concise", "errors", "interrupts", "version", "workers", "lazy", "parsing", "system"),
     ("symbolic",),
     ("types", "debug", "arguments", "files"),
     ("pages", "deadline"),

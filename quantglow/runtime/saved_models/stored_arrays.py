@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.fourier import FourierMatrix, Windowed, recognised
+from quantglow.parsing import undisturbed
 from quantglow.runtime.saved_models.members import FREE_NBYTES
 from quantglow.types import Array
 
@@ -272,8 +273,7 @@ def npy(array: Array) -> bytes:
 
 def from_npy(data: bytes) -> Array:
     """The array in the bytes of a ``.npy`` file.  Raises ``ValueError``."""
-    array: Array = np.lib.format.read_array(io.BytesIO(data), allow_pickle=False)
-    return array
+    return undisturbed(lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
 
 
 def member_of(number: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError, OptionError, StateFullError
+from quantglow.files import read_arrays
 from quantglow.graph.signature import Dim, Port
 from quantglow.lazy import cached_property
 from quantglow.runtime.states.state_programs import Pair
@@ -141,9 +141,8 @@ class Caches(Concise):
 def arrays_in(path: str) -> dict[str, Array]:
     """The arrays of an ``.npz`` file.  Raises ``FileFormatError``."""
     try:
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as found:
-            return {name: np.asarray(found[name]) for name in found.files}
-    except (OSError, ValueError, KeyError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        return read_arrays(path)
+    except (OSError, ValueError) as error:
         raise FileFormatError(
             f"{path}: is no saved state: {error}. Remedy: give a file that State.save wrote."
         ) from None
