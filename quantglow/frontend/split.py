@@ -175,10 +175,11 @@ class _Cut:
                 yield self.makers[name]
 
     def is_given(self, name: str, value: Known) -> bool:
-        """Whether the tail takes a known value from the head: a float output, which onnxruntime may
-        round otherwise, while all that reads it should read one value.
+        """Whether the tail takes a known value from the head: a float output of the head, which
+        onnxruntime may round otherwise, while all that reads it should read one value.
         """
-        return name in self.outputs and is_float_type(onnx_type_of(value))
+        is_early = name in self.outputs and name in self.computed
+        return is_early and is_float_type(onnx_type_of(value))
 
     @cached_property
     def outputs(self) -> dict[str, None]:

@@ -117,3 +117,19 @@ def test_a_known_output_is_one_value_for_all_that_reads_it() -> None:
     found = compiled.run(None, {"x": floats(2, 3)})
     assert list(found[2]) == list(wanted[2])
     assert [[float(word) for word in row] for row in found[3]] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_a_known_output_beside_an_empty_one_comes_from_the_tail() -> None:
+    """Its maker is in the tail for the empty result, which no graph can hold."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Split", ["known", "sizes"], ["some", "none"], axis=0),
+    ]
+    known = numpy_helper.from_array(floats(2, 3), "known")
+    sizes = numpy_helper.from_array(np.array([2, 0], np.int64), "sizes")
+    model, feeds = model_of(nodes, {"x": floats(2, 3)}, ["y"], [known, sizes]), {"x": floats(2, 3)}
+    for name, shape in (("some", [2, 3]), ("none", [0, 3])):
+        model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    compiled = qg.compile(model)
+    assert isinstance(compiled, PartlyCompiledModel)
+    assert all(map(same, compiled.run(None, feeds), by_onnxruntime(model, feeds)))
