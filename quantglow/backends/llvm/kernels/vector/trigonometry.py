@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from fractions import Fraction
 
 from quantglow.backends.llvm.builder import Builder, Value, splat, vector
 from quantglow.backends.llvm.kernels.vector.mathfun import (
@@ -13,9 +15,31 @@ from quantglow.backends.llvm.kernels.vector.mathfun import (
     scaled,
 )
 
-_HALF_PI_HIGH = float.fromhex("0x1.921FB544p0")
-"""33 bits of pi / 2, so that its product with a small integer is exact."""
-_HALF_PI_LOW = 6.077100506506192e-11
+_PI = Fraction("3.14159265358979323846264338327950288419716939937510582097494459230781640628620899")
+
+
+def parts(value: Fraction, grids: Sequence[int]) -> list[float]:
+    """Floats whose sum is ``value``: multiples of 2 to the power of each grid, and the rest."""
+    found = []
+    for grid in grids:
+        part = round(value / Fraction(2) ** grid) * Fraction(2) ** grid
+        found.append(float(part))
+        value -= part
+    return [*found, float(value)]
+
+
+_HALF_PI = parts(_PI / 2, (-11, -23, -35, -47))
+"""Parts of at most 12 bits: their products with an integer below 2^41 are exact."""
+_LARGE = 32
+"""Exponent from which on an angle is an integer times a power of two whose remainder is known."""
+_BLOCK = 16
+"""Number of exponents that share such a power."""
+_REMAINDERS = {
+    exponent: parts((2**exponent + _PI) % (2 * _PI) - _PI, (-23, -49))
+    for exponent in range(_LARGE - 23, 128 - 23, _BLOCK)
+}
+"""Exponent of 2 -> that power without multiples of 2 pi, in parts whose products with a float32 are
+exact."""
 _MAGIC = 1.5 * 2.0**52
 """Adding it rounds a float64 of magnitude below 2^51 to an integer in the lowest bits."""
 _TAN_PI_8 = math.tan(math.pi / 8)
@@ -25,32 +49,58 @@ _ATAN = [(-1) ** i / (2 * i + 1) for i in range(12)]
 
 
 def sin(b: Builder, lanes: int, x: Value) -> Value:
-    """The sine, to 1e-7 for |x| < 10^9."""
+    """The sine, to 1e-7."""
     return _wave(b, lanes, x, 0)
 
 
 def cos(b: Builder, lanes: int, x: Value) -> Value:
-    """The cosine, to 1e-7 for |x| < 10^9."""
+    """The cosine, to 1e-7."""
     return _wave(b, lanes, x, 1)
 
 
 def _wave(b: Builder, lanes: int, x: Value, shift: int) -> Value:
     """sin(x + shift pi/2): the sine or cosine of r, x = n pi/2 + r, with the sign that n gives."""
     kind, ints = vector(lanes, "double"), vector(lanes, "i64")
-    wide = _widened(b, lanes, x)
-    shifted = plus(b, kind, scaled(b, kind, wide, 2 / math.pi), _MAGIC)
-    n = plus(b, kind, shifted, -_MAGIC)
-    r = b.op("fsub", kind, wide, scaled(b, kind, n, _HALF_PI_HIGH))
-    r = b.op("fsub", kind, r, scaled(b, kind, n, _HALF_PI_LOW))
+    high, middle, low = _reduced(b, lanes, _widened(b, lanes, x))
+    first, r = _quarter_turns(b, kind, high, high)
+    r = b.op("fadd", kind, r, low)
+    second, rest = _quarter_turns(b, kind, b.op("fadd", kind, r, middle), middle)
+    r = b.op("fadd", kind, rest, r)
     r = limited(b, kind, r, -math.pi / 4, math.pi / 4)
     square = b.op("fmul", kind, r, r)
     sine = b.op("fmul", kind, r, polynomial(b, kind, square, _SINE))
     cosine = polynomial(b, kind, square, _COSINE)
-    quadrant = b.cast("bitcast", kind, shifted, ints)
+    quadrant = b.op("add", ints, first, second)
     quadrant = b.op("add", ints, quadrant, splat(ints, str(shift)))
     value = b.select(kind, _bit(b, ints, quadrant, 1), cosine, sine)
     negated = b.emit(f"fneg {kind} {value}")
     return _narrowed(b, lanes, b.select(kind, _bit(b, ints, quadrant, 2), negated, value))
+
+
+def _reduced(b: Builder, lanes: int, x: Value) -> list[Value]:
+    """Three terms whose sum is x without multiples of 2 pi: below 2^41, below 2^16, a small one.
+
+    A large x is 2^e y with an integer y: the terms are y times the parts of 2^e mod 2 pi.
+    """
+    kind = vector(lanes, "double")
+    size = _magnitude(b, lanes, x)
+    factors = [splat(kind, literal(kind, v)) for v in (1.0, 1.0, 0.0, 0.0)]
+    for exponent, remainders in _REMAINDERS.items():
+        least = splat(kind, literal(kind, 2.0 ** (exponent + 23)))
+        large = b.compare("oge", kind, size, least)
+        others = [splat(kind, literal(kind, v)) for v in (2.0**-exponent, *remainders)]
+        factors = [b.select(kind, large, o, f) for o, f in zip(others, factors, strict=True)]
+    y = b.op("fmul", kind, x, factors[0])
+    return [b.op("fmul", kind, y, factor) for factor in factors[1:]]
+
+
+def _quarter_turns(b: Builder, kind: Value, angle: Value, term: Value) -> tuple[Value, Value]:
+    """``term`` without the quarter turns n nearest to ``angle``, and n in the lowest bits."""
+    shifted = plus(b, kind, scaled(b, kind, angle, 2 / math.pi), _MAGIC)
+    n = plus(b, kind, shifted, -_MAGIC)
+    for part in _HALF_PI:
+        term = b.op("fsub", kind, term, scaled(b, kind, n, part))
+    return b.cast("bitcast", kind, shifted, kind.replace("double", "i64")), term
 
 
 def _bit(b: Builder, ints: str, value: Value, mask: int) -> Value:
