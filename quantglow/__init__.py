@@ -27,6 +27,8 @@ from quantglow.errors import (
     OptionError,
     ProfileMismatchError,
     QuantglowError,
+    QueueError,
+    QueueFullError,
     TypeRuleError,
     UndecidedError,
     UnsupportedOpError,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from quantglow.runtime.fallback import OnnxRuntimeBackend
     from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
     from quantglow.runtime.protocol import Backend, Executable
+    from quantglow.runtime.queues.infer_queue import InferQueue
 
 _PLACES = {
     "Backend": "quantglow.runtime.protocol",
@@ -55,6 +58,7 @@ _PLACES = {
     "FallbackModel": "quantglow.runtime.fallback_model",
     "Graph": "quantglow.graph.graph",
     "IgnoredScope": "quantglow.options",
+    "InferQueue": "quantglow.runtime.queues.infer_queue",
     "OnnxRuntimeBackend": "quantglow.runtime.fallback",
     "Diagnosis": "quantglow.report.diagnosis",
     "PartlyCompiledModel": "quantglow.runtime.fallback_model",
@@ -92,6 +96,7 @@ __all__ = [
     "IgnoredScope",
     "IgnoredScopeError",
     "ImportBudgetError",
+    "InferQueue",
     "InputError",
     "ModelError",
     "OnnxRuntimeBackend",
@@ -101,6 +106,8 @@ __all__ = [
     "ProfileMismatchError",
     "QuantglowError",
     "QuantizationConfig",
+    "QueueError",
+    "QueueFullError",
     "Report",
     "TypeRuleError",
     "UndecidedError",

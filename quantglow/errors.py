@@ -16,6 +16,8 @@
     ├── InputError                arguments of ``run`` that do not fit the model
     │   ├── StateFullError        a state has no room for more rows
     │   └── OutOfRangeError       an index that was computed is outside of its axis
+    ├── QueueError                a call that an InferQueue cannot take or finish
+    │   └── QueueFullError        more calls wait than max_waiting allows
     ├── FileFormatError           a saved file that is truncated, altered or of another version
     └── BackendError              a target or code-generation problem
         ├── CompileBudgetError    compiling all kernels takes longer than is allowed
@@ -129,6 +131,20 @@ class OutOfRangeError(InputError, IndexError):
         super().__init__(
             f"node {node!r}: index {index} is out of range for an axis of length {length}. "
             "Remedy: feed indices that fit; onnxruntime refuses these, too."
+        )
+
+
+class QueueError(QuantglowError):
+    """A queue is closed, or the process forked while a call waited."""
+
+
+class QueueFullError(QueueError):
+    """As many calls wait as may: the caller sends more than the model can serve."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(
+            f"{most} calls wait, as many as max_waiting allows. Remedy: try again later, or tell "
+            "those who ask to (HTTP 429 or 503)."
         )
 
 

@@ -58,7 +58,7 @@ def load(
 def programs_in(saved: SavedModel, compiler: Compiler) -> Specialisations:
     """The programs of a saved model: the first one, but where the graph of the file is a part."""
     if saved.free is None:
-        return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)))
+        return OneShape(Specialisation(saved.graph, compiler.compile(saved.graph)), compiler)
     programs = reopened(saved, compiler)
     if programs.opened.case is not None:
         programs.prepare(programs.opened.case)

@@ -162,7 +162,7 @@ def programs_of(
     """
     family = built.family
     if family.is_single and first is not None:
-        return OneShape(first)
+        return OneShape(first, compiler)
     programs = FreeShapes(
         family.signature, built.graph_at, compiler, fallback, built.freedom, family.deciding
     )

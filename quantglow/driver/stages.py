@@ -34,7 +34,7 @@ from quantglow.profiling import Profile
 from quantglow.report import diagnosis
 from quantglow.report.accuracy import WORST
 from quantglow.report.diagnosis import Diagnosis
-from quantglow.runtime.compiled import as_array, check_mapping
+from quantglow.runtime.feeds import as_array, check_mapping
 from quantglow.types import Array
 
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from quantglow.arguments import file_path, integer, shapes, strings
+from quantglow.arguments import file_path, integer, shapes
 from quantglow.errors import InputError, OptionError
 from quantglow.graph.border import entering, leaving, numpy_type
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import DECLARED, Dim, Port
 from quantglow.lazy import cached_property
+from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.pages import release_pages
-from quantglow.runtime.build import Build
+from quantglow.runtime.build import MAX_THREADS, Build
+from quantglow.runtime.feeds import as_array, check_mapping, chosen_outputs, feeds_by_name
+from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import save
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.served_shapes import ServedShapes
@@ -40,6 +44,9 @@ _ONNXRUNTIME_TYPES = {
 }
 _DECLARED_TYPES = {kind: f"tensor({kind})" for kind in DECLARED} | {"float64": "tensor(double)"}
 
+
+PAIR = 2
+"""Batch of a graph in which samples are looked at: an axis of 1 is no batch."""
 
 DEFAULT_CAPACITY = 256
 """Rows of a new state that have memory."""
@@ -139,6 +146,43 @@ class CompiledModel:
         arrays = entering(ends.inputs, given)
         outputs = leaving(ends.outputs, self.specialisations.at(arrays).run(arrays))
         return [outputs[position] for position in positions]
+
+    def run_async(
+        self, feeds: Mapping[str, Any], output_names: Sequence[str] | None = None
+    ) -> Future[list[Any]]:
+        """A future of ``run(output_names, feeds)``: it runs beside the caller, one call for each
+        thread of the model at once.
+
+        The arrays must not change before it is done.  ``quantglow.InferQueue`` has options.
+        """
+        return self._queue.submit(feeds, output_names)
+
+    @cached_property
+    def _queue(self) -> InferQueue:
+        return InferQueue(self)
+
+    @property
+    def num_threads(self) -> int:
+        """Maximum number of threads of a call."""
+        return self.specialisations.num_threads
+
+    def with_num_threads(self, num_threads: int) -> CompiledModel:
+        """The same model for another number of threads; both share constants and kernels."""
+        threads = integer("num_threads", num_threads, 1, MAX_THREADS)
+        if threads == self.num_threads:
+            return self
+        return replace(self, specialisations=self.specialisations.on_threads(threads))
+
+    def has_independent_samples(self) -> bool:
+        """Whether axis 0 of all inputs is free and counts samples that do not depend on each other,
+        as far as the shapes that came first show."""
+        programs = self.specialisations
+        ports = programs.signature.inputs
+        if programs.is_empty or any(not p.dims or isinstance(p.dims[0], int) for p in ports):
+            return False
+        shapes = {n.name: (PAIR, *n.type.shape[1:]) for n in self.graph.inputs}
+        graph = programs.graph_for(shapes)
+        return batch_of(graph) == PAIR and split_batch(graph, PAIR) is not None
 
     def __call__(self, *arrays: Any, **named: Any) -> Array | list[Array]:
         """Outputs for arrays in the order of the inputs, or by name; a single output is not in a
@@ -280,42 +324,3 @@ class CompiledModel:
             f"<CompiledModel ({shown(self.get_inputs())}) -> ({shown(self.get_outputs())}), "
             f"{self.specialisations.target}, {self.specialisations.num_threads} thread(s)>"
         )
-
-
-def chosen_outputs(output_names: Sequence[str] | None, known: list[str]) -> list[str]:
-    """The outputs to return; None stands for all.  Raises ``InputError`` for unknown names."""
-    if output_names is None:
-        return known
-    wanted = list(strings(output_names, "output_names"))
-    if unknown := [name for name in wanted if name not in known]:
-        raise InputError(f"unknown output(s) {unknown}; the model has {known}")
-    return wanted
-
-
-def check_mapping(feeds: object) -> None:
-    """Raise ``InputError`` for feeds that are not a mapping."""
-    if not isinstance(feeds, Mapping):
-        raise InputError(
-            f"feeds must map input names to arrays, got {type(feeds).__name__}. "
-            "Remedy: run(None, {name: array}), or call the model with arrays"
-        )
-
-
-def feeds_by_name(
-    names: list[str], arrays: Sequence[Any], named: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Feeds of a call with arrays by position and by name.  Raises ``InputError``."""
-    if len(arrays) > len(names):
-        raise InputError(f"{len(arrays)} arrays given, the model takes {len(names)}: {names}")
-    feeds = dict(zip(names, arrays, strict=False))
-    if twice := sorted(feeds.keys() & named.keys()):
-        raise InputError(f"input(s) {twice} given both by position and by name")
-    return {**feeds, **named}
-
-
-def as_array(name: str, value: Any) -> Array:
-    """A feed as an array.  Raises ``InputError``."""
-    try:
-        return np.asarray(value)
-    except ValueError as error:
-        raise InputError(f"input {name!r} is no array: {error}") from None

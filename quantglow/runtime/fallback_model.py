@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from typing import Any
 
-from quantglow.arguments import file_path
+from quantglow.arguments import file_path, integer
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.lazy import cached_property
-from quantglow.runtime.compiled import (
-    CompiledModel,
-    Reporter,
-    ReportLike,
-    TensorInfo,
-    as_array,
-    check_mapping,
-    chosen_outputs,
-    feeds_by_name,
-)
+from quantglow.runtime.build import MAX_THREADS
+from quantglow.runtime.compiled import CompiledModel, Reporter, ReportLike, TensorInfo
+from quantglow.runtime.feeds import check_mapping, chosen_outputs, fed, feeds_by_name
 from quantglow.runtime.newer_opsets import opened
+from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Tail, save
 
 
@@ -69,6 +64,25 @@ class FallbackModel:
         outputs = self.run(None, feeds_by_name(names, arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
 
+    def run_async(
+        self, feeds: Mapping[str, Any], output_names: Sequence[str] | None = None
+    ) -> Future[list[Any]]:
+        """A future of ``run(output_names, feeds)``, as ``CompiledModel.run_async``."""
+        return self._queue.submit(feeds, output_names)
+
+    @cached_property
+    def _queue(self) -> InferQueue:
+        return InferQueue(self)
+
+    def with_num_threads(self, num_threads: int) -> FallbackModel:
+        """The same model for another number of threads."""
+        threads = integer("num_threads", num_threads, 1, MAX_THREADS)
+        return self if threads == self.num_threads else replace(self, num_threads=threads)
+
+    def has_independent_samples(self) -> bool:
+        """False: samples may depend on each other in operators that onnxruntime runs."""
+        return False
+
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input, in order; free dimensions are names or None."""
         return list(map(TensorInfo.of_node, self.session.inputs))
@@ -112,6 +126,10 @@ class PartlyCompiledModel(FallbackModel):
         """The session of the tail."""
         return opened(self.tail, self.num_threads)
 
+    def with_num_threads(self, num_threads: int) -> FallbackModel:
+        """The same model for another number of threads, in both parts."""
+        return replace(self, num_threads=num_threads, head=self.head.with_num_threads(num_threads))
+
     def results(self, wanted: list[str], feeds: Mapping[str, Any]) -> list[Any]:
         """Outputs of the head, and of the tail if they are needed."""
         names = [output.name for output in self.head.get_outputs()]
@@ -140,12 +158,3 @@ class PartlyCompiledModel(FallbackModel):
         late = map(TensorInfo.of_node, self.session.outputs)
         known = {info.name: info for info in (*self.head.get_outputs(), *late)}
         return [known[name] for name in self.output_names]
-
-
-def fed(name: str, value: Any) -> Any:
-    """A tensor as an array; lists stay sequences of tensors, None an absent optional."""
-    if value is None:
-        return None
-    if isinstance(value, list):
-        return [fed(name, item) for item in value]
-    return as_array(name, value)

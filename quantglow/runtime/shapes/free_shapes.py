@@ -178,6 +178,18 @@ class FreeShapes(Concise):
         self.signature.check(with_names(self.signature, shapes))
         return self.graph_at(Case.of(shapes, dict(case_of(self.first).values or ())))
 
+    def on_threads(self, num_threads: int) -> FreeShapes:
+        """The same for another number of threads; its first case is ready."""
+        first, opened = self._first, self.opened
+        if first is not None:
+            opened = Opened(first.graph, case_of(first), tuple(self._generals.graphs))
+        compiler = replace(self.compiler, num_threads=num_threads)
+        ends = self.fallback, self.freedom, self.deciding, opened
+        found = FreeShapes(self.signature, self.graph_at, compiler, *ends)
+        if opened.case is not None:
+            found.prepare(opened.case)
+        return found
+
     def prepare(self, case: Case) -> None:
         """Compile the program of a case."""
         self._at(case)

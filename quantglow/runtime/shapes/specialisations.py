@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from quantglow.concise import Concise
@@ -12,7 +12,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names, check_types
 from quantglow.lazy import cached_property
-from quantglow.runtime.build import Build
+from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.saved_models.saving import Freedom
 from quantglow.runtime.shapes.served_shapes import ServedShapes
 from quantglow.types import Array
@@ -96,12 +96,16 @@ class Specialisations(Protocol):
     def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the shapes of some arrays.  Raises ``InputError``."""
 
+    def on_threads(self, num_threads: int) -> Specialisations:
+        """The same for another number of threads; both share constants and kernels."""
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OneShape(Concise):
-    """A model whose shapes are all fixed."""
+    """A model whose shapes are all fixed, and the compiler that made it."""
 
     first: Specialisation
+    compiler: Compiler
 
     @property
     def is_empty(self) -> bool:
@@ -139,6 +143,13 @@ class OneShape(Concise):
     def at(self, feeds: Mapping[str, Array]) -> Specialisation:
         """The only program; ``run`` checks the feeds."""
         return self.first
+
+    def on_threads(self, num_threads: int) -> OneShape:
+        """The same graph, compiled for another number of threads."""
+        compiler = replace(self.compiler, num_threads=num_threads)
+        return OneShape(
+            Specialisation(self.first.graph, compiler.compile(self.first.graph)), compiler
+        )
 
 
 def with_names(signature: Signature, shapes: Shapes) -> Shapes:

@@ -1,0 +1,199 @@
+"""InferQueue: one model, used by many callers at once."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from quantglow.arguments import integer, number
+from quantglow.errors import OptionError
+from quantglow.runtime.feeds import check_mapping, fed
+from quantglow.runtime.queues.batch_speed import BatchSpeed
+from quantglow.runtime.queues.joining import Call, joined, parts
+from quantglow.runtime.queues.waiting import Limits, Waiting
+
+MAX_STREAMS = 1024
+AUTO = "auto"
+
+
+class Named(Protocol):
+    """An output of a model."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A compiled model as far as a queue needs it."""
+
+    @property
+    def num_threads(self) -> int:
+        """Maximum number of threads of a call."""
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """The named outputs."""
+
+    def get_outputs(self) -> Sequence[Named]:
+        """The outputs, in order."""
+
+    def with_num_threads(self, num_threads: int) -> Model:
+        """The same model for another number of threads."""
+
+    def has_independent_samples(self) -> bool:
+        """Whether calls may be joined along axis 0."""
+
+
+class InferQueue:
+    """Runs the calls of many callers on several streams: threads that run one inference each.
+
+    ::
+
+        with qg.InferQueue(compiled) as queue:
+            futures = [queue.submit({"x": x}) for x in images]
+            results = [future.result() for future in futures]
+
+    streams      number of inferences at once; ``"auto"``: one for each thread of the model, so that
+                 an inference runs on one thread, which gives the most inferences per second.  The
+                 model's threads are divided among the streams
+    max_batch    maximum number of samples in the batch that calls are joined to; 1: none is joined.
+                 Sizes are measured while calls run, and the fastest one is taken
+    max_delay    seconds that a call may wait for others to join it
+    max_waiting  maximum number of calls that wait; a further one raises ``QueueFullError``
+
+    int8 results of joined calls are the integers of single ones; float results may differ by
+    rounding.  All methods are thread-safe.  A call that waits is cancelled by ``future.cancel()``.
+    A queue that nobody holds ends after the calls that it has.
+
+    Raises ``OptionError`` for options that do not exist, and for ``max_batch`` above 1 where
+    samples of a batch depend on each other or their number is fixed.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        streams: int | str = AUTO,
+        *,
+        max_batch: int = 1,
+        max_delay: float = 0.0,
+        max_waiting: int | None = None,
+    ) -> None:
+        if not isinstance(model, Model):
+            raise OptionError(f"model must be a compiled model, got {type(model).__name__}")
+        limits = Limits(
+            stream_count(streams, model.num_threads),
+            integer("max_batch", max_batch, 1),
+            seconds("max_delay", max_delay),
+            None if max_waiting is None else integer("max_waiting", max_waiting, 1),
+        )
+        if limits.max_batch > 1 and not model.has_independent_samples():
+            raise OptionError(
+                f"max_batch={max_batch}: calls cannot be joined, because samples of a batch depend "
+                "on each other, their number is fixed, or the model was not compiled for any shape "
+                "yet. Remedy: max_batch=1, or a model with a free batch that was calibrated or run."
+            )
+        self.model = model.with_num_threads(max(1, model.num_threads // limits.streams))
+        runner = Runner(self.model, BatchSpeed())
+        self._waiting = Waiting(limits, runner, runner.speed)
+        end = weakref.finalize(self, self._waiting.stop)
+        end.atexit = False  # at the end of the process, calls that wait are cancelled
+
+    @property
+    def streams(self) -> int:
+        """Number of inferences at once."""
+        return self._waiting.limits.streams
+
+    def submit(
+        self, feeds: Mapping[str, Any], output_names: Sequence[str] | None = None
+    ) -> Future[list[Any]]:
+        """A future of ``model.run(output_names, feeds)``.
+
+        The arrays must not change before it is done.  Raises ``QueueFullError``, ``QueueError`` for
+        a closed queue, and ``InputError`` for feeds that are no arrays; the future raises all
+        other errors of the call.
+        """
+        check_mapping(feeds)
+        given = {name: fed(name, value) for name, value in feeds.items()}
+        call = Call(given, output_names, time.monotonic())
+        self._waiting.add(call)
+        return call.future
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """``model.run``, in turn with the calls of others."""
+        return self.submit(feeds, output_names).result()
+
+    def close(self, cancel: bool = False) -> None:
+        """Take no more calls and wait for those that came; ``cancel``: only for those that run."""
+        self._waiting.stop(cancel)
+        self._waiting.join()
+
+    def __enter__(self) -> InferQueue:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(cancel=kind is not None)
+
+    def __repr__(self) -> str:
+        return f"<InferQueue, {self.streams} stream(s), {self.model!r}>"
+
+
+def stream_count(streams: object, num_threads: int) -> int:
+    """The number of streams.  Raises ``OptionError``."""
+    if isinstance(streams, str):
+        if streams != AUTO:
+            raise OptionError(f"streams must be a number or {AUTO!r}, got {streams!r}")
+        return num_threads
+    return integer("streams", streams, 1, MAX_STREAMS)
+
+
+def seconds(option: str, value: object) -> float:
+    """A time that is not negative, in seconds.  Raises ``OptionError``."""
+    found = number(option, value)
+    if not 0 <= found < float("inf"):
+        raise OptionError(f"{option} must be seconds from 0 on, got {found}")
+    return found
+
+
+@dataclass
+class Runner:
+    """Runs calls on a model and settles their futures."""
+
+    model: Model
+    speed: BatchSpeed
+
+    def __call__(self, calls: Sequence[Call]) -> None:
+        """Run calls of one kind, as one batch if there are several."""
+        if len(calls) > 1 and self.settled_together(calls):
+            return
+        for call in calls:
+            self.settle(call)
+
+    def settle(self, call: Call) -> None:
+        """Run one call."""
+        start = time.perf_counter()
+        try:
+            outputs = self.model.run(call.output_names, call.feeds)
+        except BaseException as error:  # noqa: BLE001 - the caller raises it
+            call.future.set_exception(error)
+            return
+        self.speed.record(call.kind, call.samples, time.perf_counter() - start)
+        call.future.set_result(outputs)
+
+    def settled_together(self, calls: Sequence[Call]) -> bool:
+        """Whether the calls ran as one batch; where one of them is wrong, none is settled."""
+        start = time.perf_counter()
+        try:
+            names = [output.name for output in self.model.get_outputs()]
+            outputs = dict(zip(names, self.model.run(None, joined(calls)), strict=True))
+            results = list(parts(outputs, calls))
+        except Exception:  # noqa: BLE001 - each call alone raises its own error
+            return False
+        samples = sum(call.samples for call in calls)
+        self.speed.record(calls[0].kind, samples, time.perf_counter() - start)
+        for call, result in zip(calls, results, strict=True):
+            call.future.set_result(result)
+        return True

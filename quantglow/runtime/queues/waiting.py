@@ -1,0 +1,188 @@
+"""Calls that wait, and the threads that take them."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+from weakref import WeakSet
+
+from quantglow.errors import QueueError, QueueFullError
+from quantglow.runtime.queues.batch_speed import BatchSpeed
+from quantglow.runtime.queues.joining import Call
+from quantglow.system import at_fork
+
+Run = Callable[[Sequence[Call]], None]
+"""Runs calls of one kind and settles their futures; it does not raise."""
+
+
+@dataclass
+class Limits:
+    """``streams`` threads; batches of at most ``max_batch`` samples, for which a call waits at most
+    ``max_delay`` seconds; at most ``max_waiting`` calls wait."""
+
+    streams: int
+    max_batch: int
+    max_delay: float
+    max_waiting: int | None
+
+
+@dataclass(eq=False)
+class Waiting:
+    """Calls in the order in which they came.  All methods are thread-safe.
+
+    Threads start with the first call.  They know this object and not the queue of the user, so
+    that a queue that nobody holds ends.
+    """
+
+    limits: Limits
+    run: Run
+    speed: BatchSpeed
+    _calls: deque[Call] = field(default_factory=deque)
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _unsettled: set[Future[list[Any]]] = field(default_factory=set)
+    _is_closed: bool = False
+
+    def __post_init__(self) -> None:
+        _alive.add(self)
+
+    def add(self, call: Call) -> None:
+        """Let a call wait.  Raises ``QueueError`` and ``QueueFullError``."""
+        most = self.limits.max_waiting
+        with self._changed:
+            if self._is_closed:
+                raise QueueError("the queue is closed. Remedy: submit before close().")
+            if most is not None and len(self._calls) >= most:
+                raise QueueFullError(most)
+            while len(self._threads) < self.limits.streams:
+                self._start()
+            self._calls.append(call)
+            self._unsettled.add(call.future)
+            self._changed.notify_all()
+        call.future.add_done_callback(self._unsettled.discard)
+
+    def stop(self, cancel: bool = False) -> None:
+        """Take no more calls; ``cancel`` those that wait."""
+        with self._changed:
+            self._is_closed = True
+            dropped = list(self._calls) if cancel else []
+            if cancel:
+                self._calls.clear()
+            self._changed.notify_all()
+        for call in dropped:
+            if call.future.cancel():
+                call.future.set_running_or_notify_cancel()
+
+    def join(self) -> None:
+        """Wait until all calls that were not cancelled are done, after ``stop``."""
+        for thread in list(self._threads):
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, daemon=True, name="quantglow-stream")
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not self._threads:
+                raise QueueError(f"the system starts no thread: {error}") from error
+            self.limits.streams = len(self._threads)
+            return
+        self._threads.append(thread)
+
+    def _work(self) -> None:
+        """A thread: take calls and run them until the queue is closed and empty."""
+        while calls := self._taken():
+            if running := [c for c in calls if c.future.set_running_or_notify_cancel()]:
+                self.run(running)
+
+    def _taken(self) -> list[Call]:
+        """The calls to run next; none where no more will come."""
+        with self._changed:
+            while True:
+                if not self._calls:
+                    if self._is_closed:
+                        return []
+                    self._changed.wait()
+                    continue
+                mates, left = self._mates(), self._seconds_left()
+                if left > 0 and sum(call.samples for call in mates) < self.limits.max_batch:
+                    self._changed.wait(left)
+                    continue
+                return self._removed(mates)
+
+    def _seconds_left(self) -> float:
+        """Seconds that the first call may still wait for others."""
+        first = self._calls[0]
+        if self._is_closed or self.limits.max_batch == 1 or first.kind is None:
+            return 0.0
+        return first.arrived + self.limits.max_delay - time.monotonic()
+
+    def _mates(self) -> list[Call]:
+        """The first call, and those that may be joined to it."""
+        first, most = self._calls[0], self.limits.max_batch
+        if most == 1 or (kind := first.kind) is None:
+            return [first]
+        found, total = [first], first.samples
+        for call in list(self._calls)[1:]:
+            if total >= most:
+                break
+            if call.kind == kind and total + call.samples <= most:
+                found.append(call)
+                total += call.samples
+        return found
+
+    def _removed(self, mates: Sequence[Call]) -> list[Call]:
+        """As many of the calls as are fastest together; the others wait no longer, either."""
+        totals = list(accumulate(call.samples for call in mates))
+        best = self.speed.best(mates[0].kind, totals) if len(mates) > 1 else totals[0]
+        count = totals.index(best) + 1
+        for call in mates[:count]:
+            self._calls.remove(call)
+        for call in mates[count:]:
+            call.arrived -= self.limits.max_delay
+        return list(mates[:count])
+
+    def forget_threads(self) -> None:
+        """Let the callers of a forked child know that the threads of its parent are not there."""
+        self._calls, self._threads = deque(), []
+        self._changed = threading.Condition()
+        lost, self._unsettled = list(self._unsettled), set()
+        for future in lost:
+            # A thread of the parent may have held its lock while the process forked.
+            future._condition = threading.Condition()
+            with suppress(InvalidStateError):
+                future.set_exception(
+                    QueueError(
+                        "the process forked while the call waited or ran, and only the parent "
+                        "goes on with it. Remedy: submit it again in the child."
+                    )
+                )
+
+
+_alive: WeakSet[Waiting] = WeakSet()
+
+
+def _forget_threads() -> None:
+    for waiting in list(_alive):
+        waiting.forget_threads()
+
+
+def close_all() -> None:
+    """Cancel all calls that wait, and let those that run end, before the interpreter does."""
+    for waiting in list(_alive):
+        waiting.stop(cancel=True)
+    for waiting in list(_alive):
+        waiting.join()
+
+
+at_fork(child=_forget_threads)
+atexit.register(close_all)

@@ -1,0 +1,416 @@
+"""Calls from many threads get their own results, whatever ends, fails or is cancelled."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+import quantglow as qg
+from quantglow.runtime.queues import waiting
+from quantglow.runtime.queues.infer_queue import InferQueue
+from tests.support.free_network import image, wide_model
+from tests.support.small_network import small_model, small_samples
+from tests.unit.frontend.onnx_models import floats, model_of
+
+PATIENCE = 30
+"""Seconds after which a call counts as hanging."""
+
+
+@dataclass(frozen=True)
+class Output:
+    name: str
+
+
+@dataclass
+class Doubling:
+    """A model that doubles ``x``.  ``gate``: calls wait for it; ``batches``: lengths that ran."""
+
+    num_threads: int = 1
+    gate: threading.Event = field(default_factory=threading.Event)
+    begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    batches: list[int] = field(default_factory=list)
+    cost: Callable[[int], float] = lambda samples: 0.0
+    siblings: list[int] = field(default_factory=list)
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        self.begun.release()
+        assert self.gate.wait(PATIENCE)
+        x = feeds["x"]
+        if (x < 0).any():
+            raise qg.InputError("x is negative")
+        self.batches.append(len(x))
+        time.sleep(self.cost(len(x)))
+        known = {"twice": 2 * x, "thrice": 3 * x}
+        return [known[name] for name in output_names or known]
+
+    def get_outputs(self) -> list[Output]:
+        return [Output("twice"), Output("thrice")]
+
+    def with_num_threads(self, num_threads: int) -> Doubling:
+        self.siblings.append(num_threads)
+        return self
+
+    def has_independent_samples(self) -> bool:
+        return True
+
+
+def opened(**options: Any) -> Doubling:
+    """A model whose calls do not wait."""
+    model = Doubling(**options)
+    model.gate.set()
+    return model
+
+
+def feeds(value: int, samples: int = 1) -> dict[str, np.ndarray]:
+    return {"x": np.full((samples, 2), value, np.float32)}
+
+
+def got(future: Future[list[Any]]) -> Any:
+    return future.result(PATIENCE)
+
+
+def test_every_call_gets_its_own_results() -> None:
+    with InferQueue(opened(num_threads=3)) as queue:
+        futures = [queue.submit(feeds(value)) for value in range(100)]
+    assert [got(future)[0][0, 0] for future in futures] == [2 * value for value in range(100)]
+
+
+def test_outputs_are_those_that_a_call_names() -> None:
+    with InferQueue(opened()) as queue:
+        (found,) = queue.run(["thrice"], feeds(1))
+    assert found[0, 0] == 3
+
+
+@pytest.mark.parametrize(("threads", "streams", "each"), [(4, "auto", 1), (4, 2, 2), (2, 3, 1)])
+def test_streams_divide_the_threads(threads: int, streams: int | str, each: int) -> None:
+    model = opened(num_threads=threads)
+    InferQueue(model, streams)
+    assert model.siblings == [each]
+
+
+def test_as_many_calls_run_at_once_as_there_are_streams() -> None:
+    model = Doubling(num_threads=3)
+    queue = InferQueue(model)
+    for value in range(5):
+        queue.submit(feeds(value))
+    running = [model.begun.acquire(timeout=PATIENCE) for _ in range(3)]
+    more = model.begun.acquire(timeout=0.1)
+    model.gate.set()
+    queue.close()
+    assert (running, more) == ([True] * 3, False)
+
+
+def test_an_error_reaches_the_caller_that_made_it() -> None:
+    with InferQueue(opened()) as queue:
+        bad, good = queue.submit(feeds(-1)), queue.submit(feeds(1))
+    assert isinstance(bad.exception(PATIENCE), qg.InputError)
+    assert got(good)[0][0, 0] == 2
+
+
+def test_a_wrong_call_does_not_harm_those_joined_to_it() -> None:
+    model = Doubling()
+    queue = InferQueue(model, max_batch=8)
+    first = queue.submit(feeds(0))
+    model.begun.acquire(timeout=PATIENCE)
+    values = [3, -1, 4]
+    futures = [queue.submit(feeds(value)) for value in values]
+    model.gate.set()
+    queue.close()
+    assert got(first)[0][0, 0] == 0
+    errors = [type(future.exception(PATIENCE)) for future in futures]
+    assert errors == [type(None), qg.InputError, type(None)]
+    assert got(futures[2])[0][0, 0] == 8
+
+
+def test_a_call_that_waits_can_be_cancelled() -> None:
+    model = Doubling()
+    queue = InferQueue(model)
+    running, waits = queue.submit(feeds(1)), queue.submit(feeds(2))
+    model.begun.acquire(timeout=PATIENCE)
+    assert (waits.cancel(), running.cancel()) == (True, False)
+    model.gate.set()
+    queue.close()
+    assert model.batches == [1]
+
+
+def test_closing_with_cancel_leaves_no_caller_waiting() -> None:
+    model = Doubling()
+    queue = InferQueue(model)
+    running, *waiting_ones = [queue.submit(feeds(value)) for value in range(4)]
+    model.begun.acquire(timeout=PATIENCE)
+    threading.Timer(0.05, model.gate.set).start()
+    queue.close(cancel=True)
+    assert got(running)[0][0, 0] == 0
+    assert all(future.cancelled() for future in waiting_ones)
+    with pytest.raises(CancelledError):
+        waiting_ones[0].result(PATIENCE)
+
+
+def test_a_block_that_raises_cancels_what_waits() -> None:
+    model = Doubling()
+    queue = InferQueue(model)
+    futures = [queue.submit(feeds(value)) for value in range(3)]
+    model.begun.acquire(timeout=PATIENCE)
+    threading.Timer(0.05, model.gate.set).start()
+    with pytest.raises(KeyError), queue:
+        raise KeyError
+    assert [future.cancelled() for future in futures] == [False, True, True]
+
+
+def test_a_closed_queue_refuses() -> None:
+    queue = InferQueue(opened())
+    queue.close()
+    with pytest.raises(qg.QueueError, match="closed"):
+        queue.submit(feeds(1))
+
+
+def test_a_full_queue_refuses_and_keeps_what_it_has() -> None:
+    model = Doubling()
+    queue = InferQueue(model, max_waiting=2)
+    futures = [queue.submit(feeds(0))]
+    model.begun.acquire(timeout=PATIENCE)
+    futures += [queue.submit(feeds(value)) for value in (1, 2)]
+    with pytest.raises(qg.QueueFullError, match="2 calls wait"):
+        queue.submit(feeds(3))
+    model.gate.set()
+    queue.close()
+    assert [got(future)[0][0, 0] for future in futures] == [0, 2, 4]
+
+
+def test_a_queue_that_nobody_holds_finishes_its_calls_and_ends() -> None:
+    model = Doubling()
+    futures = [InferQueue(model).submit(feeds(1))]
+    gc.collect()
+    model.gate.set()
+    assert got(futures[0])[0][0, 0] == 2
+    names = [t.name for t in threading.enumerate()]
+    deadline = time.monotonic() + PATIENCE
+    while "quantglow-stream" in names and time.monotonic() < deadline:
+        time.sleep(0.01)
+        names = [t.name for t in threading.enumerate()]
+    assert "quantglow-stream" not in names
+
+
+def test_a_callback_may_use_the_queue() -> None:
+    later: list[Future[list[Any]]] = []
+    with InferQueue(opened()) as queue:
+        first = queue.submit(feeds(1))
+        done = threading.Event()
+        first.add_done_callback(lambda f: (later.append(queue.submit(feeds(5))), done.set()))
+        assert done.wait(PATIENCE)
+    assert got(later[0])[0][0, 0] == 10
+
+
+def joined_batches(values: Sequence[int], **options: Any) -> tuple[list[int], list[float]]:
+    """Lengths of batches, and results, of calls that wait behind one that runs."""
+    model = Doubling()
+    queue = InferQueue(model, **options)
+    first = queue.submit(feeds(0))
+    model.begun.acquire(timeout=PATIENCE)
+    futures = [queue.submit(feeds(value, samples)) for samples, value in enumerate(values, 1)]
+    model.gate.set()
+    queue.close()
+    got(first)
+    for samples, future in enumerate(futures, 1):
+        assert [len(array) for array in got(future)] == [samples, samples]
+    return model.batches[1:], [float(got(future)[0].mean()) for future in futures]
+
+
+def test_joined_calls_get_their_own_samples() -> None:
+    _, results = joined_batches([5, 6, 7, 8], max_batch=16)
+    assert results == [10, 12, 14, 16]
+
+
+def test_no_batch_is_larger_than_allowed() -> None:
+    batches, _ = joined_batches(range(1, 9), max_batch=8)
+    assert max(batches) <= 8
+    assert sum(batches) == sum(range(1, 9))
+
+
+def test_calls_of_other_shapes_are_not_joined() -> None:
+    model = Doubling()
+    queue = InferQueue(model, max_batch=8)
+    queue.submit(feeds(0))
+    model.begun.acquire(timeout=PATIENCE)
+    shapes = [(1, 2), (1, 3), (1, 2)]
+    futures = [queue.submit({"x": np.ones(shape, np.float32)}) for shape in shapes]
+    model.gate.set()
+    queue.close()
+    assert [got(future)[0].shape for future in futures] == shapes
+
+
+@pytest.mark.parametrize(("cost", "expected"), [(lambda n: 0.004, 8), (lambda n: 0.004 * n**2, 1)])
+def test_batches_are_joined_where_that_is_faster(
+    cost: Callable[[int], float], expected: int
+) -> None:
+    model = opened(cost=cost)
+    with InferQueue(model, max_batch=8) as queue:
+        futures = [queue.submit(feeds(value)) for value in range(120)]
+    assert [got(future)[0][0, 0] for future in futures] == [2 * value for value in range(120)]
+    assert max(model.batches[-20:-8], key=model.batches.count) == expected
+
+
+def test_a_call_waits_for_others_as_long_as_allowed() -> None:
+    with InferQueue(opened(), max_batch=8, max_delay=0.1) as queue:
+        start = time.monotonic()
+        queue.run(None, feeds(1))
+        assert time.monotonic() - start >= 0.1
+
+
+def test_no_call_of_a_full_batch_waits_any_longer() -> None:
+    with InferQueue(opened(), max_batch=8, max_delay=10 * PATIENCE) as queue:
+        futures = [queue.submit(feeds(value, 2)) for value in range(4)]
+        assert [got(future)[0][0, 0] for future in futures] == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"streams": 0}, "streams must be at least 1"),
+        ({"streams": "many"}, "streams must be a number or 'auto'"),
+        ({"max_batch": 0}, "max_batch must be at least 1"),
+        ({"max_delay": -1.0}, "max_delay must be seconds from 0 on"),
+        ({"max_delay": float("inf")}, "max_delay must be seconds from 0 on"),
+        ({"max_waiting": 0}, "max_waiting must be at least 1"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(qg.OptionError, match=message):
+        InferQueue(opened(), **options)
+
+
+def test_what_is_no_model_is_refused() -> None:
+    with pytest.raises(qg.OptionError, match="model must be a compiled model, got str"):
+        InferQueue("model.onnx")  # type: ignore[arg-type]
+
+
+def test_feeds_that_are_no_mapping_are_refused() -> None:
+    with InferQueue(opened()) as queue, pytest.raises(qg.InputError, match="feeds must map"):
+        queue.submit([1])  # type: ignore[arg-type]
+
+
+def forked_result(queue: InferQueue, inherited: Future[list[Any]]) -> bool:
+    """Whether a child is told of the call that it lost, and its own call gets its result."""
+    lost = isinstance(inherited.exception(PATIENCE), qg.QueueError)
+    return lost and queue.run(None, feeds(4))[0][0, 0] == 8
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_child_is_told_of_lost_calls_and_makes_new_ones() -> None:
+    model = Doubling()
+    queue = InferQueue(model)
+    running = queue.submit(feeds(1))
+    model.begun.acquire(timeout=PATIENCE)
+    waits = queue.submit(feeds(2))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            model.gate = threading.Event()
+            model.gate.set()
+            lost = isinstance(running.exception(PATIENCE), qg.QueueError)
+            code = 0 if lost and forked_result(queue, waits) else 2
+        finally:
+            os._exit(code)
+    model.gate.set()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert (got(running)[0][0, 0], got(waits)[0][0, 0]) == (2, 4)
+    queue.close()
+
+
+END = """
+import time, numpy as np
+from tests.unit.runtime.queues.test_infer_queue import Doubling, InferQueue, feeds
+model = Doubling(cost=lambda n: 0.3)
+model.gate.set()
+queue = InferQueue(model)
+futures = [queue.submit(feeds(value)) for value in range(1000)]
+"""
+
+
+def test_a_process_ends_while_calls_wait() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", END], timeout=PATIENCE, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_thread_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(waiting.threading.Thread, "start", refuse)
+    queue = InferQueue(opened())
+    with pytest.raises(qg.QueueError, match="starts no thread"):
+        queue.submit(feeds(1))
+
+
+@pytest.fixture(scope="module")
+def int8() -> qg.CompiledModel:
+    """A model of free batch, height and width, in int8."""
+    samples = [image((2, 64, 8, 8), seed) for seed in range(4)]
+    return qg.quantize_and_compile(
+        wide_model(), samples, num_threads=2, progress=False, verify=False
+    )
+
+
+@pytest.mark.parametrize("max_batch", [1, 8])
+def test_int8_results_are_those_of_single_calls(int8: qg.CompiledModel, max_batch: int) -> None:
+    images = [image((1 + seed % 3, 64, 8, 8 + 4 * (seed % 2)), seed) for seed in range(40)]
+    expected = [int8.run(None, {"x": x}) for x in images]
+    with (
+        qg.InferQueue(int8, max_batch=max_batch, max_delay=0.01) as queue,
+        ThreadPoolExecutor(4) as pool,
+    ):
+        found = list(pool.map(lambda x: queue.run(None, {"x": x}), images))
+    for results, wanted in zip(found, expected, strict=True):
+        assert [a.tobytes() for a in results] == [a.tobytes() for a in wanted]
+
+
+def test_run_async_gives_what_run_gives(int8: qg.CompiledModel) -> None:
+    x = image((2, 64, 8, 8), 9)
+    futures = [int8.run_async({"x": x}, ["y"]) for _ in range(8)]
+    (expected,) = int8.run(["y"], {"x": x})
+    assert all(np.array_equal(got(future)[0], expected) for future in futures)
+
+
+@pytest.mark.parametrize("model", [small_model, wide_model], ids=["fixed batch", "never run"])
+def test_a_model_whose_batch_is_not_known_to_be_free_is_not_joined(
+    model: Callable[[], onnx.ModelProto],
+) -> None:
+    with pytest.raises(qg.OptionError, match="max_batch=4: calls cannot be joined"):
+        qg.InferQueue(qg.compile(model(), num_threads=2), max_batch=4)
+
+
+def test_samples_that_depend_on_each_other_are_not_joined() -> None:
+    nodes = [onnx.helper.make_node("CumSum", ["x", "axis"], ["y"])]
+    model = model_of(
+        nodes, {"x": floats(1, 4)}, ["y"], [numpy_helper.from_array(np.array(0), "axis")]
+    )
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
+    compiled = qg.compile(model, num_threads=1)
+    compiled(floats(3, 4))
+    assert not compiled.has_independent_samples()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_number_of_threads_can_be_changed(int8: qg.CompiledModel, threads: int) -> None:
+    fixed, x = qg.compile(small_model(), num_threads=2), small_samples(1)[0]
+    free = image((2, 64, 8, 8), 5)
+    changed = fixed.with_num_threads(threads)
+    assert changed.num_threads == threads
+    assert all(map(np.array_equal, changed(x), fixed(x)))
+    assert np.array_equal(int8.with_num_threads(threads)(free), int8(free))
