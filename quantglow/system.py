@@ -43,3 +43,8 @@ def c_function(name: str) -> Any:
         return getattr(ctypes.CDLL(None), name, None)
     except (OSError, TypeError):  # Windows has no handle of the whole process
         return None
+
+
+def busy_processors() -> float | None:
+    """Processors in use, as the mean of the last minute; None where the system does not say."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None

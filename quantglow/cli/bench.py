@@ -1,10 +1,11 @@
-"""``quantglow bench``: the latency of a model, and the time of each kernel."""
+"""``quantglow bench``: latency and throughput of a model, and the time of each kernel."""
 
 from __future__ import annotations
 
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from rich.console import Console
@@ -12,12 +13,20 @@ from rich.console import Console
 from quantglow.cli.arguments import machine_arguments, model_argument, shapes_of
 from quantglow.cli.files import SAVED
 from quantglow.cli.models import opened
-from quantglow.cli.timing import medians
+from quantglow.cli.timing import latencies, loaded_latencies
 from quantglow.errors import InputError, OptionError
 from quantglow.report.call_report import CallReport, profile_calls
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
+from quantglow.runtime.queues.infer_queue import AUTO, InferQueue
+from quantglow.system import busy_processors
 from quantglow.types import Array
+
+MODES = ("latency", "throughput")
+IN_FLIGHT = 2
+"""Calls for each stream while throughput is measured: one runs, one waits."""
+BUSY = 0.5
+"""Processors in use by other programs from which on figures are doubtful."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,38 +39,132 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="about how long to measure (default: %(default)s)",
     )
     parser.add_argument(
+        "--mode",
+        choices=MODES,
+        default=MODES[0],
+        help="latency: one call after the other; throughput: as many at once as there are streams",
+    )
+    parser.add_argument(
+        "--streams",
+        type=stream_argument,
+        default=AUTO,
+        help="inferences at once in throughput mode (default: one for each thread)",
+    )
+    parser.add_argument(
+        "--batch-sizes",
+        nargs="+",
+        type=int,
+        metavar="N",
+        help="samples along axis 0 of each input, measured one after the other",
+    )
+    parser.add_argument(
         "--layers", action="store_true", help="also the time of every kernel beside its limit"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead")
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
-    """Median latency on random inputs.
+    """Latency or throughput on random inputs, for each batch size.
 
     They have ``input_shapes``, else the shapes that the model was compiled for first, with 1 for
     free dimensions.
     """
     if not options.seconds > 0:
         raise OptionError(f"seconds must be positive, got {options.seconds}")
+    busy = busy_note()
     compiled = opened(options)
     feeds = drawn_feeds(compiled, shapes_of(options))
+    sizes = options.batch_sizes or [None]
     try:
-        times = medians({"latency": lambda: compiled.run(None, feeds)}, options.seconds)
+        rows = [row(compiled, with_batch(feeds, size), options) for size in sizes]
     except InputError as error:
         raise OptionError(
             f"the model does not run on the shapes that bench chose: {error} Or give them with "
             "--input-shapes NAME:D,D,…"
         ) from error
-    spent = times["latency"]
     calls = kernel_times(compiled, feeds) if options.layers else None
     if options.json:
-        found = {"median_seconds": spent, **({"layers": calls.to_json()} if calls else {})}
+        found = {**rows[0].to_json(), "batches": [r.to_json() for r in rows], "busy": busy}
+        found |= {"layers": calls.to_json()} if calls else {}
         console.file.write(json.dumps(found) + "\n")
         return
     console.print(repr(compiled), highlight=False, markup=False)
-    console.print(f"median {spent * 1e3:.3f} ms, {1 / spent:.0f} runs/s", highlight=False)
+    if busy:
+        console.print(f"warning: {busy}", highlight=False)
+    for each in rows:
+        console.print(str(each), highlight=False)
     if calls:
         console.print(calls.by_call().rich(), calls.by_kernel().rich())
+
+
+def stream_argument(text: str) -> int | str:
+    """A number of streams, or "auto"."""
+    return text if text == AUTO else int(text)
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one batch size: seconds from submitting to the result, by percentile."""
+
+    batch: int
+    median: float
+    p90: float
+    p99: float
+    per_second: float
+
+    @staticmethod
+    def of(batch: int, latencies: Sequence[float], seconds: float) -> Row:
+        """The figures of calls that took ``seconds`` together."""
+        median, p90, p99 = (float(v) for v in np.percentile(latencies, [50, 90, 99]))
+        return Row(batch, median, p90, p99, batch * len(latencies) / seconds)
+
+    def to_json(self) -> dict[str, float]:
+        """The figures in types that ``json`` writes."""
+        return {
+            "batch": self.batch,
+            "median_seconds": self.median,
+            "p90_seconds": self.p90,
+            "p99_seconds": self.p99,
+            "samples_per_second": self.per_second,
+        }
+
+    def __str__(self) -> str:
+        times = (
+            f"median {self.median * 1e3:.3f} ms, p90 {self.p90 * 1e3:.3f}, p99 {self.p99 * 1e3:.3f}"
+        )
+        return f"batch {self.batch}: {times}; {self.per_second:.0f} samples/s"
+
+
+def row(
+    compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array], options: argparse.Namespace
+) -> Row:
+    """The figures of one batch size."""
+    batch = max((len(a) for a in feeds.values() if a.ndim), default=1)
+    compiled.run(None, feeds)
+    if options.mode == "latency":
+        times = latencies(lambda: compiled.run(None, feeds), options.seconds)
+        return Row.of(batch, times, sum(times))
+    with InferQueue(compiled, options.streams) as queue:
+        queue.run(None, feeds)
+        times, seconds = loaded_latencies(
+            lambda: queue.submit(feeds), IN_FLIGHT * queue.streams, options.seconds
+        )
+    return Row.of(batch, times, seconds)
+
+
+def with_batch(feeds: Mapping[str, Array], size: int | None) -> dict[str, Array]:
+    """The feeds with so many samples along axis 0 of each array; None: as they are."""
+    if size is None:
+        return dict(feeds)
+    return {n: np.resize(a, (size, *a.shape[1:])) if a.ndim else a for n, a in feeds.items()}
+
+
+def busy_note() -> str:
+    """A note if other programs use the processors, as measured before the model is opened."""
+    load = busy_processors()
+    if load is None or load < BUSY:
+        return ""
+    return f"the machine is busy ({load:.1f} processors in use): measure again when it is idle"
 
 
 def kernel_times(compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array]) -> CallReport:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import Any
 
 import numpy as np
 
@@ -35,3 +38,41 @@ def _spent(run: Callable[[], object], count: int) -> float:
     for _ in range(count):
         run()
     return time.perf_counter() - start
+
+
+def latencies(run: Callable[[], object], seconds: float) -> list[float]:
+    """Seconds of each call, one after the other, for about ``seconds``."""
+    found, end = list[float](), time.perf_counter() + seconds
+    while not found or time.perf_counter() < end:
+        found.append(_spent(run, 1))
+    return found
+
+
+def loaded_latencies(
+    submit: Callable[[], Future[Any]], in_flight: int, seconds: float
+) -> tuple[list[float], float]:
+    """Seconds of each call while ``in_flight`` of them are under way, and of all together.
+
+    Raises the first error of a call.
+    """
+    room, found, errors = threading.Semaphore(in_flight), list[float](), list[BaseException]()
+
+    def noting(start: float) -> Callable[[Future[Any]], None]:
+        def done(future: Future[Any]) -> None:
+            found.append(time.perf_counter() - start)
+            if (error := future.exception()) is not None:
+                errors.append(error)
+            room.release()
+
+        return done
+
+    begin = time.perf_counter()
+    while not errors and (not found or time.perf_counter() < begin + seconds):
+        room.acquire()
+        start = time.perf_counter()
+        submit().add_done_callback(noting(start))
+    for _ in range(in_flight):
+        room.acquire()
+    if errors:
+        raise errors[0]
+    return found, time.perf_counter() - begin

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import json
 import time
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,10 +15,11 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
+from quantglow.cli import bench
 from quantglow.cli.main import COMMANDS, main, parser
-from quantglow.cli.timing import medians
+from quantglow.cli.timing import loaded_latencies, medians
 from quantglow.report.metrics import sqnr_db
-from tests.support.free_network import free_model, image
+from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples
 
 
@@ -185,6 +188,38 @@ def test_bench_prints_the_time_of_every_kernel(
     assert run(folder, "bench net.onnx --seconds 1 --num-threads 1 --layers") == 0
     found = capsys.readouterr().out
     assert "limit µs" in found and "By kernel" in found
+
+
+def test_bench_measures_throughput_at_each_batch(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "busy_processors", lambda: 0.0)
+    onnx.save(wide_model(), folder / "free.onnx")
+    options = "--mode throughput --streams 3 --batch-sizes 1 4 --seconds 0.2 --num-threads 2"
+    assert run(folder, f"bench free.onnx --input-shapes x:1,64,4,4 {options} --json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["batch"] for each in found["batches"]] == [1, 4]
+    assert all(each["median_seconds"] <= each["p99_seconds"] for each in found["batches"])
+    assert all(each["samples_per_second"] > 0 for each in found["batches"])
+    assert found["busy"] == ""
+
+
+def test_bench_warns_where_the_machine_is_busy(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "busy_processors", lambda: 3.14)
+    assert run(folder, "bench net.onnx --seconds 0.1 --num-threads 1") == 0
+    assert "busy (3.1 processors in use)" in capsys.readouterr().out
+
+
+def test_an_error_of_a_call_ends_the_measurement() -> None:
+    def submit() -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(qg.InputError("no such input"))
+        return future
+
+    with pytest.raises(qg.InputError, match="no such input"):
+        loaded_latencies(submit, 2, 60.0)
 
 
 def test_bench_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -292,7 +292,7 @@ def test_options_are_checked(options: dict[str, Any], message: str) -> None:
         InferQueue(opened(), **options)
 
 
-def test_what_is_no_model_is_refused() -> None:
+def test_only_models_are_accepted() -> None:
     with pytest.raises(qg.OptionError, match="model must be a compiled model, got str"):
         InferQueue("model.onnx")  # type: ignore[arg-type]
 
