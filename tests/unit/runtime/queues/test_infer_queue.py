@@ -42,7 +42,7 @@ class Doubling:
     gate: threading.Event = field(default_factory=threading.Event)
     begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     batches: list[int] = field(default_factory=list)
-    cost: Callable[[int], float] = lambda samples: 0.0
+    seconds: float = 0.0
     siblings: list[int] = field(default_factory=list)
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
@@ -52,7 +52,7 @@ class Doubling:
         if (x < 0).any():
             raise qg.InputError("x is negative")
         self.batches.append(len(x))
-        time.sleep(self.cost(len(x)))
+        time.sleep(self.seconds)
         known = {"twice": 2 * x, "thrice": 3 * x}
         return [known[name] for name in output_names or known]
 
@@ -252,17 +252,6 @@ def test_calls_of_other_shapes_are_not_joined() -> None:
     assert [got(future)[0].shape for future in futures] == shapes
 
 
-@pytest.mark.parametrize(("cost", "expected"), [(lambda n: 0.004, 8), (lambda n: 0.004 * n**2, 1)])
-def test_batches_are_joined_where_that_is_faster(
-    cost: Callable[[int], float], expected: int
-) -> None:
-    model = opened(cost=cost)
-    with InferQueue(model, max_batch=8) as queue:
-        futures = [queue.submit(feeds(value)) for value in range(120)]
-    assert [got(future)[0][0, 0] for future in futures] == [2 * value for value in range(120)]
-    assert max(model.batches[-20:-8], key=model.batches.count) == expected
-
-
 def test_a_call_waits_for_others_as_long_as_allowed() -> None:
     with InferQueue(opened(), max_batch=8, max_delay=0.1) as queue:
         start = time.monotonic()
@@ -334,7 +323,7 @@ def test_a_forked_child_is_told_of_lost_calls_and_makes_new_ones() -> None:
 END = """
 import time, numpy as np
 from tests.unit.runtime.queues.test_infer_queue import Doubling, InferQueue, feeds
-model = Doubling(cost=lambda n: 0.3)
+model = Doubling(seconds=0.3)
 model.gate.set()
 queue = InferQueue(model)
 futures = [queue.submit(feeds(value)) for value in range(1000)]
