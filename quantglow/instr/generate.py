@@ -7,11 +7,12 @@ belong.  Only what no view can express is copied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.instr.copy_elision import Home, Placement, is_alias, place, source_of
@@ -51,6 +52,17 @@ CALLERS = (BufferKind.INPUT, BufferKind.OUTPUT, BufferKind.STATE)
 """Kinds of buffers that belong to the caller, who gives them no slack."""
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Generated(Concise):
+    """A program, and the number of instructions of each node, in the order of execution.
+
+    ``alloc`` and ``dealloc`` do not count.  Copies to outputs follow the last node.
+    """
+
+    program: Program
+    counts: Mapping[Node, int]
+
+
 def generate(
     graph: Graph,
     order: Sequence[Node] | None = None,
@@ -58,6 +70,17 @@ def generate(
     slack_nbytes: int = 0,
     donations: Sequence[Donation] = (),
 ) -> Program:
+    """The program of a lowered graph, as ``generate_by_node``."""
+    return generate_by_node(graph, order, slack_nbytes=slack_nbytes, donations=donations).program
+
+
+def generate_by_node(
+    graph: Graph,
+    order: Sequence[Node] | None = None,
+    *,
+    slack_nbytes: int = 0,
+    donations: Sequence[Donation] = (),
+) -> Generated:
     """The program of a lowered graph, its nodes executed in ``order``.
 
     ``slack_nbytes``: bytes after each temporary that the target's kernels may read, never write.
@@ -72,9 +95,12 @@ def generate(
         generator.views[state.input] = state.given
         generator.places.update(state.places)
         generator.states[donation.output] = state.result
+    counts: dict[Node, int] = {}
     for node in order or graph.nodes:
+        before = len(generator.steps)
         generator.visit(node)
-    return generator.finish()
+        counts[node] = len(generator.steps) - before
+    return Generated(generator.finish(), counts)
 
 
 @dataclass

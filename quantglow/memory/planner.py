@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from quantglow.concise import Concise
 from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
+from quantglow.lazy import cached_property
 from quantglow.memory.linear_scan import scan
 from quantglow.symbolic.size import likely
 
@@ -25,6 +26,11 @@ MOST_PAIRS = 4_000_000
 all alive together."""
 
 
+def aligned_nbytes(buffer: Buffer) -> int:
+    """Bytes that a buffer takes in the arena, at the shape at hand."""
+    return -(-likely(buffer.nbytes) // ALIGNMENT) * ALIGNMENT
+
+
 @dataclass(frozen=True)
 class Interval:
     """A buffer alive from instruction ``begin`` to ``end``, both included."""
@@ -33,58 +39,78 @@ class Interval:
     begin: int
     end: int
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
-        return -(-likely(self.buffer.nbytes) // ALIGNMENT) * ALIGNMENT
+        return aligned_nbytes(self.buffer)
 
 
 @dataclass(frozen=True, repr=False)
 class MemoryPlan(Concise):
-    """Byte offsets of temporaries in an arena of ``peak_nbytes``."""
+    """Byte offsets of temporaries in an arena of ``peak_nbytes``.
+
+    lower_bound_nbytes   no plan of this program has a smaller arena
+    every_order_nbytes   no order of execution has one; None: not searched for
+    """
 
     offsets: Mapping[Buffer, int]
     peak_nbytes: int
     lower_bound_nbytes: int
+    every_order_nbytes: int | None = None
 
     @property
     def efficiency(self) -> float:
         """Lower bound over peak; 1.0 is optimal."""
         return self.lower_bound_nbytes / self.peak_nbytes if self.peak_nbytes else 1.0
 
+    @property
+    def is_optimal(self) -> bool:
+        """Whether it is proven that no order of execution has a smaller arena."""
+        return self.peak_nbytes == self.every_order_nbytes
+
     def __str__(self) -> str:
-        return (
+        text = (
             f"arena {self.peak_nbytes} bytes, lower bound {self.lower_bound_nbytes} "
             f"({self.efficiency:.1%})"
         )
+        if self.every_order_nbytes is None:
+            return text
+        if self.is_optimal:
+            return f"{text}, optimal: no order of execution needs less"
+        return f"{text}, every order of execution needs {self.every_order_nbytes}"
 
 
 def plan_memory(program: Program) -> MemoryPlan:
     """The best of several first-fit plans, or of a large program the plan of one scan."""
-    intervals = lifetimes(program)
+    return plan_of(lifetimes(program))
+
+
+def plan_of(intervals: Sequence[Interval]) -> MemoryPlan:
+    """The plan of buffers with these lives."""
     bound, together = lower_bound(intervals), alive_together(intervals)
     if together is None:
         offsets = scan([(i.begin, i.end, i.nbytes) for i in intervals])
-        return _plan(intervals, offsets, bound)
+        return named_plan(intervals, offsets, bound)
     best: list[int] = []
     best_peak = -1
     for order in _ORDERS:
         keys = [order(interval) for interval in intervals]
-        offsets = _first_fit(intervals, sorted(range(len(keys)), key=keys.__getitem__), together)
-        peak = _peak(intervals, offsets)
+        offsets = first_fit(intervals, sorted(range(len(keys)), key=keys.__getitem__), together)
+        peak = peak_of(intervals, offsets)
         if best_peak < 0 or peak < best_peak:
             best, best_peak = offsets, peak
         if best_peak == bound:
             break
-    return _plan(intervals, best, bound)
+    return named_plan(intervals, best, bound)
 
 
-def _plan(intervals: Sequence[Interval], offsets: Sequence[int], bound: int) -> MemoryPlan:
+def named_plan(intervals: Sequence[Interval], offsets: Sequence[int], bound: int) -> MemoryPlan:
+    """The plan that places intervals at these offsets."""
     named = {i.buffer: at for at, i in zip(offsets, intervals, strict=True)}
-    return MemoryPlan(named, _peak(intervals, offsets), bound)
+    return MemoryPlan(named, peak_of(intervals, offsets), bound)
 
 
-def _peak(intervals: Sequence[Interval], offsets: Sequence[int]) -> int:
-    """Bytes of the arena that a plan needs."""
+def peak_of(intervals: Sequence[Interval], offsets: Sequence[int]) -> int:
+    """Bytes of the arena in which intervals have these offsets."""
     return max((at + i.nbytes for at, i in zip(offsets, intervals, strict=True)), default=0)
 
 
@@ -140,17 +166,18 @@ def alive_together(intervals: Sequence[Interval]) -> list[list[int]] | None:
     return found
 
 
-def _first_fit(
+def first_fit(
     intervals: Sequence[Interval], order: Sequence[int], together: Sequence[Sequence[int]]
 ) -> list[int]:
     """Place each interval, in an order, in the smallest gap that holds it among those alive with
     it.
     """
-    offsets = [-1] * len(intervals)
+    offsets, ends = [-1] * len(intervals), [0] * len(intervals)
     for index in order:
-        placed = (other for other in together[index] if offsets[other] >= 0)
-        taken = sorted((offsets[p], offsets[p] + intervals[p].nbytes) for p in placed)
-        offsets[index] = _smallest_gap(taken, intervals[index].nbytes)
+        taken = sorted([(offsets[o], ends[o]) for o in together[index] if offsets[o] >= 0])
+        nbytes = intervals[index].nbytes
+        offsets[index] = at = _smallest_gap(taken, nbytes)
+        ends[index] = at + nbytes
     return offsets
 
 

@@ -1,7 +1,8 @@
-"""Scheduling: the order of execution with the smallest peak of live activations.
+"""Scheduling without a search: the depth-first order with the smallest peak of live activations.
 
 Candidates are depth-first orders that visit operands in different sequence; the one with the
-smallest simulated peak wins.  Glow's child-memory order is one of them.
+smallest simulated peak wins.  Glow's child-memory order is one of them.  Sizes of nodes stand for
+buffers here: ``search`` knows which of these share memory.
 """
 
 from __future__ import annotations

@@ -52,6 +52,15 @@ def share_in_place(program: Program) -> Program:
     return replace(program, instructions=with_lifetimes([step.mapped(moved) for step in steps]))
 
 
+def replaceable(step: Compute) -> list[Buffer]:
+    """Buffers of operands that the result takes over if they die in this step, and if nothing wrote
+    to its own before."""
+    if isinstance(step.op, Conv) and is_free(step.output.type.size):
+        return []
+    found = in_place_candidates(step)
+    return [view.buffer for view in found if interchangeable(view, step.output)]
+
+
 def in_place_candidates(step: Compute) -> list[View]:
     """Operand views that the result may replace: all readers of that buffer permit it."""
     positions = in_place_positions(step.op)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,12 @@ from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.instr.donation import Donation
-from quantglow.instr.generate import generate
+from quantglow.instr.generate import generate_by_node
 from quantglow.instr.program import Program
 from quantglow.instr.verify import verify_program
 from quantglow.lowering import lower
-from quantglow.memory.passes import optimize_program
-from quantglow.memory.planner import MemoryPlan, plan_memory
-from quantglow.memory.schedule import schedule
+from quantglow.memory.arrange import FAST, arranged
+from quantglow.memory.planner import MemoryPlan
 from quantglow.ops.external import External
 from quantglow.runtime.batches import piece_of
 from quantglow.runtime.branches import branches_apart
@@ -79,10 +79,12 @@ def plan_program(
     target: Target | None,
     seconds: dict[str, float] | None = None,
     donations: Sequence[Donation] = (),
+    schedule: str = FAST,
 ) -> PlannedProgram:
     """The planned program of a graph for a target, or for the reference backend.
 
     The target decides whether int8 activations are stored as uint8, and the slack after buffers.
+    ``schedule``: how the order of execution is found, see ``memory.arrange``.
     """
     unsigned = target is None or target.isa.unsigned_activations
     slack_nbytes = 0 if target is None else target.isa.slack_nbytes
@@ -90,15 +92,15 @@ def plan_program(
         lowered = lower(graph, unsigned=unsigned)
     debug.dump_ir("lower", lowered)
     with debug.timed("plan", seconds):
-        order = schedule(lowered)
-        made = generate(lowered, order, slack_nbytes=slack_nbytes, donations=donations)
-        program = optimize_program(made)
+        generated = partial(
+            generate_by_node, lowered, slack_nbytes=slack_nbytes, donations=donations
+        )
+        made = arranged(lowered, generated, schedule)
         if debug.verifying():
-            verify_program(program)
-        plan = plan_memory(program)
-    debug.dump_ir("program", program)
-    debug.log(1, str(plan))
-    return PlannedProgram(lowered, program, plan)
+            verify_program(made.program)
+    debug.dump_ir("program", made.program)
+    debug.log(1, str(made.plan))
+    return PlannedProgram(lowered, made.program, made.plan)
 
 
 @dataclass(frozen=True)

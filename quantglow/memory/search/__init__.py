@@ -1,0 +1,1 @@
+"""The order of execution and the plan with the smallest arena, by search."""
