@@ -7,6 +7,7 @@ from typing import Any
 
 from quantglow.backends.llvm.targets import LEVELS
 from quantglow.errors import OptionError
+from quantglow.memory.arrange import SCHEDULES
 from quantglow.options import (
     ACTIVATIONS,
     GROUP_SIZES,
@@ -143,6 +144,19 @@ def machine_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"native: the best this processor has; or {levels} (plain LLVM IR)",
     )
     parser.add_argument("--num-threads", type=int, help="default: the physical cores")
+    schedule_argument(parser, "fast")
+
+
+def schedule_argument(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """``--schedule``; a default of None depends on the target."""
+    shown = "%(default)s" if default else "memory for microcontrollers, else fast"
+    parser.add_argument(
+        "--schedule",
+        choices=SCHEDULES,
+        default=default,
+        help="memory: search for the order of execution with the smallest arena "
+        f"(default: {shown})",
+    )
 
 
 def output_argument(parser: argparse.ArgumentParser, what: str, required: bool = True) -> None:

@@ -20,6 +20,7 @@ from quantglow.cli.arguments import (
     model_argument,
     quantization_arguments,
     quantization_options,
+    schedule_argument,
     shapes_of,
     validation_argument,
 )
@@ -62,6 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="object",
         help="shared: also a library for loaders, as that of ctypes",
     )
+    schedule_argument(parser, default=None)
     for kind, parts in (("flash", "code and weights"), ("ram", "arena and stack")):
         parser.add_argument(
             f"--max-{kind}", type=int, metavar="BYTES", help=f"most that {parts} may take"
@@ -87,6 +89,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         library=options.library,
         max_flash=options.max_flash,
         max_ram=options.max_ram,
+        schedule=options.schedule,
     )
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))

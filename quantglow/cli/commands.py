@@ -114,6 +114,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
             max_minutes=options.max_minutes,
             target=options.target,
             num_threads=options.num_threads,
+            schedule=options.schedule,
             verify=options.verify,
             input_shapes=shapes_of(options),
             measure_speed=options.measure_speed,

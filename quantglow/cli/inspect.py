@@ -13,6 +13,7 @@ from quantglow.cli.arguments import (
     model_argument,
     quantization_arguments,
     quantization_options,
+    schedule_argument,
     shapes_of,
 )
 from quantglow.cli.files import SAVED, is_saved
@@ -30,7 +31,7 @@ from quantglow.graph.graph import Graph
 from quantglow.report import Report
 from quantglow.report.footprint import Footprint
 from quantglow.runtime.build import plan_program
-from quantglow.runtime.bundles import bundle_target
+from quantglow.runtime.bundles import bundle_target, schedule_for
 from quantglow.runtime.saved_models import saving
 
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="native",
         help=f"of the program and its memory: native, this processor; or {', '.join(LEVELS)}",
     )
+    schedule_argument(parser, default=None)
     parser.add_argument("--stage", choices=STAGES, default="optimized", help="default: %(default)s")
 
 
@@ -68,8 +70,9 @@ def stage_text(options: argparse.Namespace) -> str:
     if options.stage in ("imported", "optimized", "int8"):
         return str(graph)
     if options.stage == "memory":
-        return str(Footprint.of(graph, options.target))
-    planned = plan_program(graph, bundle_target(options.target))
+        return str(Footprint.of(graph, options.target, options.schedule))
+    target = bundle_target(options.target)
+    planned = plan_program(graph, target, schedule=schedule_for(target, options.schedule))
     return str(planned.lowered if options.stage == "lowered" else planned.program)
 
 

@@ -16,10 +16,14 @@ from quantglow.runtime.fallback_model import FallbackModel
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
     if is_saved(options.model):
-        return load(options.model, options.target, options.num_threads)
+        return load(options.model, options.target, options.num_threads, schedule=options.schedule)
     shapes = shapes_of(options)
     return compilation.compile(
-        options.model, options.target, options.num_threads, input_shapes=shapes
+        options.model,
+        options.target,
+        options.num_threads,
+        input_shapes=shapes,
+        schedule=options.schedule,
     )
 
 

@@ -39,6 +39,7 @@ def compile(
     input_shapes: InputShapes | None = None,
     backend: str = "llvm",
     backends: Sequence[Backend] = (),
+    schedule: str = "fast",
 ) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
@@ -55,8 +56,10 @@ def compile(
                   serves all of them, compiled on first use
     backend       "llvm", or "reference": the same program in NumPy
     backends      code generators of your own, see ``Backend``; they are asked first, in order
+    schedule      "fast"; or "memory": the order of execution with the smallest arena, searched for
+                  up to some seconds.  Results are equal
     """
-    compiler = Compiler.of(target, num_threads, backend, backends)
+    compiler = Compiler.of(target, num_threads, backend, backends, schedule)
     input_shapes = shapes("input_shapes", input_shapes)
     if isinstance(model, Graph):
         return compile_family(family_of(model), compiler)

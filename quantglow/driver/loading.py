@@ -40,16 +40,18 @@ def load(
     *,
     backend: str = "llvm",
     backends: Sequence[Backend] = (),
+    schedule: str = "fast",
 ) -> CompiledModel | PartlyCompiledModel:
     """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
-    ``backend`` and ``backends`` are those of ``compile``.  Raises ``FileFormatError`` if the file
-    is truncated or altered, ``OptionError`` for arguments that are none.
+    ``backend``, ``backends`` and ``schedule`` are those of ``compile``.  Raises
+    ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments that are
+    none.
     """
     saved = saving.load(file_path("path", path))
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
-    compiler = Compiler.of(target, num_threads, backend, backends)
+    compiler = Compiler.of(target, num_threads, backend, backends, schedule)
     programs = programs_in(saved, compiler)
     compiled = CompiledModel(programs, lambda: report_now(report, programs, saved.tail))
     return compiled if saved.tail is None else with_tail(compiled, saved.tail)

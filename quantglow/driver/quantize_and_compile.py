@@ -60,6 +60,7 @@ def quantize_and_compile(
     activations: str = "dynamic",
     symmetric_weights: bool = True,
     quantize_output: bool = False,
+    schedule: str = "fast",
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -85,7 +86,7 @@ def quantize_and_compile(
     weights           "int4" or "int8": only weights of products are quantized, in groups of
                       ``group_size``; ``activations`` are rounded to int8 as they come ("dynamic"),
                       or "float".  No calibration data is needed (None); samples round better
-    target, num_threads  see ``compile``; the other options: see ``QuantizationConfig``
+    target, num_threads, schedule  see ``compile``; the other options: see ``QuantizationConfig``
 
     Ctrl-C ends what is under way and keeps the best so far, in every stage after the import; a
     second one aborts.  The report says what was cut.
@@ -125,7 +126,7 @@ def quantize_and_compile(
         measure_speed=flag("measure_speed", measure_speed),
     )
     return quantized_and_compiled(
-        model, calibration_data, request, Compiler.of(target, num_threads)
+        model, calibration_data, request, Compiler.of(target, num_threads, schedule=schedule)
     )
 
 

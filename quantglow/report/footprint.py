@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.emission import emit_program
@@ -13,10 +13,11 @@ from quantglow.bundle import Code, Model, contents_of
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Program
+from quantglow.memory.arrange import MEMORY
 from quantglow.memory.planner import MemoryPlan, lifetimes
 from quantglow.report.tables import Table, nbytes_text
 from quantglow.runtime.build import plan_program
-from quantglow.runtime.bundles import bundle_target, check_own, is_integer
+from quantglow.runtime.bundles import bundle_target, check_own, is_integer, schedule_for
 
 COLUMNS = ("layer", "operator", "weights", "RAM in use")
 
@@ -33,7 +34,11 @@ class Layer:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Footprint(Concise):
-    """Bytes that a model takes: code and weights in flash, arena and stack in RAM."""
+    """Bytes that a model takes: code and weights in flash, arena and stack in RAM.
+
+    ``plan`` says what every order of execution needs; ``least_nbytes`` is the arena with
+    ``schedule="memory"``.
+    """
 
     target: str
     code_nbytes: int
@@ -41,14 +46,17 @@ class Footprint(Concise):
     stack_nbytes: int
     arena_nbytes: int
     plan: MemoryPlan
+    least_nbytes: int
     layers: tuple[Layer, ...]
 
     @staticmethod
-    def of(graph: Graph, target: str) -> Footprint:
+    def of(graph: Graph, target: str, schedule: str | None = None) -> Footprint:
         """The footprint of a graph.  Raises ``BackendError``, as a bundle of it would."""
         check_own(graph)
         found = bundle_target(target)
-        planned = plan_program(graph, found)
+        least = planned = plan_program(graph, found, schedule=MEMORY)
+        if schedule_for(found, schedule) != MEMORY:
+            planned = plan_program(graph, found)
         emitted = emit_program(planned.program, planned.plan, found)
         model = Model("model", graph.source_hash, is_integer(graph))
         bundle = contents_of(model, Code((emitted,)), Placement.OBJECT)
@@ -58,9 +66,17 @@ class Footprint(Concise):
             bundle.made.weights.nbytes,
             bundle.made.stack_nbytes,
             bundle.made.arena_nbytes,
-            planned.plan,
+            replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
+            least.plan.peak_nbytes,
             tuple(layers_of(planned.program, emitted)),
         )
+
+    @property
+    def advice(self) -> str:
+        """The arena of a smaller schedule, if there is one."""
+        if self.least_nbytes >= self.plan.peak_nbytes:
+            return ""
+        return f"\nschedule memory: arena {self.least_nbytes} bytes"
 
     def __str__(self) -> str:
         flash, ram = self.code_nbytes + self.weights_nbytes, self.arena_nbytes + self.stack_nbytes
@@ -73,7 +89,7 @@ class Footprint(Concise):
                 f"{self.target}: flash {nbytes_text(flash)}, RAM {nbytes_text(ram)}",
                 f"flash {self.code_nbytes:,} code + {self.weights_nbytes:,} weights",
                 f"RAM {self.arena_nbytes:,} arena + {self.stack_nbytes:,} stack",
-                str(self.plan),
+                str(self.plan) + self.advice,
                 str(Table("Layers, in bytes", COLUMNS, rows, frozenset(COLUMNS[2:]))),
             ]
         )

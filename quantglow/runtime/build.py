@@ -24,7 +24,7 @@ from quantglow.instr.generate import generate_by_node
 from quantglow.instr.program import Program
 from quantglow.instr.verify import verify_program
 from quantglow.lowering import lower
-from quantglow.memory.arrange import FAST, arranged
+from quantglow.memory.arrange import FAST, SCHEDULES, arranged
 from quantglow.memory.planner import MemoryPlan
 from quantglow.ops.external import External
 from quantglow.runtime.batches import piece_of
@@ -108,11 +108,13 @@ class Compiler:
     """Compiler from a graph to a build; ``target`` is None for the reference backend.
 
     ``backends`` are asked for each node before quantglow's own; onnxruntime comes last.
+    ``schedule`` is one of ``SCHEDULES``.
     """
 
     target: Target | None
     num_threads: int = 1
     backends: tuple[Backend, ...] = ()
+    schedule: str = FAST
 
     @staticmethod
     def of(
@@ -120,6 +122,7 @@ class Compiler:
         num_threads: int | None = None,
         backend: str = "llvm",
         backends: Sequence[Backend] = (),
+        schedule: str = FAST,
     ) -> Compiler:
         """The compiler for a target.
 
@@ -127,11 +130,12 @@ class Compiler:
         Raises ``OptionError``, and ``BackendError`` for a target that does not run here.
         """
         choice("backend", backend, BACKENDS)
+        choice("schedule", schedule, SCHEDULES)
         threads, others = thread_count(num_threads), code_generators(backends)
         if backend == "reference":
-            return Compiler(None, 1, others)
+            return Compiler(None, 1, others, schedule)
         found = resolve(instance("target", target, str, "the name of a target"))
-        return Compiler(found, threads, others)
+        return Compiler(found, threads, others, schedule)
 
     @property
     def name(self) -> str:
@@ -144,7 +148,7 @@ class Compiler:
         that need not run (``skip_branches``).
         """
         graph.check_names()
-        own = ProgramBackend(self.target)
+        own = ProgramBackend(self.target, self.schedule)
         arguments = (self.name, self.num_threads)
         branches = branches_apart(graph) if skip_branches else []
         if self._is_ours(graph) and not branches:
@@ -165,7 +169,7 @@ class Compiler:
         """Compile the kernels that ``compile`` needs for such a graph, whatever its weights.
 
         A graph that is cut into segments is skipped.  ``check`` is called before each kernel; its
-        error ends the work.
+        error ends the work.  The order of execution is not searched: kernels hardly depend on it.
         """
         if self.target is not None and self.is_one_program(graph):
             planned, _ = ProgramBackend(self.target).planned(graph, self.num_threads)
@@ -190,6 +194,7 @@ class ProgramBackend:
     """quantglow's own code generators; records their programs and the time of each stage."""
 
     target: Target | None
+    schedule: str = FAST
     programs: list[PlannedProgram] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -217,12 +222,12 @@ class ProgramBackend:
 
     def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
         """The program of a graph or of a piece of its batch, and the number of pieces."""
-        planned = plan_program(segment, self.target, self.seconds)
+        planned = plan_program(segment, self.target, self.seconds, schedule=self.schedule)
         if self.target is None:
             return planned, 1
         part, pieces = piece_of(segment, planned.program, planned.plan, num_threads)
         if pieces > 1:
-            planned = plan_program(part, self.target, self.seconds)
+            planned = plan_program(part, self.target, self.seconds, schedule=self.schedule)
         return planned, pieces
 
 

@@ -15,6 +15,7 @@ from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.traits import Trait
+from quantglow.memory.arrange import FAST, MEMORY, SCHEDULES
 from quantglow.ops import Dequantize, Quantize
 from quantglow.ops.external import External
 from quantglow.quantization.integer_border import with_integer_inputs, with_integer_outputs
@@ -32,6 +33,7 @@ def export_bundle(
     library: str,
     max_flash: int | None = None,
     max_ram: int | None = None,
+    schedule: str | None = None,
 ) -> None:
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
     placement = Placement(choice("weights", weights, list(Placement)))
@@ -44,7 +46,7 @@ def export_bundle(
     model = Model(name, graph.source_hash, is_integer(graph))
     most = {"max_flash": max_flash, "max_ram": max_ram}
     limits = Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
-    write_bundle(folder, model, code_of(graph, target), placement, form, limits)
+    write_bundle(folder, model, code_of(graph, target, schedule), placement, form, limits)
 
 
 def is_integer(graph: Graph) -> bool:
@@ -98,28 +100,38 @@ def check_target(name: str) -> None:
         bundle_target(name)
 
 
-def code_of(graph: Graph, target: str) -> Code:
+def code_of(graph: Graph, target: str, schedule: str | None = None) -> Code:
     """The programs of a graph for a target by name; ``x86-64:all`` has several.
 
     Raises ``BackendError`` for unknown targets, and for graphs with operators of onnxruntime.
     """
     check_own(graph)
     if not instance("target", target, str, "the name of a target").endswith(ALL):
-        return Code((emitted(graph, target),))
+        return Code((emitted(graph, target, schedule),))
     targets, decision = choice_of(target)
-    return Code(tuple(program_for(graph, found) for found in targets), decision)
+    return Code(tuple(program_for(graph, found, schedule) for found in targets), decision)
 
 
-def emitted(graph: Graph, target: str) -> EmittedProgram:
+def emitted(graph: Graph, target: str, schedule: str | None = None) -> EmittedProgram:
     """The program of a graph for a target by name.  Raises ``BackendError``."""
     check_own(graph)
-    return program_for(graph, bundle_target(target))
+    return program_for(graph, bundle_target(target), schedule)
 
 
-def program_for(graph: Graph, target: Target) -> EmittedProgram:
+def program_for(graph: Graph, target: Target, schedule: str | None = None) -> EmittedProgram:
     """The program of a graph for a target."""
-    planned = plan_program(graph, target)
+    planned = plan_program(graph, target, schedule=schedule_for(target, schedule))
     return emit_program(planned.program, planned.plan, target)
+
+
+def schedule_for(target: Target, schedule: str | None) -> str:
+    """The schedule of a bundle: the one asked for, by default that of the target.
+
+    Raises ``OptionError`` for unknown ones.
+    """
+    if schedule is not None:
+        return choice("schedule", schedule, SCHEDULES)
+    return MEMORY if target.is_microcontroller else FAST
 
 
 def check_own(graph: Graph) -> None:

@@ -285,6 +285,7 @@ class CompiledModel:
         library: str = "object",
         max_flash: int | None = None,
         max_ram: int | None = None,
+        schedule: str | None = None,
     ) -> None:
         """Write a bundle for C programs: an object without libraries, its header, a manifest.
 
@@ -301,6 +302,7 @@ class CompiledModel:
         library          ``"shared"``: also ``libNAME.so``, for ctypes, Rust or Go
         max_flash        maximum bytes of code and weights; nothing is written if they are more
         max_ram          maximum bytes of arena and stack
+        schedule         see ``compile``; default: "memory" for microcontrollers, else "fast"
 
         Inputs and outputs that the model declares as float16 or float64 are float32.
 
@@ -314,7 +316,8 @@ class CompiledModel:
 
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
         border = quantize_input, quantize_output
-        export_bundle(graph, path, name, target, weights, *border, library, max_flash, max_ram)
+        limits = max_flash, max_ram
+        export_bundle(graph, path, name, target, weights, *border, library, *limits, schedule)
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

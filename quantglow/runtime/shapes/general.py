@@ -181,7 +181,9 @@ def planned_program(
     """
     donations = () if donated is None else donated.at(guards)
     with debug.timed("general plan"):
-        planned = plan_program(graph, compiler.target, donations=donations)
+        planned = plan_program(
+            graph, compiler.target, donations=donations, schedule=compiler.schedule
+        )
         order = OrderedPlan.of(planned.program, planned.plan)
     return GeneralProgram(source, graph, planned, order, guards, compiler)
 

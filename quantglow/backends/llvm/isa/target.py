@@ -99,6 +99,11 @@ class Target(Concise):
         return ObjectFormat.ELF
 
     @property
+    def is_microcontroller(self) -> bool:
+        """Whether it is a Cortex-M: RAM is counted in kilobytes."""
+        return self.triple.startswith("thumb")
+
+    @property
     def vector_nbytes(self) -> int:
         """Bytes of a vector register."""
         return self.isa.vector_nbytes
