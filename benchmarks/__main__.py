@@ -12,6 +12,7 @@ FOLDERS = {
         "batches",
         "compile",
         "memory",
+        "arenas",
         "layers",
         "levels",
         "cores",

@@ -1,10 +1,11 @@
 """The tasks of a program: what scheduling orders, and the bytes that each order needs.
 
 A task is a node with the instructions that compute it; nodes without instructions (views) are no
-tasks.  Copies to outputs are the last task.  A buffer is alive from the first task that touches it
-to the last one, and a result takes over the buffer of an operand that dies in its step, as
-``share_in_place`` decides.  So the bytes that are alive depend only on the *set* of tasks that are
-done, not on their order, and the peak of an order is the lower bound of the plan of its program.
+tasks.  A loop is one task; copies to outputs are the last one.  A buffer is alive from the first
+task that touches it to the last one, and a result takes over the buffer of an operand that dies in
+its step, as ``share_in_place`` decides.  So the bytes that are alive depend only on the *set* of
+tasks that are done, not on their order, and the peak of an order is the lower bound of the plan of
+its program.
 
 Sets of tasks are integers, task ``t`` being bit ``1 << t``.
 """
