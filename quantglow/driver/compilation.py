@@ -9,9 +9,10 @@ from typing import Any
 
 from quantglow import debug, frontend, quantization
 from quantglow.arguments import shapes
-from quantglow.driver.fallback import ModelFallback, fallback_model, partly_compiled
+from quantglow.driver.fallback import fallback_model, partly_compiled
 from quantglow.driver.models import InputShapes, family_of, settled
 from quantglow.driver.origins import Built, programs_of
+from quantglow.driver.parts import ModelFallback
 from quantglow.errors import (
     FallbackError,
     ModelError,

@@ -25,11 +25,11 @@ from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.saved_models import saving
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel, Tail
+from quantglow.runtime.shapes.fallbacks import Fallback, FallbackOnUse
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
 
 if TYPE_CHECKING:
-    from quantglow.driver.fallback import ModelFallback
     from quantglow.driver.origins import Origin
 
 
@@ -129,7 +129,13 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
     whole = case if is_whole(saved.graph, signature) else None
     opened = Opened(saved.graph, whole, saved.general)
     return FreeShapes(
-        signature, source.graph_at, compiler, source.fallback, source.freedom, deciding, opened
+        signature,
+        source.graph_at,
+        compiler,
+        FallbackOnUse(source.fallback),
+        source.freedom,
+        deciding,
+        opened,
     )
 
 
@@ -146,9 +152,12 @@ class Reopened:
         """The graph to compile for a case."""
         return self._origin.graph_at(case)
 
-    def fallback(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
+    def fallback(self) -> Fallback:
         """onnxruntime, for cases in which the model cannot be compiled."""
-        return self._fallback(case, reasons)
+        from quantglow.driver.origins import source_of
+        from quantglow.driver.parts import ModelFallback
+
+        return ModelFallback(source_of(self.saved), self.compiler)
 
     def freedom(self, case: Case, graph: Graph) -> Freedom:
         """The parts of the file that further shapes need."""
@@ -159,13 +168,6 @@ class Reopened:
         from quantglow.driver.origins import Origin
 
         return Origin.restored(self.saved)
-
-    @cached_property
-    def _fallback(self) -> ModelFallback:
-        from quantglow.driver.fallback import ModelFallback
-        from quantglow.driver.origins import source_of
-
-        return ModelFallback(source_of(self.saved), self.compiler)
 
 
 def check_externals(graph: Graph) -> None:

@@ -28,7 +28,8 @@ from quantglow.quantization import Decisions
 from quantglow.quantization.decisions import serialization
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel
-from quantglow.runtime.shapes.free_shapes import Fallback, FreeShapes
+from quantglow.runtime.shapes.fallbacks import Fallback
+from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
 
 LOOPS = "loops"
@@ -160,15 +161,20 @@ def programs_of(
 
     ``fallback`` runs what cannot be compiled.
     """
-    family = built.family
-    if family.is_single and first is not None:
+    if built.family.is_single and first is not None:
         return OneShape(first, compiler)
-    programs = FreeShapes(
-        family.signature, built.graph_at, compiler, fallback, built.freedom, family.deciding
-    )
+    programs = free_programs(built, compiler, fallback)
     if first is not None:
         programs.add(first)
     return programs
+
+
+def free_programs(built: Built, compiler: Compiler, fallback: Fallback | None = None) -> FreeShapes:
+    """The programs of a model, compiled on first use."""
+    family = built.family
+    return FreeShapes(
+        family.signature, built.graph_at, compiler, fallback, built.freedom, family.deciding
+    )
 
 
 def case_of(graph: Graph, values: CaseValues) -> Case:

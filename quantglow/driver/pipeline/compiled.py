@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from quantglow import debug, interrupts
-from quantglow.driver.fallback import FallbackOnUse
 from quantglow.driver.origins import Built, programs_of
+from quantglow.driver.parts import ModelFallback
 from quantglow.driver.pipeline.quantized import Quantized
 from quantglow.graph.border import leaving
 from quantglow.graph.family import Family
@@ -19,6 +19,7 @@ from quantglow.report.report import report_of
 from quantglow.report.verification import Verification, no_labels, until_interrupted
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.shapes.fallbacks import FallbackOnUse
 from quantglow.runtime.shapes.specialisations import Specialisation
 from quantglow.types import Array
 
@@ -54,7 +55,7 @@ def model_of(
     calibrated = quantized.calibrated
     first = Specialisation(quantized.found.graph, build, calibrated.case)
     built = Built(calibrated.family, quantized.decisions)
-    whole = FallbackOnUse(lambda: built.source, compiler)
+    whole = FallbackOnUse(lambda: ModelFallback(built.source, compiler))
     programs = programs_of(built, first, compiler, whole)
     return CompiledModel(programs, lambda: report, calibrated.profile)
 

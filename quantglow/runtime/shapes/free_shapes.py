@@ -41,6 +41,7 @@ from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.saved_models.saving import Freedom
+from quantglow.runtime.shapes.fallbacks import Fallback
 from quantglow.runtime.shapes.general_programs import GeneralPrograms
 from quantglow.runtime.shapes.often_used import Check, OftenUsed
 from quantglow.runtime.shapes.served_shapes import ServedShapes, served_by_general, served_by_own
@@ -64,9 +65,6 @@ the constants that all share."""
 
 MOST_ADDED = 0.05
 """Share of constants that a graph for all shapes may add to a file; else it stays out of it."""
-
-Fallback = Callable[[Case, tuple[str, ...]], Specialisation]
-"""Function from a case that cannot be compiled, and the reasons, to its replacement."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -169,8 +167,9 @@ class FreeShapes(Concise):
         with self._lock:
             own = [found for found in self._ready.values() if isinstance(found, Specialisation)]
         return (
-            *(served_by_own(case_of(found).shapes, found.build) for found in own),
+            *(served_by_own(case_of(f).shapes, f.build) for f in own if not f.is_in_parts),
             *map(served_by_general, self._generals),
+            *(self.fallback.served() if self.fallback else ()),
         )
 
     def graph_for(self, shapes: Shapes) -> Graph:
@@ -190,9 +189,9 @@ class FreeShapes(Concise):
             found.prepare(opened.case)
         return found
 
-    def prepare(self, case: Case) -> None:
-        """Compile the program of a case."""
-        self._at(case)
+    def prepare(self, case: Case) -> Served:
+        """The program of a case, compiled if it is new."""
+        return self._at(case)
 
     def add(self, found: Specialisation) -> None:
         """Keep a program that was compiled elsewhere."""
@@ -224,7 +223,7 @@ class FreeShapes(Concise):
             found = self._ready.get(case)
             if found is not None:
                 self._ready.move_to_end(case)
-                if isinstance(found, Bound):
+                if isinstance(found, Bound) and not found.is_in_parts:
                     self._often.called(case)
                 return found
             pending = self._pending.get(case)
@@ -258,6 +257,8 @@ class FreeShapes(Concise):
         if (served := self._served(case)) is not None:
             return served
         self.signature.check(case.shape_map, 0 if self.fallback else 1)
+        if self.fallback and (known := self.fallback.known(case)) is not None:
+            return known
         try:
             if (served := self._served(case, may_plan=True)) is not None:
                 return served
@@ -351,5 +352,6 @@ at_fork(child=_forget_threads)
 
 
 def nbytes_of(build: Build) -> int:
-    """Size in bytes of a program beside the constants that it shares."""
-    return sum(planned.plan.peak_nbytes for planned in build.programs)
+    """Size in bytes of a program beside the constants that it shares; the programs of the parts of
+    a model are kept and counted apart."""
+    return 0 if build.rest else sum(planned.plan.peak_nbytes for planned in build.programs)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow.graph.signature import Dim
 from quantglow.runtime.build import Build
+from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.shapes.general import GeneralProgram
+
+FOR_ONE, FOR_ALL, WHOLE = "for this shape", "for all shapes", "where it cannot be compiled"
+"""How programs were made."""
 
 MOST_CONDITIONS = 6
 """Conditions of a program that are shown."""
@@ -40,9 +44,24 @@ class ServedShapes:
 
 def served_by_own(shapes: Iterable[tuple[str, Iterable[Dim]]], build: Build) -> ServedShapes:
     """The entry of a program that was compiled for one shape."""
-    counts = Counter((node.op, node.backend) for node in build.fallback)
-    elsewhere = ", ".join(f"{n} {op} in {backend}" for (op, backend), n in counts.items())
-    return ServedShapes(shapes_text(shapes), "for this shape", elsewhere=elsewhere)
+    return ServedShapes(shapes_text(shapes), FOR_ONE, elsewhere=elsewhere_text(build.fallback))
+
+
+def served_by_onnxruntime(shapes: Iterable[tuple[str, Iterable[Dim]]], why: str) -> ServedShapes:
+    """The entry of a model that runs whole in onnxruntime where it cannot be compiled."""
+    return ServedShapes(shapes_text(shapes), WHOLE, elsewhere=why)
+
+
+def with_elsewhere(program: ServedShapes, rest: Iterable[FallbackNode]) -> ServedShapes:
+    """The entry of a program behind which other operators run."""
+    found = filter(None, (program.elsewhere, elsewhere_text(rest)))
+    return replace(program, elsewhere=", ".join(found))
+
+
+def elsewhere_text(nodes: Iterable[FallbackNode]) -> str:
+    """``2 Gather in onnxruntime``."""
+    counts = Counter((node.op, node.backend) for node in nodes)
+    return ", ".join(f"{n} {op} in {backend}" for (op, backend), n in counts.items())
 
 
 def served_by_general(program: GeneralProgram) -> ServedShapes:
@@ -52,7 +71,7 @@ def served_by_general(program: GeneralProgram) -> ServedShapes:
     if len(conditions) > MOST_CONDITIONS:
         rest = len(conditions) - MOST_CONDITIONS + 1
         conditions = [*conditions[: MOST_CONDITIONS - 1], f"and {rest} more"]
-    return ServedShapes(shapes_text(program.source.template), "for all shapes", tuple(conditions))
+    return ServedShapes(shapes_text(program.source.template), FOR_ALL, tuple(conditions))
 
 
 def shapes_text(shapes: Iterable[tuple[str, Iterable[Dim]]]) -> str:

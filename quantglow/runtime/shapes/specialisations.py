@@ -26,6 +26,11 @@ class Specialisation(Concise):
     build: Build
     case: Case | None = None
 
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether onnxruntime runs a part of the model behind the graph, or all of it."""
+        return bool(self.build.rest)
+
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """All outputs, in order.  Raises ``InputError`` for feeds that do not fit."""
         check_feeds(self.graph, feeds)
@@ -40,6 +45,11 @@ class Bound(Concise):
     graph_at: Callable[[Case], Graph]
     build: Build
     case: Case
+
+    @property
+    def is_in_parts(self) -> bool:
+        """Whether onnxruntime runs a part of the model behind the graph."""
+        return bool(self.build.rest)
 
     @cached_property
     def graph(self) -> Graph:

@@ -1,0 +1,191 @@
+"""Models of free shapes that cannot be compiled to their end: cut in two, or whole in onnxruntime.
+
+A model is cut once.  Its head is a model of free dimensions with programs of its own, so that a new
+shape costs no more than for a model that is compiled whole; its tail is one session for all shapes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from quantglow.backends.onnxruntime.session import NAME, Session
+from quantglow.driver.fallback import tail_of
+from quantglow.driver.models import family_of
+from quantglow.driver.origins import Built, free_programs
+from quantglow.errors import FallbackError, InputError, ModelError
+from quantglow.frontend import Source, Split, split
+from quantglow.graph.border import is_float
+from quantglow.graph.case import Case
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Input
+from quantglow.lazy import cached_property
+from quantglow.runtime.build import Build, Compiler
+from quantglow.runtime.compiled import TensorInfo
+from quantglow.runtime.fallback import FallbackNode, whole_model
+from quantglow.runtime.newer_opsets import opened
+from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.served_shapes import (
+    ServedShapes,
+    served_by_onnxruntime,
+    with_elsewhere,
+)
+from quantglow.runtime.shapes.specialisations import Served, Specialisation
+from quantglow.types import Array, TensorType
+
+Kind = tuple[object, ...]
+"""Facts of a case that decide where a model is cut: values, ranks, and axes without elements."""
+
+
+def kind_of(case: Case) -> Kind:
+    """The kind of a case."""
+    return case.values, tuple((name, *map(bool, shape)) for name, shape in case.shapes)
+
+
+def declared_by(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """Values of float32 in the types that a session takes."""
+    found = dict(feeds)
+    for info in map(TensorInfo.of_node, session.inputs):
+        if info.name in found and is_float(found[info.name].dtype):
+            found[info.name] = found[info.name].astype(info.dtype, copy=False)
+    return found
+
+
+@dataclass(frozen=True)
+class WholeExecutable:
+    """A whole model in onnxruntime, fed with shapes that nobody has checked yet."""
+
+    session: Session
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs.  Raises ``InputError`` for feeds that the model cannot take."""
+        try:
+            return self.session.run(declared_by(self.session, feeds))
+        except FallbackError as error:
+            shapes = {name: array.shape for name, array in feeds.items()}
+            raise InputError(
+                f"the model cannot run on inputs of the shapes {shapes}: {error}. Remedy: feed "
+                "arrays that fit; free dimensions are at least 1 in what is compiled."
+            ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """The programs of a head and its tail in onnxruntime; ``names``: the outputs of both.
+    ``rest``: the operators of the tail."""
+
+    head: FreeShapes
+    tail: Session
+    names: tuple[str, ...]
+    rest: tuple[FallbackNode, ...]
+
+    @cached_property
+    def known(self) -> tuple[str, ...]:
+        """Names of the values that the head gives."""
+        return tuple(port.name for port in self.head.signature.outputs)
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs, in order."""
+        given = self.head.at(feeds).run(feeds)
+        values = {**feeds, **dict(zip(self.known, given, strict=True))}
+        late = [name for name in self.names if name not in values]
+        reads = {name: values[name] for name in self.tail.input_names}
+        found = self.tail.run(declared_by(self.tail, reads), late)
+        values.update(zip(late, found, strict=True))
+        return [values[name] for name in self.names]
+
+    def at(self, case: Case) -> Served:
+        """The program of the head at a case, which runs both parts."""
+        found = self.head.prepare(case)
+        return replace(found, build=replace(found.build, executable=self, rest=self.rest))
+
+    def served(self) -> tuple[ServedShapes, ...]:
+        """The programs of the head, and what the tail leaves to onnxruntime."""
+        return tuple(with_elsewhere(program, self.rest) for program in self.head.served())
+
+
+@dataclass(frozen=True)
+class ModelFallback:
+    """Runs a model of free shapes in the cases in which it cannot be compiled to its end: cut in
+    two as ``PartlyCompiledModel`` is, or whole.
+    """
+
+    source: Source
+    compiler: Compiler
+    _found: dict[Kind, tuple[Parts | None, tuple[str, ...]]] = field(default_factory=dict)
+    _cuts: dict[Kind, Parts] = field(default_factory=dict)
+
+    def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
+        """The program for a case that cannot be compiled, for these reasons.
+
+        Raises ``FallbackError``; ``InputError`` for wrong ranks.
+        """
+        try:
+            self.source.check_ranks(case.shape_map)
+        except ModelError as error:
+            raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
+        kind = kind_of(case)
+        self._found.setdefault(kind, (self._cut(case), reasons))
+        return self._at(kind, case)
+
+    def known(self, case: Case) -> Served | None:
+        """The program for a case like one that could not be compiled; None for other cases."""
+        kind = kind_of(case)
+        return self._at(kind, case) if kind in self._found else None
+
+    def served(self) -> tuple[ServedShapes, ...]:
+        """The programs of all heads, and an entry for what runs whole."""
+        entries = [entry for parts in list(self._cuts.values()) for entry in parts.served()]
+        whole = [reasons for parts, reasons in list(self._found.values()) if parts is None]
+        if whole:
+            shapes = [(port.name, port.dims or ("...",)) for port in self.source.signature.inputs]
+            why = f"the whole model in {NAME}: {'; '.join(dict.fromkeys(chain(*whole)))}"
+            entries.append(served_by_onnxruntime(shapes, why))
+        return tuple(entries)
+
+    def _at(self, kind: Kind, case: Case) -> Served:
+        parts, reasons = self._found[kind]
+        return self._whole(case, reasons) if parts is None else parts.at(case)
+
+    def _cut(self, case: Case) -> Parts | None:
+        """The parts of the model as it is cut at a case; None where it is not."""
+        with suppress(ModelError, FallbackError):
+            parts = split(self.source, case.shape_map, case.value_map)
+            return None if parts is None else self._divided(parts)
+        return None
+
+    def _divided(self, parts: Split) -> Parts:
+        """The parts, the same for equal cuts."""
+        tail = bytes(parts.tail.SerializeToString(deterministic=True))
+        names = tuple(name for node in parts.head.graph.node for name in node.output)
+        ends = tuple(output.name for output in parts.head.graph.output)
+        identity = names, ends, hashlib.sha256(tail).digest()
+        if identity not in self._cuts:
+            self._cuts.setdefault(identity, self._new_parts(parts, tail))
+        return self._cuts[identity]
+
+    def _new_parts(self, parts: Split, tail: bytes) -> Parts:
+        names = tuple(port.name for port in self.source.signature.outputs)
+        head = model_programs(Source.of(parts.head), self.compiler)
+        return Parts(head, opened(tail, self.compiler.num_threads), names, tail_of(parts))
+
+    def _whole(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
+        """One program for all cases; its graph shows the inputs only."""
+        shapes = case.shape_map
+        ports = self.source.signature.inputs
+        inputs = (Input(name=p.name, tensor=TensorType(p.dtype, shapes[p.name])) for p in ports)
+        executable, threads = WholeExecutable(self._session), self.compiler.num_threads
+        build = Build(executable, (), NAME, threads, rest=whole_model(reasons))
+        return Specialisation(Graph(tuple(inputs), ()), build, case)
+
+    @cached_property
+    def _session(self) -> Session:
+        return opened(self.source.for_onnxruntime(), self.compiler.num_threads)
+
+
+def model_programs(source: Source, compiler: Compiler) -> FreeShapes:
+    """The programs of a model, compiled on first use, whether its dimensions are free or not."""
+    return free_programs(Built(family_of(source)), compiler, ModelFallback(source, compiler))

@@ -1,0 +1,46 @@
+"""Replacements for programs in the cases in which a model cannot be compiled to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from quantglow.graph.case import Case
+from quantglow.runtime.shapes.served_shapes import ServedShapes
+from quantglow.runtime.shapes.specialisations import Served
+
+
+class Fallback(Protocol):
+    """Programs that need not be compiled, or not to their end.  All methods are thread-safe."""
+
+    def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
+        """The program for a case that cannot be compiled, for these reasons."""
+
+    def known(self, case: Case) -> Served | None:
+        """The program for a case like one that could not be compiled; None for other cases."""
+
+    def served(self) -> tuple[ServedShapes, ...]:
+        """Entries of the programs of its parts."""
+
+
+@dataclass(frozen=True)
+class FallbackOnUse:
+    """The fallback that ``make`` makes for the first case that needs it."""
+
+    make: Callable[[], Fallback]
+    _made: list[Fallback] = field(default_factory=list)
+
+    def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
+        """The program for a case that cannot be compiled, for these reasons."""
+        if not self._made:
+            self._made.append(self.make())
+        return self._made[0](case, reasons)
+
+    def known(self, case: Case) -> Served | None:
+        """The program for a case like one that could not be compiled; None for other cases."""
+        return self._made[0].known(case) if self._made else None
+
+    def served(self) -> tuple[ServedShapes, ...]:
+        """Entries of the programs of its parts."""
+        return self._made[0].served() if self._made else ()

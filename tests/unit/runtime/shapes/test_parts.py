@@ -1,0 +1,112 @@
+"""Models of free shapes that are cut: a new shape costs no new program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+
+import quantglow as qg
+from quantglow.runtime.shapes import general_programs
+from quantglow.runtime.shapes.served_shapes import FOR_ALL, WHOLE
+from quantglow.types import Array
+from tests.unit.frontend.onnx_models import by_onnxruntime, floats, model_of
+from tests.unit.runtime.test_partly_compiled import free_detector
+
+SIDES = st.integers(5, 40)
+
+
+def images(count: int) -> Iterator[Array]:
+    """Images of as many different sizes."""
+    for number in range(count):
+        yield floats(1, 3, 9 + number, 70 - number, seed=number)
+
+
+@pytest.fixture(scope="module")
+def detectors(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """A detector after its first shapes with 1, 2 and 3 threads, the last one saved and loaded."""
+    path = tmp_path_factory.mktemp("parts") / "detector.qgm"
+    made = [qg.compile(free_detector(), num_threads=threads) for threads in (1, 2, 3)]
+    for compiled in made:
+        for x in images(3):
+            compiled(x)
+    made[-1].save(path)
+    return [*made[:2], qg.load(path, num_threads=3)]
+
+
+@given(SIDES, SIDES, st.integers(0, 2))
+def test_every_shape_gives_what_onnxruntime_gives(
+    detectors: Any, height: int, width: int, number: int
+) -> None:
+    x = floats(1, 3, height, width)
+    found, wanted = detectors[number](x), by_onnxruntime(free_detector(), {"x": x})
+    for one, other in zip(found, wanted, strict=True):
+        assert one.shape == other.shape
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_fifty_new_shapes_make_no_new_program(
+    detectors: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled = detectors[0]
+    for side in (9, 40, 70):
+        compiled(floats(1, 3, side, side))
+    programs = len(compiled.report.programs)
+
+    def refused(*_: object) -> Any:
+        pytest.fail("a shape was imported")
+
+    monkeypatch.setattr("quantglow.frontend.source.Source.scope", refused)
+    monkeypatch.setattr(general_programs, "planned_program", refused)
+    for x in images(50):
+        compiled(x)
+    assert len(compiled.report.programs) == programs
+
+
+def test_the_report_tells_which_program_serves_which_shapes(detectors: Any) -> None:
+    entries = [e for e in detectors[0].report.programs if e.program == FOR_ALL]
+    assert "x [1, 3, H, W]" in {entry.shapes for entry in entries}
+    assert all("1 NonMaxSuppression in onnxruntime" in entry.elsewhere for entry in entries)
+
+
+def positions(dims: list[Any]) -> onnx.ModelProto:
+    """The positions of what is not 0."""
+    model = model_of([helper.make_node("NonZero", ["x"], ["i"])], {"x": floats(2, 3)}, ["i"])
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    model.graph.input[0].type.tensor_type.shape.Clear()
+    for dim in dims:
+        made = model.graph.input[0].type.tensor_type.shape.dim.add()
+        made.dim_param = dim
+    return model
+
+
+def test_a_model_that_runs_whole_has_one_entry_in_the_report() -> None:
+    compiled = qg.compile(positions(["N", "L"]), num_threads=1)
+    for length in (3, 5, 7):
+        x = floats(2, length)
+        np.testing.assert_array_equal(compiled(x), np.nonzero(x))
+    (entry,) = compiled.report.programs
+    assert (entry.shapes, entry.program) == ("x [N, L]", WHOLE)
+    assert "the whole model in onnxruntime" in entry.elsewhere and "NonZero" in entry.elsewhere
+
+
+def test_an_image_without_elements_is_left_to_onnxruntime(detectors: Any) -> None:
+    with pytest.raises(qg.InputError, match="cannot run on inputs"):
+        detectors[1](np.zeros((1, 3, 0, 8), np.float32))
+
+
+def test_a_saved_model_of_parts_serves_further_shapes(tmp_path: Path) -> None:
+    compiled = qg.compile(free_detector(), num_threads=1)
+    compiled(floats(1, 3, 12, 12))
+    compiled.save(tmp_path / "m.qgm")
+    loaded = qg.load(tmp_path / "m.qgm", num_threads=1)
+    for x in images(4):
+        for one, other in zip(loaded(x), compiled(x), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
