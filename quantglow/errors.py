@@ -22,6 +22,7 @@
     └── BackendError              a target or code-generation problem
         ├── CompileBudgetError    compiling all kernels takes longer than is allowed
         ├── OutOfMemoryError      no memory for what a program needs
+        ├── WrongResultError      a code generator gives arrays of other types than it should
         └── FallbackError       onnxruntime refuses what was handed to it
 
 Each message names the node or tensor, the cause and the remedy.
@@ -169,6 +170,10 @@ class OutOfMemoryError(BackendError, MemoryError):
             f"the system has no memory for {nbytes / 1e6:.1f} MB of a program. Remedy: run smaller "
             "batches or shapes, or fewer models at a time; look at the limits of the process."
         )
+
+
+class WrongResultError(BackendError):
+    """A segment of a graph gave an array of another shape or type than its graph says."""
 
 
 class FallbackError(BackendError):

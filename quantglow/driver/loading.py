@@ -119,6 +119,8 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
             signature.check(case.shape_map)
         for graph in saved.general:
             graph.check(signature)
+            if External.__name__ in graph.text:
+                check_externals(graph.at(graph.hints)[0])
     except (KeyError, TypeError, ValueError, AttributeError, InputError) as error:
         raise FileFormatError(
             f"what the model says of its free dimensions is damaged: {error!r}. "

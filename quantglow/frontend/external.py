@@ -15,6 +15,7 @@ import onnx
 from quantglow.errors import FileFormatError, ModelError
 from quantglow.frontend.context import AlreadyReported, Scope, Unsupported, qualified
 from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES, with_defaults
+from quantglow.frontend.free_externals import Sizing, at_sizes, free_sizes, free_types
 from quantglow.frontend.inference import inferred
 from quantglow.frontend.loading import decoded
 from quantglow.frontend.ml_types import ml_types
@@ -22,6 +23,7 @@ from quantglow.frontend.operators.shape import MAX_ELEMENTS
 from quantglow.frontend.proto import all_tensors
 from quantglow.frontend.values import (
     Known,
+    Sizes,
     Value,
     as_element,
     held_dtype,
@@ -30,6 +32,7 @@ from quantglow.frontend.values import (
 )
 from quantglow.graph.node import Constant, Node
 from quantglow.ops.external import External
+from quantglow.symbolic.size import is_free
 from quantglow.types import Array, DType, TensorType
 
 STORED_NBYTES = 1024
@@ -44,7 +47,7 @@ def left_to_fallback(proto: onnx.NodeProto, scope: Scope, reason: str) -> dict[s
     if made is None:
         return None
     types = ml_types(proto, operand_types(proto, scope))
-    types |= concrete_types(made.proto, scope)
+    types |= result_types(made.proto, scope)
     outputs = [name for name in proto.output if name and name in scope.used]
     if not outputs or not all(name in types for name in outputs):
         return None
@@ -89,7 +92,7 @@ def single_model(proto: onnx.NodeProto, scope: Scope) -> SingleModel | None:
     args = []
     for name in dict.fromkeys(read_names(proto)):
         value = scope.values.get(name)
-        if isinstance(value, Known) and is_stored(value):
+        if isinstance(value, Known) and not isinstance(value, Sizes) and is_stored(value):
             graph.initializer.append(onnx.numpy_helper.from_array(as_stored(value.array), name))
             continue
         node = None if value is None else tensor_of(name, scope)
@@ -144,8 +147,21 @@ def as_stored(array: Array) -> Array:
 
 def value_info(name: str, kind: TensorType) -> onnx.ValueInfoProto:
     element = onnx.helper.np_dtype_to_tensor_dtype(kind.dtype.numpy)
-    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, kind.shape)
+    dims = [None if is_free(size) else size for size in kind.shape]
+    made: onnx.ValueInfoProto = onnx.helper.make_tensor_value_info(name, element, dims)
     return made
+
+
+def result_types(proto: onnx.ModelProto, scope: Scope) -> Types:
+    """Types of the outputs of a model of one node, also where its operands have free sizes."""
+    free = free_sizes(proto, scope.values)
+    if not free:
+        return concrete_types(proto, scope)
+
+    def types_at(sizes: Sizing) -> Types:
+        return concrete_types(at_sizes(proto, scope.values, sizes), scope)
+
+    return free_types(free, types_at)
 
 
 def concrete_types(proto: onnx.ModelProto, scope: Scope) -> Types:
@@ -261,11 +277,21 @@ def check_external(node: External) -> None:
         if any(t.data_location == t.EXTERNAL for t in all_tensors(proto)):
             raise ValueError("it reads other files")
         onnx.checker.check_model(proto)
-        stated = concrete(proto.graph.output[node.output])
-        operands = [concrete(info) for info in proto.graph.input]
+        stated = proto.graph.output[node.output]
     except (onnx.checker.ValidationError, ModelError, *FAILURES) as error:
         raise FileFormatError(f"{node!r} holds no valid ONNX model: {error}") from None
-    if len(proto.graph.node) != 1 or stated != node.result:
+    if len(proto.graph.node) != 1 or not states(stated, node.result):
         raise FileFormatError(f"{node!r} does not fit the ONNX model it holds")
-    if operands != [TensorType(arg.type.dtype, arg.type.shape) for arg in node.args]:
+    if len(proto.graph.input) != len(node.args) or not all(
+        states(info, arg.type) for info, arg in zip(proto.graph.input, node.args, strict=True)
+    ):
         raise FileFormatError(f"{node!r}: its operands do not fit the ONNX model it holds")
+
+
+def states(info: onnx.ValueInfoProto, kind: TensorType) -> bool:
+    """Whether a declaration has the element type and the shape of a value; free sizes are open."""
+    tensor = info.type.tensor_type
+    dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+    sizes = [None if is_free(size) else size for size in kind.shape]
+    has_shape = tensor.HasField("shape") and exact_dtype(tensor.elem_type) is kind.dtype
+    return has_shape and dims == sizes

@@ -1,7 +1,8 @@
 """Nodes on known integers of which some are free sizes: the arithmetic of shapes.
 
 ``onnx.reference`` cannot evaluate them.  The operators here are those by which exporters compute
-shapes; any other one gets the sizes of the shape at hand, by a guard.
+shapes; one without an importer has them as operands at run time; any other one gets the sizes of
+the shape at hand, by a guard.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from quantglow.frontend.context import Call, Scope
+from quantglow.frontend.context import IMPORTERS, Call, Scope, qualified
 from quantglow.frontend.values import Known, Sizes, Value
 from quantglow.symbolic.shapes import has_free, integers
 from quantglow.symbolic.size import maximum, minimum
@@ -38,8 +39,10 @@ def with_free_sizes(
         found = compute(Call(proto, scope), arrays)
         if found is not None:
             return {proto.output[0]: known_value(proto.output[0], found)}
-    is_computed = proto.op_type in _AT_RUN_TIME and any(not isinstance(v, Known) for v in operands)
-    if is_computed or proto.op_type in _READERS:
+    is_late = any(not isinstance(value, Known) for value in operands)
+    if is_late and (proto.op_type in _AT_RUN_TIME or qualified(proto) not in IMPORTERS):
+        return None
+    if proto.op_type in _READERS:
         return None
     for name in proto.input:
         value = scope.values.get(name)

@@ -35,7 +35,6 @@ from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Port, Shapes, Signature
 from quantglow.lazy import cached_property
-from quantglow.symbolic.size import is_free
 
 Model = str | os.PathLike[str] | bytes | onnx.ModelProto
 
@@ -143,9 +142,8 @@ class Source:
         known, nodes = self.decoded
         own_nbytes = sum(value.array.nbytes for value in known)
         shapes = resolve_shapes(self.fed, input_shapes or {})
-        sizes = list(chain.from_iterable(shapes.values()))
-        is_plain = not any(map(is_free, sizes)) and all(sizes)
-        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and is_plain)
+        has_elements = all(chain.from_iterable(shapes.values()))
+        scope = new_scope(self.proto, Meter(own_nbytes=own_nbytes), fallback and has_elements)
         scope.unrolls = self.unrolls
         add_initializers(self.proto.graph, known, scope)
         values = resolve_values(self.fed, input_values or {})

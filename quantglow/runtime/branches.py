@@ -11,6 +11,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.interpreter.choices import Branch, branches_of
 from quantglow.ops.work import macs_of
+from quantglow.symbolic.size import likely
 
 LEAST_OPERATIONS = 12_000_000
 """Minimum number of operations, in float, of a branch with programs of its own: they take some
@@ -22,7 +23,8 @@ INT8_TIMES = 4
 
 def branches_apart(graph: Graph) -> list[Branch]:
     """The large branches of a graph."""
-    return [b for b in branches_of(graph) if sum(map(operations, b.nodes)) >= LEAST_OPERATIONS]
+    found = ((b, sum(map(operations, b.nodes))) for b in branches_of(graph))
+    return [branch for branch, work in found if likely(work) >= LEAST_OPERATIONS]
 
 
 def operations(node: Node) -> int:

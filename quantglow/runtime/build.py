@@ -158,12 +158,17 @@ class Compiler:
         executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
         return Build(executable, tuple(own.programs), *arguments, own.seconds, segments)
 
+    @property
+    def is_own(self) -> bool:
+        """Whether there are no code generators of others."""
+        return not self.backends
+
     def is_one_program(self, graph: Graph) -> bool:
         """Whether quantglow's own backend compiles all of a graph as one program."""
         return self._is_ours(graph) and not branches_apart(graph)
 
     def _is_ours(self, graph: Graph) -> bool:
-        return not self.backends and not any(isinstance(node, External) for node in graph.nodes)
+        return self.is_own and not any(isinstance(node, External) for node in graph.nodes)
 
     def load_kernels(self, graph: Graph, check: Check = lambda: None) -> None:
         """Compile the kernels that ``compile`` needs for such a graph, whatever its weights.

@@ -22,6 +22,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter.choices import Branch
 from quantglow.runtime.protocol import Backend
+from quantglow.symbolic.size import likely
 
 Owner = tuple[int, tuple[int, ...]]
 """Position of the backend in the order of preference, and positions of the branches around the
@@ -116,7 +117,7 @@ class _Levels:
         """
         for node in reversed(tuple(self.owners)):
             target = self.latest(node)
-            if target is not None and self.saved(node, target) >= self.added(node):
+            if target is not None and likely(self.saved(node, target)) >= likely(self.added(node)):
                 self.sizes[self.key(node)] -= 1
                 self.levels[node] = target
                 self.sizes[self.key(node)] += 1

@@ -8,22 +8,24 @@ from dataclasses import dataclass
 import numpy as np
 
 from quantglow.concise import Concise
-from quantglow.errors import BackendError
+from quantglow.errors import WrongResultError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node
 from quantglow.lazy import cached_property
 from quantglow.runtime.partition import Segment
 from quantglow.runtime.protocol import Executable
-from quantglow.types import Array
+from quantglow.types import Array, TensorType
 
 
 @dataclass(frozen=True)
 class CompiledSegment:
-    """A compiled segment; ``last_read`` are the values that no later segment reads."""
+    """A compiled segment; ``last_read`` are the values that no later segment reads, ``kinds`` the
+    types of its results."""
 
     segment: Segment
     executable: Executable
     last_read: tuple[str, ...]
+    kinds: tuple[TensorType, ...]
 
     def run(self, values: dict[str, Array]) -> None:
         """Add the results to ``values``, by name; arrays are not copied between segments."""
@@ -32,16 +34,21 @@ class CompiledSegment:
             del values[name]
 
     def results(self, values: Mapping[str, Array]) -> dict[str, Array]:
-        """The results of the executable.  Raises ``BackendError`` for arrays of other types."""
-        graph = self.segment.graph
-        results = self.executable.run({node.name: values[node.name] for node in graph.inputs})
-        for (name, node), array in zip(graph.outputs, results, strict=True):
-            if array.shape != node.type.shape or array.dtype != node.type.dtype.numpy:
-                raise BackendError(
+        """The results of the executable.  Raises ``WrongResultError`` for other types."""
+        reads = [node.name for node in self.segment.graph.inputs]
+        results = self.executable.run({name: values[name] for name in reads})
+        for name, kind, array in zip(self.names, self.kinds, results, strict=True):
+            if array.shape != kind.shape or array.dtype != kind.dtype.numpy:
+                raise WrongResultError(
                     f"{self.segment.backend.name} gave {array.dtype} of shape {array.shape} for "
-                    f"{name!r}, which is {node.type}. Remedy: correct its compile or run."
+                    f"{name!r}, which is {kind}. Remedy: correct its compile or run."
                 )
-        return {name: array for (name, _), array in zip(graph.outputs, results, strict=True)}
+        return dict(zip(self.names, results, strict=True))
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the results."""
+        return tuple(name for name, _ in self.segment.graph.outputs)
 
     def is_taken(self, values: Mapping[str, Array]) -> bool:
         """Whether all branches around the segment are taken."""
@@ -53,10 +60,8 @@ class CompiledSegment:
     @cached_property
     def unused(self) -> dict[str, Array]:
         """Placeholders for the results of a branch that is not taken: nothing depends on them."""
-        return {
-            name: np.zeros(node.type.shape, node.type.dtype.numpy)
-            for name, node in self.segment.graph.outputs
-        }
+        kinds = zip(self.names, self.kinds, strict=True)
+        return {name: np.zeros(kind.shape, kind.dtype.numpy) for name, kind in kinds}
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,6 +94,19 @@ def compiled_segments(
     graph: Graph, segments: Sequence[Segment], target: str, num_threads: int
 ) -> tuple[CompiledSegment, ...]:
     """The segments, each compiled by its backend."""
+    return tuple(
+        CompiledSegment(
+            segment,
+            segment.backend.compile(segment.graph, target, num_threads),
+            names,
+            tuple(node.type for _, node in segment.graph.outputs),
+        )
+        for segment, names in zip(segments, last_reads(graph, segments), strict=True)
+    )
+
+
+def last_reads(graph: Graph, segments: Sequence[Segment]) -> list[tuple[str, ...]]:
+    """For each segment, the values that none of the later ones reads."""
     kept = {node.name for _, node in graph.outputs}
     last: dict[str, int] = {}
     for position, segment in enumerate(segments):
@@ -97,11 +115,7 @@ def compiled_segments(
             b.condition.name for b in segment.branches if not isinstance(b.condition, Constant)
         ]
         last.update(dict.fromkeys([*names, *(name for name, _ in segment.graph.outputs)], position))
-    return tuple(
-        CompiledSegment(
-            segment,
-            segment.backend.compile(segment.graph, target, num_threads),
-            tuple(name for name, at in last.items() if at == position and name not in kept),
-        )
-        for position, segment in enumerate(segments)
-    )
+    return [
+        tuple(name for name, at in last.items() if at == position and name not in kept)
+        for position in range(len(segments))
+    ]

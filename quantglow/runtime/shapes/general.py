@@ -23,8 +23,10 @@ from quantglow.instr.program import BufferKind
 from quantglow.lazy import cached_property
 from quantglow.lowering.split_batch import batch_of, split_batch
 from quantglow.memory.ordered_plan import OrderedPlan
+from quantglow.ops.external import External
 from quantglow.runtime.batches import Traffic, pieces_for
 from quantglow.runtime.build import Compiler, PlannedProgram, plan_program
+from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.templates import Template, case_with, fitting, template_of
 from quantglow.symbolic.expression import Expression, Values, symbol
@@ -56,25 +58,13 @@ class Donated:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class GeneralProgram(Concise):
-    """A program for all shapes that fit the template of its ``source``, and the guards."""
+class General(Concise):
+    """Programs for all shapes that fit the template of their ``source``, and the guards."""
 
     source: SymbolicGraph
     graph: Graph
-    planned: PlannedProgram
-    order: OrderedPlan
     guards: Guards
     compiler: Compiler
-
-    @cached_property
-    def executable(self) -> FreeExecutable:
-        """The machine code.  It may add guards."""
-        target = self.compiler.target
-        assert target is not None
-        with debug.timed("general program"):
-            return compile_free_program(
-                self.planned.program, self.order, self.guards, target, self.compiler.num_threads
-            )
 
     def values_at(self, case: Case, more: Values | None = None) -> Values | None:
         """The values of the symbols at a case, and ``more``; None if the plan does not fit it."""
@@ -82,6 +72,31 @@ class GeneralProgram(Concise):
         found = fitting(source.template, case) if case.values == source.values else None
         values = None if found is None else {**found, **(more or {})}
         return None if values is None or not self.guards.hold(values) else values
+
+    def ends_at(self, values: Values) -> Ends:
+        """The types of inputs and outputs."""
+        outputs = [node for _, node in self.graph.outputs]
+        return types_at(self.graph.inputs, values), types_at(outputs, values)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GeneralProgram(General):
+    """One program for all shapes."""
+
+    planned: PlannedProgram
+    order: OrderedPlan
+
+    @cached_property
+    def executable(self) -> FreeExecutable:
+        """The machine code.  It may add guards."""
+        target, threads = self.compiler.target, self.compiler.num_threads
+        assert target is not None
+        with debug.timed("general program"):
+            made = compile_free_program(
+                self.planned.program, self.order, self.guards, target, threads
+            )
+        self.guards.is_closed = True
+        return made
 
     def code_at(self, values: Values) -> LlvmExecutable | None:
         """The code for values at which the plan fits, made now if need be; None where the guards
@@ -106,13 +121,13 @@ class GeneralProgram(Concise):
         weights = sum(b.nbytes for b in buffers if b.kind is BufferKind.CONSTANT)
         return weights, expression_of(sum(b.nbytes for b in buffers) - weights)
 
-    def ends_at(self, values: Values) -> Ends:
-        """The types of inputs and outputs."""
-        inputs, outputs = self.graph.inputs, [node for _, node in self.graph.outputs]
-        return _types_at(inputs, values), _types_at(outputs, values)
+    @property
+    def fallback(self) -> tuple[FallbackNode, ...]:
+        """No operators run elsewhere."""
+        return ()
 
 
-def _types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
+def types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
     return tuple(
         node.type.with_shape(tuple(expression_of(size).at(values) for size in node.type.shape))
         for node in nodes
@@ -122,6 +137,11 @@ def _types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
 def integers(graph: Graph) -> dict[str, ElementType]:
     """The type of each quantized value."""
     return {node.name: node.type.element for node in graph.every_node() if node.type.quant}
+
+
+def externals(graph: Graph) -> set[str]:
+    """The values that other runtimes compute."""
+    return {node.name for node in graph.nodes if isinstance(node, External)}
 
 
 def general_program(
@@ -150,8 +170,9 @@ def symbolic_graph(
 ) -> tuple[SymbolicGraph, Graph, Guards] | None:
     """The graph for all shapes, made at a case.  ``caution``: see ``Guards``.
 
-    None if nothing of it is free, if it takes several programs or backends, or if other values
-    would be integers than in a program of its own.
+    None if nothing of it is free, if it takes code generators of others (or several programs, while
+    memory is ``donated``), or if other values would be integers, or come from onnxruntime, than in
+    a program of its own.
     """
     template = template_of(signature, case)
     hints = fitting(template, case)
@@ -162,7 +183,8 @@ def symbolic_graph(
     sizes, guards = symbols(hints, caution)
     graph = graph_at(case_with(template, sizes, case.values))
     own = graph_at(case)
-    if not compiler.is_one_program(graph) or integers(graph) != integers(own):
+    is_taken = compiler.is_own if donated is None else compiler.is_one_program(graph)
+    if not is_taken or (integers(graph), externals(graph)) != (integers(own), externals(own)):
         return None
     batch = _batch_symbol(template, own) if donated is None else None
     return SymbolicGraph.of(graph, guards, template, case.values, batch), graph, guards
@@ -185,7 +207,7 @@ def planned_program(
             graph, compiler.target, donations=donations, schedule=compiler.schedule
         )
         order = OrderedPlan.of(planned.program, planned.plan)
-    return GeneralProgram(source, graph, planned, order, guards, compiler)
+    return GeneralProgram(source, graph, guards, compiler, planned, order)
 
 
 def _batch_symbol(template: Template, graph: Graph) -> str | None:

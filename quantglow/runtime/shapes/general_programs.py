@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from quantglow import debug
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
@@ -17,7 +18,8 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.protocol import Executable
-from quantglow.runtime.shapes.general import GeneralProgram, planned_program, symbolic_graph
+from quantglow.runtime.shapes.general import GeneralProgram, symbolic_graph
+from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram, program_for_all
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.templates import Template, fitting, template_of, without_ones
 from quantglow.symbolic.expression import Values
@@ -29,7 +31,10 @@ MOST_GENERALS = 16
 HALVINGS = 2
 """The second program of the same symbols chooses tiles for a quarter of its sizes, and so on."""
 
-Found = tuple[GeneralProgram, Values]
+ForAll = GeneralProgram | SegmentedProgram
+"""A program for all shapes."""
+
+Found = tuple[ForAll, Values]
 """A general program, and the values of its symbols at a case."""
 
 
@@ -45,7 +50,7 @@ class GeneralPrograms(Concise):
     graph_at: Callable[[Case], Graph]
     compiler: Compiler
     graphs: list[SymbolicGraph] = field(default_factory=list)
-    _programs: list[GeneralProgram] = field(default_factory=list)
+    _programs: list[ForAll] = field(default_factory=list)
     _refused: set[Template] = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -53,7 +58,7 @@ class GeneralPrograms(Concise):
         """The number of programs."""
         return len(self._programs)
 
-    def __iter__(self) -> Iterator[GeneralProgram]:
+    def __iter__(self) -> Iterator[ForAll]:
         """The programs, the oldest first."""
         return iter(list(self._programs))
 
@@ -76,7 +81,10 @@ class GeneralPrograms(Concise):
         program, values = found
         pieces = program.pieces_at(values)
         if pieces == 1:
-            return self._code(case, may_plan)
+            code = self._code(case, may_plan)
+            if code is None or isinstance(code, LlvmExecutable):
+                return code
+            return Retried(code, partial(self._own, case))
         shapes = {name: (shape[0] // pieces, *shape[1:]) for name, shape in case.shapes}
         part = Case.of(shapes, case.value_map)
         piece: Executable | None = self._code(part, True) or own(part)
@@ -84,13 +92,17 @@ class GeneralPrograms(Concise):
             return None
         return BatchedExecutable(piece, pieces, *program.ends_at(values))
 
+    def _own(self, case: Case) -> Executable:
+        """A program of its own."""
+        return self.compiler.compile(self.graph_at(case)).executable
+
     def _fitting(self, case: Case) -> Iterator[Found]:
         """The programs whose plans fit a case."""
         for program in self._programs:
             if (values := program.values_at(case)) is not None:
                 yield program, values
 
-    def _code(self, case: Case, may_plan: bool) -> LlvmExecutable | None:
+    def _code(self, case: Case, may_plan: bool) -> Executable | None:
         """The code of a program that serves a case, made if it is not there yet."""
         with self._lock:
             for program, values in list(self._fitting(case)):
@@ -99,7 +111,7 @@ class GeneralPrograms(Concise):
             made = self._planned(case) if may_plan else None
             return None if made is None else self._compiled(*made)
 
-    def _compiled(self, program: GeneralProgram, values: Values) -> LlvmExecutable | None:
+    def _compiled(self, program: ForAll, values: Values) -> Executable | None:
         with self._refusing(program.source.template):
             return program.code_at(values)
         self._programs.remove(program)
@@ -141,19 +153,17 @@ class GeneralPrograms(Concise):
         self._refused.add(template)
         return None
 
-    def _new_program(self, template: Template, case: Case) -> GeneralProgram | None:
+    def _new_program(self, template: Template, case: Case) -> ForAll | None:
         """A program planned for the sizes of a case; None where the model has none."""
-        if self.compiler.target is None:
+        if self.compiler.target is None or not self.compiler.is_own:
             return None
         alike = sum(program.source.template == template for program in self)
         caution, source = HALVINGS * alike, self._serving(case)
         if source is not None:
             graph, guards = source.at(fitting(template, case) or {}, caution)
-            if not self.compiler.is_one_program(graph):
-                return None
-            return planned_program(source, graph, guards, self.compiler)
+            return program_for_all(source, graph, guards, self.compiler)
         made = self._made(case, caution)
-        return None if made is None else planned_program(*made, self.compiler)
+        return None if made is None else program_for_all(*made, self.compiler)
 
     @contextmanager
     def _refusing(self, template: Template) -> Iterator[None]:

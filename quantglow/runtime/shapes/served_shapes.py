@@ -11,6 +11,7 @@ from quantglow.graph.signature import Dim
 from quantglow.runtime.build import Build
 from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.shapes.general import GeneralProgram
+from quantglow.runtime.shapes.general_segments import SegmentedProgram
 
 FOR_ONE, FOR_ALL, WHOLE = "for this shape", "for all shapes", "where it cannot be compiled"
 """How programs were made."""
@@ -64,14 +65,15 @@ def elsewhere_text(nodes: Iterable[FallbackNode]) -> str:
     return ", ".join(f"{n} {op} in {backend}" for (op, backend), n in counts.items())
 
 
-def served_by_general(program: GeneralProgram) -> ServedShapes:
+def served_by_general(program: GeneralProgram | SegmentedProgram) -> ServedShapes:
     """The entry of a program for all shapes."""
     guards = [guard for guard in program.guards.found if not guard.is_limit]
     conditions = list(map(str, guards))
     if len(conditions) > MOST_CONDITIONS:
         rest = len(conditions) - MOST_CONDITIONS + 1
         conditions = [*conditions[: MOST_CONDITIONS - 1], f"and {rest} more"]
-    return ServedShapes(shapes_text(program.source.template), FOR_ALL, tuple(conditions))
+    elsewhere = elsewhere_text(program.fallback)
+    return ServedShapes(shapes_text(program.source.template), FOR_ALL, tuple(conditions), elsewhere)
 
 
 def shapes_text(shapes: Iterable[tuple[str, Iterable[Dim]]]) -> str:

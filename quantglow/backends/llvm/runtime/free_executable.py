@@ -59,7 +59,10 @@ class FreeExecutable(Concise):
 def compile_free_program(
     program: Program, order: OrderedPlan, guards: Guards, target: Target, threads: int = 1
 ) -> FreeExecutable:
-    """Emit, compile and load a program whose sizes depend on free dimensions."""
+    """Emit, compile and load a program whose sizes depend on free dimensions.
+
+    It may add guards; the caller closes them.
+    """
     allocate = allocator(target)
     owned = Constants(allocate, target.isa.slack_nbytes, shared=True)
     with debug.timed("emit"):
@@ -68,7 +71,6 @@ def compile_free_program(
         kernels = as_words(addresses(target, [call.kernel.ir for call in emitted.rows]))
         kept = emitted.without_texts()
         release_freed()
-    guards.is_closed = True
     places, arenas = Places.of(emitted), Arenas(allocate, GROWTH)
     constants = addresses_of(kept.constants)
     return FreeExecutable(kept, guards, places, Bindings(kept), threads, kernels, constants, arenas)

@@ -214,7 +214,7 @@ def test_an_error_of_the_program_for_all_shapes_is_no_error_of_the_user(
     def wrong(*_: object) -> None:
         raise TypeError("a size is no index")
 
-    monkeypatch.setattr("quantglow.runtime.shapes.general_programs.planned_program", wrong)
+    monkeypatch.setattr("quantglow.runtime.shapes.general_programs.program_for_all", wrong)
     compiled = qg.compile(sum_model(["N", "L"]))
     compiled(np.ones((2, 3), np.float32))
     with pytest.raises(TypeError):

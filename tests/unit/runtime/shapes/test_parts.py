@@ -64,7 +64,7 @@ def test_fifty_new_shapes_make_no_new_program(
         pytest.fail("a shape was imported")
 
     monkeypatch.setattr("quantglow.frontend.source.Source.scope", refused)
-    monkeypatch.setattr(general_programs, "planned_program", refused)
+    monkeypatch.setattr(general_programs, "program_for_all", refused)
     for x in images(50):
         compiled(x)
     assert len(compiled.report.programs) == programs

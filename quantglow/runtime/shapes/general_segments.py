@@ -1,0 +1,134 @@
+"""General programs of graphs that are cut into segments.
+
+Each segment of quantglow's own is a program whose sizes are expressions of the same symbols, and
+each one of onnxruntime a session that takes all shapes.  A new shape binds the numbers of all
+segments; nothing is compiled or loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from quantglow import debug
+from quantglow.backends.llvm.runtime.free_executable import FreeExecutable, compile_free_program
+from quantglow.concise import Concise
+from quantglow.errors import WrongResultError
+from quantglow.graph.graph import Graph
+from quantglow.lazy import cached_property
+from quantglow.memory.ordered_plan import OrderedPlan
+from quantglow.runtime.branches import branches_apart
+from quantglow.runtime.build import Compiler, PlannedProgram, ProgramBackend, plan_program
+from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
+from quantglow.runtime.partition import Segment, partition
+from quantglow.runtime.protocol import Executable
+from quantglow.runtime.segments import CompiledSegment, SegmentedExecutable, last_reads
+from quantglow.runtime.shapes.general import General, GeneralProgram, planned_program, types_at
+from quantglow.runtime.symbolic_graphs import SymbolicGraph
+from quantglow.symbolic.expression import Values
+from quantglow.symbolic.guards import Guards
+from quantglow.types import Array
+
+Planned = tuple[PlannedProgram, OrderedPlan]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SegmentedProgram(General):
+    """A general program of several segments; ``plans``: None for those of onnxruntime."""
+
+    segments: tuple[Segment, ...]
+    plans: tuple[Planned | None, ...]
+
+    @cached_property
+    def executable(self) -> tuple[FreeExecutable | Executable, ...]:
+        """The machine code and the sessions.  They may add guards."""
+        with debug.timed("general segments"):
+            made = tuple(map(self._compiled, self.segments, self.plans))
+        self.guards.is_closed = True
+        return made
+
+    def _compiled(self, segment: Segment, plan: Planned | None) -> FreeExecutable | Executable:
+        target, threads = self.compiler.target, self.compiler.num_threads
+        assert target is not None
+        if plan is None:
+            return segment.backend.compile(segment.graph, target.name, threads)
+        planned, order = plan
+        return compile_free_program(planned.program, order, self.guards, target, threads)
+
+    def code_at(self, values: Values) -> Executable | None:
+        """The segments for values at which the plans fit, made now if need be; None where the
+        guards of their code do not hold."""
+        were_known, _ = self.guards.is_closed, self.executable
+        return self._bound(values) if were_known or self.guards.hold(values) else None
+
+    def _bound(self, values: Values) -> SegmentedExecutable:
+        parts = zip(self.segments, self.executable, self._reads, strict=True)
+        return SegmentedExecutable(
+            self.graph,
+            tuple(
+                CompiledSegment(
+                    segment,
+                    made.at(values) if isinstance(made, FreeExecutable) else made,
+                    names,
+                    types_at([node for _, node in segment.graph.outputs], values),
+                )
+                for segment, made, names in parts
+            ),
+        )
+
+    @cached_property
+    def _reads(self) -> list[tuple[str, ...]]:
+        return last_reads(self.graph, self.segments)
+
+    def pieces_at(self, values: Values) -> int:
+        """1: a batch goes through all segments at once."""
+        return 1
+
+    @property
+    def fallback(self) -> tuple[FallbackNode, ...]:
+        """The operators of onnxruntime's segments."""
+        parts = zip(self.segments, self.plans, strict=True)
+        return tuple(n for segment, plan in parts if plan is None for n in nodes_of(segment))
+
+
+def program_for_all(
+    source: SymbolicGraph, graph: Graph, guards: Guards, compiler: Compiler
+) -> GeneralProgram | SegmentedProgram:
+    """The general program of a graph for all shapes, in segments where it needs them.
+
+    Raises ``QuantglowError`` for graphs that cannot be compiled.
+    """
+    if compiler.is_one_program(graph):
+        return planned_program(source, graph, guards, compiler)
+    own = ProgramBackend(compiler.target)
+    segments = partition(graph, (own, OnnxRuntimeBackend()), branches_apart(graph))
+    with debug.timed("general plan"):
+        plans = tuple(_planned(s, compiler) if s.backend is own else None for s in segments)
+    return SegmentedProgram(source, graph, guards, compiler, segments, plans)
+
+
+def _planned(segment: Segment, compiler: Compiler) -> Planned:
+    planned = plan_program(segment.graph, compiler.target)
+    return planned, OrderedPlan.of(planned.program, planned.plan)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Retried(Concise):
+    """Segments at one shape; where onnxruntime gives other shapes than were expected, a program of
+    its own, which ``make`` compiles once."""
+
+    executable: Executable
+    make: Callable[[], Executable]
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs, in order."""
+        if "_own" not in vars(self):
+            try:
+                return self.executable.run(feeds)
+            except WrongResultError as error:
+                debug.log(1, f"no program for all shapes serves this one: {error}")
+        return self._own.run(feeds)
+
+    @cached_property
+    def _own(self) -> Executable:
+        return self.make()
