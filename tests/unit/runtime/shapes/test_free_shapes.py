@@ -24,6 +24,7 @@ from quantglow.graph.node import Constant
 from quantglow.report import Report
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.specialisations import Bound
 from tests.support.free_network import SHAPES, free_model, image, sum_model, wide_model
 from tests.unit.forking import exit_code_of_child
 
@@ -330,3 +331,21 @@ def test_a_size_that_is_always_one_does_not_keep_batches_together(threads: int) 
     for shape in ((4, 17, 5), (5, 18, 6), (6, 19, 7), (9, 35, 8)):
         x = np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
         np.testing.assert_allclose(compiled(x), session.run(None, {"x": x})[0], rtol=1e-6)
+
+
+def test_a_reduced_axis_that_is_surely_a_multiple_has_no_rest() -> None:
+    nodes = [
+        helper.make_node("Concat", ["x"] * 4, ["four"], axis=1),
+        helper.make_node("ReduceMax", ["four"], ["y"], axes=[1], keepdims=0),
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, dims)
+        for name, dims in (("x", [3, "N", 70]), ("y", [3, 70]))
+    ]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    compiled = qg.compile(model, num_threads=1)
+    for rows in (5, 6, 9):
+        x = image((3, rows, 70))
+        np.testing.assert_array_equal(compiled(x), x.max(axis=1))
+    assert isinstance(compiled.specialisations.at({"x": x}), Bound)

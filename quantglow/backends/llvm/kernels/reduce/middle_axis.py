@@ -169,6 +169,8 @@ class ReduceKernel:
     ) -> list[Value]:
         """``totals`` combined with ``rows`` rows, a multiple of ``unroll``."""
         b, count = self.b, rows // unroll
+        if not is_free(count) and count == 0:
+            return list(totals)
         start = [(self.kind(p.lanes), total) for p, total in zip(group, totals, strict=True)]
         loop = b.begin_times(count, start)
         totals = list(loop.carried)
