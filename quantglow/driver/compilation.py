@@ -11,8 +11,9 @@ from quantglow import debug, frontend, quantization
 from quantglow.arguments import shapes
 from quantglow.driver.fallback import fallback_model, partly_compiled
 from quantglow.driver.models import InputShapes, family_of, settled
+from quantglow.driver.on_use import compiled_on_use
 from quantglow.driver.origins import Built, programs_of
-from quantglow.driver.parts import ModelFallback
+from quantglow.driver.parts import ModelFallback, staged_tail
 from quantglow.errors import (
     FallbackError,
     ModelError,
@@ -20,16 +21,12 @@ from quantglow.errors import (
 )
 from quantglow.graph.family import Family
 from quantglow.graph.graph import Graph
-from quantglow.report import MemoryFigures, Report
 from quantglow.report.report import report_of
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.runtime.protocol import Backend
-from quantglow.runtime.shapes.specialisations import Specialisation, Specialisations
-
-ON_USE = "the model leaves dimensions free: it is compiled on first use"
-FIRST = "all that is said here is said of the shapes that came first"
+from quantglow.runtime.shapes.specialisations import Specialisation
 
 
 def compile(
@@ -92,7 +89,8 @@ def compile_parts(
         if (parts := frontend.split(source, input_shapes)) is not None:
             head = frontend.Source.of(parts.head)
             compiled = compile_family(family_of(head, input_shapes), compiler, head)
-            return partly_compiled(source, parts, compiled, error)
+            staged = staged_tail(parts.tail, parts.late, parts.reasons, compiler)
+            return partly_compiled(source, parts, compiled, error, staged)
     return fallback_model(source, error, compiler.num_threads)
 
 
@@ -114,17 +112,3 @@ def compile_family(
     notes = (*family.notes, *quantization.float_notes(graph))
     report = replace(report_of(build, seconds), notes=notes)
     return CompiledModel(programs, lambda: report)
-
-
-def compiled_on_use(programs: Specialisations, known: tuple[str, ...]) -> CompiledModel:
-    """A model of which nothing is compiled yet; notes that are ``known`` already."""
-
-    def report() -> Report:
-        if programs.is_empty:
-            empty = Report(programs.target, programs.num_threads, MemoryFigures(), {})
-            return replace(empty, notes=(ON_USE, *known))
-        found = programs.first
-        notes = (ON_USE, FIRST, *known, *quantization.float_notes(found.graph))
-        return replace(report_of(found.build, {}), notes=notes)
-
-    return CompiledModel(programs, report)

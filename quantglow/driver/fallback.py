@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quantglow.backends.onnxruntime.session import NAME
 from quantglow.errors import FallbackError, ModelError, QuantglowError, UnsupportedOpError
-from quantglow.frontend import Source, Split, reasons
+from quantglow.frontend import Source, Split, reason_of, reasons
 from quantglow.report import MemoryFigures, Report
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback import FallbackNode, whole_model
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.newer_opsets import opened
+from quantglow.runtime.staged_tails import StagedTail
 
 NOTHING_COMPILED = (
     "nothing of this model is compiled and nothing is int8: onnxruntime runs it as it is"
@@ -52,15 +54,24 @@ def all_reasons(source: Source, error: QuantglowError) -> tuple[str, ...]:
 
 
 def partly_compiled(
-    source: Source, parts: Split, head: CompiledModel, error: QuantglowError
+    source: Source,
+    parts: Split,
+    head: CompiledModel,
+    error: QuantglowError,
+    staged: StagedTail | None = None,
 ) -> PartlyCompiledModel:
-    """The compiled head of a model, and its tail in onnxruntime.  Raises ``FallbackError``."""
+    """The compiled head of a model, and its tail in onnxruntime, or ``staged``.
+
+    Raises ``FallbackError``.
+    """
     tail = tail_of(parts)
 
     def report() -> Report:
         known = head.report
         assert isinstance(known, Report)
-        return replace(known, fallback=(*known.fallback, *tail))
+        behind, programs = (staged.fallback, staged.served) if staged else (tail, ())
+        fallback = (*known.fallback, *behind)
+        return replace(known, fallback=fallback, programs=(*known.programs, *programs))
 
     return loaded(
         PartlyCompiledModel(
@@ -71,6 +82,7 @@ def partly_compiled(
             head,
             parts.tail.SerializeToString(),
             tuple(output.name for output in source.proto.graph.output),
+            staged,
         )
     )
 
@@ -82,9 +94,14 @@ def check_tail(parts: Split, threads: int) -> None:
 
 def tail_of(parts: Split) -> tuple[FallbackNode, ...]:
     """The operators behind the cut."""
+    return nodes_in(parts.tail.graph.node, parts.reasons)
+
+
+def nodes_in(nodes: Iterable[Any], why: Sequence[str]) -> tuple[FallbackNode, ...]:
+    """The operators of a tail, or of a part of it; ``why``: the reasons of the cut."""
     return tuple(
-        FallbackNode(next(filter(None, node.output)), node.op_type, NAME, parts.reason(node))
-        for node in parts.tail.graph.node
+        FallbackNode(next(filter(None, node.output)), node.op_type, NAME, reason_of(node, why))
+        for node in nodes
         if node.op_type != "Constant"
     )
 

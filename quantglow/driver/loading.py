@@ -7,8 +7,10 @@ neither onnx nor onnxruntime, SciPy or rich, and LLVM only where a kernel is not
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quantglow.arguments import file_path
@@ -29,6 +31,9 @@ from quantglow.runtime.shapes.fallbacks import Fallback, FallbackOnUse
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
 
+MOST_FILES = 8
+"""Maximum number of files inside of each other: of parts whose shapes are known later and later."""
+
 if TYPE_CHECKING:
     from quantglow.driver.origins import Origin
 
@@ -48,13 +53,20 @@ def load(
     ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments that are
     none.
     """
-    saved = saving.load(file_path("path", path))
+    compiler = Compiler.of(target, num_threads, backend, backends, schedule)
+    return model_in(file_path("path", path), compiler)
+
+
+def model_in(
+    path: str | os.PathLike[str], compiler: Compiler, depth: int = 0
+) -> CompiledModel | PartlyCompiledModel:
+    """The model of a file; ``depth``: how many files it is in.  Raises ``FileFormatError``."""
+    saved = saving.load(path)
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
-    compiler = Compiler.of(target, num_threads, backend, backends, schedule)
     programs = programs_in(saved, compiler)
     compiled = CompiledModel(programs, lambda: report_now(report, programs, saved.tail))
-    return compiled if saved.tail is None else with_tail(compiled, saved.tail)
+    return compiled if saved.tail is None else with_tail(compiled, saved.tail, compiler, depth)
 
 
 def programs_in(saved: SavedModel, compiler: Compiler) -> Specialisations:
@@ -89,19 +101,36 @@ def is_whole(graph: Graph, signature: Signature) -> bool:
     return [name for name, _ in graph.outputs] == [port.name for port in signature.outputs]
 
 
-def with_tail(head: CompiledModel, tail: Tail) -> PartlyCompiledModel:
+def with_tail(
+    head: CompiledModel, tail: Tail, compiler: Compiler, depth: int
+) -> PartlyCompiledModel:
     """A model in two parts.  Raises ``FileFormatError``."""
     # Only here: a process that runs a compiled model needs no onnx.
+    from quantglow.driver.parts import staged_tail
     from quantglow.frontend import open_model
 
+    def rest(behind: object) -> CompiledModel | PartlyCompiledModel | None:
+        return rest_in(tail, compiler, depth) if tail.rest else None
+
     try:
-        open_model(tail.model)
+        whole = open_model(tail.model).whole
     except ModelError as error:
         raise FileFormatError(f"the tail is damaged: {error}. Remedy: save it again.") from error
+    staged = staged_tail(whole, tail.late, tail.reasons, compiler, rest)
     threads = head.specialisations.num_threads
     return PartlyCompiledModel(
-        b"", tail.reasons, threads, head.reporter, head, tail.model, tail.output_names
+        b"", tail.reasons, threads, head.reporter, head, tail.model, tail.output_names, staged
     )
+
+
+def rest_in(tail: Tail, compiler: Compiler, depth: int) -> CompiledModel | PartlyCompiledModel:
+    """The int8 model in the file of another one.  Raises ``FileFormatError``."""
+    if depth == MOST_FILES:
+        raise FileFormatError(f"more than {MOST_FILES} files inside of each other. Remedy: none.")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rest.qgm"
+        path.write_bytes(tail.rest)
+        return model_in(path, compiler, depth + 1)
 
 
 def saved_case(saved: SavedModel) -> Case:

@@ -29,7 +29,7 @@ from quantglow.quantization.decisions import serialization
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel
 from quantglow.runtime.shapes.fallbacks import Fallback
-from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
 from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
 
 LOOPS = "loops"
@@ -169,11 +169,24 @@ def programs_of(
     return programs
 
 
-def free_programs(built: Built, compiler: Compiler, fallback: Fallback | None = None) -> FreeShapes:
-    """The programs of a model, compiled on first use."""
+def free_programs(
+    built: Built,
+    compiler: Compiler,
+    fallback: Fallback | None = None,
+    most_values: int = MOST_VALUES,
+) -> FreeShapes:
+    """The programs of a model, compiled on first use; ``most_values``: those for values of inputs
+    at the same shapes.
+    """
     family = built.family
     return FreeShapes(
-        family.signature, built.graph_at, compiler, fallback, built.freedom, family.deciding
+        family.signature,
+        built.graph_at,
+        compiler,
+        fallback,
+        built.freedom,
+        family.deciding,
+        most_values=most_values,
     )
 
 

@@ -7,17 +7,19 @@ shape costs no more than for a model that is compiled whole; its tail is one ses
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain
+from typing import Any
 
 from quantglow.backends.onnxruntime.session import NAME, Session
-from quantglow.driver.fallback import tail_of
+from quantglow.driver.fallback import nodes_in, tail_of
 from quantglow.driver.models import family_of
+from quantglow.driver.on_use import compiled_on_use
 from quantglow.driver.origins import Built, free_programs
 from quantglow.errors import FallbackError, InputError, ModelError
-from quantglow.frontend import Source, Split, split
+from quantglow.frontend import Behind, Source, Split, divided, split
 from quantglow.graph.border import is_float
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
@@ -27,13 +29,14 @@ from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import TensorInfo
 from quantglow.runtime.fallback import FallbackNode, whole_model
 from quantglow.runtime.newer_opsets import opened
-from quantglow.runtime.shapes.free_shapes import FreeShapes
+from quantglow.runtime.shapes.free_shapes import MOST_VALUES, FreeShapes
 from quantglow.runtime.shapes.served_shapes import (
     ServedShapes,
     served_by_onnxruntime,
     with_elsewhere,
 )
 from quantglow.runtime.shapes.specialisations import Served, Specialisation
+from quantglow.runtime.staged_tails import AnyModel, StagedTail, Tail
 from quantglow.types import Array, TensorType
 
 Kind = tuple[object, ...]
@@ -45,7 +48,7 @@ def kind_of(case: Case) -> Kind:
     return case.values, tuple((name, *map(bool, shape)) for name, shape in case.shapes)
 
 
-def declared_by(session: Session, feeds: Mapping[str, Array]) -> dict[str, Array]:
+def declared_by(session: Tail, feeds: Mapping[str, Array]) -> dict[str, Array]:
     """Values of float32 in the types that a session takes."""
     found = dict(feeds)
     for info in map(TensorInfo.of_node, session.inputs):
@@ -74,11 +77,11 @@ class WholeExecutable:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """The programs of a head and its tail in onnxruntime; ``names``: the outputs of both.
-    ``rest``: the operators of the tail."""
+    """The programs of a head, and its tail; ``names``: the outputs of both, ``rest``: the operators
+    of the tail that onnxruntime runs."""
 
     head: FreeShapes
-    tail: Session
+    tail: Tail
     names: tuple[str, ...]
     rest: tuple[FallbackNode, ...]
 
@@ -103,8 +106,9 @@ class Parts:
         return replace(found, build=replace(found.build, executable=self, rest=self.rest))
 
     def served(self) -> tuple[ServedShapes, ...]:
-        """The programs of the head, and what the tail leaves to onnxruntime."""
-        return tuple(with_elsewhere(program, self.rest) for program in self.head.served())
+        """The programs of the head with what the tail leaves to onnxruntime, and of the tail."""
+        late = self.tail.served if isinstance(self.tail, StagedTail) else ()
+        return (*(with_elsewhere(program, self.rest) for program in self.head.served()), *late)
 
 
 @dataclass(frozen=True)
@@ -170,7 +174,10 @@ class ModelFallback:
     def _new_parts(self, parts: Split, tail: bytes) -> Parts:
         names = tuple(port.name for port in self.source.signature.outputs)
         head = model_programs(Source.of(parts.head), self.compiler)
-        return Parts(head, opened(tail, self.compiler.num_threads), names, tail_of(parts))
+        staged = staged_tail(parts.tail, parts.late, parts.reasons, self.compiler)
+        if staged is None:
+            return Parts(head, opened(tail, self.compiler.num_threads), names, tail_of(parts))
+        return Parts(head, staged, names, staged.nodes)
 
     def _whole(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:
         """One program for all cases; its graph shows the inputs only."""
@@ -186,6 +193,41 @@ class ModelFallback:
         return opened(self.source.for_onnxruntime(), self.compiler.num_threads)
 
 
-def model_programs(source: Source, compiler: Compiler) -> FreeShapes:
+def model_programs(
+    source: Source, compiler: Compiler, most_values: int = MOST_VALUES
+) -> FreeShapes:
     """The programs of a model, compiled on first use, whether its dimensions are free or not."""
-    return free_programs(Built(family_of(source)), compiler, ModelFallback(source, compiler))
+    fallback = ModelFallback(source, compiler)
+    return free_programs(Built(family_of(source)), compiler, fallback, most_values)
+
+
+def staged_tail(
+    tail: Any,
+    late: Collection[str],
+    reasons: Sequence[str],
+    compiler: Compiler,
+    int8: Callable[[Behind], AnyModel | None] | None = None,
+) -> StagedTail | None:
+    """The tail of a ``Split`` with the part of it compiled whose shapes are known late; None where
+    nothing of that is worth it, or can be.
+
+    ``int8`` makes an int8 model of that part, where it can.
+    """
+    behind = divided(tail, late)
+    if behind is None:
+        return None
+    with suppress(ModelError, FallbackError):
+        first = opened(bytes(behind.first.SerializeToString()), compiler.num_threads)
+        whole = bytes(tail.SerializeToString())
+        nodes = nodes_in(behind.first.graph.node, reasons)
+        found = None if int8 is None else int8(behind)
+        rest = found or compiled_on_use(float_programs(behind, compiler), ())
+        is_int8 = found is not None
+        threads = compiler.num_threads
+        return StagedTail(first, rest, whole, nodes, threads, frozenset(late), is_int8)
+    return None
+
+
+def float_programs(behind: Behind, compiler: Compiler) -> FreeShapes:
+    """Programs of the part of a tail whose shapes are known late, none for values of its inputs."""
+    return model_programs(Source.of(behind.rest), compiler, most_values=0)

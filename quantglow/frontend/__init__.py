@@ -1,9 +1,10 @@
 """ONNX import and export: the only folders that know ``onnx``.  README.md has the guide."""
 
+from quantglow.frontend.behind import Behind, divided
 from quantglow.frontend.export.model import export_onnx
 from quantglow.frontend.packed_weights import with_packed_weights
 from quantglow.frontend.source import Source, import_model, open_model
-from quantglow.frontend.split import Split, reasons, split
+from quantglow.frontend.split import Split, reason_of, reasons, split
 from quantglow.frontend.stored_weights import restored, stored
 from quantglow.frontend.weight_places import Places
 from quantglow.frontend.weight_products import (
@@ -14,14 +15,17 @@ from quantglow.frontend.weight_products import (
 )
 
 __all__ = [
+    "Behind",
     "Places",
     "Source",
     "Split",
     "WeightProduct",
     "WeightTable",
+    "divided",
     "export_onnx",
     "import_model",
     "open_model",
+    "reason_of",
     "reasons",
     "restored",
     "split",

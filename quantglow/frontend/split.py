@@ -42,16 +42,18 @@ from quantglow.ops.external import External
 class Split:
     """``head`` takes the model's inputs and gives what ``tail`` and the user read of it; ``tail``
     takes values of the head and inputs of the model, by their names.  ``reasons``: a line for each
-    node that made the cut necessary."""
+    node that made the cut necessary; ``late``: values that nothing but the tail can compute."""
 
     head: onnx.ModelProto
     tail: onnx.ModelProto
     reasons: tuple[str, ...]
+    late: frozenset[str] = frozenset()
 
-    def reason(self, node: onnx.NodeProto) -> str:
-        """Why a node is in the tail: for itself, or because of what comes before it."""
-        own = [line for line in self.reasons if line.startswith(f"{described(node)}: ")]
-        return own[0] if own else "; ".join(self.reasons)
+
+def reason_of(node: onnx.NodeProto, reasons: Sequence[str]) -> str:
+    """Why a node is in the tail: for itself, or because of what comes before it."""
+    own = [line for line in reasons if line.startswith(f"{described(node)}: ")]
+    return own[0] if own else "; ".join(reasons)
 
 
 def split(
@@ -76,6 +78,7 @@ def split(
         part_of(source, cut.head, source.fed, [cut.info(n) for n in wanted]),
         part_of(source, cut.tail, inputs, late),
         tuple(cut.scope.problems),
+        frozenset(name for number in cut.late for name in cut.nodes[number].output if name),
     )
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from quantglow.arguments import file_path, integer
-from quantglow.backends.onnxruntime.session import Session
 from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.lazy import cached_property
@@ -19,6 +18,9 @@ from quantglow.runtime.feeds import check_mapping, chosen_outputs, fed, feeds_by
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.queues.infer_queue import InferQueue
 from quantglow.runtime.saved_models.saving import Tail, save
+from quantglow.runtime.shapes.specialisations import Specialisations
+from quantglow.runtime.staged_tails import StagedTail
+from quantglow.runtime.staged_tails import Tail as Behind
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +44,7 @@ class FallbackModel:
         return self.reporter()
 
     @cached_property
-    def session(self) -> Session:
+    def session(self) -> Behind:
         """The session of onnxruntime, loaded on first use."""
         return opened(self.model, self.num_threads)
 
@@ -114,17 +116,23 @@ class PartlyCompiledModel(FallbackModel):
     """A model whose first part is compiled, up to values of unknown shapes.
 
     ``head`` is that part, ``tail`` the ONNX model of the rest, which reads values of the head and
-    inputs by their names.
+    inputs by their names.  ``staged``: the tail where a part of it is compiled, too.
     """
 
     head: CompiledModel
     tail: bytes
     output_names: tuple[str, ...]
+    staged: StagedTail | None = None
 
     @cached_property
-    def session(self) -> Session:
-        """The session of the tail."""
-        return opened(self.tail, self.num_threads)
+    def session(self) -> Behind:
+        """The tail."""
+        return self.staged or opened(self.tail, self.num_threads)
+
+    @property
+    def specialisations(self) -> Specialisations:
+        """The programs of the head."""
+        return self.head.specialisations
 
     def with_num_threads(self, num_threads: int) -> FallbackModel:
         """The same model for another number of threads, in both parts."""
@@ -142,7 +150,10 @@ class PartlyCompiledModel(FallbackModel):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``."""
-        tail = Tail(self.tail, self.output_names, self.reasons)
+        late, rest = tuple[str, ...](), b""
+        if self.staged is not None:
+            late, rest = tuple(sorted(self.staged.late)), self.staged.rest_file()
+        tail = Tail(self.tail, self.output_names, self.reasons, late, rest)
         graph, freedom = self.head.specialisations.contents()
         save(file_path("path", path), graph, self.report.to_json(), freedom, tail)
 

@@ -16,12 +16,12 @@ from quantglow.types import Array
 
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
-SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION = 5, 6, 7
+SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION, REST_VERSION = 5, 6, 7, 8
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 GENERAL = "general"
 """The entry of the manifest and of free.json about graphs for all shapes."""
-TAIL, TAIL_TEXT = "tail.onnx", "tail.json"
+TAIL, TAIL_TEXT, REST = "tail.onnx", "tail.json", "rest.qgm"
 MAX_TEXT_NBYTES = 256 << 20
 """Maximum size of a text, in bytes; larger ones are refused unread."""
 
@@ -73,7 +73,7 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         version_of(members),
         SHARED_VERSION,
         PACKED_VERSION,
-        GENERAL_VERSION,
+        REST_VERSION if REST in members else GENERAL_VERSION,
     ):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != digest_of(manifest):
@@ -83,6 +83,8 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}):
         if not kind.isdisjoint(members):
             expected |= kind
+    if TAIL in members and REST in members:
+        expected.add(REST)
     if members.keys() != expected:
         raise ValueError("the manifest does not list the members of a model")
     if set(archive.namelist()) != expected | {MANIFEST}:

@@ -39,6 +39,11 @@ has the symbols of their inputs and the conditions::
 
     general/0.txt     a graph whose sizes are expressions of symbols
 
+Version 8 has what is int8 behind the first nodes of the tail, which decide shapes; tail.json has
+the names of values that the tail computes::
+
+    rest.qgm          a file like this one
+
 There is no machine code and no pickle: loading compiles again, on any processor.  Files are not
 trusted: members are not extracted, their expansion is limited, and every byte is checked against
 its hash before it is parsed.
@@ -69,6 +74,8 @@ from quantglow.runtime.saved_models.archives import (
     GENERAL_VERSION,
     MANIFEST,
     REPORT,
+    REST,
+    REST_VERSION,
     SOURCE,
     TAIL,
     TAIL_TEXT,
@@ -94,23 +101,30 @@ from quantglow.version import __version__
 
 @dataclass(frozen=True)
 class Tail:
-    """The ONNX model that runs behind the compiled part."""
+    """The ONNX model that runs behind the compiled part.
+
+    ``late``: the values that it computes and that can be compiled behind its first nodes; ``rest``:
+    the file of an int8 model of these.
+    """
 
     model: bytes
     output_names: tuple[str, ...]
     reasons: tuple[str, ...]
+    late: tuple[str, ...] = ()
+    rest: bytes = b""
 
     def members(self) -> dict[str, bytes]:
         """The members that store it."""
-        text = {"output_names": self.output_names, "reasons": self.reasons}
-        return {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
+        text = {"output_names": self.output_names, "reasons": self.reasons, "late": self.late}
+        found = {TAIL: self.model, TAIL_TEXT: json.dumps(text).encode()}
+        return {**found, REST: self.rest} if self.rest else found
 
     @staticmethod
-    def of(model: bytes, text: bytes) -> Tail:
+    def of(model: bytes, text: bytes, rest: bytes = b"") -> Tail:
         """The tail from the contents of ``members``.  Raises one of ``DAMAGED_CONTENT``."""
         found = json.loads(text)
         names, reasons = (tuple(map(str, found[key])) for key in ("output_names", "reasons"))
-        return Tail(model, names, reasons)
+        return Tail(model, names, reasons, tuple(map(str, found.get("late", ()))), rest)
 
 
 @dataclass(frozen=True)
@@ -203,7 +217,7 @@ def contents(
         members |= tail.members()
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": GENERAL_VERSION,
+        "version": REST_VERSION if REST in members else GENERAL_VERSION,
         "quantglow": __version__,
         "constants": list(constants[0]),
         "cases": [list(found) for found in constants[1 : len(graphs)]],
@@ -256,7 +270,7 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{GENERAL_VERSION}), or it is truncated or altered: {error}. "
+            f"{REST_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
@@ -275,7 +289,8 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
         saved = replace(saved, free=free, source=checked(archive, manifest, SOURCE))
         saved = replace(saved, general=tuple(general_from(free, general)))
     if TAIL in manifest["members"]:
-        parts = (checked(archive, manifest, name) for name in (TAIL, TAIL_TEXT))
+        names = (TAIL, TAIL_TEXT, *((REST,) if REST in manifest["members"] else ()))
+        parts = (checked(archive, manifest, name) for name in names)
         saved = replace(saved, tail=Tail.of(*parts))
     return saved
 

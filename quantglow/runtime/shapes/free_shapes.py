@@ -58,6 +58,8 @@ from quantglow.types import Array
 
 MOST_PROGRAMS = 32
 MOST_VALUES = 16
+"""Maximum number of programs for values of inputs at the same shapes."""
+
 MOST_NBYTES = 2**30
 """Maximum size of the arenas of all programs; an arena is the memory that a program needs beside
 the constants that all share."""
@@ -97,6 +99,7 @@ class FreeShapes(Concise):
     freedom: Callable[[Case, Graph], Freedom] | None = None
     deciding: tuple[str, ...] = ()
     opened: Opened = NOTHING_OPENED
+    most_values: int = MOST_VALUES
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
     _arrays: SharedArrays = field(default_factory=SharedArrays)
@@ -218,7 +221,7 @@ class FreeShapes(Concise):
     def _at(self, case: Case, feeds: Mapping[str, Array] | None = None) -> Served:
         """The program of a case; ``feeds`` are checked before it is compiled."""
         with self._lock:
-            if case not in self._ready and self._made[case.whatever_values] >= MOST_VALUES:
+            if case not in self._ready and self._made[case.whatever_values] >= self.most_values:
                 case = case.whatever_values
             found = self._ready.get(case)
             if found is not None:
