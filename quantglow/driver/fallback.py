@@ -70,8 +70,12 @@ def partly_compiled(
         known = head.report
         assert isinstance(known, Report)
         behind, programs = (staged.fallback, staged.served) if staged else (tail, ())
-        fallback = (*known.fallback, *behind)
-        return replace(known, fallback=fallback, programs=(*known.programs, *programs))
+        return replace(
+            known,
+            fallback=(*known.fallback, *behind),
+            programs=(*known.programs, *programs),
+            notes=(*known.notes, *([staged.note] if staged else [])),
+        )
 
     return loaded(
         PartlyCompiledModel(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
 from quantglow.driver.control import AccuracyControl, Whole
 from quantglow.driver.fallback import check_tail, fallback_model, partly_compiled
+from quantglow.driver.int8_rest import int8_tail
 from quantglow.driver.models import InputShapes
-from quantglow.driver.pipeline.calibrated import calibrated
+from quantglow.driver.pipeline.calibrated import Calibrated, calibrated
 from quantglow.driver.pipeline.compiled import compiled
 from quantglow.driver.pipeline.imported import Cut, imported
 from quantglow.driver.pipeline.packed_weights import compiled_with_packed_weights
@@ -28,6 +30,7 @@ from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.runtime.precompile import kernels_ahead
+from quantglow.runtime.staged_tails import StagedTail
 
 
 def quantize_and_compile(
@@ -142,12 +145,30 @@ def quantized_and_compiled(
             check_rest(source.cut, compiler)
     except UnsupportedOpError as error:
         return fallback_model(open_model(model), error, compiler.num_threads)
-    whole = whole_model(source.cut)
     with keeping_best():
-        ready = prepared(calibrated(source, request), request)
+        seen = calibrated(source, request)
+        ready = prepared(seen, request)
         if request.measure_speed:
             ready = without_slower(ready, compiler)
+        whole = whole_model(source.cut, tail_behind(seen, request, compiler))
         return whole(int8_model(ready, compiler, whole))
+
+
+def tail_behind(
+    seen: Calibrated, request: QuantizationRequest, compiler: Compiler
+) -> StagedTail | None:
+    """The part behind the compiled one as far as it is compiled, too; None for a whole model."""
+    cut, samples = seen.imported.cut, seen.samples.drawn_samples if seen.samples else []
+    if cut is None:
+        return None
+    return int8_tail(cut, samples, request, compiler, partial(quantized_by, compiler))
+
+
+def quantized_by(
+    compiler: Compiler, model: Any, data: Any, request: QuantizationRequest
+) -> CompiledModel | FallbackModel:
+    """``quantized_and_compiled`` for a compiler."""
+    return quantized_and_compiled(model, data, request, compiler)
 
 
 def int8_model(prepared: Prepared, compiler: Compiler, whole: Whole) -> CompiledModel:
@@ -186,11 +207,13 @@ def quantized_under(
         return int8_model(ready, compiler, whole_model(None))
 
 
-def whole_model(cut: Cut | None) -> Whole:
-    """A function that completes the compiled part to the user's model."""
+def whole_model(cut: Cut | None, tail: StagedTail | None = None) -> Whole:
+    """A function that completes the compiled part to the user's model; ``tail``: the rest of it, if
+    that is compiled in part.
+    """
     if cut is None:
         return lambda compiled: compiled
-    return lambda head: partly_compiled(cut.source, cut.parts, head, cut.error)
+    return lambda head: partly_compiled(cut.source, cut.parts, head, cut.error, tail)
 
 
 def accuracy_contract(

@@ -119,7 +119,7 @@ class Samples:
         def fits(feeds: Feeds) -> bool:
             return Case.fitting(feeds, self.family.deciding) == case
 
-        drawn = list(filter(fits, self._drawn))
+        drawn = list(filter(fits, self.drawn_samples))
         kept = list(filter(fits, self.kept))
         return max(kept, drawn[:MAX_SAMPLES], key=len), drawn or kept
 
@@ -134,7 +134,7 @@ class Samples:
         """Samples of other shapes, with their graphs, that decide as ``case`` does and whose graphs
         are like its ``graph``; no more than memory has room for, of ``OTHER_CASES`` at most.
         """
-        cases = [Case.fitting(feeds, self.family.deciding) for feeds in self._drawn]
+        cases = [Case.fitting(feeds, self.family.deciding) for feeds in self.drawn_samples]
         others = Counter(other for other in cases if other.values == case.values)
         left = MAX_NBYTES - others.pop(case, 0) * sample_nbytes(graph)
         found: list[Feeds] = []
@@ -143,12 +143,13 @@ class Samples:
             if not are_alike(graph, own):
                 continue
             own, nbytes = sharing(own, graph), sample_nbytes(own)
-            for feeds, its in zip(self._drawn, cases, strict=True):
+            for feeds, its in zip(self.drawn_samples, cases, strict=True):
                 if its == other and left > nbytes:
                     found.append(ShapeVariant(feeds, own))
                     left -= nbytes
         return found
 
     @property
-    def _drawn(self) -> list[Feeds]:
+    def drawn_samples(self) -> list[Feeds]:
+        """The samples that are kept for accuracy recovery."""
         return self.drawn.kept if self.drawn else []

@@ -132,6 +132,13 @@ class StagedTail(Concise):
         """The operators that onnxruntime runs, as far as they are known."""
         return (*self.nodes, *getattr(self.rest.report, "fallback", ()))
 
+    @property
+    def note(self) -> str:
+        """A sentence about the rest, for a report."""
+        kind = "int8" if self.is_int8 else "float"
+        names = ", ".join(node.name for node in self.nodes)
+        return f"the part behind {names} is compiled as a model of its own, in {kind}"
+
     def rest_file(self) -> bytes:
         """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""
         if not self.is_int8:
