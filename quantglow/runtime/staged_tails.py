@@ -136,7 +136,7 @@ class StagedTail(Concise):
     def note(self) -> str:
         """A sentence about the rest, for a report."""
         kind = "int8" if self.is_int8 else "float"
-        names = ", ".join(node.name for node in self.nodes)
+        names = ", ".join(node.name for node in self.nodes if node.name in self.late)
         return f"the part behind {names} is compiled as a model of its own, in {kind}"
 
     def rest_file(self) -> bytes:
