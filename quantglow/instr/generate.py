@@ -157,7 +157,7 @@ class _Generator:
             isinstance(node, Elementwise) or view.dense_rows or _is_turned(node, operand, view)
         ):
             return self.copied(view, f"{operand.name}:dense")
-        if self.slack_nbytes and _reads_slack(node, operand) and view.buffer.kind in CALLERS:
+        if self.slack_nbytes and reads_slack(node, operand) and view.buffer.kind in CALLERS:
             return self.copied(view, f"{operand.name}:slack")
         return view
 
@@ -383,6 +383,6 @@ def _is_turned(node: Node, operand: Node, view: View) -> bool:
     return view.type.dtype.is_float and is_known and step == 1 and depth <= MOST_TURNED
 
 
-def _reads_slack(node: Node, operand: Node) -> bool:
+def reads_slack(node: Node, operand: Node) -> bool:
     """Whether a kernel may read beyond an operand: a Conv reads rows by whole steps and vectors."""
     return isinstance(node, Conv) and operand is node.x and not operand.type.dtype.is_float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 from quantglow.arguments import choice, flag, instance, integer
 from quantglow.backends.llvm.aot.weights import Placement
@@ -16,6 +17,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.traits import Trait
 from quantglow.memory.arrange import FAST, MEMORY, SCHEDULES
+from quantglow.memory.unwritten import unwritten_blocks
 from quantglow.ops import Dequantize, Quantize
 from quantglow.ops.external import External
 from quantglow.quantization.integer_border import with_integer_inputs, with_integer_outputs
@@ -121,7 +123,9 @@ def emitted(graph: Graph, target: str, schedule: str | None = None) -> EmittedPr
 def program_for(graph: Graph, target: Target, schedule: str | None = None) -> EmittedProgram:
     """The program of a graph for a target."""
     planned = plan_program(graph, target, schedule=schedule_for(target, schedule))
-    return emit_program(planned.program, planned.plan, target)
+    made = emit_program(planned.program, planned.plan, target)
+    unwritten = unwritten_blocks(planned.program, planned.plan, target.isa.slack_nbytes)
+    return replace(made, unwritten=unwritten)
 
 
 def schedule_for(target: Target, schedule: str | None) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from tests.cross.cortex_m.boards import BOARDS, emulated, missing_tools, program, run_tool
+from tests.cross.cortex_m.boards import BOARDS, FAULT, emulated, missing_tools, program, run_tool
 from tools.integer_hashes import feeds_of, write
 
 NETWORKS = ("mnist", "ppocr_cls")
@@ -41,6 +41,19 @@ def test_bundles_give_the_interpreters_integers(
     (sample,) = feeds.values()
     done = emulated(program(model, level, sample, expected, tmp_path), level)
     assert done.returncode == 0 and "equal" in done.stderr, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("at", ["-1", "NET_ARENA_NBYTES"])
+@pytest.mark.parametrize("level", BOARDS)
+def test_one_byte_beyond_the_arena_ends_the_program(
+    level: str, at: str, networks: Path, tmp_path: Path
+) -> None:
+    """The guards between which bundles run do guard."""
+    model, feeds = qg.load(networks / "mnist.qgm"), feeds_of(networks, "mnist")[0]
+    (expected,), (sample,) = qg.interpret(model.graph, feeds), feeds.values()
+    path = program(model, level, sample, expected, tmp_path, 1, f"-DTOO_FAR={at}")
+    done = emulated(path, level)
+    assert done.returncode == FAULT and "fault" in done.stderr, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("level", BOARDS)

@@ -16,6 +16,7 @@ from quantglow.concise import Concise
 from quantglow.instr.program import Compute, Instruction, View
 from quantglow.lazy import cached_property
 from quantglow.memory.ordered_plan import OrderedPlan
+from quantglow.memory.unwritten import Blocks
 from quantglow.ops.indexing import Gather, Scatter
 from quantglow.symbolic.size import likely
 from quantglow.types import Array
@@ -109,6 +110,8 @@ class EmittedProgram(Concise):
     inputs        names and views, in the order of the program
     outputs       the same
     order         the order of buffers in the arena, of a program for all shapes
+    unwritten     ranges of the arena's blocks that kernels read before one writes there, known of a
+                  program that becomes a bundle (``memory/unwritten.py``)
     """
 
     target: Target
@@ -119,6 +122,7 @@ class EmittedProgram(Concise):
     inputs: tuple[tuple[str, View], ...]
     outputs: tuple[tuple[str, View], ...]
     order: OrderedPlan | None = None
+    unwritten: Blocks = ()
 
     @property
     def calls(self) -> tuple[EmittedCall, ...]:

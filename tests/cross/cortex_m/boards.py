@@ -17,12 +17,17 @@ COMPILER, EMULATOR = "arm-none-eabi-gcc", "qemu-system-arm"
 TOOLS = (COMPILER, "arm-none-eabi-size", EMULATOR)
 STACK_NBYTES = 4096
 LONGEST_SECONDS = 300
+FAULT = 70
+"""The exit code of a program that touched memory without access."""
 EXECUTED = re.compile(r"executed (\d+)")
 
 
 @dataclass(frozen=True)
 class Board:
-    """A machine of QEMU, gcc's options for its processor, and the addresses of its memory."""
+    """A machine of QEMU, gcc's options for its processor, and the addresses of its memory.
+
+    ``has_pmsav8``: its memory is protected as Armv8-M does it.
+    """
 
     machine: str
     options: tuple[str, ...]
@@ -30,6 +35,7 @@ class Board:
     code_at: int
     data_at: int
     data_nbytes: int
+    has_pmsav8: bool = False
 
 
 MEGABYTES = 2**20
@@ -50,12 +56,12 @@ BOARDS = {
     "cortex-m55": Board(
         "mps3-an547",
         ("-mcpu=cortex-m55", "-mfloat-abi=hard"),
-        0, 0x01000000, 0x20000000, 2**19,
+        0, 0x01000000, 0x20000000, 2**19, True,
     ),
     "cortex-m33": Board(
         "mps2-an505",
         ("-mcpu=cortex-m33", "-mfloat-abi=hard", "-mfpu=fpv5-sp-d16"),
-        0x10000000, 0x10000000, 0x38000000, 4 * MEGABYTES,
+        0x10000000, 0x10000000, 0x38000000, 4 * MEGABYTES, True,
     ),
 }  # fmt: skip
 """By level: a board whose processor runs it.  A Cortex-M3 runs code for Armv6-M."""
@@ -67,9 +73,16 @@ def missing_tools() -> list[str]:
 
 
 def program(
-    model: CompiledModel, level: str, sample: Array, expected: Array, folder: Path, runs: int = 1
+    model: CompiledModel,
+    level: str,
+    sample: Array,
+    expected: Array,
+    folder: Path,
+    runs: int = 1,
+    *defined: str,
 ) -> Path:
-    """A program that runs a model's bundle, and compares its output."""
+    """A program that runs a model's bundle between guards, and compares its output; ``defined``:
+    options of the compiler for ``main.c``."""
     board, path = BOARDS[level], folder / "program.elf"
     model.export_bundle(folder, name="net", target=level)
     lines = ['.section .rodata, "a"']
@@ -85,11 +98,16 @@ def program(
         "STACK_NBYTES": STACK_NBYTES,
     }
     places = [f"-Wl,--defsym={name}={value}" for name, value in addresses.items()]
-    sources = [HERE / "start.c", HERE / "main.c", folder / "data.s", folder / "net.o"]
+    sources = [
+        *(HERE / f"{name}.c" for name in ("start", "guards", "main")),
+        folder / "data.s",
+        folder / "net.o",
+    ]
     plain = ("-mthumb", "-std=c11", "-O2", "-ffreestanding", "-nostdlib", "-Wall", "-Werror")
     linking = (f"-Wl,-T{HERE / 'board.ld'}", "-Wl,--no-warn-execstack", *places)
     libraries = ("-Wl,--start-group", "-lc", "-lgcc", "-lnosys", "-Wl,--end-group")
-    options = (*board.options, *plain, f"-DRUNS={runs}", f"-I{folder}", *linking)
+    own = (f"-DRUNS={runs}", f"-DBOARD_HAS_PMSAV8={board.has_pmsav8:d}", *defined)
+    options = (*board.options, *plain, *own, f"-I{folder}", *linking)
     run_tool(COMPILER, *options, *sources, *libraries, "-o", path)
     return path
 

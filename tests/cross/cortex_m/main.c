@@ -1,26 +1,55 @@
-/* RUNS inferences of one sample; the result is 0 if the last output is the expected one. */
+/* RUNS inferences of one sample between guards; the result is 0 if the last output is the expected
+   one.  TOO_FAR: a byte beyond the arena is read first. */
+#include "guards.h"
 #include "net.h"
 #include <string.h>
 
 void print(const char *text);
 
 extern const unsigned char sample[], expected[];
-static _Alignas(NET_ARENA_ALIGN) unsigned char arena[NET_ARENA_NBYTES];
-static _Alignas(8) unsigned char result[NET_OUTPUT0_NBYTES];
+static _Alignas(NET_ARENA_ALIGN) struct {
+    unsigned char before[GUARD_NBYTES];
+    unsigned char arena[NET_ARENA_NBYTES];
+    unsigned char behind[GUARD_NBYTES];
+} memory;
+static _Alignas(GUARD_NBYTES) struct {
+    unsigned char before[GUARD_NBYTES];
+    unsigned char result[NET_OUTPUT0_NBYTES];
+    unsigned char behind[GUARD_NBYTES];
+} output;
+enum { PATTERN = 0xA5 };
+
+static int is_whole(const unsigned char *bytes) {
+    for (int i = 0; i < GUARD_NBYTES; i++)
+        if (bytes[i] != PATTERN)
+            return 0;
+    return 1;
+}
 
 int main(void) {
     const void *inputs[] = {sample};
-    void *outputs[] = {result};
+    void *outputs[] = {output.result};
+    memset(&output, PATTERN, sizeof output);
+    memset(memory.arena, PATTERN, sizeof memory.arena);
+    guard(memory.before);
+    guard(memory.behind);
+#ifdef TOO_FAR
+    (void)((const volatile unsigned char *)memory.arena)[TOO_FAR];
+#endif
     for (int run = 0; run < RUNS; run++) {
-        const int error = net_run(arena, inputs, outputs);
+        const int error = net_run(memory.arena, inputs, outputs);
         if (error) {
             print("net_run refused its arguments\n");
             return 2;
         }
     }
-    if (memcmp(result, expected, sizeof result)) {
+    if (memcmp(output.result, expected, sizeof output.result)) {
         print("the output differs\n");
         return 1;
+    }
+    if (!is_whole(output.before) || !is_whole(output.behind)) {
+        print("bytes beside the output were written\n");
+        return 3;
     }
     print("equal\n");
     return 0;

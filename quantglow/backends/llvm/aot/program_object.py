@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from quantglow.backends.llvm.aot.clearing import clearing
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import ObjectFile, object_file
 from quantglow.backends.llvm.aot.run_function import RunFunction
@@ -54,12 +55,14 @@ def program_object(
     weights = Weights(program.constants, placement, slack_nbytes)
     functions = kernel_functions(name, program)
     kernels = [functions.get(row.kernel.ir, "") for row in program.rows]
+    clear, constants = f"{name}_clear", f"{name}_weights"
     runs = [
-        RunFunction(symbol, program, kernels, weights, f"{name}_weights", ALIGNMENT, is_observed)
+        RunFunction(symbol, program, kernels, clear, weights, constants, ALIGNMENT, is_observed)
         for symbol, is_observed in ((f"{name}_run", False), (f"{name}_run_observed", True))
     ]
     declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
     texts = [*weights_text(name, program, weights), *declarations, *(run.text() for run in runs)]
+    texts += [clearing(clear, program)] if program.unwritten else []
     arena_nbytes = program.arena_nbytes + slack_nbytes
     labels = tuple(runs[0].labels)
     facts = Facts(name, source_hash, program, arena_nbytes, weights.nbytes, labels)

@@ -36,7 +36,8 @@ Moved = Mapping[tuple[int, int], Value]
 class RunFunction(Concise):
     """The function ``name`` that runs a program.
 
-    ``kernels``: the function of each row.  ``arena_align``: alignment of the arena, in bytes.
+    ``kernels``: the function of each row.  ``clear``: the one of ``clearing.py``.
+    ``arena_align``: alignment of the arena, in bytes.
     ``is_observed``: it takes two arguments more, ``void observer(void *user, int call, int phase)``
     and ``user``, and calls the observer before (phase 0) and after (1) each kernel.
     """
@@ -44,6 +45,7 @@ class RunFunction(Concise):
     name: str
     program: EmittedProgram
     kernels: Sequence[str]
+    clear: str
     weights: Weights
     weights_name: str
     arena_align: int
@@ -56,6 +58,8 @@ class RunFunction(Concise):
         b = self.b
         b.start_block("entry")
         self._check_callers_memory()
+        if self.program.unwritten:
+            b.do(f"call void @{self.clear}(ptr %arena)")
         for number in range(self.program.count):
             self._row(number, {})
         self._return()

@@ -1,0 +1,90 @@
+"""Bytes of the arena that kernels read before anything is written there.
+
+Kernels may read the slack behind a temporary, and a row of a tensor that lies in a larger one by
+whole vectors: they multiply what they find there by weights of 0, or drop it.  No result depends on
+these bytes, but a checker of memory cannot know it, so that bundles clear them first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from quantglow.instr.generate import reads_slack
+from quantglow.instr.program import BufferKind, Compute, Fill, Instruction, Program, Repeat, View
+from quantglow.memory.planner import ALIGNMENT, MemoryPlan
+from quantglow.types import Array
+
+Blocks = tuple[tuple[int, int], ...]
+"""First block of ``ALIGNMENT`` bytes, and one past the last block, of each range."""
+
+
+def unwritten_blocks(program: Program, plan: MemoryPlan, slack_nbytes: int) -> Blocks:
+    """Ranges of blocks with bytes that a kernel reads before they are written.
+
+    ``slack_nbytes``: bytes behind a temporary that kernels may read.
+    """
+    nbytes = _aligned(plan.peak_nbytes + slack_nbytes)
+    walk = _Walk(plan, slack_nbytes, np.zeros(nbytes, bool), np.zeros(nbytes, bool))
+    walk.follow(program.instructions)
+    found = walk.found.reshape(-1, ALIGNMENT).any(axis=1)
+    borders = np.flatnonzero(np.diff(found, prepend=False, append=False))
+    return tuple((int(first), int(end)) for first, end in borders.reshape(-1, 2))
+
+
+class _Walk:
+    """A run of a program that keeps for each byte whether it is ``written``, and whether it is
+    ``found``: read before."""
+
+    def __init__(self, plan: MemoryPlan, slack_nbytes: int, written: Array, found: Array) -> None:
+        self.plan, self.slack_nbytes = plan, slack_nbytes
+        self.written, self.found = written, found
+
+    def follow(self, steps: Sequence[Instruction]) -> None:
+        """Read and write as instructions do; a loop may make no trip, so it writes nothing."""
+        for step in steps:
+            if isinstance(step, Repeat):
+                inside = _Walk(self.plan, self.slack_nbytes, self.written.copy(), self.found)
+                inside.follow(step.body)
+                continue
+            for view in overread(step):
+                begin, end = self._read(view)
+                self.found[begin:end] |= ~self.written[begin:end]
+            for view in written_views(step):
+                self._write(view)
+
+    def _read(self, view: View) -> tuple[int, int]:
+        """The first byte, and one past the last, that a kernel may touch; of a view that moves, all
+        of its buffer."""
+        first, last = (0, view.buffer.nbytes) if view.advance else view.extent_bytes()
+        at = self.plan.offsets[view.buffer]
+        return at + first, min(at + last + self.slack_nbytes, self.found.size)
+
+    def _write(self, view: View) -> None:
+        """Mark the bytes of a view; one that moves is left unwritten."""
+        if view.advance or not view.type.size:
+            return
+        size = view.type.dtype.nbytes
+        at = self.plan.offsets[view.buffer] + view.offset_bytes
+        strides = (*(step * size for step in view.strides), 1)
+        places = np.lib.stride_tricks.as_strided(self.written[at:], (*view.shape, size), strides)
+        places[...] = True
+
+
+def overread(step: Instruction) -> Iterator[View]:
+    """Temporary operands beyond whose elements a kernel may read."""
+    if isinstance(step, Compute):
+        for node, view in zip(step.op.operands, step.inputs, strict=True):
+            if view.buffer.kind is BufferKind.TEMP and reads_slack(step.op, node):
+                yield view
+
+
+def written_views(step: Instruction) -> Iterator[View]:
+    """Views in the arena of which an instruction writes each element."""
+    views = step.boxes() if isinstance(step, Fill) else step.outs
+    yield from (view for view in views if view.buffer.kind is BufferKind.TEMP)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
