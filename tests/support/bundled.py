@@ -21,11 +21,16 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror")
 Feeds = Sequence[Mapping[str, Array]]
 
 
-def built(folder: Path, compiler: str, *options: str) -> Path:
-    """The program of ``bundle_main.c`` with the bundle ``net`` in a folder."""
-    program = folder / f"main-{compiler}"
-    files = sorted((*folder.glob("*.o"), *folder.glob("net_weights.c")))
+def built(folder: Path, compiler: str, *options: str, library: str = "static") -> Path:
+    """The program of ``bundle_main.c`` with the bundle ``net`` in a folder.
+
+    ``library``: ``static`` for its objects, ``shared`` for ``libnet.so``.
+    """
+    program = folder / f"main-{compiler}-{library}"
     placed = ["-DWEIGHTS"] if (folder / "net_weights.bin").exists() else []
+    files: list[Path | str] = [*folder.glob("*.o"), *folder.glob("net_weights.c")]
+    if library == "shared":
+        files = [folder / "libnet.so", f"-Wl,-rpath,{folder}"]
     command = [compiler, *STRICT, "-g", "-O1", *placed, f"-I{folder}", MAIN, *files]
     subprocess.run([*command, *options, "-o", program], check=True)
     return program

@@ -14,9 +14,10 @@ import pytest
 
 import quantglow as qg
 from quantglow.backends.llvm.aot.weights import Placement
+from tests.support.bundled import COMPILERS
+from tests.support.bundled import MAIN as PROGRAM
 from tests.support.small_network import small_model, small_samples
 
-COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 WARNINGS = ("-Wall", "-Wextra", "-pedantic", "-Werror")
 
 MAIN = """
@@ -97,11 +98,14 @@ def test_weights_may_come_from_a_file(compiled: Any, tmp_path: Path, compiler: s
 
 
 @pytest.mark.parametrize("compiler", COMPILERS)
-def test_the_header_is_c_plus_plus(compiled: Any, tmp_path: Path, compiler: str) -> None:
+@pytest.mark.parametrize("standard", ["c++98", "c++17"])
+def test_the_header_and_a_program_are_c_plus_plus(
+    compiled: Any, tmp_path: Path, standard: str, compiler: str
+) -> None:
     compiled.export_bundle(tmp_path, name="net")
-    (tmp_path / "use.cpp").write_text('#include "net.h"\n')
-    command = [compiler, *WARNINGS, "-std=c++98", "-x", "c++", "-fsyntax-only", "use.cpp"]
-    assert subprocess.run(command, cwd=tmp_path).returncode == 0
+    for source in (tmp_path / "net.h", PROGRAM):
+        command = [compiler, *WARNINGS, f"-std={standard}", "-x", "c++", "-fsyntax-only"]
+        assert subprocess.run([*command, f"-I{tmp_path}", source]).returncode == 0
 
 
 def test_an_int8_object_needs_no_library(compiled: Any, tmp_path: Path) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import quantglow as qg
+from tests.support.bundled import COMPILERS
 from tests.support.small_network import SHAPE, small_model, small_samples
 
-COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror")
 PLACEMENTS = ("object", "c", "bin")
 SHOWN = 8

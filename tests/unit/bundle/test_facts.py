@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import pytest
 
 import quantglow as qg
 from quantglow.backends.llvm.aot.facts import ABI
+from tests.support.bundled import COMPILERS
 from tests.support.small_network import small_model, small_samples
 
-COMPILERS = [name for name in ("gcc", "clang") if shutil.which(name)]
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror")
 MAIN = """
 #include <stdio.h>
