@@ -1,47 +1,45 @@
-"""An object as a shared library, for ctypes, Rust or Go."""
+"""Objects as a shared library, for ctypes, Rust or Go."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from importlib.util import find_spec
-from pathlib import Path
 from shutil import which
 
 from quantglow.backends.llvm.aot.weights import Placement
 from quantglow.backends.llvm.isa.target import ObjectFormat, Target
 from quantglow.backends.llvm.jit.host import host
+from quantglow.bundle.linkers import linked, programs
 from quantglow.errors import BackendError, OptionError
 
 FLAGS = ("-z", "text", "-z", "noexecstack", "-z", "relro", "-s")
 """Code stays read-only and shared between processes, the stack is not executed, no local names."""
 
-SECONDS = 600.0
-"""Longest time that a linker may take."""
-
 
 class Library(StrEnum):
     """The form of a model's code beside its header: ``OBJECT``: for linkers; ``SHARED``: for
-    loaders, too."""
+    loaders, too: a shared library, or a module of WebAssembly."""
 
     OBJECT = "object"
     SHARED = "shared"
 
 
 def check_shared(target: Target, placement: Placement) -> None:
-    """Raise ``OptionError`` for systems without ELF loaders, and for constants in C."""
-    if placement is Placement.C:
+    """Raise ``OptionError`` for systems without loaders, and for constants that loaders do not
+    place."""
+    is_module = target.object_format is ObjectFormat.WASM
+    own = (Placement.OBJECT,) if is_module else (Placement.OBJECT, Placement.BIN)
+    if placement not in own:
         raise OptionError(
-            "library='shared' is linked without a compiler, and weights='c' needs one. Remedy: "
-            "weights='object', or 'bin'."
+            f"library='shared' for {target.name!r} has no place for weights={str(placement)!r}. "
+            f"Remedy: weights={' or '.join(repr(str(p)) for p in own)}."
         )
-    if target.object_format is not ObjectFormat.ELF or "-none-" in target.triple:
+    is_elf = target.object_format is ObjectFormat.ELF and "-none-" not in target.triple
+    if not is_module and not is_elf:
         raise OptionError(
-            f"library='shared' is for ELF systems, {target.name!r} is {target.triple}. "
-            "Remedy: leave it out, and link the object with the tools of that system."
+            f"library='shared' is for ELF systems and WebAssembly, {target.name!r} is "
+            f"{target.triple}. Remedy: leave it out, and link the object with the tools of that "
+            "system."
         )
 
 
@@ -56,36 +54,24 @@ def shared_library(codes: Sequence[bytes], target: Target, file: str) -> bytes:
             f"no linker for {target.triple}. Remedy: install binutils or lld, or `pip install "
             "ziglang`; or leave library='shared' out and link the object yourself."
         )
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, file)
-        given = [Path(folder, f"{index}.o") for index in range(len(codes))]
-        for path, code in zip(given, codes, strict=True):
-            path.write_bytes(code)
-        ends = [f"-soname={file}", "-o", str(made), *map(str, given)]
-        if is_compiler(command):
-            ends[0] = f"-Wl,{ends[0]}"
-        ran = subprocess.run([*command, *ends], capture_output=True, text=True, timeout=SECONDS)
-        if ran.returncode:
-            raise BackendError(f"{command[0]} made no library: {ran.stderr.strip()[-500:]}")
-        return made.read_bytes()
+    soname = f"-soname={file}"
+    return linked(command, codes, [f"-Wl,{soname}" if is_compiler(command) else soname], file)
 
 
 def linkers(target: Target) -> Iterator[list[str]]:
     """Commands of the linkers that exist, the simplest first."""
     processor = target.triple.partition("-")[0]
     is_own = processor == host().triple.partition("-")[0]
-    for name in (*(["ld"] if is_own else []), f"{processor}-linux-gnu-ld", "ld.lld"):
+    for name in (*(["ld"] if is_own else []), f"{processor}-linux-gnu-ld"):
         if found := which(name):
             yield [found, "-shared", *FLAGS]
-    through = ["-shared", "-nostdlib", f"-Wl,{','.join(FLAGS)}"]
+    for command in programs("ld.lld"):
+        yield [*command, "-shared", *FLAGS]
     for name in (*(["cc"] if is_own else []), f"{processor}-linux-gnu-gcc"):
         if found := which(name):
-            yield [found, *through]
-    if find_spec("ziglang"):
-        zig = (sys.executable, "-m", "ziglang", "cc", "-target", f"{processor}-linux-gnu")
-        yield [*zig, *through]
+            yield [found, "-shared", "-nostdlib", f"-Wl,{','.join(FLAGS)}"]
 
 
-def is_compiler(command: list[str]) -> bool:
+def is_compiler(command: Sequence[str]) -> bool:
     """Whether a command passes options of linkers on."""
     return "-nostdlib" in command

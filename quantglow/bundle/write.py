@@ -8,6 +8,7 @@ from pathlib import Path
 
 from quantglow.backends.llvm.aot.program_object import ProgramObject
 from quantglow.backends.llvm.aot.weights import Placement
+from quantglow.backends.llvm.isa.target import ObjectFormat
 from quantglow.bundle.cmake import cmake_lists
 from quantglow.bundle.code import Code
 from quantglow.bundle.contents import Contents, Model
@@ -17,6 +18,7 @@ from quantglow.bundle.limits import Limits
 from quantglow.bundle.manifest import manifest
 from quantglow.bundle.shared import Library, check_shared, shared_library
 from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
+from quantglow.bundle.wasm import es_module, wasm_module
 from quantglow.bundle.weights_file import c_weights
 from quantglow.errors import FileFormatError, OptionError
 from quantglow.files import cause, writing
@@ -31,7 +33,7 @@ def write_bundle(
     limits: Limits,
 ) -> None:
     """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
-    ``libNAME.so``.
+    ``libNAME.so``, or ``NAME.wasm`` with ``NAME.mjs``.
 
     Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
     ``FileFormatError``.
@@ -85,12 +87,20 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
     }
     parts = {f"{part}.o": data for part, data in made.parts.items()}
     files = {f"{name}.o": made.code, **parts, **weights_files(name, made)}
-    if library is Library.SHARED:
-        file = f"lib{name}.so"
-        files[file] = shared_library([made.code, *made.parts.values()], bundle.target, file)
     files |= {file: text.encode() for file, text in texts.items()}
+    if library is Library.SHARED:
+        files |= loadable_files(bundle)
     facts = manifest(bundle, files)
     return {**files, f"{name}.json": (json.dumps(facts, indent=1) + "\n").encode()}
+
+
+def loadable_files(bundle: Contents) -> dict[str, bytes]:
+    """The files for loaders.  Raises ``BackendError``."""
+    name, made = bundle.name, bundle.made
+    if bundle.target.object_format is ObjectFormat.WASM:
+        return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": es_module(bundle).encode()}
+    file = f"lib{name}.so"
+    return {file: shared_library([made.code, *made.parts.values()], bundle.target, file)}
 
 
 def weights_files(name: str, made: ProgramObject) -> dict[str, bytes]:

@@ -61,7 +61,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--library",
         choices=list(map(str, Library)),
         default="object",
-        help="shared: also a library for loaders, as that of ctypes",
+        help="shared: also a library for loaders, as that of ctypes; for wasm32 a module with its "
+        "loader for Node and browsers",
     )
     schedule_argument(parser, default=None)
     for kind, parts in (("flash", "code and weights"), ("ram", "arena and stack")):

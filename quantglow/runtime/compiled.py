@@ -299,7 +299,8 @@ class CompiledModel:
                          floats are read stay float
         quantize_output  outputs are the integers before their conversion to float, if they are
                          converted
-        library          ``"shared"``: also ``libNAME.so``, for ctypes, Rust or Go
+        library          ``"shared"``: also ``libNAME.so``, for ctypes, Rust or Go; for ``wasm32``
+                         ``NAME.wasm`` and ``NAME.mjs``, for Node and browsers
         max_flash        maximum bytes of code and weights; nothing is written if they are more
         max_ram          maximum bytes of arena and stack
         schedule         see ``compile``; default: "memory" for microcontrollers, else "fast"

@@ -13,12 +13,12 @@ import pytest
 import quantglow as qg
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.backends.llvm.targets import level_target
-from quantglow.bundle import shared
+from quantglow.bundle import linkers, shared
 from quantglow.bundle.objects import elf
 from quantglow.errors import BackendError, OptionError
 from tests.support.small_network import small_model, small_samples
 
-TOOLS = [tool for tool in ("ld", "ld.lld", "cc") if shutil.which(tool)]
+TOOLS = [tool for tool in ("ld", "ld.lld", "ld.lld-19", "cc") if shutil.which(tool)]
 
 
 class Facts(ctypes.Structure):
@@ -45,7 +45,9 @@ def pointers(arrays: list[np.ndarray]) -> Any:
 def test_every_linker_makes_a_library_that_runs(
     compiled: Any, tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "which", lambda name: shutil.which(name) if name == tool else None)
+    found = lambda name: shutil.which(name) if name == tool else None  # noqa: E731
+    monkeypatch.setattr(shared, "which", found)
+    monkeypatch.setattr(linkers, "which", found)
     compiled.export_bundle(tmp_path, name="net", library="shared")
     library = ctypes.CDLL(str(tmp_path / "libnet.so"))
     facts = Facts.in_dll(library, "net_facts")
@@ -59,7 +61,7 @@ def test_every_linker_makes_a_library_that_runs(
         np.testing.assert_array_equal(one, wanted)
 
 
-@pytest.mark.skipif(not shutil.which("ld.lld"), reason="ld.lld is not installed")
+@pytest.mark.skipif(not any(linkers.programs("ld.lld")), reason="lld is not installed")
 @pytest.mark.parametrize("target", ["neon", "rv64gc"])
 def test_libraries_of_other_processors_are_linked(
     compiled: Any, tmp_path: Path, target: str
@@ -72,18 +74,20 @@ def test_a_missing_linker_is_named(
     compiled: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shared, "which", lambda name: None)
-    monkeypatch.setattr(shared, "find_spec", lambda name: None)
+    monkeypatch.setattr(shared, "programs", lambda name: iter(()))
     with pytest.raises(BackendError, match="install binutils or lld"):
         compiled.export_bundle(tmp_path / "net", library="shared")
 
 
 def test_a_linkers_refusal_is_quoted() -> None:
-    with pytest.raises(BackendError, match="made no library"):
+    with pytest.raises(BackendError, match="made no libnet"):
         shared.shared_library([b"no object"], level_target("x86-64"), "libnet.so")
 
 
 @pytest.mark.parametrize(
-    "options", [{"target": "cortex-m4"}, {"target": "wasm32"}, {"weights": "c"}], ids=str
+    "options",
+    [{"target": "cortex-m4"}, {"target": "wasm32", "weights": "bin"}, {"weights": "c"}],
+    ids=str,
 )
 def test_libraries_are_for_systems_that_load_them(
     compiled: Any, tmp_path: Path, options: dict[str, str]
