@@ -14,21 +14,26 @@ import onnx
 import pytest
 
 from quantglow.backends.llvm.targets import runs_here
+from quantglow.bundle.linkers import programs
 from tests.support.small_network import small_model, small_samples
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w+)(?: (\S+))?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 TOOLS = {
     "Server": ("gcc", "cmake"),
     "Shared library": ("ld",),
     "Raspberry Pi": ("aarch64-linux-gnu-gcc", "qemu-aarch64"),
+    "Cortex-M board": ("arm-none-eabi-gcc", "qemu-system-arm"),
+    "Web page": ("node", "chromium-headless-shell"),
 }
+RUNS = {"Server": 2, "Raspberry Pi": 1, "Cortex-M board": 1}
+"""Section -> how often the example of a bundle runs in it."""
 PRELUDE = f'set -e\nquantglow() {{ "{sys.executable}" -m quantglow "$@"; }}\n'
 
 
-def blocks(section: str) -> list[tuple[str, str]]:
-    """Language and text of each block of a section."""
+def blocks(section: str) -> list[tuple[str, str, str]]:
+    """Language, file if it is one, and text of each block of a section."""
     return BLOCK.findall(PAGE.split(f"\n## {section}\n")[1].split("\n## ")[0])
 
 
@@ -56,14 +61,16 @@ def test_commands_work(tmp_path: Path, section: str) -> None:
         pytest.skip(f"{', '.join(missing)} is not installed")
     if section == "Server" and not runs_here("x86-64"):
         pytest.skip("this is no x86-64")
+    if section == "Web page" and not any(programs("wasm-ld")):
+        pytest.skip("wasm-ld is not installed")
     onnx.save(small_model(), tmp_path / "model.onnx")
     np.savez(tmp_path / "samples.npz", x=np.concatenate(small_samples(12)))
     shown = []
-    for language, text in blocks(section):
-        if language == "c":
-            (tmp_path / "net" / "app.c").write_text(text)
+    for language, file, text in blocks(section):
+        if file:
+            (tmp_path / file).write_text(text)
         else:
             shown.append(printed(tmp_path, language, text))
     examples = [text for text in shown if "net_run: 0" in text]
-    assert len(examples) == {"Server": 2, "Shared library": 0, "Raspberry Pi": 1}[section]
+    assert len(examples) == RUNS.get(section, 0)
     assert np.isfinite(float(shown[-1].split()[-1]))
