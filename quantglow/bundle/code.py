@@ -30,5 +30,7 @@ class Code(Concise):
     def made(self, model: Model, placement: Placement) -> ProgramObject:
         """The object, perhaps with parts.  Raises ``BackendError``."""
         if self.choice:
-            return levels_object(model.name, self.programs, self.choice, model.source_hash)
+            return levels_object(
+                model.name, self.programs, self.choice, placement, model.source_hash
+            )
         return program_object(model.name, self.base, placement, model.source_hash)

@@ -16,6 +16,7 @@ def example(bundle: Contents) -> str:
     name, upper = bundle.name, bundle.upper
     inputs, outputs = arrays(bundle.inputs, "input"), arrays(bundle.outputs, "output")
     weights = "weights, " if bundle.has_weights else ""
+    run = f"{name}_run_at({name}_level(), " if bundle.made.parts else f"{name}_run("
     return "\n".join(
         [
             f"/* Runs {name} once, on zeros, without allocating memory. */",
@@ -37,7 +38,7 @@ def example(bundle: Contents) -> str:
             "{",
             "    int result;",
             *(loading(bundle) if bundle.has_weights else ()),
-            f"    result = {name}_run(arena, {weights}inputs, outputs);",
+            f"    result = {run}arena, {weights}inputs, outputs);",
             "#if __STDC_HOSTED__",
             f'    printf("{name}_run: %d\\n", result);',
             *(line for index in range(len(outputs)) for line in printing(bundle, index)),

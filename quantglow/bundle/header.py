@@ -169,12 +169,16 @@ def functions(bundle: Contents) -> Iterator[str]:
 def levels(bundle: Contents) -> Iterator[str]:
     """Declarations of the code of each level, if there are several."""
     if parts := bundle.made.parts:
-        arguments = "void *arena, const void *const *inputs, void *const *outputs"
+        weights = "const void *weights, " if bundle.has_weights else ""
+        arguments = f"void *arena, {weights}const void *const *inputs, void *const *outputs"
         yield ""
         yield "/* The level that a run chooses on this processor: 0 for the first of these. */"
         yield f"#define {bundle.upper}_LEVEL_COUNT {len(parts)}"
         yield f"int {bundle.name}_level(void);"
-        yield "/* Runs at a level that was asked for before: asking takes microseconds. */"
+        yield (
+            "/* Runs at a level that was asked for once: asking takes microseconds in a virtual\n"
+            "   machine, and a run keeps nothing. */"
+        )
         yield f"int {bundle.name}_run_at(int level, {arguments});"
         observed = f"{bundle.name}_observer observer, void *user"
         yield f"int {bundle.name}_run_observed_at(int level, {arguments},\n    {observed});"

@@ -41,11 +41,6 @@ def write_bundle(
     check_name(model.name)
     if library is Library.SHARED:
         check_shared(code.base.target, placement)
-    if code.choice and placement is not Placement.OBJECT:
-        raise OptionError(
-            f"weights={str(placement)!r} is for one level: each has its own order of weights. "
-            "Remedy: weights='object', or one level."
-        )
     bundle = contents_of(model, code, placement)
     limits.check(bundle)
     files = bundle_files(bundle, library)

@@ -292,6 +292,7 @@ class CompiledModel:
         name             beginning of the names of files and symbols, an identifier of C
         target           a level of any processor, as ``"neon"``; ``"native"``: that of this one;
                          ``"x86-64:all"``, ``"aarch64:all"``: all levels, chosen at every run
+                         or, by ``NAME_level`` for ``NAME_run_at``, once
         weights          ``"object"``: in the object; ``"c"``: in a C file; ``"bin"``: in a file
                          that the program loads
         input_shapes     input name -> shape, for free dimensions; default: those of the first call

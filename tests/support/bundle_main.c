@@ -4,7 +4,9 @@
      PLACE  "heap": each array comes from malloc.  "start" and "end": each array begins or ends at a
             page without access; weights and inputs are read-only.
      FILL   a byte with which arena and outputs are filled before a run; they stay as they are
-            without it. */
+            without it.
+
+   LEVEL: the level at which it runs.  WEIGHTS: the constants come from net_weights.bin. */
 #define _DEFAULT_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +17,19 @@
 #include "net.h"
 
 enum { MOST = 64, HEAP_ALIGN = sizeof(void *), NO_MEMORY = 90, NO_WEIGHTS, NO_ACCESS };
+
+#ifdef WEIGHTS
+#define WEIGHTS_ARGUMENT weights.data,
+#else
+#define WEIGHTS_ARGUMENT
+#endif
+#ifdef LEVEL
+#define RUN net_run_at
+#define LEVEL_ARGUMENT LEVEL,
+#else
+#define RUN net_run
+#define LEVEL_ARGUMENT
+#endif
 
 static const char *place;
 
@@ -109,11 +124,7 @@ int main(int argc, char **argv)
             for (i = 0; i < NET_OUTPUT_COUNT; i++)
                 memset(y[i].data, atoi(argv[2]), y[i].nbytes);
         }
-#ifdef WEIGHTS
-        result = net_run(arena.data, weights.data, inputs, outputs);
-#else
-        result = net_run(arena.data, inputs, outputs);
-#endif
+        result = RUN(LEVEL_ARGUMENT arena.data, WEIGHTS_ARGUMENT inputs, outputs);
         if (result != NET_OK)
             return result;
         for (i = 0; i < NET_OUTPUT_COUNT; i++)

@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow.backends.llvm.aot.weights import Placement, weights_of
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.backends.llvm.targets import CHOICES, choice_of, runs_here
-from quantglow.errors import BackendError, OptionError
+from quantglow.errors import BackendError
+from quantglow.runtime.bundles import emitted
+from tests.support.bundled import COMPILERS, built, interpreted, written
 from tests.support.small_network import small_model, small_samples
 
 
@@ -142,8 +145,44 @@ def test_aarch64_asks_linux(compiled: Any, tmp_path: Path) -> None:
     assert {"net_i8mm.o", "net_dotprod.o", "net_neon.o"} <= {p.name for p in tmp_path.iterdir()}
 
 
+@is_x86
+@pytest.mark.parametrize("compiler", COMPILERS)
+@pytest.mark.parametrize("weights", ["object", "c", "bin"])
+def test_all_levels_share_their_weights_wherever_they_lie(
+    compiled: Any, tmp_path: Path, weights: str, compiler: str
+) -> None:
+    compiled.export_bundle(tmp_path, name="net", target="x86-64:all", weights=weights)
+    feeds = [{"x": x} for x in small_samples()]
+    place = "end" if weights == "bin" else "heap"
+    program = built(tmp_path, compiler)
+    assert written(program, compiled.graph, feeds, place) == interpreted(compiled.graph, feeds)
+
+
+@is_x86
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_given_levels_read_weights_of_the_caller(
+    compiled: Any, tmp_path: Path, compiler: str
+) -> None:
+    """Each level that runs here, one after the other."""
+    compiled.export_bundle(tmp_path, name="net", target="x86-64:all", weights="bin")
+    feeds = [{"x": small_samples()[1]}]
+    for level in (index for index, name in enumerate(NAMES) if runs_here(name)):
+        program = built(tmp_path, compiler, f"-DLEVEL={level}")
+        assert written(program, compiled.graph, feeds) == interpreted(compiled.graph, feeds)
+
+
+def test_equal_constants_of_levels_are_there_once(compiled: Any) -> None:
+    programs = [emitted(compiled.graph, name) for name in NAMES]
+    blocks = weights_of(programs, Placement.OBJECT)
+    assert len({block.nbytes for block in blocks}) == 1
+    apart = sum(weights_of([program], Placement.OBJECT)[0].nbytes for program in programs)
+    assert blocks[0].nbytes < apart
+    data = b"".join(blocks[0].pieces())
+    for program, block in zip(programs, blocks, strict=True):
+        for index, constant in enumerate(program.constants):
+            assert data[block.offset_bytes(index) :].startswith(constant.tobytes())
+
+
 def test_wrong_choices_are_named(compiled: Any, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="unknown processor"):
         compiled.export_bundle(tmp_path, target="z80:all")
-    with pytest.raises(OptionError, match="one level"):
-        compiled.export_bundle(tmp_path, target="x86-64:all", weights="bin")

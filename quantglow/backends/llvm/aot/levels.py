@@ -3,22 +3,31 @@ kept between runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
-from quantglow.backends.llvm.aot.program_object import CALL_NBYTES, ProgramObject, program_object
-from quantglow.backends.llvm.aot.weights import Placement, Weights
+from quantglow.backends.llvm.aot.program_object import (
+    CALL_NBYTES,
+    ProgramObject,
+    filled,
+    part_object,
+    weights_text,
+)
+from quantglow.backends.llvm.aot.weights import Placement, weights_of
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.features import Choice
 from quantglow.backends.llvm.isa.target import Target
 
-ARGUMENTS = {
-    "run": "ptr %arena, ptr %inputs, ptr %outputs",
-    "run_observed": "ptr %arena, ptr %inputs, ptr %outputs, ptr %observer, ptr %user",
-}
-"""By the end of the name of a function."""
+OBSERVER = "ptr %observer, ptr %user"
+
+
+def arguments(placement: Placement) -> dict[str, str]:
+    """The arguments of functions, by the end of their names."""
+    weights = "ptr %weights, " if placement is Placement.BIN else ""
+    given = f"ptr %arena, {weights}ptr %inputs, ptr %outputs"
+    return {"run": given, "run_observed": f"{given}, {OBSERVER}"}
 
 
 def prefix(name: str, target: Target) -> str:
@@ -30,33 +39,36 @@ def levels_object(
     name: str,
     programs: Sequence[EmittedProgram],
     choice: Choice,
+    placement: Placement = Placement.OBJECT,
     source_hash: str = "",
 ) -> ProgramObject:
-    """The object that chooses, with those of the levels as its parts.
+    """The object that chooses, with those of the levels as its parts, and the constants of all.
 
     ``programs``: those of the levels of ``choice``.  Raises ``BackendError``.
     """
     names = [prefix(name, program.target) for program in programs]
+    blocks = weights_of(programs, placement)
     made = [
-        program_object(own, program, Placement.OBJECT, source_hash)
-        for own, program in zip(names, programs, strict=True)
+        part_object(own, program, block, name, source_hash)
+        for own, program, block in zip(names, programs, blocks, strict=True)
     ]
-    constants = tuple(c for program in programs for c in program.constants)
-    slack_nbytes = sum(part.weights.slack_nbytes for part in made)
-    weights = Weights(constants, Placement.OBJECT, slack_nbytes)
     arena_nbytes = max(part.arena_nbytes for part in made)
     kernels = max((part.kernels for part in made), key=len)
-    base = programs[-1]
+    base, weights = programs[-1], blocks[-1]
     facts = Facts(name, source_hash, base, arena_nbytes, weights.nbytes, kernels)
-    text = "\n".join([*choosing(name, names, choice), *facts.lines()])
-    runs = [f"{name}_{suffix}" for suffix in ARGUMENTS]
+    given = arguments(placement)
+    lines = [
+        *weights_text(name, base.target, weights, is_home=True),
+        *choosing(name, names, choice, given),
+        *facts.lines(),
+    ]
+    runs = [f"{name}_{suffix}" for suffix in given]
     public = [f"{name}_level", *runs, *(f"{run}_at" for run in runs)]
-    code = object_file(base.target, [text], public)
+    code = object_file(base.target, ["\n".join(lines)], public)
     deepest = max(part.stack_nbytes for part in made)
     return replace(
         made[-1],
-        code=code.code,
-        weights=weights,
+        code=filled(code.code, weights),
         stack_nbytes=deepest + sum(code.frames.values()) + CALL_NBYTES,
         arena_nbytes=arena_nbytes,
         kernels=kernels,
@@ -64,30 +76,32 @@ def levels_object(
     )
 
 
-def choosing(name: str, names: Sequence[str], choice: Choice) -> Iterator[str]:
+def choosing(
+    name: str, names: Sequence[str], choice: Choice, given: Mapping[str, str]
+) -> Iterator[str]:
     """``NAME_level``, and the functions that run the code of that level, or of a given one."""
     yield choice.detection.helpers
     yield from level_function(name, choice)
-    for suffix, arguments in ARGUMENTS.items():
-        yield from run_at(f"{name}_{suffix}_at", [f"{own}_{suffix}" for own in names], arguments)
-        yield f"define i32 @{name}_{suffix}({arguments}) nounwind {{"
+    for suffix, own in given.items():
+        yield from run_at(f"{name}_{suffix}_at", [f"{level}_{suffix}" for level in names], own)
+        yield f"define i32 @{name}_{suffix}({own}) nounwind {{"
         yield f"  %level = call i32 @{name}_level()"
-        yield f"  %result = call i32 @{name}_{suffix}_at(i32 %level, {arguments})"
+        yield f"  %result = call i32 @{name}_{suffix}_at(i32 %level, {own})"
         yield "  ret i32 %result"
         yield "}"
 
 
-def run_at(name: str, runs: Sequence[str], arguments: str) -> Iterator[str]:
+def run_at(name: str, runs: Sequence[str], given: str) -> Iterator[str]:
     """The function ``name``, which calls that of ``runs`` whose number is given; the last one for
     numbers that no level has."""
-    kinds = ", ".join("ptr" for _ in arguments.split(","))
+    kinds = ", ".join("ptr" for _ in given.split(","))
     yield from (f"declare i32 @{run}({kinds})" for run in runs)
-    yield f"define i32 @{name}(i32 %level, {arguments}) nounwind {{"
+    yield f"define i32 @{name}(i32 %level, {given}) nounwind {{"
     cases = (f"i32 {index}, label %level{index}" for index in range(len(runs)))
     yield f"  switch i32 %level, label %level{len(runs) - 1} [ {' '.join(cases)} ]"
     for index, run in enumerate(runs):
         yield f"level{index}:"
-        yield f"  %result{index} = call i32 @{run}({arguments})"
+        yield f"  %result{index} = call i32 @{run}({given})"
         yield f"  ret i32 %result{index}"
     yield "}"
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from quantglow.backends.llvm.aot.clearing import clearing
 from quantglow.backends.llvm.aot.facts import Facts
-from quantglow.backends.llvm.aot.objects import ObjectFile, object_file
+from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.aot.run_function import RunFunction
-from quantglow.backends.llvm.aot.weights import Placement, Weights
+from quantglow.backends.llvm.aot.weights import Placement, Weights, weights_of
 from quantglow.backends.llvm.emitted import EmittedProgram
+from quantglow.backends.llvm.isa.target import Target
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
 from quantglow.memory.planner import ALIGNMENT
@@ -51,17 +52,28 @@ def program_object(
     """The object of a program, whose symbols begin with ``name``; ``source_hash``: that of its
     model.  Raises ``BackendError``.
     """
+    (weights,) = weights_of([program], placement)
+    made = part_object(name, program, weights, name, source_hash)
+    return replace(made, code=filled(made.code, weights))
+
+
+def part_object(
+    name: str, program: EmittedProgram, weights: Weights, home: str, source_hash: str
+) -> ProgramObject:
+    """The object of a program whose constants belong to the object called ``home``, which may be
+    this one: they are not written yet.  Raises ``BackendError``.
+    """
     slack_nbytes = program.target.isa.slack_nbytes
-    weights = Weights(program.constants, placement, slack_nbytes)
     functions = kernel_functions(name, program)
     kernels = [functions.get(row.kernel.ir, "") for row in program.rows]
-    clear, constants = f"{name}_clear", f"{name}_weights"
+    clear, constants = f"{name}_clear", f"{home}_weights"
     runs = [
         RunFunction(symbol, program, kernels, clear, weights, constants, ALIGNMENT, is_observed)
         for symbol, is_observed in ((f"{name}_run", False), (f"{name}_run_observed", True))
     ]
     declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
-    texts = [*weights_text(name, program, weights), *declarations, *(run.text() for run in runs)]
+    placed = weights_text(home, program.target, weights, is_home=home == name)
+    texts = [*placed, *declarations, *(run.text() for run in runs)]
     texts += [clearing(clear, program)] if program.unwritten else []
     arena_nbytes = program.arena_nbytes + slack_nbytes
     labels = tuple(runs[0].labels)
@@ -74,7 +86,7 @@ def program_object(
     named = {*functions.values(), *(run.name for run in runs)}
     deepest += max((n for name, n in made.frames.items() if name not in named), default=0)
     return ProgramObject(
-        filled(made, weights),
+        made.code,
         weights,
         outside + deepest + CALL_NBYTES,
         arena_nbytes,
@@ -88,17 +100,16 @@ def kernel_functions(name: str, program: EmittedProgram) -> dict[str, str]:
     return {text: f"{name}_kernel{number}" for number, text in enumerate(texts)}
 
 
-def weights_text(name: str, program: EmittedProgram, weights: Weights) -> list[str]:
+def weights_text(name: str, target: Target, weights: Weights, is_home: bool) -> list[str]:
     """The declaration of the constants: as a marker and zeros, where they are in the object."""
     end = f"align {ALIGNMENT}"
-    match weights.placement:
-        case Placement.BIN:
-            return []
-        case Placement.C:
-            return [f"@{name}_weights = external hidden constant [{weights.nbytes} x i8], {end}"]
+    if weights.placement is Placement.BIN:
+        return []
+    if weights.placement is Placement.C or not is_home:
+        return [f"@{name}_weights = external hidden constant [{weights.nbytes} x i8], {end}"]
     marker = "".join(f"\\{byte:02X}" for byte in weights.marker)
     kinds = f"[{len(weights.marker)} x i8]", f"[{weights.nbytes - len(weights.marker)} x i8]"
-    section = program.target.object_format.section(f".rodata.{name}")
+    section = target.object_format.section(f".rodata.{name}")
     value = f'<{{ {kinds[0]} c"{marker}", {kinds[1]} zeroinitializer }}>'
     kind = f"<{{ {', '.join(kinds)} }}>"
     # LLVM must not believe the zeros.
@@ -106,12 +117,12 @@ def weights_text(name: str, program: EmittedProgram, weights: Weights) -> list[s
     return [f"{head} externally_initialized constant {kind} {value}{section}, {end}"]
 
 
-def filled(made: ObjectFile, weights: Weights) -> bytes:
-    """The code with the constants in place of the marker.  Raises ``BackendError``."""
+def filled(code: bytes, weights: Weights) -> bytes:
+    """An object with the constants in place of the marker.  Raises ``BackendError``."""
     if weights.placement is not Placement.OBJECT:
-        return made.code
-    parts = made.code.split(weights.marker)
+        return code
+    parts = code.split(weights.marker)
     if len(parts) != 2 or len(parts[1]) + len(weights.marker) < weights.nbytes:
         raise BackendError("the object has no place for the constants")
     end = len(parts[0]) + weights.nbytes
-    return b"".join((parts[0], *weights.pieces(), made.code[end:]))
+    return b"".join((parts[0], *weights.pieces(), code[end:]))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import accumulate
 
 import numpy as np
 
+from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.concise import Concise
 from quantglow.lazy import cached_property
 from quantglow.memory.planner import ALIGNMENT
@@ -33,11 +34,14 @@ class Placement(StrEnum):
 class Weights(Concise):
     """Constants one after the other, each aligned, and ``slack_nbytes`` zeros that kernels may read
     after the last one.
+
+    ``positions``: for each constant of a program, which of ``constants`` it is.
     """
 
     constants: tuple[Array, ...]
     placement: Placement
     slack_nbytes: int
+    positions: tuple[int, ...]
 
     @cached_property
     def _ends(self) -> list[int]:
@@ -50,8 +54,8 @@ class Weights(Concise):
         return self._ends[-1] + self.slack_nbytes
 
     def offset_bytes(self, index: int) -> int:
-        """Offset of a constant."""
-        return self._ends[index]
+        """Offset of a constant of the program."""
+        return self._ends[self.positions[index]]
 
     @cached_property
     def marker(self) -> bytes:
@@ -66,6 +70,23 @@ class Weights(Concise):
             yield data
             yield bytes(_aligned(len(data)) - len(data))
         yield bytes(self.slack_nbytes)
+
+
+def weights_of(programs: Sequence[EmittedProgram], placement: Placement) -> list[Weights]:
+    """The weights of each program: one block for all, which has equal constants once."""
+    slack_nbytes = max(program.target.isa.slack_nbytes for program in programs)
+    known: dict[bytes, int] = {}
+    constants: list[Array] = []
+    positions: list[tuple[int, ...]] = []
+    for program in programs:
+        own = []
+        for constant in program.constants:
+            key = hashlib.sha256(np.ascontiguousarray(constant).tobytes()).digest()
+            if known.setdefault(key, len(constants)) == len(constants):
+                constants.append(constant)
+            own.append(known[key])
+        positions.append(tuple(own))
+    return [Weights(tuple(constants), placement, slack_nbytes, own) for own in positions]
 
 
 def _aligned(nbytes: int) -> int:
