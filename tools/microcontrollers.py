@@ -1,7 +1,8 @@
 """Instructions and flash of int8 networks on emulated Cortex-M boards.
 
-``python -m tools.microcontrollers [--levels LEVEL ...]`` builds networks of the sizes of two
-benchmarks of MLPerf Tiny, with random weights, and needs ``make cross-setup``.  An inference is the
+``python -m tools.microcontrollers [--levels LEVEL ...] [--networks NAME ...]`` needs ``make
+cross-setup``.  The networks are those of MLPerf Tiny, if ``tools.downloads.convert_mlperf_tiny``
+has made them, or, by default, two of the same sizes with random weights.  An inference is the
 difference between a program with two of them and one with a single one.  Each program compares its
 output with the interpreter's.  Instructions are not time.
 """
@@ -10,81 +11,32 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
-import onnx
 
 import quantglow as qg
 from quantglow.instr.program import Compute
-from quantglow.ops import Conv
+from quantglow.ops.work import macs_of
 from quantglow.runtime.bundles import emitted
 from quantglow.runtime.compiled import CompiledModel
+from quantglow.types import Array
 from tests.cross.cortex_m.boards import BOARDS, executed, program, run_tool
-from tools.pinned_graphs import with_integer_outputs
-from tools.small_networks import Builder, samples
+from tools.microcontroller_networks import NETWORKS, quantized
 
-SAMPLES = 4
-Channels = tuple[int, int, int]
-"""Channels of a layer's input and output, and the stride of its windows."""
-
-
-def keyword_spotting() -> onnx.ModelProto:
-    """DS-CNN: windows of 10 x 4, four separable layers of 64 channels."""
-    net = Builder((1, 1, 49, 10), 1)
-    weights, bias = net.normal(64, 1, 10, 4, deviation=0.2), net.normal(64, deviation=0.2)
-    x = net.op("Conv", "x", weights, bias, pads=[4, 1, 5, 1], strides=[2, 2])
-    x = separable(net, net.op("Relu", x), [(64, 64, 1)] * 4)
-    return net.model(net.linear(net.pooled(x), 64, 12))
-
-
-def visual_wake_words() -> onnx.ModelProto:
-    """MobileNetV1 with a quarter of the channels, 96 x 96 pixels."""
-    net = Builder((1, 3, 96, 96), 2)
-    layers = [(8, 16, 1), (16, 32, 2), (32, 32, 1), (32, 64, 2), (64, 64, 1), (64, 128, 2)]
-    layers += [(128, 128, 1)] * 5 + [(128, 256, 2), (256, 256, 1)]
-    x = net.op("Relu", net.conv("x", 3, 8, strides=[2, 2]))
-    return net.model(net.linear(net.pooled(separable(net, x, layers)), 256, 2))
-
-
-def separable(net: Builder, x: str, layers: list[Channels]) -> str:
-    """Depthwise convolutions of 3 x 3, each followed by one of 1 x 1."""
-    for inputs, outputs, stride in layers:
-        x = net.op("Relu", net.conv(x, inputs, inputs, group=inputs, strides=[stride] * 2))
-        x = net.op("Relu", net.conv(x, inputs, outputs, 1))
-    return x
-
-
-NETWORKS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "keyword_spotting": keyword_spotting,
-    "visual_wake_words": visual_wake_words,
-}
-
-
-def quantized(name: str) -> CompiledModel:
-    """A network whose outputs are integers."""
-    model = NETWORKS[name]()
-    data = samples(model, SAMPLES)
-    graph = qg.import_model(model)
-    profile = qg.profile(graph, data, progress=False)
-    config = qg.QuantizationConfig(quantize_output=True)
-    made = qg.compile(with_integer_outputs(qg.quantize(graph, profile, config, data=data)))
-    assert isinstance(made, CompiledModel)
-    return made
+DEFAULT = ("random_keyword_spotting", "random_visual_wake_words")
 
 
 def products(model: CompiledModel, level: str) -> int:
-    """Multiply-accumulates of all convolutions and products."""
-    steps = [row.step for row in emitted(model.graph, level).rows]
-    convs = [s.op for s in steps if isinstance(s, Compute) and isinstance(s.op, Conv)]
-    return sum(op.type.size * int(np.prod(op.w.type.shape[:3])) for op in convs)
+    """Multiply-accumulates of all convolutions and products of matrices."""
+    steps = (row.step for row in emitted(model.graph, level).rows)
+    return sum(macs_of(step.op) for step in steps if isinstance(step, Compute))
 
 
-def show(name: str, model: CompiledModel, level: str, folder: Path) -> None:
+def show(
+    name: str, model: CompiledModel, feeds: dict[str, Array], level: str, folder: Path
+) -> None:
     """Print the figures of a network on a board."""
-    (sample,) = samples(NETWORKS[name](), 1, seed=1)[0].values()
-    (expected,) = qg.interpret(model.graph, {"x": sample})
+    (expected,) = qg.interpret(model.graph, feeds)
+    (sample,) = feeds.values()
     counts = []
     for runs in (1, 2):
         path = program(model, level, sample, expected, folder, runs)
@@ -104,15 +56,16 @@ def section_nbytes(path: Path, beginning: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--levels", nargs="+", choices=BOARDS, default=list(BOARDS))
-    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=list(DEFAULT))
     chosen = parser.parse_args()
     print("| network | level | products | instructions | for each product | code | weights |")
     print("|---|---|---|---|---|---|---|")
     for name in chosen.networks:
-        model = quantized(name)
+        network = NETWORKS[name]()
+        model, feeds = quantized(network), network.samples[0]
         for level in chosen.levels:
             with tempfile.TemporaryDirectory() as folder:
-                show(name, model, level, Path(folder))
+                show(name, model, feeds, level, Path(folder))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,71 @@
+"""Make the networks of ``mlperf_tiny`` of a clone of their repository.
+
+``python -m tools.downloads.convert_mlperf_tiny CLONE`` converts TFLite files to float ONNX models
+in the model cache, and compares each with LiteRT.  Needs ``pip install tflite ai-edge-litert``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from ai_edge_litert.interpreter import Interpreter
+
+from tools.downloads.mlperf_tiny import SOURCES, file_name, samples
+from tools.downloads.model_cache import cached
+from tools.downloads.tflite_graph import converted
+
+SAMPLES = 16
+
+
+def convert(task: str, clone: Path) -> Path:
+    """Convert a network.  Raises ``ValueError`` if it differs from LiteRT."""
+    source = SOURCES[task]
+    data = (clone / "benchmark" / "training" / source.path).read_bytes()
+    if hashlib.sha256(data).hexdigest() != source.sha256:
+        raise ValueError(f"{source.path} is not the file with SHA-256 {source.sha256}")
+
+    def build(path: Path) -> None:
+        model = converted(data)
+        found = deviation(task, data, model)
+        print(f"{task}: differs from LiteRT by {found:.1e} of the largest output")
+        if found > source.deviation:
+            raise ValueError(f"{task}: that is more than {source.deviation}")
+        onnx.save(model, path)
+
+    return cached(file_name(task), build)
+
+
+def deviation(task: str, data: bytes, model: onnx.ModelProto) -> float:
+    """Largest difference of outputs from LiteRT, as a share of the largest output."""
+    judge = Interpreter(model_content=data)
+    judge.allocate_tensors()
+    (given,), (result,) = judge.get_input_details(), judge.get_output_details()
+    content, providers = model.SerializeToString(), ["CPUExecutionProvider"]
+    session = onnxruntime.InferenceSession(content, providers=providers)
+    differences, largest = [0.0], 0.0
+    for sample in samples(task, SAMPLES):
+        judge.set_tensor(given["index"], sample)
+        judge.invoke()
+        expected = judge.get_tensor(result["index"])
+        (found,) = session.run(None, {session.get_inputs()[0].name: sample})
+        differences.append(float(np.abs(found - expected).max()))
+        largest = max(largest, float(np.abs(expected).max()))
+    return max(differences) / largest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("clone", type=Path, help="a clone of github.com/mlcommons/tiny")
+    clone = parser.parse_args().clone
+    for task in SOURCES:
+        path = convert(task, clone)
+        print(f"{path} ({path.stat().st_size:,} bytes)")
+
+
+if __name__ == "__main__":
+    main()
