@@ -22,8 +22,10 @@ PATIENCE_SECONDS = 1200.0
 """Longest time that LLVM may take for one object."""
 
 DEFINITION = re.compile(r"^(define .*?\) nounwind)", re.MULTILINE)
-REPORTED = r'\1 "warn-stack-size"="0"'
+REPORTED = '"warn-stack-size"="0"'
 """Functions with this attribute make LLVM report their bytes of stack."""
+SMALL = "optsize"
+"""The attribute of functions whose code counts."""
 FRAME = re.compile(rb"stack frame size \((\d+)\) exceeds limit \(0\) in function '([^']+)'")
 
 
@@ -39,7 +41,9 @@ def object_file(target: Target, texts: Sequence[str], public: Sequence[str]) -> 
     """The object of a target with all functions of some modules; ``public``: the functions that
     other objects see.  Raises ``BackendError``.
     """
-    arrays = [np.frombuffer(DEFINITION.sub(REPORTED, text).encode(), np.uint8) for text in texts]
+    attributes = f"{SMALL} {REPORTED}" if target.saves_code else REPORTED
+    marked = (DEFINITION.sub(rf"\1 {attributes}", text) for text in texts)
+    arrays = [np.frombuffer(text.encode(), np.uint8) for text in marked]
     facts = {"triple": target.triple, "cpu": target.cpu, "features": target.features}
     more = {"settings": asdict(target.settings), "public": list(public)}
     place = f"{__name__}:compile_here"

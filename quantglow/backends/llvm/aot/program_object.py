@@ -10,6 +10,7 @@ from quantglow.backends.llvm.aot.clearing import clearing
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
 from quantglow.backends.llvm.aot.run_function import RunFunction
+from quantglow.backends.llvm.aot.shared_kernels import with_shared_kernels
 from quantglow.backends.llvm.aot.weights import Placement, Weights, weights_of
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
@@ -52,6 +53,7 @@ def program_object(
     """The object of a program, whose symbols begin with ``name``; ``source_hash``: that of its
     model.  Raises ``BackendError``.
     """
+    program = with_shared_kernels(program)
     (weights,) = weights_of([program], placement)
     made = part_object(name, program, weights, name, source_hash)
     return replace(made, code=filled(made.code, weights))

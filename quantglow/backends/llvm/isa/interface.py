@@ -20,6 +20,7 @@ from quantglow.backends.llvm.isa.dot import (
     MergedDot,
     PairDot,
 )
+from quantglow.backends.llvm.isa.sharing import Sharing
 from quantglow.backends.llvm.isa.waiting import Waiting
 from quantglow.types import Array, DType
 
@@ -248,6 +249,11 @@ class InstructionSet(ABC):
         """Bytes after arenas, temporaries and constants that kernels may read, never write: a cache
         line, or a vector if that is longer."""
         return max(LINE_NBYTES, self.vector_nbytes)
+
+    @property
+    def sharing(self) -> Sharing:
+        """Kernels of bundles that are one: where memory is small, code counts as well as time."""
+        return Sharing.NONE
 
     # -- system
 

@@ -10,6 +10,7 @@ from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.dot import DotProduct
 from quantglow.backends.llvm.isa.features import Detection
 from quantglow.backends.llvm.isa.interface import InstructionSet
+from quantglow.backends.llvm.isa.sharing import Sharing
 from quantglow.backends.llvm.isa.waiting import Waiting, polling
 from quantglow.concise import Concise
 from quantglow.types import DType
@@ -102,6 +103,11 @@ class Target(Concise):
     def is_microcontroller(self) -> bool:
         """Whether it is a Cortex-M: RAM is counted in kilobytes."""
         return self.triple.startswith("thumb")
+
+    @property
+    def saves_code(self) -> bool:
+        """Whether code counts as well as time."""
+        return self.isa.sharing is not Sharing.NONE
 
     @property
     def vector_nbytes(self) -> int:

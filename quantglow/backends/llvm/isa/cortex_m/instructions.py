@@ -18,6 +18,7 @@ from quantglow.backends.llvm.isa.cortex_m.lanes import LANES, element, gathered
 from quantglow.backends.llvm.isa.costs import Core, StepCost
 from quantglow.backends.llvm.isa.dot import DotProduct, LaneProducts, MergedDot
 from quantglow.backends.llvm.isa.portable import Portable
+from quantglow.backends.llvm.isa.sharing import Sharing
 from quantglow.backends.llvm.isa.waiting import Waiting
 from quantglow.types import DType
 
@@ -34,9 +35,18 @@ class CortexM(Portable):
         """Nothing: there are no threads, and no clock that all processors have."""
         return Waiting("", "", "", "add i64 0, 0", 1e9, "")
 
+    @property
+    def sharing(self) -> Sharing:
+        return Sharing.OUTER
+
 
 class SmallCortexM(CortexM):
     """Armv6-M: one product in an instruction, and floating point in software."""
+
+    @property
+    def sharing(self) -> Sharing:
+        """Addresses in loops, too: offsets in instructions are short anyway."""
+        return Sharing.ALL
 
     # -- products
 

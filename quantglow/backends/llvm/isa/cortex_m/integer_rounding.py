@@ -40,7 +40,7 @@ _TO_INTEGER = """  %base = lshr i32 %q, %r
 """
 """``%q >> %r`` rounded half to even, for 0 < r < 25."""
 
-REQUANTIZED = f"""define internal i32 @requantized(i32 %sum, i32 %scale) nounwind {{
+REQUANTIZED = f"""define linkonce_odr i32 @requantized(i32 %sum, i32 %scale) nounwind {{
 entry:
   %sign = icmp slt i32 %sum, 0
   %less = sub i32 0, %sum
@@ -100,7 +100,7 @@ entry:
 """``rint(float32(sum) * scale)``, as int32, up to magnitudes of ``LARGE``; ``scale``: the bits of a
 positive float32.  Multipliers below 2**-126 make no sum as large as a half."""
 
-ROUNDED = f"""define internal i32 @rounded(i32 %x) nounwind {{
+ROUNDED = f"""define linkonce_odr i32 @rounded(i32 %x) nounwind {{
 entry:
   %sign = icmp slt i32 %x, 0
   %biased = lshr i32 %x, 23

@@ -26,6 +26,8 @@ from quantglow.types import Array, DType
 
 COLUMNS = 2
 """Neighbouring columns that share the weights of a tap."""
+UNROLLED_ROWS = 3
+"""Larger windows have a loop over their rows: code counts."""
 SUM_NBYTES = 4
 
 
@@ -136,24 +138,43 @@ class TapDepthwise:
 
     def columns(self, count: int, at: _Vector, x: Value, y: Value) -> None:
         """``count`` neighbouring output pixels."""
-        assert self.products is not None
-        b, products, results = self.b, self.products, self.epilogue.results
-        kh, kw = self.conv.w.type.shape[:2]
-        sums = [b.load(results.ints, at.bias, align=4)] * count
-        for i in range(kh):
-            for j in range(kw):
-                position = b.at(at.w, (i * kw + j) * products.weight_nbytes)
-                weights = products.weights(b, position)
-                for column in range(count):
-                    source = column * self.conv.strides[1] + j * self.conv.dilations[1]
-                    pixel = self.x.pixel(b, x, i * self.conv.dilations[0], source)
-                    operand = products.operand(b, pixel)
-                    sums[column] = products.accumulate(b, sums[column], operand, weights)
+        b, results = self.b, self.epilogue.results
+        sums = self.taps_of(count, at.w, x, [b.load(results.ints, at.bias, align=4)] * count)
         scale = b.load(results.floats, at.scale, align=4)
         for column in range(count):
             data = results.packed(b, [self.epilogue.values(b, sums[column], scale, None)])
             place = b.at(y, column * self.y.column_pitch)
             store_partial(b, self.target, results.element, self.lanes, at.valid, data, place)
+
+    def taps_of(self, count: int, w: Value, x: Value, sums: list[Value]) -> list[Value]:
+        """``sums`` and the products of all taps: a loop over the rows of large windows."""
+        b, rows = self.b, self.conv.w.type.shape[0]
+        if rows <= UNROLLED_ROWS:
+            for row in range(rows):
+                sums = self.row_of_taps(count, row, w, x, sums)
+            return sums
+        assert self.products is not None
+        loop = b.begin_times(rows, [(self.epilogue.results.ints, value) for value in sums])
+        w_row = b.at(w, b.mul(loop.index, self.conv.w.type.shape[1] * self.products.weight_nbytes))
+        x_row = b.at(x, b.mul(loop.index, self.conv.dilations[0] * self.x.row_pitch))
+        found = self.row_of_taps(count, 0, b.opaque(w_row), b.opaque(x_row), list(loop.carried))
+        return b.end_times(loop, rows, found)
+
+    def row_of_taps(
+        self, count: int, row: int, w: Value, x: Value, sums: list[Value]
+    ) -> list[Value]:
+        """``sums`` and the products of a row of the window, for neighbouring output pixels."""
+        assert self.products is not None
+        b, products, sums = self.b, self.products, list(sums)
+        width = self.conv.w.type.shape[1]
+        for j in range(width):
+            weights = products.weights(b, b.at(w, (row * width + j) * products.weight_nbytes))
+            for column in range(count):
+                source = column * self.conv.strides[1] + j * self.conv.dilations[1]
+                pixel = self.x.pixel(b, x, row * self.conv.dilations[0], source)
+                operand = products.operand(b, pixel)
+                sums[column] = products.accumulate(b, sums[column], operand, weights)
+        return sums
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,11 @@ from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall, emits, first_call
 from quantglow.backends.llvm.kernels.reduce.byte_sums import ByteSums
 from quantglow.backends.llvm.kernels.reduce.middle_axis import ReduceKernel
+from quantglow.backends.llvm.kernels.reduce.short_code import ShortSums
 from quantglow.instr.program import Compute
 from quantglow.ops import ReduceMax, ReduceMean, ReduceMin, ReduceSum
 
-KERNELS = (ByteSums, ReduceKernel)
+KERNELS = (ShortSums, ByteSums, ReduceKernel)
 """The last one takes every reduction."""
 
 
