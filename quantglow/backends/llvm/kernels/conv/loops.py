@@ -89,7 +89,7 @@ class ConvLoops(ConvPlan):
             image, row, column = "0", "0", tile
         else:
             rest, column = b.divide(tile, self.column_tiles)
-            image, row = b.divide(rest, self.row_tiles)
+            image, row = self._divided(rest, self.row_tiles, self.geometry.y.count)
         columns = self.tiles if self.is_row else self.column_tiles
         index = (image, b.mul(row, self.tile.rows), self._first_column(column))
         residual = ""
@@ -102,6 +102,13 @@ class ConvLoops(ConvPlan):
             self._sizes(g.y.height, self.tile.rows, row, self.row_tiles),
             self._sizes(g.y.width, self.tile.columns, column, columns),
         )
+
+    def _divided(self, index: Value, by: int, quotients: int) -> tuple[Value, Value]:
+        """Quotient, one of so many, and remainder: LLVM does not know that there is but one, and
+        small processors divide in each turn of a loop."""
+        if self.target.saves_code and not is_free(quotients) and quotients == 1:
+            return "0", index
+        return self.b.divide(index, by)
 
     def _first_column(self, tile: Value) -> Value:
         """The first column of a tile."""
@@ -116,7 +123,7 @@ class ConvLoops(ConvPlan):
     def locate_channels(self, panel: Value) -> Channels:
         """Offsets of the first channel of a panel."""
         b, panels = self.b, self.panels
-        group, local = b.divide(panel, panels.count)
+        group, local = self._divided(panel, panels.count, self.conv.group)
         width = panels.vectors * panels.lanes
         group_nbytes = sum(panels.widths()) * self.vector_steps_nbytes
         panel_nbytes = panels.vectors * self.vector_steps_nbytes
