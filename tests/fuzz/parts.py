@@ -1,8 +1,8 @@
 """A case with outputs that quantglow does not compile: strings, maps, and results of unknown shape.
 
-Such a model is cut.  Float results must be onnxruntime's, int8 results those of the interpreted
-head and the tail, and the same after saving and loading.  A model that can be cut never runs whole
-in onnxruntime.
+Behind some of them is a product, which is compiled once its shapes are known.  Such a model is cut.
+Float results must be onnxruntime's, int8 results those of the interpreted head and the tail, and
+the same after saving and loading.  A model that can be cut never runs whole in onnxruntime.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ from tests.generators.onnx_models.models import Case
 
 SHARE = 0.15
 """Share of cases with such an output."""
+PRODUCT_SHARE = 0.5
+"""Share of matrices with a product behind their elements other than 0."""
+WIDTH = 8
+"""Columns of that product."""
 WORDS = ["no", "perhaps", "yes"]
 WHOLE = np.arange(6, dtype=np.float32).reshape(2, 3)
 """A known output beside an empty one, which only onnxruntime can hold: both of one node."""
@@ -35,7 +39,9 @@ def with_foreign_ends(model: onnx.ModelProto, rng: np.random.Generator) -> onnx.
     made.CopyFrom(model)
     outputs = {end.name: end for end in model.graph.output}
     for name, end in outputs.items():
-        if rng.random() < 0.6 and (found := foreign_end(f"{name}_end", end, rng)) is not None:
+        if rng.random() < PRODUCT_SHARE and is_matrix(end):
+            add_product(made.graph, end, rng)
+        elif rng.random() < 0.6 and (found := foreign_end(f"{name}_end", end, rng)) is not None:
             made.graph.node.append(found[0])
             made.graph.output.append(found[1])
     if len(made.graph.output) == len(model.graph.output):
@@ -57,6 +63,34 @@ def add_known_ends(model: onnx.ModelProto) -> None:
     model.graph.node.append(helper.make_node("Split", [*arrays], ["whole", "empty"], **sizes))
     for name, shape in (("whole", WHOLE.shape), ("empty", (0, *WHOLE.shape[1:]))):
         model.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+
+
+def is_matrix(end: onnx.ValueInfoProto) -> bool:
+    """Whether an output is a float matrix."""
+    kind = end.type.tensor_type
+    return kind.elem_type == TensorProto.FLOAT and len(kind.shape.dim) == 2
+
+
+def add_product(graph: onnx.GraphProto, end: onnx.ValueInfoProto, rng: np.random.Generator) -> None:
+    """A row of an output for each element of it other than 0, times a matrix, as another output."""
+    name, (_, columns) = end.name, end.type.tensor_type.shape.dim
+    known = {
+        "first": np.int64(0),
+        "weights": rng.normal(size=(columns.dim_value, WIDTH)).astype(np.float32),
+    }
+    graph.initializer.extend(
+        onnx.numpy_helper.from_array(np.asarray(array), f"{name}_{key}")
+        for key, array in known.items()
+    )
+    nodes = [
+        helper.make_node("NonZero", [name], [f"{name}_places"]),
+        helper.make_node("Gather", [f"{name}_places", f"{name}_first"], [f"{name}_numbers"]),
+        helper.make_node("Gather", [name, f"{name}_numbers"], [f"{name}_rows"]),
+        helper.make_node("MatMul", [f"{name}_rows", f"{name}_weights"], [f"{name}_end"]),
+    ]
+    graph.node.extend(nodes)
+    kind = helper.make_tensor_value_info(f"{name}_end", TensorProto.FLOAT, [None, WIDTH])
+    graph.output.append(kind)
 
 
 def foreign_end(
@@ -131,8 +165,30 @@ def described(compiled: Any, cut: onnx.ModelProto, case: Case) -> str:
     if not np.array_equal(found.get("whole", WHOLE), WHOLE):
         return f"the known output whole is {found['whole']!r:.200}"
     ends = [node for node in cut.graph.node if node.output[0].endswith("_end")]
-    details = (end_difference(n, found[n.input[0]], found[n.output[0]]) for n in ends)
+    products = [node for node in ends if node.op_type == "MatMul"]
+    others = [node for node in ends if node.op_type != "MatMul"]
+    details = [end_difference(n, found[n.input[0]], found[n.output[0]]) for n in others]
+    details += [product_difference(n, compiled, cut, found) for n in products]
     return next(filter(None, details), "") or reloaded_difference(compiled, found, feeds)
+
+
+def product_difference(
+    node: onnx.NodeProto, compiled: Any, cut: onnx.ModelProto, found: dict[str, Any]
+) -> str:
+    """Difference of a product from that of the values beside it, or an empty text; of an int8 one
+    only the shape is compared."""
+    end = node.output[0]
+    read, given = found[end.removesuffix("_end")], found[end]
+    (weights,) = (t for t in cut.graph.initializer if t.name == node.input[1])
+    wanted = read[np.nonzero(read)[0]] @ onnx.numpy_helper.to_array(weights)
+    staged = compiled.staged if isinstance(compiled, PartlyCompiledModel) else None
+    if given.shape != wanted.shape:
+        return f"{end} has shape {given.shape}, not {wanted.shape}"
+    if staged is not None and staged.is_int8:
+        return ""
+    near = 1e-4 * float(np.abs(wanted).max(initial=0.0)) + 1e-6
+    is_same = np.allclose(given, wanted, rtol=0, atol=near, equal_nan=True)
+    return "" if is_same else f"{end} differs by {np.abs(given - wanted).max()}"
 
 
 def end_difference(node: onnx.NodeProto, read: Array, given: Any) -> str:
