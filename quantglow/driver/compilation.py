@@ -42,8 +42,9 @@ def compile(
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
     onnxruntime computes the operators that quantglow does not compile.  Where shapes stop being
-    known before a run, it computes all that comes behind (``PartlyCompiledModel``); it runs a model
-    whole of which nothing can be compiled (``FallbackModel``).  Both have the same methods.
+    known before a run, it computes the operators that decide them, and all that comes behind where
+    that has no products or recurrences (``PartlyCompiledModel``); it runs a model whole of which
+    nothing can be compiled (``FallbackModel``).  Both have the same methods.
 
     Raises ``ModelError`` for what is no model, ``OptionError`` and ``BackendError`` for options.
 

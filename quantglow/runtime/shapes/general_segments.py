@@ -108,7 +108,7 @@ def program_for_all(
 
 
 def _planned(segment: Segment, compiler: Compiler) -> Planned:
-    planned = plan_program(segment.graph, compiler.target)
+    planned = plan_program(segment.graph, compiler.target, schedule=compiler.schedule)
     return planned, OrderedPlan.of(planned.program, planned.plan)
 
 

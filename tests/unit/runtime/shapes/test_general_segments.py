@@ -15,7 +15,7 @@ import quantglow as qg
 from quantglow.frontend import external, open_model
 from quantglow.graph.attributes import encode
 from quantglow.graph.case import Case
-from quantglow.runtime.shapes import general_programs
+from quantglow.runtime.shapes import general_programs, general_segments
 from quantglow.runtime.shapes.general_segments import Retried, SegmentedProgram
 from quantglow.runtime.shapes.served_shapes import FOR_ALL
 from quantglow.runtime.shapes.specialisations import Bound
@@ -188,3 +188,18 @@ def test_nodes_of_other_runtimes_in_graphs_of_all_shapes_are_checked(tmp_path: P
 def test_a_graph_of_all_shapes_is_imported_with_its_operators_of_onnxruntime() -> None:
     graph = open_model(deformable()).at(Case.of({"x": SIZES[0]}))
     assert sum(node.op == "External" for node in graph.nodes) == 1
+
+
+def test_segments_are_scheduled_as_the_user_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = general_segments.plan_program
+
+    def planned(*arguments: Any, schedule: str) -> Any:
+        asked.append(schedule)
+        return real(*arguments, schedule=schedule)
+
+    monkeypatch.setattr(general_segments, "plan_program", planned)
+    compiled = qg.compile(deformable(), num_threads=1, schedule="memory")
+    for shape in SIZES:
+        compiled(image(shape))
+    assert asked == ["memory"] * 2
