@@ -5,16 +5,21 @@
     python -m tools.integer_hashes write FOLDER [NAME ...]   # quantizes networks on this machine
     python -m tools.integer_hashes show FOLDER [--levels LEVEL ...] [--threads N]
 
-``show`` runs each saved network on the interpreter and on every level of the machine on which it is
-called, an emulated one perhaps (``tools/cross_setup.py``): the graph and its inputs come out of the
-folder, so that only the integers of compiled code are compared.
+``write`` calibrates with the instructions of AVX2 and one thread, so that every x86-64 since 2013
+makes the same graphs of the same versions of NumPy.  ``show`` runs each saved network on the
+interpreter and on every level of the machine on which it is called, an emulated one perhaps
+(``tools/cross_setup.py``): the graph and its inputs come out of the folder, so that only the
+integers of compiled code are compared.  ``tools/one_hash.py`` compares all processors.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +28,79 @@ import numpy as np
 import quantglow as qg
 from quantglow import interpreter
 from quantglow.backends.llvm.targets import LEVELS, runs_here
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
 from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
 from tests.support.pinned import digest
 
-NETWORKS = ("mnist", "ppocr_cls")
-SAMPLES, RUNS = 16, 2
-"""Numbers of samples that calibrate a network, and that are hashed."""
+RUNS = 2
+"""Number of samples that are hashed."""
+FEWEST = 64
+"""Elements of results that tell enough."""
 INTERPRETER = "interpreter"
+EVERYWHERE = {
+    "OPENBLAS_CORETYPE": "Haswell",
+    "OPENBLAS_NUM_THREADS": "1",
+    "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+}
+"""Environment in which floats of NumPy do not depend on the x86-64 that computes them."""
+
+
+def with_integer_results(graph: Graph) -> Graph:
+    """The graph that ends with the last integers on the way to each output; where these are few,
+    with the features behind them, too: scores of two classes would tell little."""
+    found: dict[Node, None] = {}
+    for _, output in graph.outputs:
+        for node in _last_integers(output, set()):
+            found |= dict.fromkeys([node, _features(node)])
+    outputs = tuple((f"{index} {node.name}", node) for index, node in enumerate(found))
+    return replace(graph, outputs=outputs)
+
+
+def _features(node: Node) -> Node:
+    """The nearest integers of more than a few elements that a value depends on, else itself."""
+    before = node
+    while before.type.size < FEWEST:
+        integers = [x for x in before.operands if x.type.quant and not isinstance(x, Constant)]
+        if not integers:
+            return node
+        before = integers[0]
+    return before
+
+
+def _last_integers(node: Node, seen: set[Node]) -> Iterator[Node]:
+    """The quantized values nearest to a value, itself perhaps."""
+    if node in seen:
+        return
+    seen.add(node)
+    if node.type.quant is not None:
+        yield node
+        return
+    for operand in node.operands:
+        yield from _last_integers(operand, seen)
 
 
 def write(folder: Path, names: Sequence[str]) -> None:
-    """Quantize networks, and save them with the samples that ``show`` runs."""
-    from benchmarks.networks.registry import network
-    from tools.pinned_graphs import with_integer_outputs
+    """Quantize networks, and save them with the samples that ``show`` runs: those whose floats are
+    farthest from ties."""
+    from tools.hashed_networks import NETWORKS
+    from tools.rounding_distance import SUMS, distance
 
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
-        chosen = network(name)
-        data = list(chosen.feeds(SAMPLES))
+        network = NETWORKS[name]
+        data = network.feeds(network.calibration)
         shapes = {key: x.shape for key, x in data[0].items()}
-        graph = qg.import_model(chosen.path(), input_shapes=shapes)
+        graph = qg.import_model(network.source(), input_shapes=shapes)
         profile = qg.profile(graph, data, progress=False)
-        config = qg.QuantizationConfig(quantize_output=True)
-        int8 = with_integer_outputs(qg.quantize(graph, profile, config, data=data))
+        config = qg.QuantizationConfig(quantize_output=True, **network.options)
+        int8 = with_integer_results(qg.quantize(graph, profile, config, data=data))
         qg.compile(int8).save(folder / f"{name}.qgm")
-        feeds: dict[str, Any] = {f"{i} {key}": x for i in range(RUNS) for key, x in data[i].items()}
+        farthest = sorted(data, key=lambda sample: -distance(int8, sample, SUMS))
+        feeds: dict[str, Any] = {
+            f"{i} {key}": x for i in range(RUNS) for key, x in farthest[i].items()
+        }
         np.savez_compressed(folder / f"{name}.npz", **feeds)
 
 
@@ -62,15 +114,33 @@ def feeds_of(folder: Path, name: str) -> list[dict[str, Array]]:
     return feeds
 
 
-def hashes(folder: Path, levels: Sequence[str], threads: int) -> Iterator[tuple[str, str, str]]:
-    """Name of a network, where it ran, and the hash of its outputs."""
+def hashes(
+    folder: Path, levels: Sequence[str], threads: int, names: Sequence[str] = ()
+) -> Iterator[tuple[str, str, str]]:
+    """Name of a network, where it ran, and the hash of its outputs; by default all networks."""
     for path in sorted(folder.glob("*.qgm")):
+        if names and path.stem not in names:
+            continue
         feeds, graph = feeds_of(folder, path.stem), saving.load(path).graph
         if INTERPRETER in levels:
             yield path.stem, INTERPRETER, digest([interpreter.interpret(graph, f) for f in feeds])
         for level in (level for level in levels if level != INTERPRETER):
             model = qg.load(path, target=level, num_threads=threads)
             yield path.stem, level, digest([model.run(None, f) for f in feeds])
+
+
+def everywhere(arguments: Sequence[str]) -> None:
+    """Start this module anew with NumPy as on every processor, unless that was done."""
+    if any(os.environ.get(name) != value for name, value in EVERYWHERE.items()):
+        command = [sys.executable, "-m", "tools.integer_hashes", *arguments]
+        os.execve(sys.executable, command, {**os.environ, **EVERYWHERE})
+
+
+def all_names() -> tuple[str, ...]:
+    """Names of all networks."""
+    from tools.hashed_networks import NETWORKS
+
+    return tuple(NETWORKS)
 
 
 def main() -> None:
@@ -80,13 +150,14 @@ def main() -> None:
     showing = commands.add_parser("show", help="run saved networks; one JSON line for each hash")
     for command in (writing, showing):
         command.add_argument("folder", type=Path)
-    writing.add_argument("names", nargs="*", default=NETWORKS)
+    writing.add_argument("names", nargs="*", help="by default all")
     here = [name for name in LEVELS if runs_here(name)]
     showing.add_argument("--levels", nargs="*", default=[INTERPRETER, "native", *here])
     showing.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     if options.command == "write":
-        write(options.folder, options.names)
+        everywhere(sys.argv[1:])
+        write(options.folder, options.names or all_names())
         return
     for found in hashes(options.folder, options.levels, options.threads):
         print(json.dumps(found), flush=True)

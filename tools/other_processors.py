@@ -5,8 +5,8 @@
     python -m tools.integer_hashes write FOLDER mnist ppocr_cls
     python -m tools.other_processors FOLDER [--places PLACE ...]
 
-prints instructions of one inference and the hash of the outputs.  RISC-V runs under QEMU, whose
-plugin counts; WebAssembly runs in node and in wasmtime, whose fuel counts instructions.
+prints instructions of one inference and the hash of the outputs.  AArch64 and RISC-V run under
+QEMU, whose plugin counts; WebAssembly runs in node and in wasmtime, whose fuel counts instructions.
 ``make cross-setup`` installs them.
 """
 
@@ -29,28 +29,51 @@ from typing import Any
 import numpy as np
 
 from quantglow.backends.llvm.aot.program_object import program_object
+from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.graph.graph import Graph
 from quantglow.runtime.bundles import emitted
 from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
 from tests.support.pinned import digest
-from tools.cross_setup import counter
+from tools.cross_setup import PROCESSORS, counter
 from tools.integer_hashes import feeds_of
 
 HERE = Path(__file__).parent
+NAME = "net"
 EXECUTED = re.compile(r"executed (\d+)")
+OF_FUNCTION = re.compile(r"executed (\d+) in (\S+)")
 RUNS = 3
 FUEL = 1 << 62
 ALIGNMENT, PAGE_NBYTES = 64, 1 << 16
 POINTERS_NBYTES = 1024
 
+
+@dataclass(frozen=True)
+class Emulated:
+    """A processor that QEMU emulates: its architecture, QEMU's name of it, and its level."""
+
+    architecture: str
+    processor: str
+    level: str
+
+    @property
+    def emulator(self) -> str:
+        return f"qemu-{self.architecture}"
+
+    @property
+    def compiler(self) -> str:
+        return f"{self.architecture}-linux-gnu-gcc"
+
+
 VECTORS = "rv64,v=true,vext_spec=v1.0"
 QEMU = {
-    "rv64gc": ("rv64gc", "rv64"),
-    "rv64gcv": ("rv64gcv", f"{VECTORS},vlen=128"),
-    "rv64gcv 256": ("rv64gcv", f"{VECTORS},vlen=256"),
+    **{name: Emulated("aarch64", processor, name) for name, processor in PROCESSORS.items()},
+    "rv64gc": Emulated("riscv64", "rv64", "rv64gc"),
+    "rv64gcv": Emulated("riscv64", f"{VECTORS},vlen=128", "rv64gcv"),
+    "rv64gcv 256": Emulated("riscv64", f"{VECTORS},vlen=256", "rv64gcv"),
 }
-"""Places -> level, and QEMU's processor."""
+"""Places, by name."""
+COMPILERS = {place.level: place.compiler for place in QEMU.values()}
 ENGINES = ("node", "wasmtime")
 PLACES = (*QEMU, *(f"wasm32 {engine}" for engine in ENGINES))
 
@@ -92,7 +115,7 @@ class Program:
         }
         defined = [f"-D{name}={value}" for name, value in sizes.items()]
         files = (HERE / "program_main.c", file)
-        called("riscv64-linux-gnu-gcc", "-O1", "-static", *defined, "-o", self.linked, *files)
+        called(COMPILERS[self.level], "-O1", "-static", *defined, "-o", self.linked, *files)
         return self
 
     def run(
@@ -116,18 +139,33 @@ class Program:
             yield row
 
     def _in_a_process(self, place: str, data: bytes, *numbers: int) -> tuple[bytes, int]:
-        command: tuple[str | Path, ...]
         if place in QEMU:
-            own = ("-d", "plugin", "-plugin", counter()) if counter().exists() else ()
-            command = ("qemu-riscv64", "-cpu", QEMU[place][1], *own, self.linked)
-        else:
-            facts = {"file": str(self.linked), "arena": self.arena_nbytes}
-            sizes = {"inputs": self.inputs, "outputs": self.output_nbytes}
-            command = ("node", HERE / "program_main.mjs", json.dumps(facts | sizes))
-        text = [str(part) for part in (*command, *numbers)]
-        done = subprocess.run(text, input=data, capture_output=True, check=True)
-        counted = EXECUTED.search(done.stderr.decode())
-        return done.stdout, int(counted[1]) if counted else 0
+            done = self._emulated(place, data, *numbers)
+            counted = EXECUTED.search(done.stderr.decode())
+            return done.stdout, int(counted[1]) if counted else 0
+        facts = {"file": str(self.linked), "arena": self.arena_nbytes}
+        sizes = {"inputs": self.inputs, "outputs": self.output_nbytes}
+        command = ("node", HERE / "program_main.mjs", json.dumps(facts | sizes), *numbers)
+        text = [str(part) for part in command]
+        return subprocess.run(text, input=data, capture_output=True, check=True).stdout, 0
+
+    def _emulated(
+        self, place: str, data: bytes, *numbers: int, counting: str = ""
+    ) -> subprocess.CompletedProcess[bytes]:
+        """A run under QEMU; ``counting``: arguments of the plugin that counts, where it exists."""
+        at, own = QEMU[place], list[str]()
+        if counter().exists():
+            own = ["-d", "plugin", "-plugin", f"{counter()}{counting}"]
+        command = [at.emulator, "-cpu", at.processor, *own, self.linked, *numbers]
+        text = [str(part) for part in command]
+        return subprocess.run(text, input=data, capture_output=True, check=True)
+
+    def by_function(self, place: str, sample: Sequence[Array], runs: int) -> dict[str, int]:
+        """Instructions of each function of the program in so many runs; ``place``: of ``QEMU``."""
+        data = b"".join(np.ascontiguousarray(x).tobytes() for x in sample)
+        done = self._emulated(place, data, 1, runs, counting=",symbols=on")
+        found = OF_FUNCTION.findall(done.stderr.decode())
+        return {name: int(count) for count, name in found}
 
     def _in_wasmtime(self, data: bytes, samples: int, runs: int) -> tuple[bytes, int]:
         import wasmtime
@@ -159,10 +197,15 @@ class Program:
 
 def program_of(graph: Graph, level: str, folder: Path) -> Program:
     """The program of a network."""
-    program = emitted(graph, level)
-    made = program_object("net", program)
+    return linked(emitted(graph, level), folder)
+
+
+def linked(program: EmittedProgram, folder: Path) -> Program:
+    """The program that ``program`` becomes in a file."""
+    made = program_object(NAME, program)
     inputs = tuple(view.type.nbytes for _, view in program.inputs)
     outputs = tuple((view.type.dtype.numpy, view.shape) for _, view in program.outputs)
+    level = program.target.name
     return Program(level, folder, made.arena_nbytes, inputs, outputs).link(made.code)
 
 
@@ -173,13 +216,13 @@ def called(*command: str | Path) -> None:
 
 def level_of(place: str) -> str:
     """The level of a place."""
-    return QEMU[place][0] if place in QEMU else "wasm32"
+    return QEMU[place].level if place in QEMU else "wasm32"
 
 
 def is_installed(place: str) -> bool:
     """Whether programs can be linked and run there."""
     if place in QEMU:
-        return all(map(shutil.which, ("qemu-riscv64", "riscv64-linux-gnu-gcc")))
+        return all(map(shutil.which, (QEMU[place].emulator, QEMU[place].compiler)))
     engine = shutil.which("node") if place == "wasm32 node" else find_spec("wasmtime")
     return bool(shutil.which("wasm-ld-19") and engine)
 

@@ -50,7 +50,7 @@ def prepare(
     parts = split(samples, config.seed)
     trials = Trials(start, config, *parts, runs or FloatRuns(graph), imported, deadline)
     with suppress(Interrupted), side_by_side():  # The best so far is whole.
-        for _ in shown(_steps(trials), STAGE.capitalize(), progress):
+        for _ in shown(steps(trials), STAGE.capitalize(), progress):
             if deadline.is_over:
                 break
         else:
@@ -59,7 +59,7 @@ def prepare(
     return trials.best
 
 
-def _steps(trials: Trials) -> Iterator[None]:
+def steps(trials: Trials) -> Iterator[None]:
     """One proposal after the other."""
     for lever in exact_levers():
         for candidate in lever.proposals(trials):

@@ -73,14 +73,17 @@ class Trials:
 
     def judge(self, candidate: Prepared) -> None:
         """Take the candidate if its outputs are less noisy on the held-back samples."""
-        graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
-        plan = make_plan(graph, profile, self.config, self.imported, ranges)
-        exact = "round-weights" in self.config.recovery
-        held = candidate.on(self.held)
-        noise = relative_noise(plan, held, self.wanted, exact, self.checkpoints)
+        noise = self.noise_of(candidate)
         if noise < self.noise * (WORTH if np.isfinite(self.noise) else 1):
             self.best, self.noise = candidate, noise
             self.checkpoints.keep()
+
+    def noise_of(self, candidate: Prepared) -> float:
+        """Noise of a candidate's outputs over their signal, on the held-back samples."""
+        graph, profile, ranges = candidate.graph, candidate.profile, candidate.ranges
+        plan = make_plan(graph, profile, self.config, self.imported, ranges)
+        exact = "round-weights" in self.config.recovery
+        return relative_noise(plan, candidate.on(self.held), self.wanted, exact, self.checkpoints)
 
     def leave_out_unlike(self) -> None:
         """Drop samples of other shapes whose graphs, prepared alike, differ from this one.

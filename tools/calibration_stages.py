@@ -1,0 +1,165 @@
+"""The stages of a calibration, written on one processor and compared on another.
+
+::
+
+    python -m tools.calibration_stages ppocr_cls --write here.json
+    python -m tools.calibration_stages ppocr_cls --compare here.json    # elsewhere
+
+says of each stage how many of its entries differ, and the first one: float values of a sample,
+minima and maxima of the profile, noise of each candidate of the search, factors and ranges of the
+chosen one, parameters of the plan, weights rounded to nearest, and those rounded against samples.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+import quantglow as qg
+from quantglow import interpreter
+from quantglow.driver.stages import float_graph_of
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.profiling import Profile
+from quantglow.profiling.data import Feeds
+from quantglow.quantization.equalize.float_runs import FloatRuns
+from quantglow.quantization.plan.plan import Plan
+from quantglow.quantization.quantizer import Quantizer, samples_of
+from quantglow.quantization.search import preparation
+from quantglow.quantization.search.prepared import Prepared
+from quantglow.quantization.search.trials import Trials, split
+from quantglow.types import Array
+from tools.hashed_networks import NETWORKS
+
+Stage = dict[str, str]
+"""Name -> value as text."""
+
+
+@dataclass
+class RecordedTrials(Trials):
+    """Trials that keep the noise of every candidate."""
+
+    noises: list[float] = field(default_factory=list)
+
+    def noise_of(self, candidate: Prepared) -> float:
+        self.noises.append(super().noise_of(candidate))
+        return self.noises[-1]
+
+
+def stages(name: str) -> Iterator[tuple[str, Stage]]:
+    """The stages of a network's calibration, in their order."""
+    network = NETWORKS[name]
+    data = network.feeds(network.calibration)
+    shapes = {key: x.shape for key, x in data[0].items()}
+    graph = qg.import_model(network.source(), input_shapes=shapes)
+    yield "constants of the float graph", constants(graph)
+    yield "values of a sample", values(graph, data[0])
+    profile = qg.profile(graph, data, progress=False)
+    yield "profile", extremes(profile)
+    graph = float_graph_of(graph)
+    config = qg.QuantizationConfig(quantize_output=True, **network.options)
+    samples = samples_of(data, graph, config.seed)
+    prepared, noises = search(graph, profile, config, samples)
+    yield "noise of candidates", {f"candidate {i}": exact(x) for i, x in enumerate(noises)}
+    yield "factors", {key: digest_of(found) for key, found in prepared.factors.items()}
+    yield "ranges", {key: f"{exact(r.low)} {exact(r.high)}" for key, r in prepared.ranges.items()}
+    quantizer = Quantizer(prepared, config, samples, progress=False)
+    yield "plan", elements(quantizer.plan())
+    plain = replace(quantizer, config=replace(config, recovery=()))
+    yield "weights rounded to nearest", constants(plain.run().graph)
+    yield "weights rounded against samples", constants(quantizer.run().graph)
+
+
+def search(
+    graph: Graph, profile: Profile, config: qg.QuantizationConfig, samples: Sequence[Feeds]
+) -> tuple[Prepared, list[float]]:
+    """The chosen candidate, and the noise of all."""
+    parts = split(samples, config.seed)
+    trials = RecordedTrials(Prepared(graph, profile), config, *parts, FloatRuns(graph))
+    for _ in preparation.steps(trials):
+        pass
+    return trials.best, trials.noises
+
+
+def exact(value: float) -> str:
+    """A float with all of its bits, and readable."""
+    return f"{value:.6g} ({float(value).hex()})"
+
+
+def digest_of(array: Array) -> str:
+    """The beginning of the SHA-256 of an array."""
+    return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+
+
+def constants(graph: Graph) -> Stage:
+    """Hashes of all constants."""
+    return {n.name: digest_of(n.value) for n in graph.nodes if isinstance(n, Constant)}
+
+
+def values(graph: Graph, feeds: Feeds) -> Stage:
+    """Hashes of all values of a run, with their operators."""
+    found: Stage = {}
+
+    def listener(node: Node, value: Array) -> None:
+        found[node.name] = f"{node.op} {digest_of(value)}"
+
+    interpreter.interpret(graph, feeds, [listener])
+    return found
+
+
+def extremes(profile: Profile) -> Stage:
+    """Minimum and maximum of each value."""
+    found = profile.histograms.items()
+    return {name: f"{exact(h.minimum)} {exact(h.maximum)}" for name, h in found}
+
+
+def elements(plan: Plan) -> Stage:
+    """The integer type of each value."""
+    return {node.name: str(element) for node, element in plan.elements.items()}
+
+
+def differences(before: Stage, after: Stage) -> list[str]:
+    """Entries that differ, with both texts."""
+    names = dict.fromkeys([*before, *after])
+    return [
+        f"{name}: {before.get(name, 'none')} | {after.get(name, 'none')}"
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def show(stage: str, before: Stage, after: Stage, most: int) -> None:
+    """Print how a stage differs."""
+    found = differences(before, after)
+    print(f"{stage}: {len(found)} of {len(after)} differ", flush=True)
+    for line in found[:most]:
+        print(f"    {line}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.calibration_stages")
+    parser.add_argument("name", choices=NETWORKS)
+    files = parser.add_mutually_exclusive_group(required=True)
+    files.add_argument("--write", type=Path, metavar="FILE.json")
+    files.add_argument("--compare", type=Path, metavar="FILE.json")
+    parser.add_argument("--most", type=int, default=3, help="entries shown of each stage")
+    parser.add_argument("--until", default="", metavar="STAGE", help="the last one compared")
+    options = parser.parse_args()
+    if options.write:
+        options.write.write_text(json.dumps(dict(stages(options.name)), indent=1) + "\n")
+        return
+    before = json.loads(options.compare.read_text())
+    for stage, entries in stages(options.name):
+        show(stage, before[stage], entries, options.most)
+        if stage == options.until:
+            break
+
+
+if __name__ == "__main__":
+    main()
