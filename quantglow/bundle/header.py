@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantglow.backends.llvm.aot.facts import ABI
+from quantglow.backends.llvm.aot.part_function import has_threads
 from quantglow.backends.llvm.aot.run_function import MISALIGNED, NULL, OK, OUT_OF_RANGE
 from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
@@ -160,10 +161,24 @@ def functions(bundle: Contents) -> Iterator[str]:
     yield "/* The same; calls `observer` before (phase 0) and after (phase 1) each kernel. */"
     yield f"typedef void (*{name}_observer)(void *user, int kernel, int phase);"
     yield f"int {name}_run_observed({arguments},\n    {name}_observer observer, void *user);"
+    if has_threads(bundle.target):
+        yield ""
+        yield (
+            "/* The same by several threads: each of `parts` calls it with the same memory and a\n"
+            "   part of its own, from 0. `barrier` returns once all of them are in it. A result\n"
+            "   other than OK of any thread is that of the run. */"
+        )
+        yield f"typedef void (*{name}_barrier)(void *user);"
+        yield f"int {name}_run_part({arguments},\n    {part_of(name)});"
     yield from levels(bundle)
     yield ""
     yield "/* The facts of this header as data; linkers drop them where nobody reads them. */"
     yield f"extern const quantglow_facts {name}_facts;"
+
+
+def part_of(name: str) -> str:
+    """The last arguments of a run by several threads."""
+    return f"int part, int parts, {name}_barrier barrier, void *user"
 
 
 def levels(bundle: Contents) -> Iterator[str]:
@@ -182,6 +197,8 @@ def levels(bundle: Contents) -> Iterator[str]:
         yield f"int {bundle.name}_run_at(int level, {arguments});"
         observed = f"{bundle.name}_observer observer, void *user"
         yield f"int {bundle.name}_run_observed_at(int level, {arguments},\n    {observed});"
+        part = part_of(bundle.name)
+        yield f"int {bundle.name}_run_part_at(int level, {arguments},\n    {part});"
         for part in parts:
             yield f"int {part}_run({arguments});"
             yield f"extern const quantglow_facts {part}_facts; /* its kernels */"

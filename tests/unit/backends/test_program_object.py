@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 
 import quantglow as qg
+from quantglow.backends.llvm.aot import part_function
 from quantglow.backends.llvm.aot.program_object import ProgramObject, program_object
 from quantglow.backends.llvm.aot.run_function import MISALIGNED, NULL, OK, OUT_OF_RANGE
 from quantglow.backends.llvm.aot.weights import Placement
@@ -87,6 +90,33 @@ def test_drawn_graphs_run_as_in_this_process(seed: int) -> None:
     graph = qg.import_model(case.model)
     assert Compiler.of("portable", 1).is_one_program(graph)
     assert_runs(graph, "portable", dict(case.samples[0]))
+
+
+def run_by_threads(graph: Graph, feeds: list[Array], count: int) -> list[Array]:
+    """The outputs of one run that several threads share."""
+    made = program_object("net", emitted(graph))
+    outputs = [np.full(n.type.shape, 77, n.type.dtype.numpy) for _, n in graph.outputs]
+    arena = aligned_bytes(made.arena_nbytes)
+    waiting = threading.Barrier(count, timeout=100)
+    barrier = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: waiting.wait() and None)
+    given = ctypes.c_void_p(arena.ctypes.data), pointers(feeds), pointers(outputs)
+    part = function(made, "net_run_part")
+    with ThreadPoolExecutor(count) as threads:
+        runs = [threads.submit(part, *given, own, count, barrier, None) for own in range(count)]
+        assert [run.result() for run in runs] == [OK] * count
+    return outputs
+
+
+@pytest.mark.parametrize("seed", [*range(6), *LOOPS])
+def test_threads_share_runs_of_drawn_graphs(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loops and their conditions, too: no thread runs ahead."""
+    monkeypatch.setattr(part_function, "LEAST_WORK", 0)
+    case = models.drawn(seed)
+    graph, feeds = qg.import_model(case.model), dict(case.samples[0])
+    found = run_by_threads(graph, [feeds[node.name] for node in graph.inputs], 3)
+    wanted = Compiler.of("portable", 1).compile(graph).executable.run(feeds)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.tobytes() == other.tobytes()
 
 
 def gathered() -> Graph:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
+from quantglow.backends.llvm.aot.part_function import ARGUMENTS as PART
 from quantglow.backends.llvm.aot.program_object import (
     CALL_NBYTES,
     ProgramObject,
@@ -24,10 +25,15 @@ OBSERVER = "ptr %observer, ptr %user"
 
 
 def arguments(placement: Placement) -> dict[str, str]:
-    """The arguments of functions, by the end of their names."""
+    """The arguments of functions, by the end of their names; processors with several levels have
+    systems with threads."""
     weights = "ptr %weights, " if placement is Placement.BIN else ""
     given = f"ptr %arena, {weights}ptr %inputs, ptr %outputs"
-    return {"run": given, "run_observed": f"{given}, {OBSERVER}"}
+    return {
+        "run": given,
+        "run_observed": f"{given}, {OBSERVER}",
+        "run_part": f"{given}, {PART}",
+    }
 
 
 def prefix(name: str, target: Target) -> str:
@@ -94,7 +100,7 @@ def choosing(
 def run_at(name: str, runs: Sequence[str], given: str) -> Iterator[str]:
     """The function ``name``, which calls that of ``runs`` whose number is given; the last one for
     numbers that no level has."""
-    kinds = ", ".join("ptr" for _ in given.split(","))
+    kinds = ", ".join(argument.split()[0] for argument in given.split(","))
     yield from (f"declare i32 @{run}({kinds})" for run in runs)
     yield f"define i32 @{name}(i32 %level, {given}) nounwind {{"
     cases = (f"i32 {index}, label %level{index}" for index in range(len(runs)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from quantglow.backends.llvm.aot.clearing import clearing
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
+from quantglow.backends.llvm.aot.part_function import PartFunction, has_threads
 from quantglow.backends.llvm.aot.run_function import RunFunction
 from quantglow.backends.llvm.aot.shared_kernels import with_shared_kernels
 from quantglow.backends.llvm.aot.weights import Placement, Weights, weights_of
@@ -69,10 +70,11 @@ def part_object(
     functions = kernel_functions(name, program)
     kernels = [functions.get(row.kernel.ir, "") for row in program.rows]
     clear, constants = f"{name}_clear", f"{home}_weights"
-    runs = [
-        RunFunction(symbol, program, kernels, clear, weights, constants, ALIGNMENT, is_observed)
-        for symbol, is_observed in ((f"{name}_run", False), (f"{name}_run_observed", True))
-    ]
+    given = program, kernels, clear, weights, constants, ALIGNMENT
+    runs = [RunFunction(f"{name}_run", *given, False)]
+    runs += [RunFunction(f"{name}_run_observed", *given, True)]
+    if has_threads(program.target):
+        runs += [PartFunction(f"{name}_run_part", *given, False)]
     declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
     placed = weights_text(home, program.target, weights, is_home=home == name)
     texts = [*placed, *declarations, *(run.text() for run in runs)]

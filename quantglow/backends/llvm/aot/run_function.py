@@ -58,10 +58,10 @@ class RunFunction(Concise):
         b = self.b
         b.start_block("entry")
         self._check_callers_memory()
-        if self.program.unwritten:
-            b.do(f"call void @{self.clear}(ptr %arena)")
+        self._clear()
         for number in range(self.program.count):
             self._row(number, {})
+        self._catch_up()
         self._return()
         lines = [*b.lines[:1], *self._rooms, *b.rooms, *b.lines[1:]]
         section = self.program.target.object_format.section(f".text.{self.name}")
@@ -131,6 +131,11 @@ class RunFunction(Concise):
                 b.do(f"ret i32 {result}")
                 b.start_block(b.fresh("never"))
 
+    def _clear(self) -> None:
+        """Zeros where kernels read what nobody wrote."""
+        if self.program.unwritten:
+            self.b.do(f"call void @{self.clear}(ptr %arena)")
+
     # -- calls
 
     def _row(self, number: int, moved: Moved) -> None:
@@ -150,9 +155,17 @@ class RunFunction(Concise):
                 address = b.at(self._address(pointer), moved.get((number, position), 0))
                 b.store("ptr", address, slot, SLOT_NBYTES)
         self._observe(0)
-        b.do(f"call void @{self.kernels[number]}(ptr %args, i64 0, i64 {row.items})")
+        self._call(number)
         self._observe(1)
         self.labels.append(name_of(row.step))
+
+    def _call(self, number: int) -> None:
+        """Call a kernel whose arguments are set."""
+        items = self.program.rows[number].items
+        self.b.do(f"call void @{self.kernels[number]}(ptr %args, i64 0, i64 {items})")
+
+    def _catch_up(self) -> None:
+        """Wait until all that is read next is written."""
 
     def _observe(self, phase: int) -> None:
         if self.is_observed:
@@ -186,6 +199,7 @@ class RunFunction(Concise):
         begin = first.offset_bytes // ENTRY_NBYTES
         label, trip = b.fresh("loop"), b.room(I64)
         b.store(I64, "0", trip, SLOT_NBYTES)
+        self._catch_up()
         b.do(f"br label %{label}.head")
         b.start_block(f"{label}.head")
         at = b.load(I64, trip, SLOT_NBYTES)
@@ -193,15 +207,19 @@ class RunFunction(Concise):
         b.do(f"br i1 {more}, label %{label}.asked, label %{label}.done")
         b.start_block(f"{label}.asked")
         if condition.place is not Place.SIZE:
-            holds = b.compare("ne", "i8", b.load("i8", self._address(condition)), "0")
-            b.do(f"br i1 {holds}, label %{label}.body, label %{label}.done")
+            b.do(f"br i1 {self._holds(condition)}, label %{label}.body, label %{label}.done")
             b.start_block(f"{label}.body")
         moved = {place: b.mul(at, nbytes) for place, nbytes in self._strides(pointers)}
         for row in range(begin, begin + count.offset_bytes):
             self._row(row, moved)
+        self._catch_up()
         b.store(I64, b.add(at, 1), trip, SLOT_NBYTES)
         b.do(f"br label %{label}.head")
         b.start_block(f"{label}.done")
+
+    def _holds(self, condition: Pointer) -> Value:
+        """Whether the condition of a loop holds."""
+        return self.b.compare("ne", "i8", self.b.load("i8", self._address(condition)), "0")
 
     def _strides(self, pointers: Sequence[Pointer]) -> Iterator[tuple[tuple[int, int], int]]:
         """Row and position of each pointer that moves in a loop, and its bytes in a trip."""
