@@ -1,4 +1,4 @@
-"""RISC-V under QEMU and WebAssembly in engines compute the interpreter's integers."""
+"""AArch64 and RISC-V under QEMU and WebAssembly in engines compute the interpreter's integers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from quantglow.backends.llvm.targets import level_target
 from quantglow.interpreter import interpret
 from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
+from tests.fuzz.emulated import program_difference
+from tests.generators.onnx_models import models
 from tests.support.pinned import NAMES, digest, feeds_of, hashes, pinned
 from tools.integer_hashes import feeds_of as saved_feeds
 from tools.integer_hashes import write
-from tools.other_processors import PLACES, Program, is_installed, level_of, program_of
+from tools.kernel_instructions import kernels_at
+from tools.other_processors import PLACES, QEMU, Program, is_installed, level_of, program_of
 
 pytestmark = pytest.mark.emulated
 
@@ -69,6 +72,23 @@ def test_saved_graphs_give_the_pinned_integers(name: str, place: str, tmp_path: 
     feeds = feeds_of(graph, seed)
     found, _ = program.run(place, [[feed[x.name] for x in graph.inputs] for feed in feeds])
     assert digest(found) == expected
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drawn_graphs_give_the_interpreter_s_integers(seed: int, place: str) -> None:
+    assert program_difference(models.drawn(seed), place) == ""
+
+
+@pytest.mark.parametrize("place", QEMU, indirect=True)
+def test_instructions_of_kernels_are_those_of_a_run(
+    place: str, networks: Path, tmp_path: Path
+) -> None:
+    graph, feeds = saving.load(networks / "mnist.qgm").graph, saved_feeds(networks, "mnist")
+    program = program_of(graph, level_of(place), tmp_path)
+    sample = [[feeds[0][x.name] for x in graph.inputs]]
+    once, twice = (program.run(place, sample, runs)[1] for runs in (1, 2))
+    kernels = sum(kernel.instructions for kernel in kernels_at(place, networks, "mnist"))
+    assert kernels == pytest.approx(twice - once, rel=1e-3)
 
 
 def rounded(place: str, lanes: int, values: Array, folder: Path) -> Array:

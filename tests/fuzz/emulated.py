@@ -1,0 +1,82 @@
+"""Graphs of the fuzzer as programs of other processors, which run in an emulator.
+
+``python -m tests.fuzz.emulated --seeds 0:500 --places neon dotprod i8mm`` draws the graphs of
+``python -m tests.fuzz graphs``, quantizes them, and compares their int8 programs with the
+interpreter, bit for bit; the places in turn.  Unlike ``others.py`` it executes the processor's own
+instructions; it needs ``make cross-setup``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from quantglow import interpreter
+from quantglow.errors import BackendError, CalibrationError
+from quantglow.graph.border import entering
+from quantglow.graph.graph import Graph
+from quantglow.types import Array
+from tests.fuzz import compare
+from tests.generators.onnx_models import models
+from tests.generators.onnx_models.models import Case
+from tools.other_processors import PLACES, is_installed, level_of, program_of
+
+LEFT_OUT = "left out"
+
+
+def program_difference(case: Case, place: str) -> str:
+    """How the integers of a place differ from the interpreter's, empty if they do not; or
+    ``LEFT_OUT`` for graphs that no program can have: without numbers, with operators of
+    onnxruntime, or without inputs."""
+    try:
+        graph = compare.with_exact_outputs(compare.quantized(case))
+        if not graph.inputs:
+            return LEFT_OUT
+        with tempfile.TemporaryDirectory() as folder:
+            program = program_of(graph, level_of(place), Path(folder))
+            feeds = [*case.samples, compare.far(case.samples[0])]
+            given = [entering(graph.signature.inputs, each) for each in feeds]
+            found, _ = program.run(place, [[each[x.name] for x in graph.inputs] for each in given])
+    except (BackendError, CalibrationError):
+        return LEFT_OUT
+    pairs = zip(given, found, strict=True)
+    return next(filter(None, (_difference(graph, feed, each) for feed, each in pairs)), "")
+
+
+def _difference(graph: Graph, feeds: dict[str, Array], found: list[Array]) -> str:
+    """The first output that differs from the interpreter's."""
+    wanted = interpreter.interpret(graph, feeds)
+    for (name, _), w, f in zip(graph.outputs, wanted, found, strict=True):
+        if not np.array_equal(w, f, equal_nan=w.dtype == np.float32):
+            return f"{name}: {np.mean(np.asarray(w != f)):.2%} of the values differ"
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.emulated")
+    parser.add_argument("--seeds", default="0:500", help="first and last, as 0:500")
+    parser.add_argument("--places", nargs="*", choices=PLACES, default=list(PLACES))
+    options = parser.parse_args()
+    if missing := [place for place in options.places if not is_installed(place)]:
+        parser.error(f"no emulator of {', '.join(missing)}: `make cross-setup` installs it")
+    first, last = map(int, options.seeds.split(":"))
+    found = dict.fromkeys(range(first, last), "")
+    for seed in found:
+        place = options.places[seed % len(options.places)]
+        found[seed] = program_difference(models.drawn(seed), place)
+        if found[seed] not in ("", LEFT_OUT):
+            print(f"seed {seed}, {place}: {found[seed]}", flush=True)
+        if seed % 50 == 49:
+            print(f"seed {seed} done", flush=True)
+    left_out = sum(each == LEFT_OUT for each in found.values())
+    differences = sum(each not in ("", LEFT_OUT) for each in found.values())
+    print(f"{len(found) - left_out} graphs, {left_out} left out, {differences} differences")
+    return min(differences, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
