@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from quantglow.graph.node import Constant, Node
+from quantglow.graph.node import Constant, Input, Node
 from quantglow.interpreter.executor import Execution, State
 from quantglow.interrupts import check_interrupt
 from quantglow.ops.arithmetic import quant_of, rounded_reals
@@ -65,7 +65,8 @@ def _evaluated(
         return Rounded(value, value)
     is_int8 = plan.is_int8(node)
     given = [operand.stored if is_int8 else operand.real for operand in operands]
-    value = own.evaluate(*given) if operands else np.asarray(feeds[node.name])
+    is_fed = isinstance(node, Input)
+    value = np.asarray(feeds[node.name]) if is_fed else own.evaluate(*given)
     element = plan.elements.get(node) if is_stored(plan, node) else None
     stored = value if element is None else rounded_reals(value, element)
     return Rounded(stored if is_int8 else value, stored)

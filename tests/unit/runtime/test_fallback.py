@@ -143,6 +143,20 @@ def test_random_numbers_differ_from_run_to_run() -> None:
     assert not np.array_equal(compiled(floats(64)), compiled(floats(64)))
 
 
+def test_a_network_with_a_node_without_operands_is_quantized() -> None:
+    nodes = [
+        node("Gemm", ["x", "w"], ["a"]),
+        node("RandomUniform", [], ["r"], shape=list(SHAPE), low=0.0, high=0.001),
+        node("Add", ["a", "r"], ["s"]),
+        node("Gemm", ["s", "w"], ["y"]),
+    ]
+    weights = [numpy_helper.from_array(floats(32, 32, seed=1) / 5, "w")]
+    model = model_of(nodes, {"x": floats(*SHAPE)}, ["y"], weights)
+    compiled = qg.quantize_and_compile(model, samples(), verify=False, progress=False)
+    found, again = (compiled(floats(*SHAPE)) for _ in range(2))
+    assert np.abs(found - again).max() < 0.1 * np.abs(found).max()
+
+
 # -- models that run whole
 
 
