@@ -10,7 +10,6 @@ import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from typing import Any
 
 from quantglow.backends.onnxruntime.session import NAME, Session
@@ -18,12 +17,19 @@ from quantglow.driver.fallback import nodes_in, tail_of
 from quantglow.driver.models import family_of
 from quantglow.driver.on_use import compiled_on_use
 from quantglow.driver.origins import Built, free_programs
-from quantglow.errors import FallbackError, InputError, ModelError
+from quantglow.errors import (
+    FallbackError,
+    InputError,
+    ModelError,
+    QuantglowError,
+    UnsupportedOpError,
+)
 from quantglow.frontend import Behind, Source, Split, divided, split
 from quantglow.graph.border import is_float
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
+from quantglow.graph.signature import Signature
 from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import TensorInfo
@@ -37,6 +43,7 @@ from quantglow.runtime.shapes.served_shapes import (
 )
 from quantglow.runtime.shapes.specialisations import Served, Specialisation
 from quantglow.runtime.staged_tails import AnyModel, StagedTail, Tail
+from quantglow.symbolic.expression import SMALLEST
 from quantglow.types import Array, TensorType
 
 Kind = tuple[object, ...]
@@ -46,6 +53,37 @@ Kind = tuple[object, ...]
 def kind_of(case: Case) -> Kind:
     """The kind of a case."""
     return case.values, tuple((name, *map(bool, shape)) for name, shape in case.shapes)
+
+
+SMALL = 256
+"""Sizes below are tried four times as large; others half as large."""
+
+
+def other_sizes(signature: Signature, case: Case) -> Case:
+    """The case with other sizes of free dimensions, but for those of 0 and 1."""
+    shapes = case.shape_map
+    made = {}
+    for port in signature.inputs:
+        sizes = shapes[port.name]
+        dims = port.dims or (None,) * len(sizes)
+        pairs = zip(sizes, dims, strict=True)
+        made[port.name] = tuple(n if isinstance(d, int) else other_size(n) for n, d in pairs)
+    return replace(Case.of(made), values=case.values)
+
+
+def other_size(size: int) -> int:
+    """Another size; 0 and 1 stay: they change how a model is compiled."""
+    if size < SMALLEST:
+        return size
+    return 4 * size if size < SMALL else size // 2
+
+
+def identity_of(cut: Split) -> Kind:
+    """A value that is equal for equal cuts of a model."""
+    tail = bytes(cut.tail.SerializeToString(deterministic=True))
+    names = tuple(name for node in cut.head.graph.node for name in node.output)
+    ends = tuple(output.name for output in cut.head.graph.output)
+    return names, ends, hashlib.sha256(tail).digest()
 
 
 def declared_by(session: Tail, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -115,11 +153,16 @@ class Parts:
 class ModelFallback:
     """Runs a model of free shapes in the cases in which it cannot be compiled to its end: cut in
     two as ``PartlyCompiledModel`` is, or whole.
+
+    A kind of cases is ``settled`` where another shape of it has the same fate: further ones need no
+    import.  ``whole``: the reasons why it runs whole in some cases.
     """
 
     source: Source
     compiler: Compiler
-    _found: dict[Kind, tuple[Parts | None, tuple[str, ...]]] = field(default_factory=dict)
+    settled: dict[Kind, tuple[Parts | None, tuple[str, ...]]] = field(default_factory=dict)
+    whole: dict[str, None] = field(default_factory=dict)
+    _tried: set[Kind] = field(default_factory=set)
     _cuts: dict[Kind, Parts] = field(default_factory=dict)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
@@ -131,52 +174,68 @@ class ModelFallback:
             self.source.check_ranks(case.shape_map)
         except ModelError as error:
             raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
-        kind = kind_of(case)
-        self._found.setdefault(kind, (self._cut(case), reasons))
-        return self._at(kind, case)
+        kind, cut = kind_of(case), self._cut(case)
+        parts = None if cut is None else self._divided(cut)
+        if kind not in self._tried:
+            self._tried.add(kind)
+            if self._is_cut_alike(cut, other_sizes(self.source.signature, case)):
+                self.settled[kind] = parts, reasons
+        return self._at(parts, reasons, case)
 
     def known(self, case: Case) -> Served | None:
-        """The program for a case like one that could not be compiled; None for other cases."""
-        kind = kind_of(case)
-        return self._at(kind, case) if kind in self._found else None
+        """The program for a case of a kind that is settled; None for other cases."""
+        found = self.settled.get(kind_of(case))
+        return None if found is None else self._at(*found, case)
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of all heads, and an entry for what runs whole."""
         entries = [entry for parts in list(self._cuts.values()) for entry in parts.served()]
-        whole = [reasons for parts, reasons in list(self._found.values()) if parts is None]
-        if whole:
+        if self.whole:
             shapes = [(port.name, port.dims or ("...",)) for port in self.source.signature.inputs]
-            why = f"the whole model in {NAME}: {'; '.join(dict.fromkeys(chain(*whole)))}"
+            why = f"the whole model in {NAME}: {'; '.join(list(self.whole))}"
             entries.append(served_by_onnxruntime(shapes, why))
         return tuple(entries)
 
-    def _at(self, kind: Kind, case: Case) -> Served:
-        parts, reasons = self._found[kind]
-        return self._whole(case, reasons) if parts is None else parts.at(case)
+    def _at(self, parts: Parts | None, reasons: tuple[str, ...], case: Case) -> Served:
+        if parts is not None:
+            return parts.at(case)
+        self.whole.update(dict.fromkeys(reasons))
+        return self._whole(case, reasons)
 
-    def _cut(self, case: Case) -> Parts | None:
-        """The parts of the model as it is cut at a case; None where it is not."""
+    def _cut(self, case: Case) -> Split | None:
+        """The model as it is cut at a case; None where it is not."""
         with suppress(ModelError, FallbackError):
-            parts = split(self.source, case.shape_map, case.value_map)
-            return None if parts is None else self._divided(parts)
+            return split(self.source, case.shape_map, case.value_map)
         return None
 
-    def _divided(self, parts: Split) -> Parts:
+    def _is_cut_alike(self, cut: Split | None, case: Case) -> bool:
+        """Whether a model is cut in the same way at another case, or cannot be compiled there
+        either."""
+        other = self._cut(case)
+        if cut is not None:
+            return other is not None and identity_of(other) == identity_of(cut)
+        try:
+            self.source.at(case)
+        except UnsupportedOpError:
+            return other is None
+        except QuantglowError:
+            pass
+        return False
+
+    def _divided(self, cut: Split) -> Parts:
         """The parts, the same for equal cuts."""
-        tail = bytes(parts.tail.SerializeToString(deterministic=True))
-        names = tuple(name for node in parts.head.graph.node for name in node.output)
-        ends = tuple(output.name for output in parts.head.graph.output)
-        identity = names, ends, hashlib.sha256(tail).digest()
+        identity = identity_of(cut)
         if identity not in self._cuts:
-            self._cuts.setdefault(identity, self._new_parts(parts, tail))
+            self._cuts.setdefault(identity, self._new_parts(cut))
         return self._cuts[identity]
 
-    def _new_parts(self, parts: Split, tail: bytes) -> Parts:
+    def _new_parts(self, cut: Split) -> Parts:
         names = tuple(port.name for port in self.source.signature.outputs)
-        head = model_programs(Source.of(parts.head), self.compiler)
-        staged = staged_tail(parts.tail, parts.late, parts.reasons, self.compiler)
+        head = model_programs(Source.of(cut.head), self.compiler)
+        staged = staged_tail(cut.tail, cut.late, cut.reasons, self.compiler)
         if staged is None:
-            return Parts(head, opened(tail, self.compiler.num_threads), names, tail_of(parts))
+            tail = opened(bytes(cut.tail.SerializeToString()), self.compiler.num_threads)
+            return Parts(head, tail, names, tail_of(cut))
         return Parts(head, staged, names, staged.nodes)
 
     def _whole(self, case: Case, reasons: tuple[str, ...]) -> Specialisation:

@@ -110,3 +110,33 @@ def test_a_saved_model_of_parts_serves_further_shapes(tmp_path: Path) -> None:
     for x in images(4):
         for one, other in zip(loaded(x), compiled(x), strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def narrow() -> onnx.ModelProto:
+    """A model that slices from column 4 on: of four columns or fewer nothing is left, which is not
+    compiled."""
+    bounds = {"from": [4], "to": [1 << 30], "axis": [1]}
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Slice", ["r", "from", "to", "axis"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "narrow",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [3, "columns"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [3, None])],
+        [helper.make_tensor(k, TensorProto.INT64, [1], v) for k, v in bounds.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_shape_that_cannot_be_compiled_decides_nothing_for_others() -> None:
+    compiled: Any = qg.compile(narrow(), num_threads=1)
+    for columns in (3, 2, 4):
+        x = floats(3, columns)
+        assert compiled(x).shape == (3, 0)
+        assert compiled.specialisations.at({"x": x}).is_in_parts
+    for columns in (9, 12, 30):
+        x = floats(3, columns)
+        np.testing.assert_array_equal(compiled(x), np.maximum(x, 0)[:, 4:])
+        assert not compiled.specialisations.at({"x": x}).is_in_parts
