@@ -162,7 +162,7 @@ class ModelFallback:
     compiler: Compiler
     settled: dict[Kind, tuple[Parts | None, tuple[str, ...]]] = field(default_factory=dict)
     whole: dict[str, None] = field(default_factory=dict)
-    _tried: set[Kind] = field(default_factory=set)
+    _tried: dict[Kind, tuple[bool | None, frozenset[str]]] = field(default_factory=dict)
     _cuts: dict[Kind, Parts] = field(default_factory=dict)
 
     def __call__(self, case: Case, reasons: tuple[str, ...]) -> Served:
@@ -176,10 +176,8 @@ class ModelFallback:
             raise InputError(f"{error}. Remedy: feed arrays that the model can take.") from error
         kind, cut = kind_of(case), self._cut(case)
         parts = None if cut is None else self._divided(cut)
-        if kind not in self._tried:
-            self._tried.add(kind)
-            if self._is_cut_alike(cut, other_sizes(self.source.signature, case)):
-                self.settled[kind] = parts, reasons
+        if kind not in self.settled and self._is_settled(kind, cut, case):
+            self.settled[kind] = parts, reasons
         return self._at(parts, reasons, case)
 
     def known(self, case: Case) -> Served | None:
@@ -208,18 +206,28 @@ class ModelFallback:
             return split(self.source, case.shape_map, case.value_map)
         return None
 
-    def _is_cut_alike(self, cut: Split | None, case: Case) -> bool:
-        """Whether a model is cut in the same way at another case, or cannot be compiled there
-        either."""
-        other = self._cut(case)
-        if cut is not None:
-            return other is not None and identity_of(other) == identity_of(cut)
+    def _is_settled(self, kind: Kind, cut: Split | None, case: Case) -> bool:
+        """Whether a kind is cut alike at other sizes; where the model does not take those, at two
+        cases that came."""
+        late = frozenset[str]() if cut is None else cut.late
+        if kind not in self._tried:
+            answer = self._is_cut_alike(cut, other_sizes(self.source.signature, case))
+            self._tried[kind] = answer, late
+            return answer is True
+        return cut is not None and self._tried[kind] == (None, late)
+
+    def _is_cut_alike(self, cut: Split | None, case: Case) -> bool | None:
+        """Whether the same values are behind the cut at another case, or the model cannot be
+        compiled there either; None where it does not take that."""
         try:
+            other = split(self.source, case.shape_map, case.value_map)
+            if cut is not None:
+                return other is not None and other.late == cut.late
             self.source.at(case)
         except UnsupportedOpError:
-            return other is None
+            return cut is None
         except QuantglowError:
-            pass
+            return None
         return False
 
     def _divided(self, cut: Split) -> Parts:
