@@ -47,13 +47,13 @@ EVERYWHERE = {
 """Environment in which floats of NumPy do not depend on the x86-64 that computes them."""
 
 
-def with_integer_results(graph: Graph) -> Graph:
+def with_integer_results(graph: Graph, features: bool = False) -> Graph:
     """The graph that ends with the last integers on the way to each output; where these are few,
-    with the features behind them, too: scores of two classes would tell little."""
+    ``features`` adds those they are made of: scores of two classes would tell little."""
     found: dict[Node, None] = {}
     for _, output in graph.outputs:
         for node in _last_integers(output, set()):
-            found |= dict.fromkeys([node, _features(node)])
+            found |= dict.fromkeys([node, _features(node)] if features else [node])
     outputs = tuple((f"{index} {node.name}", node) for index, node in enumerate(found))
     return replace(graph, outputs=outputs)
 
@@ -81,9 +81,9 @@ def _last_integers(node: Node, seen: set[Node]) -> Iterator[Node]:
         yield from _last_integers(operand, seen)
 
 
-def write(folder: Path, names: Sequence[str]) -> None:
+def write(folder: Path, names: Sequence[str], features: bool = False) -> None:
     """Quantize networks, and save them with the samples that ``show`` runs: those whose floats are
-    farthest from ties."""
+    farthest from ties.  ``features``: see ``with_integer_results``."""
     from tools.hashed_networks import NETWORKS
     from tools.rounding_distance import SUMS, distance
 
@@ -95,7 +95,8 @@ def write(folder: Path, names: Sequence[str]) -> None:
         graph = qg.import_model(network.source(), input_shapes=shapes)
         profile = qg.profile(graph, data, progress=False)
         config = qg.QuantizationConfig(quantize_output=True, **network.options)
-        int8 = with_integer_results(qg.quantize(graph, profile, config, data=data))
+        made = qg.quantize(graph, profile, config, data=data)
+        int8 = with_integer_results(made, features)
         qg.compile(int8).save(folder / f"{name}.qgm")
         farthest = sorted(data, key=lambda sample: -distance(int8, sample, SUMS))
         feeds: dict[str, Any] = {
@@ -157,7 +158,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.command == "write":
         everywhere(sys.argv[1:])
-        write(options.folder, options.names or all_names())
+        write(options.folder, options.names or all_names(), features=True)
         return
     for found in hashes(options.folder, options.levels, options.threads):
         print(json.dumps(found), flush=True)
