@@ -19,6 +19,7 @@ from quantglow.errors import UnsupportedOpError
 from quantglow.frontend import import_model
 from quantglow.frontend.context import IMPORTERS, ML
 from quantglow.frontend.operators.loops import MOST_UNROLLED
+from quantglow.frontend.operators.qlinear import CONCAT, FLOAT_PRODUCTS, FORMS, MICROSOFT
 from quantglow.frontend.operators.transforms import MOST_WHOLE
 from quantglow.ops.external import External
 
@@ -61,7 +62,8 @@ def node(
         [helper.make_tensor_value_info(name, 1, None) for name in results],
         [numpy_helper.from_array(o, n) for n, o in pairs if isinstance(o, np.ndarray)],
     )
-    imports = [helper.make_opsetid("", opset), helper.make_opsetid(ML, 3)]
+    versions = {"": opset, ML: 3, MICROSOFT: 1}
+    imports = [helper.make_opsetid(name, version) for name, version in versions.items()]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
@@ -82,6 +84,15 @@ def forgetful(coupled: int) -> onnx.ModelProto:
     """An LSTM whose input and forget gates may be one."""
     weights = ones(1, 16, 3), ones(1, 16, 4)
     return node("LSTM", (2, 1, 3), *weights, hidden_size=4, input_forget=coupled)
+
+
+def in_bytes(*lengths: int) -> onnx.ModelProto:
+    """An LSTM of 3 steps, quantized at run time, on sequences of these lengths."""
+    weights = [np.ones((1, count, 16), np.int8) for count in (3, 4)]
+    scale, point = ones(1), np.zeros(1, np.int8)
+    operands = ((3, 2, 3), *weights, None, np.array(lengths, np.int32), None, None, None)
+    parameters = (scale, point) * 2
+    return node("DynamicQuantizeLSTM", *operands, *parameters, domain=MICROSOFT, hidden_size=4)
 
 
 def transposed(axes: int, **settings: Any) -> onnx.ModelProto:
@@ -190,6 +201,13 @@ LIMITS = (
         "LSTM", "`input_forget`", "couples the gates", lambda: forgetful(0), lambda: forgetful(1)
     ),
     Limit(
+        "DynamicQuantizeLSTM",
+        "sequences of different lengths",
+        "sequences of different lengths",
+        lambda: in_bytes(3, 3),
+        lambda: in_bytes(3, 1),
+    ),
+    Limit(
         "ConvTranspose",
         "three spatial axes with `auto_pad` or `output_shape`",
         "pads of a wanted size",
@@ -289,3 +307,11 @@ def classical() -> str:
         f"{', '.join(ours)} of {ML} are compiled, {', '.join(others)} are not; nor are strings, "
         "sequences and maps of any operator."
     )
+
+
+def microsoft() -> str:
+    """The operators of com.microsoft in a sentence."""
+    prefix = f"{MICROSOFT}."
+    kinds = {*IMPORTERS, *FORMS, CONCAT, *(prefix + name for name in FLOAT_PRODUCTS)}
+    names = sorted(kind.removeprefix(prefix) for kind in kinds if kind.startswith(prefix))
+    return f"{', '.join(names)} of {MICROSOFT} are compiled; onnxruntime runs its other operators."

@@ -235,7 +235,8 @@ def section() -> str:
         "only if it does not directly follow a product (normalizations). Integers and conditions "
         "are always exact."
     )
-    paragraphs = (textwrap.fill(each, WIDTH) + "\n\n" for each in (text, limits.classical()))
+    texts = (text, limits.classical(), limits.microsoft())
+    paragraphs = (textwrap.fill(each, WIDTH) + "\n\n" for each in texts)
     return "".join([*paragraphs, *table(found), *limits.lines()])
 
 

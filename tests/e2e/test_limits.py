@@ -21,6 +21,7 @@ NO_LIMITS = {
     "dynamic": "integer products outside of dynamic quantization",
     "fused": "operators of onnxruntime, which have no row in the README's table",
     "grouped_query": "the same",
+    "integer_sums": "integer products outside of dynamic quantization",
     "integers": "element types: of these the README says that onnxruntime runs them",
     "multi_head": "operators of onnxruntime",
     "qlinear": "QLinearSoftmax before opset 13",

@@ -53,7 +53,7 @@ NORMALIZATIONS = (
 )
 WEIGHTED = (
     *("MatMulNBits", "LinearRegressor", "LinearClassifier", "RNN", "GRU", "LSTM"),
-    *("Attention", "MultiHeadAttention", "GroupQueryAttention", "LinearAttention"),
+    *("Attention", "QAttention", "MultiHeadAttention", "GroupQueryAttention", "LinearAttention"),
     *("Resize", "Upsample", "GridSample", "RoiAlign", "DeformConv", "Col2Im"),
     *("LpPool", "GlobalLpPool", "RotaryEmbedding"),
 )
@@ -150,6 +150,12 @@ def range_is_open(values: Values) -> bool:
     return bool((np.abs(quotients - np.floor(quotients) - 0.5) < 256 * ROUNDING).any())
 
 
+def states_are_open(x: Values, *others: Values) -> bool:
+    """Whether rounding decides integers of the input, or there are states between steps, of which
+    nothing is known."""
+    return len(x) > 1 or any(range_is_open(v) for v in (x, *others) if v.dtype.kind == "f")
+
+
 def _holds_infinity(sizes: Values) -> bool:
     return bool(np.isinf(sizes).any())
 
@@ -181,6 +187,8 @@ ROUNDED: OpenResults = {
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
     "LRN": has_infinite_squares,
     "DynamicQuantizeLinear": range_is_open,
+    "DynamicQuantizeMatMul": lambda x, *_: range_is_open(x),
+    "DynamicQuantizeLSTM": states_are_open,
 }
 """Results that depend on rounding or on the order of sums, in which interpreter and kernels may
 differ."""

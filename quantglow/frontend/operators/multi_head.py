@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from quantglow.frontend.context import Call, Unsupported, importer
 from quantglow.frontend.operators.attention import (
@@ -12,10 +13,17 @@ from quantglow.frontend.operators.attention import (
     looked_up,
     turned,
 )
+from quantglow.frontend.operators.integer_sums import (
+    ZeroPoint,
+    centred_weights,
+    rows_times_weights,
+    whole,
+)
 from quantglow.frontend.operators.steps import Steps
 from quantglow.graph.node import Node
 from quantglow.ops.expression import arg, lconst
 from quantglow.ops.expression import call as fn
+from quantglow.types import DType
 
 HIDDEN = -10_000.0
 """Default term of the scores of padding."""
@@ -149,23 +157,46 @@ def scores_of(call: Call, query: Node, added: list[Node], past: int) -> Scores:
 
 @importer("com.microsoft.Attention")
 def attention(call: Call) -> list[Node]:
-    """Queries, keys and values by one product with known weights."""
-    steps = Steps(call)
+    """Queries, keys and values by one product with weights."""
     if call.has(6) or call.integer("do_rotary", 0):
         raise Unsupported("it has a buffer for its cache, or rotates its operands")
-    heads = call.integer("num_heads", 0)
-    x = call.node(0)
-    batch, rows, _ = x.type.shape
-    columns = call.shape(1)[1]
+    steps, columns = Steps(call), call.shape(1)[1]
     sizes = call.integers("qkv_hidden_sizes", ()) or (columns // 3,) * 3
-    product = steps.product(x, 1)
+    product = steps.product(call.node(0), 1)
     if call.has(2):
         product = steps.add(product, call.node(2))
-    query, key, value = (steps.heads(p, heads) for p in steps.parts(product, 2, sizes))
-    past, present = 0, []
-    if call.has(4) and not (call.is_known(4) and 0 in call.shape(4)):
-        past = call.shape(4)[3]
-        olds = (steps.reshape(p, *call.shape(4)[1:]) for p in steps.parts(call.node(4), 0, (1, 1)))
+    added = [call.node(5)] if call.has(5) else []
+    return packed_attention(steps, steps.parts(product, 2, sizes), 3, 4, added)
+
+
+@importer("com.microsoft.QAttention")
+def q_attention(call: Call) -> list[Node]:
+    """The same by one integer product: ``float(sum) * (x_scale * w_scale) + bias``."""
+    if call.integer("past_present_share_buffer", 0) or call.integer("do_rotary", 0):
+        raise Unsupported("it has a buffer for its cache, or rotates its operands")
+    steps, weights = Steps(call), centred_weights(call, 1, 7)
+    x, point = whole(call, 0), ZeroPoint.of(call, 6)
+    sums = rows_times_weights(call, call.derived("sums"), x, point, weights)
+    scales = steps.mul(steps.reshape(call.node(3), 1), call.node(4))
+    real = steps.apply(fn("mul", fn("float", arg(0)), arg(1)), [sums, scales], DType.F32)
+    product = steps.add(real, call.node(2))
+    thirds = (weights.shape[1] // 3,) * 3
+    return packed_attention(steps, steps.parts(product, 2, thirds), 5, 8, [])
+
+
+def packed_attention(
+    steps: Steps, rows: Sequence[Node], mask: int, past: int, added: list[Node]
+) -> list[Node]:
+    """Attention of queries, keys and values ``[batch, steps, heads * size]``, and the cache, whose
+    keys and values are one tensor; ``mask`` and ``past`` are positions of operands."""
+    call, heads = steps.call, steps.call.integer("num_heads", 0)
+    batch = rows[0].type.shape[0]
+    query, key, value = (steps.heads(part, heads) for part in rows)
+    before, present = 0, []
+    if call.has(past) and not (call.is_known(past) and 0 in call.shape(past)):
+        before = call.shape(past)[3]
+        parts = steps.parts(call.node(past), 0, (1, 1))
+        olds = (steps.reshape(part, *call.shape(past)[1:]) for part in parts)
         key, value = (
             steps.joined(2, old, new) for old, new in zip(olds, (key, value), strict=True)
         )
@@ -173,8 +204,7 @@ def attention(call: Call) -> list[Node]:
         shape = (1, *key.type.shape)
         both = [steps.reshape(x, *shape) for x in (key, value)]
         present = [steps.named(steps.joined(0, *both), 1)]
-    added = [call.node(5)] if call.has(5) else []
-    if call.has(3):
-        added.insert(0, padding(steps, 3, batch, rows, key.type.shape[2]))
-    found = attended(steps, query, key, value, scores_of(call, query, added, past))
+    if call.has(mask):
+        added.insert(0, padding(steps, mask, batch, query.type.shape[2], key.type.shape[2]))
+    found = attended(steps, query, key, value, scores_of(call, query, added, before))
     return [steps.named(steps.rows_of_heads(found)), *present]

@@ -20,20 +20,26 @@ from quantglow.graph.node import Node
 from quantglow.ops.binary import Sub
 from quantglow.ops.shape import Concat, Expand, Reshape, Transpose
 from quantglow.symbolic.size import is_free
+from quantglow.types import Array
+
+LSTM_FUNCTIONS = ("sigmoid", "tanh", "tanh")
 
 
 @importer("LSTM")
 def lstm(call: Call) -> list[Node]:
+    return lstm_of(call, cells_of(call, 4, LSTM_FUNCTIONS, *transposed_weights(call)))
+
+
+def lstm_of(call: Call, cells: Sequence[Cell]) -> list[Node]:
     if call.integer("input_forget", 0):
         raise Unsupported("input_forget couples the gates")
-    return recurrent(call, 4, ("sigmoid", "tanh", "tanh"), lstm_step, states=2)
+    return recurrent(call, cells, lstm_step, states=2)
 
 
 def lstm_step(cell: Cell, x: Node, state: State) -> State:
     """Gates in the order input, output, forget, cell."""
     h, c = state
-    r = cell.constant("R", cell.r)
-    gates = cell.add(x, cell.product("state", h, r, cell.constant("Rb", cell.state_bias)))
+    gates = cell.gates(x, h)
     i, o, f, g = (cell.gate(gates, position) for position in range(4))
     p = None if cell.peepholes is None else cell.peepholes.reshape(3, 1, cell.hidden)
     if p is not None:
@@ -48,7 +54,8 @@ def lstm_step(cell: Cell, x: Node, state: State) -> State:
 
 @importer("GRU")
 def gru(call: Call) -> list[Node]:
-    return recurrent(call, 3, ("sigmoid", "tanh"), gru_step)
+    cells = cells_of(call, 3, ("sigmoid", "tanh"), *transposed_weights(call))
+    return recurrent(call, cells, gru_step)
 
 
 def gru_step(cell: Cell, x: Node, state: State) -> State:
@@ -77,7 +84,7 @@ def gru_step(cell: Cell, x: Node, state: State) -> State:
 
 @importer("RNN")
 def rnn(call: Call) -> list[Node]:
-    return recurrent(call, 1, ("tanh",), rnn_step)
+    return recurrent(call, cells_of(call, 1, ("tanh",), *transposed_weights(call)), rnn_step)
 
 
 def rnn_step(cell: Cell, x: Node, state: State) -> State:
@@ -88,16 +95,13 @@ def rnn_step(cell: Cell, x: Node, state: State) -> State:
     )
 
 
-def recurrent(
-    call: Call, gates: int, functions: tuple[str, ...], step: Step, states: int = 1
-) -> list[Node]:
+def recurrent(call: Call, cells: Sequence[Cell], step: Step, states: int = 1) -> list[Node]:
     """Y [T, D, B, H], then the last state of each kind [D, B, H]; ``layout`` 1 puts B first."""
     x, batch_first = call.node(0), call.integer("layout", 0)
     if batch_first:
         x = Transpose(name=call.derived("time-first"), x=x, perm=(1, 0, 2))
     steps, batch, _ = x.type.shape
     lengths = lengths_of(call, steps)
-    cells = cells_of(call, gates, functions)
     rows: list[Node] = []
     last: list[State] = []
     for number, cell in enumerate(cells):
@@ -118,10 +122,15 @@ def recurrent(
     return outputs
 
 
-def cells_of(call: Call, gates: int, defaults: tuple[str, ...]) -> list[Cell]:
-    """One cell for each direction."""
+def transposed_weights(call: Call) -> tuple[Array, Array]:
+    """W and R as [D, I, gates * H] and [D, H, gates * H]."""
     w, r = call.array(1, "W"), call.array(2, "R")
-    directions, hidden = r.shape[0], r.shape[2]
+    return w.transpose(0, 2, 1), r.transpose(0, 2, 1)
+
+
+def cells_of(call: Call, gates: int, defaults: tuple[str, ...], w: Array, r: Array) -> list[Cell]:
+    """One cell for each direction."""
+    directions, hidden = r.shape[:2]
     given = [name.decode().lower() for name in call.attributes.get("activations", ())]
     functions = given or [*defaults] * directions
     if unknown := sorted(set(functions) - FUNCTIONS.keys()):
@@ -132,8 +141,8 @@ def cells_of(call: Call, gates: int, defaults: tuple[str, ...]) -> list[Cell]:
         Cell(
             call=call,
             hidden=hidden,
-            w=w[d].T,
-            r=r[d].T,
+            w=w[d],
+            r=r[d],
             input_bias=bias[d, : gates * hidden],
             state_bias=bias[d, gates * hidden :],
             peepholes=None if peepholes is None else peepholes[d],

@@ -70,6 +70,25 @@ class Cell:
     def mul(self, x: Node, y: Node) -> Node:
         return Mul(name=self.call.derived("product"), x=x, y=y)
 
+    def from_input(self, x: Node) -> Node:
+        """x W + input bias."""
+        weights, bias = self.constant("W", self.w), self.constant("Wb", self.input_bias)
+        return self.product("projected", x, weights, bias)
+
+    def gates(self, x: Node, h: Node) -> Node:
+        """``from_input`` + h R + state bias."""
+        weights, bias = self.constant("R", self.r), self.constant("Rb", self.state_bias)
+        return self.add(x, self.product("state", h, weights, bias))
+
+    def most_unrolled(self, x: Node) -> int:
+        """Maximum number of steps with nodes of their own: a loop computes its steps on one
+        thread, and serves all lengths."""
+        if self.call.scope.unrolls:
+            return MOST_LARGE_STEPS
+        if self.call.scope.has_free_inputs:
+            return MOST_STEPS
+        return MOST_LARGE_STEPS if x.type.shape[1] * self.r.size >= LARGE_STEP else MOST_STEPS
+
     def gate(self, gates: Node, position: int) -> Node:
         """One of the gates that lie side by side."""
         start = position * self.hidden
@@ -109,27 +128,16 @@ def projected(cell: Cell, x: Node) -> Node:
     """x W + input bias of all steps, [T * B, gates * H]."""
     call, (steps, batch, width) = cell.call, x.type.shape
     flat = Reshape(name=call.derived("inputs"), x=x, shape=(steps * batch, width))
-    weights, bias = cell.constant("W", cell.w), cell.constant("Wb", cell.input_bias)
-    return cell.product("projected", flat, weights, bias)
+    return cell.from_input(flat)
 
 
 def ran(
     cell: Cell, step: Step, x: Node, state: State, backwards: bool, lengths: Node | None
 ) -> tuple[Node, State]:
     """The hidden states of all steps in the order of time, and the last state."""
-    if lengths is not None or x.type.shape[0] > most_unrolled(cell, x):
+    if lengths is not None or x.type.shape[0] > cell.most_unrolled(x):
         return looped(cell, step, x, state, backwards, lengths)
     return unrolled(cell, step, x, state, backwards)
-
-
-def most_unrolled(cell: Cell, x: Node) -> int:
-    """Maximum number of steps with nodes of their own: a loop computes its steps on one thread,
-    and serves all lengths."""
-    if cell.call.scope.unrolls:
-        return MOST_LARGE_STEPS
-    if cell.call.scope.has_free_inputs:
-        return MOST_STEPS
-    return MOST_LARGE_STEPS if x.type.shape[1] * cell.r.size >= LARGE_STEP else MOST_STEPS
 
 
 def unrolled(cell: Cell, step: Step, x: Node, state: State, backwards: bool) -> tuple[Node, State]:

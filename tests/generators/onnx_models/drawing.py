@@ -57,8 +57,9 @@ class Value:
 class Drawing:
     """A graph in the making; ``rng`` decides everything, so a seed names a graph.
 
-    ``values`` can be operands of a new node; ``ends`` become outputs of the graph only. ``batch``
-    is the first size of every drawn shape; without one it is often 1.
+    ``values`` can be operands of a new node; ``ends`` become outputs of the graph only; the model
+    declares the types of ``declared``.  ``batch`` is the first size of every drawn shape; without
+    one it is often 1.
     """
 
     rng: np.random.Generator
@@ -70,6 +71,7 @@ class Drawing:
     ends: list[Value] = field(default_factory=list)
     inputs: list[Value] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
+    declared: list[Value] = field(default_factory=list)
     names: int = 0
 
     def chance(self, share: float) -> bool:
@@ -190,7 +192,7 @@ class Drawing:
     def classical(
         self,
         op: str,
-        operands: Sequence[Value],
+        operands: Sequence[Value | None],
         *results: tuple[int, Sequence[int]],
         domain: str = ML,
         **attributes: Any,
@@ -200,7 +202,7 @@ class Drawing:
         names = [f"v{self.names + i}" for i in range(len(results))]
         proto = helper.make_node(
             op,
-            [value.name for value in operands],
+            [value.name if value else "" for value in operands],
             names,
             name=f"n{len(self.nodes)}",
             domain=domain,
@@ -211,6 +213,7 @@ class Drawing:
         self.names += len(names)
         self.nodes.append(proto)
         self.values.extend(made)
+        self.declared.extend(made)
         return made[-1]
 
     def add(

@@ -129,6 +129,7 @@ def model_of(drawing: Drawing, outputs: list[Value]) -> onnx.ModelProto:
         [info(v) for v in drawing.inputs],
         [info(v) for v in outputs],
         drawing.constants,
+        value_info=[info(v) for v in drawing.declared if v not in outputs],
     )
     versions = {"": drawing.opset, ML: ML_OPSET, MICROSOFT: 1}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
