@@ -65,7 +65,7 @@ def _family(
         return finish(source.at(case))
 
     notes = source.conversions
-    family = Family(source.signature, source.source_hash, make, source.to_bytes, notes=notes)
+    family = Family(source.signature, source.source_hash, make, source, notes=notes)
     if input_shapes or not source.signature.is_free:
         family.signature = source.fixed_signature(input_shapes)
         graph = family.default

@@ -112,8 +112,14 @@ class Built:
     @cached_property
     def _stored(self) -> tuple[bytes, frontend.Places]:
         """The model of an int8 file, and where its weights are."""
-        assert self.family.source is not None, "families with free dimensions come from a model"
-        return frontend.stored(self.family.source(), self._constants, self.is_same)
+        return frontend.stored(self._opened, self._constants, self.is_same)
+
+    @property
+    def _opened(self) -> Source:
+        """The model that the graphs are made of."""
+        found = self.family.source
+        assert isinstance(found, Source), "families with free dimensions come from a model"
+        return found
 
     @property
     def _constants(self) -> list[Constant]:
@@ -125,8 +131,7 @@ class Built:
         free: dict[str, Any] = {"signature": self.family.signature.to_json()}
         free |= {"values": case.value_map, LOOPS: True}
         if not self.decided:
-            assert self.family.source is not None, "families with free dimensions come from a model"
-            source, places = frontend.stored(self.family.source(), constant_nodes(graph), None)
+            source, places = frontend.stored(self._opened, constant_nodes(graph), None)
             free |= {"weights": places, "decisions": None}
             return Freedom(free, source, check=Origin.restored)
         source, free["weights"] = self._stored

@@ -98,9 +98,12 @@ def decoded(data: bytes, origin: str) -> onnx.ModelProto:
 
 
 def checked(
-    proto: onnx.ModelProto, origin: str, folder: Path | None
+    proto: onnx.ModelProto, origin: str, folder: Path | None, apart: Weights | None = None
 ) -> tuple[onnx.ModelProto, Weights]:
-    """External data loaded, versions accepted, structure valid, local functions inlined."""
+    """External data loaded, versions accepted, structure valid, local functions inlined.
+
+    ``apart``: weights that the model has no data of; the result has the others.
+    """
     if not proto.HasField("graph"):
         raise ModelError(f"{origin}: holds no graph, so it is no ONNX model; export it again")
     check_versions(proto, origin)
@@ -110,7 +113,7 @@ def checked(
     load_external_data(proto, origin, folder)
     proto, weights = light(proto)
     try:
-        onnx.checker.check_model(for_the_checker(hollow(proto, weights)))
+        onnx.checker.check_model(for_the_checker(hollow(proto, {**(apart or {}), **weights})))
         if proto.functions:
             proto = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:

@@ -27,7 +27,7 @@ from quantglow.frontend.importer import (
 from quantglow.frontend.inference import inferred
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resolve_values
 from quantglow.frontend.light_models import Weights, light, whole
-from quantglow.frontend.loading import check_age, load_model
+from quantglow.frontend.loading import check_age, checked, load_model
 from quantglow.frontend.proto import all_nodes, graphs_of, name_left_out_results, opsets_of
 from quantglow.frontend.source_hash import source_hash
 from quantglow.frontend.values import OTHER_FLOATS, Known, array_of, dtype_of
@@ -71,6 +71,12 @@ def open_model(model: Model) -> Source:
     """A checked model, not yet imported.  Raises ``ModelError``."""
     proto, weights = load_model(model)
     return Source(proto, weights=weights)
+
+
+def open_light(proto: onnx.ModelProto, weights: Weights) -> Source:
+    """The same of a model whose ``weights`` are not in ``proto``."""
+    made, rest = checked(proto, "the model", None, weights)
+    return Source(made, weights={**weights, **rest})
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +203,13 @@ class Source:
 
     def to_bytes(self) -> bytes:
         """The model as a file of its own, without what importing does not look at."""
-        copy = whole(self.proto, self.weights)
+        made = self.without_notes()
+        return bytes(whole(made, self.weights).SerializeToString(deterministic=True))
+
+    def without_notes(self) -> onnx.ModelProto:
+        """A copy of the light model without what importing does not look at."""
+        copy = onnx.ModelProto()
+        copy.CopyFrom(self.proto)
         for name in ("doc_string", "metadata_props", "training_info"):
             copy.ClearField(name)
         for name in ("doc_string", "value_info", "metadata_props", "quantization_annotation"):
@@ -205,7 +217,7 @@ class Source:
         for node in copy.graph.node:
             node.ClearField("doc_string")
             node.ClearField("metadata_props")
-        return bytes(copy.SerializeToString(deterministic=True))
+        return copy
 
     @cached_property
     def signature(self) -> Signature:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
+from quantglow.frontend.light_models import nbytes_of, whole
 from quantglow.frontend.loading import decoded
 from quantglow.frontend.proto import all_nodes
-from quantglow.frontend.source import Source, open_model
+from quantglow.frontend.source import Source, open_light
 from quantglow.frontend.values import array_of
 from quantglow.frontend.weight_places import (
     Kept,
@@ -34,7 +35,8 @@ from quantglow.frontend.weight_places import (
     rounded_place,
 )
 from quantglow.graph.node import Constant
-from quantglow.pages import Data
+from quantglow.pages import LEAST_NBYTES as LEAST_PAGED_NBYTES
+from quantglow.pages import Data, is_worth_paging, paged, release_pages
 from quantglow.types import Array
 
 LEAST_NBYTES = 1024
@@ -55,47 +57,86 @@ CODES = frozenset({onnx.TensorProto.UINT8})
 """The same for packed codes of weights in groups."""
 
 
+@dataclass(frozen=True)
+class LightModel:
+    """A light model that may be changed, and its weights."""
+
+    proto: onnx.ModelProto
+    weights: dict[str, Array]
+
+    def array(self, tensor: onnx.TensorProto) -> Array:
+        """The elements of one of its tensors."""
+        found = self.weights.get(tensor.name)
+        return array_of(tensor) if found is None else found
+
+    def replace(self, name: str, tensor: onnx.TensorProto, array: Array) -> None:
+        """Give a tensor, which has this name as a value, other elements of its type."""
+        if name in self.weights:
+            self.weights[name] = array
+        else:
+            replace_data(tensor, array.tobytes())
+
+    def forget(self, name: str, tensor: onnx.TensorProto, data: bytes) -> None:
+        """Leave these bytes of a tensor."""
+        self.weights.pop(name, None)
+        replace_data(tensor, data)
+
+
 def stored(
-    model: bytes, constants: Sequence[Constant], is_same: Callable[[Source], bool] | None
+    source: Source, constants: Sequence[Constant], is_same: Callable[[Source], bool] | None
 ) -> tuple[bytes, Places]:
     """A model as a file has it beside these constants.
 
     ``is_same`` says whether another model gives the same graphs; None: nothing may be rounded.
     """
-    proto, known = onnx.ModelProto.FromString(model), Known.of(constants)
-    tensors = {name: widened(tensor) for name, tensor in large_tensors(proto).items()}
-    kept = {n: found for n, array in tensors.items() if (found := exact_place(array, known))}
+    model = LightModel(source.without_notes(), dict(source.weights))
+    known, tensors = Known.of(constants), large_tensors(model.proto)
+    kept = dict(places_of(tensors, lambda t: exact_place(widened(model.array(t)), known)))
     if is_same is not None:
-        rest = [name for name in weights_of(proto) if name in tensors and name not in kept]
-        rounded = {name: rounded_place(tensors[name], known) for name in rest}
-        kept |= roundable(proto, rounded, known.by_name, is_same)
-    kept |= {n: found for n, t in large_codes(proto).items() if (found := codes_place(t, known))}
-    for name, tensor in {**large_tensors(proto), **large_codes(proto)}.items():
+        rest = {n: tensors[n] for n in weights_of(model.proto) if n in tensors and n not in kept}
+        rounded = dict(places_of(rest, lambda t: rounded_place(widened(model.array(t)), known)))
+        kept |= roundable(model, rounded, known.by_name, is_same)
+    codes = large_codes(model.proto)
+    kept |= places_of(codes, lambda t: codes_place(model.array(t), known))
+    for name, tensor in {**tensors, **codes}.items():
         if name in kept:
-            replace_data(tensor, kept[name].data)
-    data = bytes(proto.SerializeToString(deterministic=True))
-    return data, {name: found.place for name, found in kept.items()}
+            model.forget(name, tensor, kept[name].data)
+    data = whole(model.proto, model.weights).SerializeToString(deterministic=True)
+    return bytes(data), {name: found.place for name, found in kept.items()}
+
+
+def places_of(
+    tensors: Mapping[str, onnx.TensorProto], place: Callable[[onnx.TensorProto], Kept | None]
+) -> Iterator[tuple[str, Kept]]:
+    """The places of the tensors that have one; pages are given back behind each."""
+    for name, tensor in tensors.items():
+        if (found := place(tensor)) is not None:
+            yield name, found
+        release_pages()
 
 
 def restored(data: Data, places: Mapping[str, Place], constants: Sequence[Constant]) -> Source:
-    """The model that ``stored`` wrote.  Raises ``ModelError``, ``KeyError``, ``TypeError`` or
-    ``ValueError``.
+    """The model that ``stored`` wrote, its weights in pages.  Raises ``ModelError``, ``KeyError``,
+    ``TypeError`` or ``ValueError``.
     """
     proto = decoded(bytes(data), "the source of the saved model")
-    tensors, known = tensors_of(proto, FLOATS), {c.name: c for c in constants}
-    codes = tensors_of(proto, CODES)
+    tensors, known = tensors_of(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
+    listed = {tensor.name for tensor in proto.graph.initializer}
+    large = [n for n in places if n in listed and nbytes_of(tensors[n]) >= LEAST_PAGED_NBYTES]
+    arrays = (elements(tensors[name], places[name], known) for name in large)
+    worth = is_worth_paging(nbytes_of(tensors[name]) for name in large)
+    found = paged(arrays) if worth else None
+    weights = {} if found is None else dict(zip(large, found, strict=True))
     for name, place in places.items():
-        if "codes" in place:
-            replace_data(codes[name], codes_of_graph(tuple(codes[name].dims), place, known))
-            continue
-        kept = Kept(place, tensors[name].raw_data)
-        replace_data(tensors[name], elements(tensors[name], kept, known))
-    return open_model(proto)
+        tensor = tensors[name]
+        apart = name in weights
+        replace_data(tensor, b"" if apart else elements(tensor, place, known).tobytes())
+    return open_light(proto, weights)
 
 
-def widened(tensor: onnx.TensorProto) -> Array:
-    """The tensor as float32, which holds every float16."""
-    return np.asarray(array_of(tensor), np.float32)
+def widened(array: Array) -> Array:
+    """The elements as float32, which holds every float16."""
+    return np.asarray(array, np.float32)
 
 
 def replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
@@ -105,13 +146,15 @@ def replace_data(tensor: onnx.TensorProto, data: bytes) -> None:
     tensor.raw_data = data
 
 
-def elements(tensor: onnx.TensorProto, kept: Kept, known: Mapping[str, Constant]) -> bytes:
-    """``content`` in the type of the tensor.  Raises as that does."""
+def elements(tensor: onnx.TensorProto, place: Place, known: Mapping[str, Constant]) -> Array:
+    """The elements of a tensor that the file has at this place.  Raises as ``content`` does."""
+    if "codes" in place:
+        return codes_of_graph(tuple(tensor.dims), place, known)
     try:
-        found = content(tuple(tensor.dims), kept, known)
+        found = content(tuple(tensor.dims), Kept(place, tensor.raw_data), known)
     except ValueError as error:
         raise ValueError(f"tensor {tensor.name!r}: {error}") from None
-    return found.astype(FLOATS[tensor.data_type]).tobytes()
+    return found.astype(FLOATS[tensor.data_type], copy=False)
 
 
 def tensors_of(proto: onnx.ModelProto, kinds: Container[int]) -> dict[str, onnx.TensorProto]:
@@ -162,13 +205,13 @@ def weights_of(proto: onnx.ModelProto) -> Iterator[str]:
 
 
 def roundable(
-    proto: onnx.ModelProto,
+    model: LightModel,
     rounded: Mapping[str, Kept],
     constants: Mapping[str, Constant],
     is_same: Callable[[Source], bool],
 ) -> dict[str, Kept]:
     """The tensors that may all be rounded."""
-    search = Search(proto, rounded, constants, is_same)
+    search = Search(model, rounded, constants, is_same)
     search.visit(list(rounded))
     return {name: rounded[name] for name in search.kept}
 
@@ -177,7 +220,7 @@ def roundable(
 class Search:
     """The tensors that may all be rounded: ``kept``, found by halves in ``MOST_TRIALS`` imports."""
 
-    proto: onnx.ModelProto
+    model: LightModel
     rounded: Mapping[str, Kept]
     constants: Mapping[str, Constant]
     is_same: Callable[[Source], bool]
@@ -205,16 +248,20 @@ class Search:
         self.trials += 1
         names = [*self.kept, *names]
         kept = {name: self.rounded[name] for name in names}
-        return self.is_same(changed(self.proto, kept, self.constants))
+        return self.is_same(changed(self.model, kept, self.constants))
 
 
 def changed(
-    proto: onnx.ModelProto, kept: Mapping[str, Kept], constants: Mapping[str, Constant]
+    model: LightModel, kept: Mapping[str, Kept], constants: Mapping[str, Constant]
 ) -> Source:
     """The model with some tensors rounded, as ``restored`` would give it."""
     copy = onnx.ModelProto()
-    copy.CopyFrom(proto)
+    copy.CopyFrom(model.proto)
+    made = LightModel(copy, dict(model.weights))
     found = large_tensors(copy)
     for name, place in kept.items():
-        replace_data(found[name], elements(found[name], place, constants))
-    return Source(copy)
+        tensor, wanted = found[name], onnx.TensorProto()
+        wanted.CopyFrom(tensor)
+        wanted.raw_data = place.data
+        made.replace(name, tensor, elements(wanted, place.place, constants))
+    return Source(copy, weights=made.weights)

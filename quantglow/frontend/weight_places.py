@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnx
 
 from quantglow.frontend.scaled_weights import (
     MOST_STEPS,
@@ -132,21 +131,21 @@ def rounded_place(array: Array, known: Known) -> Kept:
     return Kept({"axis": axis}, codes_of(array, axis).tobytes() + floats([scales_of(array, axis)]))
 
 
-def codes_place(tensor: onnx.TensorProto, known: Known) -> Kept | None:
+def codes_place(codes: Array, known: Known) -> Kept | None:
     """The constant of uint8 that a tensor of packed codes is, None if there is none."""
-    data = tensor.raw_data
-    for constant in known.by_size.get(math.prod(tensor.dims), ()):
-        if constant.value.dtype == np.uint8 and constant.value.tobytes() == data:
+    for constant in known.by_size.get(codes.size, ()):
+        value = constant.value
+        if value.dtype == np.uint8 and np.array_equal(value.reshape(-1), codes.reshape(-1)):
             return Kept({"graph": constant.name, "codes": True})
     return None
 
 
-def codes_of_graph(dims: Sequence[int], place: Place, known: Mapping[str, Constant]) -> bytes:
+def codes_of_graph(dims: Sequence[int], place: Place, known: Mapping[str, Constant]) -> Array:
     """Packed codes that the graph has.  Raises ``KeyError`` or ``ValueError``."""
     value = known[place["graph"]].value
     if value.dtype != np.uint8 or value.size != math.prod(dims):
         raise ValueError(f"its codes are not the constant {place['graph']!r}")
-    return value.tobytes()
+    return value.reshape(tuple(dims))
 
 
 def orders(array: Array) -> Iterable[tuple[int, ...]]:
@@ -159,14 +158,22 @@ def orders(array: Array) -> Iterable[tuple[int, ...]]:
 
 def agree(moved: Array, flat: Array, allowed: Array | None) -> bool:
     """Whether a tensor equals other elements, each up to what is allowed (None: its bits)."""
+    if allowed is None:
+        return same_bits(moved, flat)
     few = min(64, flat.size)
     for count in (few, flat.size):
         mine, other = moved.reshape(-1)[:count], flat[:count]
-        if allowed is None and mine.tobytes() != other.tobytes():
-            return False
-        if allowed is not None and not (np.abs(mine - other) <= allowed[:count]).all():
+        if not (np.abs(mine - other) <= allowed[:count]).all():
             return False
     return True
+
+
+def same_bits(moved: Array, flat: Array) -> bool:
+    """Whether a tensor, in any strides, has the bits of other elements; row by row, so that none
+    is copied whole."""
+    rows = moved if moved.ndim > 1 else moved.reshape(1, -1)
+    others = flat.reshape(rows.shape)
+    return all(row.tobytes() == other.tobytes() for row, other in zip(rows, others, strict=True))
 
 
 def content(dims: Sequence[int], kept: Kept, known: Mapping[str, Constant]) -> Array:

@@ -23,15 +23,16 @@ few shapes.  Equal constants of these graphs share memory."""
 class Family:
     """The graphs of one model, by case; equal names in them mean equal values of the model.
 
-    ``make`` builds the graph of a case that ``signature`` allows, ``source`` returns the bytes of
-    the model. ``deciding`` are the inputs whose values are part of a case; ``make`` may ask for
-    more of them by ``UndecidedError``.  ``notes`` are for the report.  Not thread-safe.
+    ``make`` builds the graph of a case that ``signature`` allows; ``source`` is the opened model,
+    of a class that only the frontend knows.  ``deciding`` are the inputs whose values are part of a
+    case; ``make`` may ask for more of them by ``UndecidedError``.  ``notes`` are for the report.
+    Not thread-safe.
     """
 
     signature: Signature
     source_hash: str
     make: Callable[[Case], Graph]
-    source: Callable[[], bytes] | None = None
+    source: object = None
     deciding: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     _kept: OrderedDict[Case, Graph] = field(default_factory=OrderedDict)

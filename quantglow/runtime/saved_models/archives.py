@@ -6,11 +6,17 @@ import hashlib
 import itertools
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from quantglow.pages import Data
-from quantglow.runtime.saved_models.members import check_bounded, content_of, nbytes_of
+from quantglow.pages import is_worth_paging, paged
+from quantglow.runtime.saved_models.members import (
+    Content,
+    check_bounded,
+    content_of,
+    nbytes_of,
+    pieces_of,
+)
 from quantglow.runtime.saved_models.stored_arrays import PACKED, Forms, from_npy, member_of
 from quantglow.types import Array
 
@@ -114,12 +120,18 @@ def text_of(archive: zipfile.ZipFile, name: str) -> str:
 
 
 def arrays_in(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> dict[int, Array]:
-    """The arrays of a file by number."""
+    """The arrays of a file by number; large ones in pages, one after the other."""
     forms = forms_in(manifest)
     check_bounded(forms.made_nbytes, nbytes_of(archive))
     written = forms.unpacked(checked(archive, manifest, PACKED) if forms.packed else b"")
-    for number in forms.stored(array_numbers(manifest)) - written.keys():
-        written[number] = from_npy(checked(archive, manifest, member_of(number)))
+    numbers = sorted(forms.stored(array_numbers(manifest)) - written.keys())
+
+    def read() -> Iterator[Array]:
+        return (from_npy(checked(archive, manifest, member_of(number))) for number in numbers)
+
+    sizes = (archive.getinfo(member_of(number)).file_size for number in numbers)
+    found = paged(read()) if is_worth_paging(sizes) else None
+    written |= zip(numbers, read() if found is None else found, strict=True)
     return forms.arrays(written)
 
 
@@ -133,8 +145,11 @@ def general_member(number: int) -> str:
     return f"general/{number}.txt"
 
 
-def described(data: Data) -> dict[str, Any]:
-    return {"nbytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+def described(data: Content) -> dict[str, Any]:
+    digest = hashlib.sha256()
+    for piece in pieces_of(data):
+        digest.update(piece)
+    return {"nbytes": len(data), "sha256": digest.hexdigest()}
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:

@@ -7,12 +7,14 @@ Files are not trusted, so a small file must not fill the memory: all members tog
 from __future__ import annotations
 
 import os
+import time
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from quantglow.pages import Data
+from quantglow.pages import Data, release_pages
 
 MAX_EXPANSION = 64
 """Maximum number of bytes in members for each byte of the file.  Texts of graphs reach about 30."""
@@ -30,10 +32,43 @@ QUICK_NBYTES = 1 << 20
 PROBE_NBYTES, PIECES = 1 << 18, 16
 """Long members are judged by ``PIECES`` pieces spread over them, of ``PROBE_NBYTES`` together."""
 
+PIECE_NBYTES = 1 << 22
+"""Bytes that are hashed or written at once."""
+
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 
 
-def write_members(path: Path, members: Mapping[str, Data]) -> None:
+@dataclass(frozen=True)
+class Parts:
+    """Bytes one behind the other, which are nowhere together."""
+
+    parts: tuple[Data, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getitem__(self, wanted: slice) -> bytes:
+        found, begin = [], 0
+        for part in self.parts:
+            found.append(part[max(0, wanted.start - begin) : max(0, wanted.stop - begin)])
+            begin += len(part)
+        return b"".join(found)
+
+
+Content = Data | Parts
+"""Bytes of a member."""
+
+
+def pieces_of(content: Content) -> Iterator[Data]:
+    """The bytes in pieces of ``PIECE_NBYTES``; pages are given back behind each."""
+    for part in content.parts if isinstance(content, Parts) else (content,):
+        for start in range(0, len(part), PIECE_NBYTES):
+            yield part[start : start + PIECE_NBYTES]
+        if len(part) > PIECE_NBYTES:
+            release_pages()
+
+
+def write_members(path: Path, members: Mapping[str, Content]) -> None:
     """Write an archive; members are compressed if that pays and readers allow it."""
     methods = {name: method_of(data) for name, data in members.items()}
     write_archive(path, members, methods)
@@ -41,30 +76,43 @@ def write_members(path: Path, members: Mapping[str, Data]) -> None:
         write_archive(path, members, dict.fromkeys(members, zipfile.ZIP_STORED))
 
 
-def write_archive(path: Path, members: Mapping[str, Data], methods: Mapping[str, int]) -> None:
+def write_archive(path: Path, members: Mapping[str, Content], methods: Mapping[str, int]) -> None:
     """Write an archive, each member by its method."""
     with zipfile.ZipFile(path, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data, methods[name])
+        for name, content in members.items():
+            if isinstance(content, Parts):
+                write_parts(archive, name, content, methods[name])
+            else:
+                archive.writestr(name, content, methods[name])
 
 
-def method_of(data: Data) -> int:
+def write_parts(archive: zipfile.ZipFile, name: str, content: Parts, method: int) -> None:
+    """A member of an archive that is open for writing, piece by piece."""
+    info = zipfile.ZipInfo(name, time.localtime()[:6])
+    info.compress_type, info.file_size = method, len(content)
+    info.external_attr = 0o600 << 16
+    with archive.open(info, "w") as file:
+        for piece in pieces_of(content):
+            file.write(piece)
+
+
+def method_of(data: Content) -> int:
     """Compression method of a member, by the size that deflate gives it."""
     wanted = len(data) if len(data) < QUICK_NBYTES else WORTHWHILE * len(data)
     is_smaller = deflated_nbytes(data) < wanted
     return zipfile.ZIP_DEFLATED if is_smaller else zipfile.ZIP_STORED
 
 
-def deflated_nbytes(data: Data) -> float:
+def deflated_nbytes(data: Content) -> float:
     """Size of the data when deflated; for long data an estimate."""
     probe = probe_of(data)
     return len(zlib.compress(probe, 1)) * len(data) / max(1, len(probe))
 
 
-def probe_of(data: Data) -> Data:
+def probe_of(data: Content) -> Data:
     """A member, or pieces of a long one."""
     if len(data) <= PROBE_NBYTES:
-        return data
+        return b"".join(pieces_of(data))
     size = PROBE_NBYTES // PIECES
     starts = (i * (len(data) - size) // (PIECES - 1) for i in range(PIECES))
     return b"".join(data[start : start + size] for start in starts)

@@ -92,7 +92,7 @@ from quantglow.runtime.saved_models.archives import (
     scales_in,
     text_of,
 )
-from quantglow.runtime.saved_models.members import check_members, write_members
+from quantglow.runtime.saved_models.members import Content, check_members, write_members
 from quantglow.runtime.saved_models.stored_arrays import ArrayStore
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.types import Array
@@ -197,7 +197,7 @@ def save(
 
 def contents(
     graph: Graph, report: Mapping[str, Any], freedom: Freedom | None, tail: Tail | None
-) -> tuple[dict[str, Any], dict[str, Data]]:
+) -> tuple[dict[str, Any], dict[str, Content]]:
     """The manifest of a file and its other members."""
     graphs = (graph, *(freedom.cases if freedom else ()))
     general = freedom.general if freedom else ()
@@ -207,7 +207,7 @@ def contents(
     numbers = [[store.number_of(array) for array in found.values()] for found in constants]
     scales = sorted({store.number_of(array) for found in read for array in found.values()})
     texts = enumerate(map(print_without_scales, graphs))
-    members: dict[str, Data] = {case_member(i): text.encode() for i, text in texts}
+    members: dict[str, Content] = {case_member(i): text.encode() for i, text in texts}
     members |= {general_member(i): each.text.encode() for i, each in enumerate(general)}
     members |= {REPORT: json.dumps(report).encode(), **store.members()}
     if freedom is not None:

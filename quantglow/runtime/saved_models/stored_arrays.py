@@ -28,7 +28,7 @@ import numpy as np
 
 from quantglow.fourier import FourierMatrix, Windowed, recognised
 from quantglow.parsing import undisturbed
-from quantglow.runtime.saved_models.members import FREE_NBYTES
+from quantglow.runtime.saved_models.members import FREE_NBYTES, Content, Parts, pieces_of
 from quantglow.types import Array
 
 PACKED = "constants/packed.bin"
@@ -102,7 +102,7 @@ class ArrayStore:
     def number_of(self, array: Array) -> int:
         """The number of an array; it is added if it is new."""
         array = np.asarray(array, order="C")
-        key = hashlib.sha256(npy(array)).digest()
+        key = digest_of(array)
         if key not in self.numbers:
             self.numbers[key] = number = len(self.numbers)
             if (made := self._fourier(array)) is not None:
@@ -140,11 +140,12 @@ class ArrayStore:
         bases.append((number, array))
         return form
 
-    def members(self) -> dict[str, bytes]:
+    def members(self) -> dict[str, Content]:
         """Names and contents of the members."""
         small = [array for array in self.written.values() if is_small(array)]
         large = {n: array for n, array in self.written.items() if not is_small(array)}
-        found = {member_of(number): npy(array) for number, array in large.items()}
+        found: dict[str, Content]
+        found = {member_of(number): npy_parts(array) for number, array in large.items()}
         return {PACKED: b"".join(map(planes, small)), **found} if small else found
 
     def manifest(self) -> dict[str, Any]:
@@ -269,6 +270,23 @@ def npy(array: Array) -> bytes:
     buffer = io.BytesIO()
     np.lib.format.write_array(buffer, np.asarray(array, order="C"), allow_pickle=False)
     return buffer.getvalue()
+
+
+def npy_parts(array: Array) -> Parts:
+    """The same bytes, those of the elements where they are."""
+    array = np.asarray(array, order="C")
+    header = io.BytesIO()
+    description = np.lib.format.header_data_from_array_1_0(array)
+    np.lib.format.write_array_header_1_0(header, description)
+    return Parts((header.getvalue(), array.reshape(-1).view(np.uint8).data))
+
+
+def digest_of(array: Array) -> bytes:
+    """A hash of the ``.npy`` bytes."""
+    digest = hashlib.sha256()
+    for piece in pieces_of(npy_parts(array)):
+        digest.update(piece)
+    return digest.digest()
 
 
 def from_npy(data: bytes) -> Array:

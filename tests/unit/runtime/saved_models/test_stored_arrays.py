@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 import zipfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from quantglow import pages
 from quantglow.frontend.operators.transforms import Transform
 from quantglow.runtime.saved_models import stored_arrays
 from quantglow.runtime.saved_models.members import (
@@ -116,3 +118,15 @@ def test_a_written_file_can_be_read_however_far_it_would_expand(tmp_path: Path) 
 def test_a_file_may_expand_so_many_times() -> None:
     assert is_bounded(FREE_NBYTES + MAX_EXPANSION * 1000, 1000)
     assert not is_bounded(FREE_NBYTES + MAX_EXPANSION * 1000 + 1, 1000)
+
+
+def test_arrays_in_pages_are_written_without_a_copy_of_them(tmp_path: Path) -> None:
+    noise = np.random.default_rng(1).standard_normal((3 << 20) // 4).astype(np.float32)
+    found = pages.paged(noise + n for n in range(16))
+    assert found is not None
+    tracemalloc.start()
+    store, _ = stored(found)
+    write_members(tmp_path / "a.zip", store.members())
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 24 << 20 < sum(array.nbytes for array in found)

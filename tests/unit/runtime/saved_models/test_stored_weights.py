@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
-from quantglow.frontend import restored, stored
+from quantglow.frontend import Source, restored, stored
 from quantglow.frontend.values import array_of
 from quantglow.graph.node import Constant
 from quantglow.types import Array, DType, ElementType, QuantParams
@@ -131,7 +131,7 @@ def test_a_tensor_that_the_graph_has_comes_back_bit_for_bit(order: list[int], se
     w = np.random.default_rng(seed).standard_normal((64, 8, 3, 3)).astype(np.float32)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(w, "w1"))
     constant = Constant(name="moved", value=np.ascontiguousarray(w.transpose(order)))
-    data, places = stored(model.SerializeToString(), [constant], None)
+    data, places = stored(Source(model), [constant], None)
     assert places["w1"]["graph"] == "moved"
     found = restored(data, json.loads(json.dumps(places)), [constant])
     (tensor,) = [t for t in found.proto.graph.initializer if t.name == "w1"]
@@ -152,7 +152,7 @@ def test_tensors_of_float16_are_stored_once(is_raw: bool) -> None:
     constants = [
         Constant(name="known", value=np.ascontiguousarray(wide[name].transpose(1, 0, 2, 3)))
     ]
-    data, places = stored(model.SerializeToString(), constants, None)
+    data, places = stored(Source(model), constants, None)
     assert {key: place["graph"] for key, place in places.items()} == {name: "known"}
     found = {t.name: array_of(t) for t in restored(data, places, constants).proto.graph.initializer}
     assert found[name].dtype == np.float16
@@ -186,7 +186,7 @@ def test_a_float_tensor_that_was_rescaled_comes_back_bit_for_bit(seed: int) -> N
     w = rng.standard_normal((64, 8, 3, 3)).astype(np.float32)
     rescaled = (w * factors_for(w, rng)).transpose(2, 3, 1, 0)
     constant = Constant(name="folded", value=np.ascontiguousarray(rescaled))
-    data, places = stored(with_weights(w).SerializeToString(), [constant], None)
+    data, places = stored(Source(with_weights(w)), [constant], None)
     assert places == {"w1": {"graph": "folded", "perm": [2, 3, 1, 0], "exact": True}}
     found = restored(data, json.loads(json.dumps(places)), [constant])
     assert first_weights(found).tobytes() == w.tobytes()
@@ -203,7 +203,7 @@ def test_a_tensor_is_stored_as_factors_of_the_codes_rounded_from_it(seed: int) -
     quant = QuantParams.symmetric(steps.astype(np.float32), 3)
     value, element = np.clip(codes, -127, 127).astype(np.int8), ElementType(DType.I8, quant)
     constant = Constant(name="codes", value=value, element=element)
-    data, places = stored(with_weights(w).SerializeToString(), [constant], lambda source: True)
+    data, places = stored(Source(with_weights(w)), [constant], lambda source: True)
     assert places["w1"] == {"graph": "codes", "perm": [2, 3, 1, 0], "scaled": True}
     found = first_weights(restored(data, json.loads(json.dumps(places)), [constant]))
     own_steps = steps[:, None, None, None] * np.abs(w / rescaled.transpose(3, 2, 0, 1))
@@ -222,7 +222,7 @@ def test_a_constant_that_is_another_tensor_is_not_taken_for_factors() -> None:
         ),
         Constant(name="floats", value=values.astype(np.float32)),
     ]
-    _, places = stored(large_model().SerializeToString(), others, lambda source: True)
+    _, places = stored(Source(large_model()), others, lambda source: True)
     assert places["w1"] == {"axis": 0}
 
 
@@ -242,7 +242,7 @@ def test_factors_that_are_not_whole_are_refused(case: str) -> None:
 
 def test_tensors_that_may_be_rounded_come_back_within_half_a_step() -> None:
     model = large_model()
-    data, places = stored(model.SerializeToString(), [], lambda source: True)
+    data, places = stored(Source(model), [], lambda source: True)
     assert places.keys() == {"w1", "w2", "w3"}
     found = {t.name: array_of(t) for t in restored(data, places, []).proto.graph.initializer}
     for tensor in model.graph.initializer:
@@ -258,7 +258,7 @@ def test_weights_that_must_stay_exact_are_found_by_bisection() -> None:
         found = {t.name: array_of(t) for t in source.proto.graph.initializer}
         return bool((found["w2"] == exact["w2"]).all())
 
-    _, places = stored(model.SerializeToString(), [], is_same)
+    _, places = stored(Source(model), [], is_same)
     assert places.keys() == {"w1", "w3"}
 
 
