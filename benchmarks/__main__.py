@@ -30,6 +30,7 @@ FOLDERS = {
         "detector",
         "voice",
         "ocr_pipeline",
+        "text_loss",
     ),
 }
 COMMANDS = {

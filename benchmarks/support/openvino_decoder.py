@@ -39,21 +39,22 @@ def write_compressed(model: onnx.ModelProto, config: Decoder, weights: str, path
 
 
 def compressed(model: Any, weights: str) -> Any:
-    """The model with weights of few bits; products that have no whole groups stay float."""
+    """The model with weights of few bits."""
     import nncf
 
     if weights == "int8":
         return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
-    advanced = nncf.AdvancedCompressionParameters(
-        group_size_fallback_mode=nncf.GroupSizeFallbackMode.IGNORE
-    )
-    return nncf.compress_weights(
-        model,
-        mode=nncf.CompressWeightsMode.INT4_SYM,
-        group_size=GROUP,
-        all_layers=True,
-        advanced_parameters=advanced,
-    )
+    mode = nncf.CompressWeightsMode.INT4_SYM
+    return nncf.compress_weights(model, mode=mode, **int4_settings(GROUP))
+
+
+def int4_settings(group: int) -> dict[str, Any]:
+    """All layers in groups; products that have no whole groups stay float."""
+    import nncf
+
+    fallback = nncf.GroupSizeFallbackMode.IGNORE
+    advanced = nncf.AdvancedCompressionParameters(group_size_fallback_mode=fallback)
+    return {"group_size": group, "all_layers": True, "advanced_parameters": advanced}
 
 
 def with_openvino(config: Decoder, path: str, threads: int) -> Callable[[], Any]:

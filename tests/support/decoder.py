@@ -1,12 +1,13 @@
 """Decoders shaped as Llama's: RMS normalization, rotary positions, grouped queries, a gated unit.
 
-Weights are random.  The cache is an input ``past_key_values.N.key`` and ``.value`` of each layer
-and an output ``present.N.key`` and ``.value``, with the rows of the new tokens at its end.
+Weights are random, or come from a file.  The cache is an input ``past_key_values.N.key`` and
+``.value`` of each layer and an output ``present.N.key`` and ``.value``, with the rows of the new
+tokens at its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 Array = np.ndarray
 Feeds = dict[str, Array]
+
+Fill = Callable[[tuple[int, ...]], Array]
+"""Weights of a shape; asked in the order of the layers: the table of embeddings, then of each layer
+the scale before attention, queries, keys, values, their product, the scale before the gated unit,
+gate, factor, their product; the last scale, the head.  Matrices are ``[inputs, outputs]``."""
 
 OPSET, IR_VERSION = 18, 8
 LOWEST = np.float32(-3.4e38)
@@ -72,9 +78,9 @@ class Decoder:
 
 @dataclass
 class Builder:
-    """Appends nodes.  Weights depend on the seed and the order of calls only."""
+    """Appends nodes.  Weights depend on ``fill`` and the order of calls only."""
 
-    rng: np.random.Generator
+    fill: Fill
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     initializers: list[onnx.TensorProto] = field(default_factory=list)
 
@@ -93,8 +99,7 @@ class Builder:
         return self.constant(np.array(value, np.float32))
 
     def weights(self, rows: int, columns: int) -> str:
-        deviation = np.float32(rows**-0.5)
-        return self.constant(self.rng.standard_normal((rows, columns), np.float32) * deviation)
+        return self.constant(self.fill((rows, columns)))
 
     def node(self, op: str, *inputs: str, domain: str = "", **attributes: Any) -> str:
         return self.several(op, *inputs, results=1, domain=domain, **attributes)[0]
@@ -115,10 +120,22 @@ class Builder:
         return self.node("MatMul", x, self.weights(rows, columns))
 
 
-def decoder_model(config: Decoder) -> onnx.ModelProto:
+def random_weights(seed: int) -> Fill:
+    """Matrices that keep the size of what they multiply, and scales around 1."""
+    rng = np.random.default_rng(seed)
+
+    def fill(shape: tuple[int, ...]) -> Array:
+        if len(shape) == 1:
+            return rng.uniform(0.5, 1.5, shape).astype(np.float32)
+        return rng.standard_normal(shape, np.float32) * np.float32(shape[0] ** -0.5)
+
+    return fill
+
+
+def decoder_model(config: Decoder, fill: Fill | None = None) -> onnx.ModelProto:
     """The decoder in standard operators, as transformers and torch export it, or ``fused`` as
     onnxruntime-genai's builder and Optimum write it."""
-    b = Builder(np.random.default_rng(config.seed))
+    b = Builder(fill or random_weights(config.seed))
     table = b.weights(config.vocabulary, config.hidden)
     x = b.node("Gather", table, "input_ids")
     return _fused(b, config, x) if config.fused else _standard(b, config, x)
@@ -283,7 +300,7 @@ def _fused(b: Builder, config: Decoder, x: str) -> onnx.ModelProto:
 
 
 def _scale(b: Builder, config: Decoder) -> str:
-    return b.constant(b.rng.uniform(0.5, 1.5, config.hidden).astype(np.float32))
+    return b.constant(b.fill((config.hidden,)))
 
 
 def _sum(b: Builder, config: Decoder, x: str, y: str) -> tuple[str, str]:

@@ -23,17 +23,19 @@ def packed_weights(
     filled = np.zeros((columns, groups * group), np.float32)
     filled[:, :depth] = w.T
     parts = filled.reshape(columns, groups, group)
-    grid = searched_grid(parts, bits, symmetric, importance_of(moments, depth, (groups, group)))
+    shape = groups, group
+    importance = None if moments is None else importance_of(moments, depth, shape)
+    grid = searched_grid(parts, bits, symmetric, importance)
     codes = grid.codes(parts) if moments is None else rounded_by_moments(parts, grid, moments)
     points = None if symmetric else grid.zero_points.astype(np.uint8)
     return PackedWeights(packed_codes(codes.astype(np.uint8), bits), grid.scales, points, bits)
 
 
-def importance_of(moments: Array | None, depth: int, shape: tuple[int, int]) -> Array:
-    """The mean square of each input, ones without data; 0 for what fills the last group."""
+def importance_of(moments: Array, depth: int, shape: tuple[int, int]) -> Array:
+    """The mean square of each input; 0 for what fills the last group."""
     found = np.zeros(shape, np.float32)
     flat = found.reshape(-1)
-    flat[:depth] = 1 if moments is None else np.diagonal(moments)
+    flat[:depth] = np.diagonal(moments)
     if not flat.any():
         flat[:depth] = 1
     return found

@@ -1,4 +1,4 @@
-"""Scales and zero points of groups of weights, searched for the least squared error."""
+"""Scales and zero points of groups of weights, searched for the least error."""
 
 from __future__ import annotations
 
@@ -40,10 +40,15 @@ class Grid:
         return (codes - self.zero_points[..., None]) * self.scales[..., None]
 
 
-def searched_grid(groups: Array, bits: int, symmetric: bool, importance: Array) -> Grid:
+def searched_grid(
+    groups: Array, bits: int, symmetric: bool, importance: Array | None = None
+) -> Grid:
     """The grid for weights [N, G, group] whose rounded weights have the least squared error.
 
-    ``importance`` [G, group]: weight of each input's error.  ``symmetric``: zero points are
+    ``importance`` [G, group]: weight of each input's error.  Without it an error counts in
+    proportion to the square of its weight, as in llama.cpp's quantizers: the plain squared error
+    clips the few large weights of a group, which costs trained networks more than it gains
+    (``benchmarks/notes/2026-11-decoders.md``).  ``symmetric``: zero points are
     ``2 ** (bits - 1)``, and a scale may be negative, so that the code without an opposite is that
     of the largest weight.
     """
@@ -52,7 +57,9 @@ def searched_grid(groups: Array, bits: int, symmetric: bool, importance: Array) 
 
     def search(start: int) -> None:
         rows = slice(start, start + ROWS_AT_ONCE)
-        found = _best(groups[rows], bits, symmetric, importance)
+        part = groups[rows]
+        shares = np.square(part) if importance is None else importance[None]
+        found = _best(part, bits, symmetric, np.broadcast_to(shares, part.shape))
         scales[rows], points[rows] = found.scales, found.zero_points
 
     each(search, range(0, len(groups), ROWS_AT_ONCE))
@@ -60,7 +67,9 @@ def searched_grid(groups: Array, bits: int, symmetric: bool, importance: Array) 
 
 
 def _best(groups: Array, bits: int, symmetric: bool, importance: Array) -> Grid:
-    """The best of the candidates and of their refinements, for each group."""
+    """The best of the candidates and of their refinements, for each group; ``importance`` has the
+    weight of each error, [N, G, group].
+    """
     best, least = None, np.empty(0)
     for grid in _candidates(groups, bits, symmetric):
         for tried in (grid, _refined(grid, groups, importance)):
@@ -101,8 +110,8 @@ def _usable(scales: Array) -> Array:
 def _refined(grid: Grid, groups: Array, importance: Array) -> Grid:
     """The scales of least squares for the codes that a grid gives."""
     centred = grid.codes(groups) - grid.zero_points[..., None]
-    products = np.einsum("ngk,ngk,gk->ng", centred, groups, importance)
-    squares = np.einsum("ngk,ngk,gk->ng", centred, centred, importance)
+    products = np.einsum("ngk,ngk,ngk->ng", centred, groups, importance)
+    squares = np.einsum("ngk,ngk,ngk->ng", centred, centred, importance)
     scales = np.divide(products, squares, out=grid.scales.copy(), where=squares > 0)
     return Grid(_usable(scales), grid.zero_points, grid.bits)
 
@@ -111,4 +120,4 @@ def _errors(grid: Grid, groups: Array, importance: Array) -> Array:
     """Squared errors of groups [N, G]."""
     errors = grid.reals(grid.codes(groups))
     errors -= groups
-    return np.asarray(np.einsum("ngk,ngk,gk->ng", errors, errors, importance))
+    return np.asarray(np.einsum("ngk,ngk,ngk->ng", errors, errors, importance))

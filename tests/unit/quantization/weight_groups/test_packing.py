@@ -87,6 +87,20 @@ def test_moments_lower_the_error_of_the_product(bits: int, symmetric: bool) -> N
     assert errors[1] < 0.8 * errors[0]
 
 
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_without_data_errors_of_large_weights_count_for_more(symmetric: bool) -> None:
+    """The plain squared error would clip them: their errors would be larger."""
+    w = np.random.default_rng(2).standard_t(4, (64, 200, 1)).astype(np.float32)
+    groups = np.ascontiguousarray(w.transpose(1, 2, 0))
+    largest = np.argmax(np.abs(groups), axis=2, keepdims=True)
+    errors = []
+    for importance in (None, np.ones((1, 64), np.float32)):
+        grid = searched_grid(groups, 4, symmetric, importance)
+        error = np.take_along_axis(groups - grid.reals(grid.codes(groups)), largest, 2)
+        errors.append(float(np.square(error).mean()))
+    assert errors[0] < 0.5 * errors[1]
+
+
 def test_no_channel_is_worse_than_rounded_to_the_nearest() -> None:
     rng = np.random.default_rng(6)
     x = rng.normal(size=(8, 64)).astype(np.float32)
