@@ -38,6 +38,11 @@ def shows_kernels() -> bool:
     return level() >= KERNELS
 
 
+def shows_stages() -> bool:
+    """Whether the IR between stages is to be seen."""
+    return level() >= 2 or bool(os.environ.get("QUANTGLOW_DUMP_DIR"))
+
+
 def verifying() -> bool:
     return os.environ.get("QUANTGLOW_VERIFY", "0") not in ("", "0")
 
@@ -51,7 +56,7 @@ def log(at_level: int, text: str) -> None:
 def dump_ir(stage: str, ir: object) -> None:
     """Print or write the IR after ``stage``, as the environment asks.  Raises ``OptionError``."""
     folder = os.environ.get("QUANTGLOW_DUMP_DIR")
-    if not folder and level() < 2:
+    if not shows_stages():
         return
     text = str(ir)
     log(2, f"=== {stage}\n{text}")

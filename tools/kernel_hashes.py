@@ -39,7 +39,8 @@ from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import BufferKind, View
 from quantglow.memory.planner import MemoryPlan
-from quantglow.runtime.build import PlannedProgram, ProgramBackend
+from quantglow.runtime.build import ProgramBackend
+from quantglow.runtime.planning import PlannedProgram
 from quantglow.runtime.saved_models import saving
 from quantglow.types import Array
 from tools.comparison import Record, add_arguments, finish

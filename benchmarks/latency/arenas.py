@@ -15,9 +15,9 @@ from pathlib import Path
 from benchmarks.networks.branchy import BRANCHY
 from quantglow.backends.llvm.targets import LEVELS, level_target
 from quantglow.graph.graph import Graph
-from quantglow.memory.arrange import FAST, MEMORY
 from quantglow.memory.planner import MemoryPlan
-from quantglow.runtime.build import plan_program
+from quantglow.memory.schedules import FAST, MEMORY
+from quantglow.runtime.planning import plan_program
 from quantglow.runtime.saved_models import saving
 
 HEADER = "| graph | fast, bytes | memory, bytes | ratio | every order, bytes | optimal |"

@@ -19,7 +19,8 @@ from benchmarks.support.arguments import add_models, add_samples, positive
 from benchmarks.support.quantglow_runtime import compiled_model
 from benchmarks.support.runtime import PRECISIONS
 from quantglow.backends.llvm.isa.costs import Core
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.targets import resolve
 
 

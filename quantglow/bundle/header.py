@@ -9,7 +9,7 @@ from quantglow.backends.llvm.aot.part_function import has_threads
 from quantglow.backends.llvm.aot.run_function import MISALIGNED, NULL, OK, OUT_OF_RANGE
 from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.version import __version__
 
 RESULTS = {

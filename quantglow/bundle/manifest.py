@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from quantglow.bundle.contents import Contents
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.version import __version__
 
 FORMAT = 1

@@ -9,7 +9,7 @@ from quantglow.bundle.contents import Contents
 from quantglow.bundle.header import RESULTS
 from quantglow.bundle.linkers import linked, programs
 from quantglow.errors import BackendError
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.version import __version__
 
 LEAST_STACK_NBYTES = 1 << 16

@@ -7,7 +7,7 @@ from typing import Any
 
 from quantglow.backends.llvm.targets import LEVELS
 from quantglow.errors import OptionError
-from quantglow.memory.arrange import SCHEDULES
+from quantglow.memory.schedules import SCHEDULES
 from quantglow.options import (
     ACTIVATIONS,
     GROUP_SIZES,

@@ -30,8 +30,8 @@ from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
 from quantglow.report.footprint import Footprint
-from quantglow.runtime.build import plan_program
 from quantglow.runtime.bundles import bundle_target, schedule_for
+from quantglow.runtime.planning import plan_program
 from quantglow.runtime.saved_models import saving
 
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")

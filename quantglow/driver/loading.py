@@ -167,6 +167,7 @@ def reopened(saved: SavedModel, compiler: Compiler) -> FreeShapes:
         source.freedom,
         deciding,
         opened,
+        saved.digest,
     )
 
 

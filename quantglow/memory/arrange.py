@@ -20,13 +20,11 @@ from quantglow.instr.program import Program
 from quantglow.memory.passes import optimize_program
 from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.schedule import schedule
+from quantglow.memory.schedules import FAST
 from quantglow.memory.search.exact_order import best_order
 from quantglow.memory.search.plan_search import searched_plan
 from quantglow.memory.search.priorities import searched_order
 from quantglow.memory.search.tasks import Tasks, tasks_of
-
-FAST, MEMORY = SCHEDULES = ("fast", "memory")
-"""Ways to find an order of execution."""
 
 MOST_TASKS = 2000
 """Maximum number of instructions that a search orders: bounds of longer programs take seconds."""

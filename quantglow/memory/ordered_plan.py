@@ -14,7 +14,8 @@ from quantglow.concise import Concise
 from quantglow.errors import BackendError
 from quantglow.instr.program import Buffer, Program
 from quantglow.lazy import cached_property
-from quantglow.memory.planner import ALIGNMENT, MemoryPlan, alive_together, lifetimes
+from quantglow.memory.arena_order import ALIGNMENT, ArenaOrder
+from quantglow.memory.planner import MemoryPlan, alive_together, lifetimes
 from quantglow.symbolic.size import aligned
 
 
@@ -47,18 +48,14 @@ class OrderedPlan(Concise):
         """The position of each buffer."""
         return {buffer: position for position, buffer in enumerate(self.buffers)}
 
+    @property
+    def arena(self) -> ArenaOrder:
+        """The order alone."""
+        return ArenaOrder(self.below)
+
     def offsets(self, nbytes: Sequence[int]) -> tuple[list[int], int]:
-        """The offset of each buffer, and the size of the arena, where they have these sizes."""
-        ends: list[int] = []
-        found: list[int] = []
-        for size, below in zip(nbytes, self.below, strict=True):
-            at = 0
-            for other in below:
-                if ends[other] > at:
-                    at = ends[other]
-            found.append(at)
-            ends.append(at + size)
-        return found, max(ends, default=0)
+        """``ArenaOrder.offsets``"""
+        return self.arena.offsets(nbytes)
 
 
 def _next_below(below: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -15,11 +15,9 @@ from dataclasses import dataclass
 from quantglow.concise import Concise
 from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
 from quantglow.lazy import cached_property
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.memory.linear_scan import scan
 from quantglow.symbolic.size import likely
-
-ALIGNMENT = 64
-"""Alignment in bytes: a cache line, and the widest vector."""
 
 MOST_PAIRS = 4_000_000
 """Maximum number of pairs of buffers alive at one time that are compared: 2,800 buffers that are

@@ -13,7 +13,8 @@ import numpy as np
 
 from quantglow.instr.generate import reads_slack
 from quantglow.instr.program import BufferKind, Compute, Fill, Instruction, Program, Repeat, View
-from quantglow.memory.planner import ALIGNMENT, MemoryPlan
+from quantglow.memory.arena_order import ALIGNMENT
+from quantglow.memory.planner import MemoryPlan
 from quantglow.types import Array
 
 Blocks = tuple[tuple[int, int], ...]

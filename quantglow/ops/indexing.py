@@ -35,13 +35,13 @@ def misplaced(length: int) -> int:
     return _MISPLACED + min(length, _LENGTHS - 1) * _LENGTHS + _CENTRE
 
 
-def out_of_range(node: Node, index: int, length: int) -> OutOfRangeError:
-    """The error for an index of a Gather or Scatter, which may be ``misplaced``."""
+def out_of_range(name: str, index: int, length: int) -> OutOfRangeError:
+    """The error for an index of a Gather or Scatter of this name, which may be ``misplaced``."""
     of, at = divmod(index - _MISPLACED, _LENGTHS)
     if 0 <= of <= length:  # an axis is no longer than the tensor that has it
         length, index = of, at - _CENTRE
-    name = node.name.removesuffix(":gathered").removesuffix(":scattered")
-    return OutOfRangeError(name, index, length)
+    shown = name.removesuffix(":gathered").removesuffix(":scattered")
+    return OutOfRangeError(shown, index, length)
 
 
 def counted(node: Node, indices: Array, length: int) -> Array:
@@ -49,7 +49,7 @@ def counted(node: Node, indices: Array, length: int) -> Array:
     found = np.where(indices < 0, indices + length, indices)
     outside = (found < 0) | (found >= length)
     if outside.any():
-        raise out_of_range(node, int(indices[outside][0]), length)
+        raise out_of_range(node.name, int(indices[outside][0]), length)
     return found
 
 

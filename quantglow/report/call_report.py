@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
+from quantglow.backends.llvm.runtime.call_times import CallTime
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.runtime.peak import Peak, measure_peak
-from quantglow.backends.llvm.runtime.profiler import CallTime
 from quantglow.errors import BackendError
 from quantglow.report.tables import Table
 from quantglow.runtime.build import Build

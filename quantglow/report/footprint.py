@@ -13,11 +13,11 @@ from quantglow.bundle import Code, Model, contents_of
 from quantglow.concise import Concise
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Program
-from quantglow.memory.arrange import MEMORY
 from quantglow.memory.planner import MemoryPlan, lifetimes
+from quantglow.memory.schedules import MEMORY
 from quantglow.report.tables import Table, nbytes_text
-from quantglow.runtime.build import plan_program
 from quantglow.runtime.bundles import bundle_target, check_own, is_integer, schedule_for
+from quantglow.runtime.planning import plan_program
 
 COLUMNS = ("layer", "operator", "weights", "RAM in use")
 

@@ -9,7 +9,6 @@ from warnings import warn
 
 from quantglow.concise import Concise
 from quantglow.errors import FileFormatError
-from quantglow.instr.program import BufferKind
 from quantglow.report.accuracy import (
     LayerAccuracy,
     OutputAccuracy,
@@ -141,15 +140,14 @@ class Report(Concise, Tabular):
 
 def report_of(build: Build, seconds: Mapping[str, float]) -> Report:
     """The report of a build; ``seconds`` are the stages before it."""
-    plans = [program.plan for program in build.programs]
-    buffers = [b for program in build.programs for b in program.program.buffers]
+    figures = [plan.figures for plan in build.plans]
     return Report(
         target=build.target,
         num_threads=build.num_threads,
         memory=MemoryFigures(
-            sum(plan.peak_nbytes for plan in plans),
-            sum(plan.lower_bound_nbytes for plan in plans),
-            sum(b.nbytes for b in buffers if b.kind is BufferKind.CONSTANT),
+            sum(found.peak_nbytes for found in figures),
+            sum(found.lower_bound_nbytes for found in figures),
+            sum(found.constant_nbytes for found in figures),
         ),
         seconds={**seconds, **build.seconds},
         fallback=build.fallback,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from quantglow.backends.llvm.runtime.profiler import CallTime
+from quantglow.backends.llvm.runtime.call_times import CallTime
 from quantglow.deadline import NEVER, Deadline
 from quantglow.report.tables import Table, number
 from quantglow.runtime.protocol import Executable

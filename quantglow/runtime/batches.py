@@ -8,37 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quantglow.graph.graph import Graph
-from quantglow.instr.program import BufferKind, Program
-from quantglow.lowering.split_batch import batch_of, split_batch
-from quantglow.memory.planner import MemoryPlan
-
 NEAR_NBYTES = 2**19
 """Size of activations, in bytes, that stay in a core's own cache beside the weights; smaller
 ones gain nothing."""
 PIECES_PER_THREAD = 2
 """Minimum number of pieces for each thread: more pieces even out disturbances by other programs."""
-
-
-def piece_of(graph: Graph, program: Program, plan: MemoryPlan, threads: int) -> tuple[Graph, int]:
-    """The graph to compile and the number of its runs; ``program`` and ``plan`` belong to the
-    whole.
-    """
-    pieces = pieces_of(batch_of(graph) or 1, program, plan, threads)
-    part = split_batch(graph, pieces) if pieces > 1 else None
-    return (graph, 1) if part is None else (part, pieces)
-
-
-def pieces_of(batch: int, program: Program, plan: MemoryPlan, threads: int) -> int:
-    """The number of pieces with the least traffic to memory; with threads, enough for all, or one.
-
-    Every piece reads all weights again, and the activations of a larger one evict each other from
-    the caches.  So pieces have the number of samples n that minimizes
-    ``weights / n + n * activations`` (``benchmarks/notes/2026-11-batches.md``).
-    """
-    weights = sum(b.nbytes for b in program.buffers if b.kind is BufferKind.CONSTANT)
-    moved = sum(b.nbytes for b in program.buffers) - weights
-    return pieces_for(batch, Traffic(weights, moved, plan.peak_nbytes), threads)
 
 
 class Traffic(NamedTuple):
@@ -50,7 +24,12 @@ class Traffic(NamedTuple):
 
 
 def pieces_for(batch: int, traffic: Traffic, threads: int) -> int:
-    """``pieces_of`` for a program of this traffic."""
+    """The number of pieces with the least traffic to memory; with threads, enough for all, or one.
+
+    Every piece reads all weights again, and the activations of a larger one evict each other from
+    the caches.  So pieces have the number of samples n that minimizes
+    ``weights / n + n * activations`` (``benchmarks/notes/2026-11-batches.md``).
+    """
     weights, moved, peak = traffic
 
     def far_nbytes(pieces: int) -> float:

@@ -1,39 +1,41 @@
-"""Compilation of a graph: lower, order, generate, share, plan, emit."""
+"""Compilation of a graph: its programs are read, or planned and generated.
+
+``planning`` and ``compilation`` are imported where something has to be compiled: they and what they
+import are half of the modules of a process that loads a model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantglow import debug
 from quantglow.arguments import brief, choice, instance, integer
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
-from quantglow.backends.llvm.runtime.executable import Check, compile_program, load_kernels
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.backends.llvm.runtime.program_store import ProgramStore
 from quantglow.backends.llvm.targets import resolve
-from quantglow.backends.reference import ReferenceExecutable
 from quantglow.concise import Concise
 from quantglow.errors import OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
-from quantglow.instr.donation import Donation
-from quantglow.instr.generate import generate_by_node
-from quantglow.instr.program import Program
-from quantglow.instr.verify import verify_program
-from quantglow.lowering import lower
-from quantglow.memory.arrange import FAST, SCHEDULES, arranged
-from quantglow.memory.planner import MemoryPlan
+from quantglow.memory.schedules import FAST, SCHEDULES
 from quantglow.ops.external import External
-from quantglow.runtime.batches import piece_of
 from quantglow.runtime.branches import branches_apart
 from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
 from quantglow.runtime.partition import Segment, partition
+from quantglow.runtime.plans import PlanFigures, Planning
+from quantglow.runtime.program_keys import key_of_graph
 from quantglow.runtime.protocol import Backend, Executable
 from quantglow.runtime.segments import SegmentedExecutable, compiled_segments
 from quantglow.system import processors
+
+if TYPE_CHECKING:
+    from quantglow.backends.llvm.runtime.compilation import Check
+    from quantglow.runtime.planning import PlannedProgram
 
 BACKENDS = ("llvm", "reference")
 """``reference`` executes the same program in NumPy: slow, for tests and for inspection."""
@@ -42,25 +44,16 @@ MAX_THREADS = 1024
 
 
 @dataclass(frozen=True, repr=False)
-class PlannedProgram(Concise):
-    """A program with its memory plan, and the primitives that it was made from."""
-
-    lowered: Graph
-    program: Program
-    plan: MemoryPlan
-
-
-@dataclass(frozen=True, repr=False)
 class Build(Concise):
     """A compiled graph.
 
-    ``seconds`` is the time of each stage of the compiler, ``programs`` are the ones that
-    quantglow's own backends compiled, ``segments`` the parts of a partitioned graph, ``rest`` the
-    operators of the model that run behind the graph and are not in it.
+    ``seconds`` is the time of each stage of the compiler, ``plans`` are those of the programs that
+    quantglow's own backends compiled or read, ``segments`` the parts of a partitioned graph,
+    ``rest`` the operators of the model that run behind the graph and are not in it.
     """
 
     executable: Executable
-    programs: tuple[PlannedProgram, ...]
+    plans: tuple[Planning, ...]
     target: str
     num_threads: int
     seconds: dict[str, float] = field(default_factory=dict)
@@ -68,39 +61,15 @@ class Build(Concise):
     rest: tuple[FallbackNode, ...] = ()
 
     @property
+    def programs(self) -> tuple[PlannedProgram, ...]:
+        """The programs of quantglow's own backends."""
+        return tuple(plan.planned for plan in self.plans)
+
+    @property
     def fallback(self) -> tuple[FallbackNode, ...]:
         """All operators that quantglow's own code generators do not run."""
         foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
         return (*(node for segment in foreign for node in nodes_of(segment)), *self.rest)
-
-
-def plan_program(
-    graph: Graph,
-    target: Target | None,
-    seconds: dict[str, float] | None = None,
-    donations: Sequence[Donation] = (),
-    schedule: str = FAST,
-) -> PlannedProgram:
-    """The planned program of a graph for a target, or for the reference backend.
-
-    The target decides whether int8 activations are stored as uint8, and the slack after buffers.
-    ``schedule``: how the order of execution is found, see ``memory.arrange``.
-    """
-    unsigned = target is None or target.isa.unsigned_activations
-    slack_nbytes = 0 if target is None else target.isa.slack_nbytes
-    with debug.timed("lower", seconds):
-        lowered = lower(graph, unsigned=unsigned)
-    debug.dump_ir("lower", lowered)
-    with debug.timed("plan", seconds):
-        generated = partial(
-            generate_by_node, lowered, slack_nbytes=slack_nbytes, donations=donations
-        )
-        made = arranged(lowered, generated, schedule)
-        if debug.verifying():
-            verify_program(made.program)
-    debug.dump_ir("program", made.program)
-    debug.log(1, str(made.plan))
-    return PlannedProgram(lowered, made.program, made.plan)
 
 
 @dataclass(frozen=True)
@@ -153,10 +122,10 @@ class Compiler:
         branches = branches_apart(graph) if skip_branches else []
         if self._is_ours(graph) and not branches:
             executable: Executable = own.compile(graph, *arguments)
-            return Build(executable, tuple(own.programs), *arguments, own.seconds)
+            return Build(executable, tuple(own.plans), *arguments, own.seconds)
         segments = partition(graph, (*self.backends, own, OnnxRuntimeBackend()), branches)
         executable = SegmentedExecutable(graph, compiled_segments(graph, segments, *arguments))
-        return Build(executable, tuple(own.programs), *arguments, own.seconds, segments)
+        return Build(executable, tuple(own.plans), *arguments, own.seconds, segments)
 
     @property
     def is_own(self) -> bool:
@@ -177,6 +146,8 @@ class Compiler:
         error ends the work.  The order of execution is not searched: kernels hardly depend on it.
         """
         if self.target is not None and self.is_one_program(graph):
+            from quantglow.backends.llvm.runtime.compilation import load_kernels
+
             planned, _ = ProgramBackend(self.target).planned(graph, self.num_threads)
             load_kernels(planned.program, self.target, check)
 
@@ -196,11 +167,11 @@ def code_generators(backends: Any) -> tuple[Backend, ...]:
 
 @dataclass(frozen=True)
 class ProgramBackend:
-    """quantglow's own code generators; records their programs and the time of each stage."""
+    """quantglow's own code generators; records their plans and the time of each stage."""
 
     target: Target | None
     schedule: str = FAST
-    programs: list[PlannedProgram] = field(default_factory=list)
+    plans: list[Planning] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -212,28 +183,79 @@ class ProgramBackend:
         return not isinstance(node, External)
 
     def compile(self, segment: Graph, target: str, num_threads: int) -> Executable:
-        """Lower, plan and generate code for the target of this backend."""
-        planned, pieces = self.planned(segment, num_threads)
-        self.programs.append(planned)
+        """Lower, plan and generate code for the target of this backend, or read what an earlier
+        process made of an equal graph."""
         if self.target is None:
+            from quantglow.backends.reference import ReferenceExecutable
+
+            planned, _ = self.planned(segment, num_threads)
+            self._record(planned)
             return ReferenceExecutable(planned.program, planned.plan)
-        with debug.timed("generate code", self.seconds):
-            made = compile_program(planned.program, planned.plan, self.target, num_threads)
+        key = key_of_graph(segment, self.target, num_threads, self.schedule)
+        made, pieces = self.read(key, lambda: segment, num_threads) or self._made(
+            key, segment, num_threads
+        )
         if pieces == 1:
             return made
         inputs = tuple(node.type for node in segment.inputs)
         outputs = tuple(node.type for _, node in segment.outputs)
         return BatchedExecutable(made, pieces, inputs, outputs)
 
+    def read(
+        self, key: str | None, segment: Callable[[], Graph], num_threads: int
+    ) -> tuple[LlvmExecutable, int] | None:
+        """The stored program of a graph, and the number of pieces of the batch; None where there is
+        none."""
+        assert self.target is not None
+        spent: dict[str, float] = {}
+        with debug.timed("read program", spent):
+            found = key and ProgramStore().program(key, self.target, num_threads, facts_from)
+        if not found:
+            return None
+        self.seconds.update(spent)
+        loaded, (figures, pieces) = found
+        self.plans.append(Planning(figures, lambda: self.planned(segment(), num_threads)[0]))
+        return LlvmExecutable.of(loaded), pieces
+
+    def _made(
+        self, key: str | None, segment: Graph, num_threads: int
+    ) -> tuple[LlvmExecutable, int]:
+        """A new program, and the number of pieces of the batch."""
+        from quantglow.backends.llvm.runtime.compilation import compile_program
+
+        assert self.target is not None
+        planned, pieces = self.planned(segment, num_threads)
+        self._record(planned)
+        with debug.timed("generate code", self.seconds):
+            made = compile_program(planned.program, planned.plan, self.target, num_threads)
+        if key is not None:
+            facts = {"pieces": pieces, "figures": astuple(planned.figures)}
+            ProgramStore().keep(key, made.loaded, facts)
+        return made, pieces
+
+    def _record(self, planned: PlannedProgram) -> None:
+        self.plans.append(Planning(planned.figures, lambda: planned))
+
     def planned(self, segment: Graph, num_threads: int) -> tuple[PlannedProgram, int]:
         """The program of a graph or of a piece of its batch, and the number of pieces."""
+        from quantglow.runtime.planning import piece_of, plan_program
+
         planned = plan_program(segment, self.target, self.seconds, schedule=self.schedule)
         if self.target is None:
             return planned, 1
-        part, pieces = piece_of(segment, planned.program, planned.plan, num_threads)
+        part, pieces = piece_of(segment, planned, num_threads)
         if pieces > 1:
             planned = plan_program(part, self.target, self.seconds, schedule=self.schedule)
         return planned, pieces
+
+
+def facts_from(data: Any) -> tuple[PlanFigures, int]:
+    """The figures of a stored program, and the number of pieces of the batch.  Raises ``KeyError``,
+    ``TypeError`` or ``ValueError``."""
+    pieces = int(data["pieces"])
+    if pieces < 1:
+        raise ValueError(f"a batch of {pieces} pieces")
+    return PlanFigures(*map(int, data["figures"])), pieces
 
 
 def thread_count(num_threads: int | None) -> int:

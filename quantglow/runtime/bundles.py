@@ -16,12 +16,12 @@ from quantglow.errors import BackendError, OptionError
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Node
 from quantglow.graph.traits import Trait
-from quantglow.memory.arrange import FAST, MEMORY, SCHEDULES
+from quantglow.memory.schedules import FAST, MEMORY, SCHEDULES
 from quantglow.memory.unwritten import unwritten_blocks
 from quantglow.ops import Dequantize, Quantize
 from quantglow.ops.external import External
 from quantglow.quantization.integer_border import with_integer_inputs, with_integer_outputs
-from quantglow.runtime.build import plan_program
+from quantglow.runtime.planning import plan_program
 
 
 def export_bundle(

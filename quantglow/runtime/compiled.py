@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from quantglow.arguments import file_path, integer, shapes
+from quantglow.arguments import file_path, integer
+from quantglow.arguments import shapes as shapes_of
 from quantglow.errors import InputError, OptionError
 from quantglow.graph.border import entering, leaving, numpy_type
 from quantglow.graph.graph import Graph
@@ -192,6 +193,16 @@ class CompiledModel:
         outputs = self.run(None, feeds_by_name(names, arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
 
+    def warm_up(self, shapes: Iterable[Mapping[str, Sequence[int]]]) -> None:
+        """Compile for input shapes (input name -> shape) ahead of the first call with each.
+
+        Programs stay on disk for later processes, too.  Inputs whose values decide shapes or
+        branches have the values of the first call.  Raises ``InputError`` for shapes that the model
+        does not take, ``OptionError`` for others than integers.
+        """
+        for wanted in shapes:
+            self.specialisations.warm_up(shapes_of("shapes", wanted) or {})
+
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input, in order; free dimensions are symbols or None."""
         return list(map(TensorInfo.of, self.specialisations.signature.inputs))
@@ -260,7 +271,7 @@ class CompiledModel:
         Raises ``ModelError`` if a dimension cannot stay free, ``InputError`` for shapes that the
         model does not take.
         """
-        chosen, file = shapes("input_shapes", input_shapes), file_path("path", path)
+        chosen, file = shapes_of("input_shapes", input_shapes), file_path("path", path)
         # Imported here because a process that runs a saved model does not need onnx.
         from quantglow.frontend.export.free_dimensions import export_free
         from quantglow.frontend.export.model import export_onnx
@@ -312,7 +323,7 @@ class CompiledModel:
         bundles beyond the limits, ``InputError`` for shapes that the model does not take,
         ``FileFormatError``.
         """
-        chosen, path = shapes("input_shapes", input_shapes), file_path("folder", folder)
+        chosen, path = shapes_of("input_shapes", input_shapes), file_path("folder", folder)
         # Imported here because most processes make no bundles.
         from quantglow.runtime.bundles import export_bundle
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
@@ -85,6 +85,10 @@ class FallbackModel:
         """False: samples may depend on each other in operators that onnxruntime runs."""
         return False
 
+    def warm_up(self, shapes: Iterable[Mapping[str, Sequence[int]]]) -> None:
+        """Load onnxruntime's session, which serves all shapes."""
+        self.session  # noqa: B018
+
     def get_inputs(self) -> list[TensorInfo]:
         """Name, shape and type of each input, in order; free dimensions are names or None."""
         return list(map(TensorInfo.of_node, self.session.inputs))
@@ -147,6 +151,11 @@ class PartlyCompiledModel(FallbackModel):
             reads = {name: values[name] for name in self.session.input_names}
             values.update(zip(late, self.session.run(reads, late), strict=True))
         return [values[name] for name in wanted]
+
+    def warm_up(self, shapes: Iterable[Mapping[str, Sequence[int]]]) -> None:
+        """Compile the head for input shapes, like ``CompiledModel.warm_up``, and load the tail."""
+        self.head.warm_up(shapes)
+        super().warm_up(shapes)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``."""

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
+from quantglow.concise import Concise
 from quantglow.lazy import cached_property
-from quantglow.symbolic.evaluation import conjunction
+from quantglow.symbolic.evaluation import conditions
 from quantglow.symbolic.expression import (
     LARGEST,
     Bounds,
@@ -25,6 +26,7 @@ from quantglow.symbolic.expression import (
     parts,
     scaled,
 )
+from quantglow.symbolic.straight_line import StraightLine
 
 MOST_ANSWERS = 16
 """Shapes for which a program keeps whether its guards hold."""
@@ -180,14 +182,43 @@ class Guards:
     def hold(self, values: Values) -> bool:
         """Whether every guard holds for values of the symbols."""
         if self.is_closed:
-            return self._test(tuple(values.items()))
+            return self._closed.hold(values)
         return all(guard.holds(values) for guard in self.found)
 
     @cached_property
-    def _test(self) -> Callable[[tuple[tuple[str, int], ...]], bool]:
-        """``hold`` once no guard comes any more; it is asked several times for a new shape."""
-        test = conjunction((guard.expression, guard.relation) for guard in self.found)
-        return lru_cache(MOST_ANSWERS)(lambda values: test(dict(values)))
+    def _closed(self) -> Conditions:
+        """The guards once no guard comes any more."""
+        return self.conditions()
+
+    def conditions(self) -> Conditions:
+        """The guards that were found so far."""
+        test = conditions((guard.expression, guard.relation) for guard in self.found)
+        return Conditions(test, self.texts)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The guards as a report shows them, without those that keep sizes below huge numbers."""
+        return tuple(str(guard) for guard in self.found if not guard.is_limit)
+
+
+@dataclass(frozen=True, repr=False)
+class Conditions(Concise):
+    """The guards of a program that is made: a ``test``, and the texts that a report shows."""
+
+    test: StraightLine
+    texts: tuple[str, ...]
+
+    def to_json(self) -> list[object]:
+        """The parts in types that ``json`` writes."""
+        return [self.test.to_json(), list(self.texts)]
+
+    def hold(self, values: Values) -> bool:
+        """Whether every guard holds; it is asked several times for a new shape."""
+        return self._answers(tuple(values.items()))
+
+    @cached_property
+    def _answers(self) -> Callable[[tuple[tuple[str, int], ...]], bool]:
+        return lru_cache(MOST_ANSWERS)(lambda values: self.test.at(dict(values)) is not None)
 
 
 def proof(bounds: Bounds, relation: Relation) -> bool | None:

@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.runtime.executable import Arenas
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.backends.llvm.runtime.loaded import Arenas
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
 from quantglow.graph.signature import Signature
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.shapes.general import GeneralProgram, general_program
 from quantglow.symbolic.guards import Relation
@@ -67,8 +68,8 @@ def assert_serves(
 ) -> None:
     """The program made at ``hint`` serves all ``others``, with the bytes of their own programs."""
     program = general(make, hint, target, threads)
-    executable = replace(program.executable, arenas=Arenas(guarded_bytes))
-    found = program.guards.found.items()
+    loaded = replace(program.loaded, arenas=Arenas(guarded_bytes))
+    found = program.made.guards.found.items()
     fixed = [f"{g} ({place})" for g, place in found if g.relation is Relation.EQUAL]
     assert not fixed, fixed
     random = np.random.default_rng(0)
@@ -77,7 +78,7 @@ def assert_serves(
         feeds = {n.name: drawn(n.type, random) for n in graph.inputs}
         values = program.values_at(Case.fitting(feeds))
         assert values is not None, (sizes, not_held(program, sizes))
-        served = executable.at(values)
+        served = LlvmExecutable.of(loaded, values)
         outputs = [guarded(array, at_end=True) for array in served.new_outputs()]
         inputs = {name: guarded(array, at_end=True) for name, array in feeds.items()}
         found, expected = served.run(inputs, outputs), on_llvm(graph, feeds, target, threads)
@@ -92,7 +93,7 @@ def guarded_bytes(nbytes: int) -> np.ndarray:
 
 def not_held(program: GeneralProgram, sizes: Sizes) -> list[str]:
     """The guards that do not hold, with the places that needed them."""
-    found = program.guards.found.items()
+    found = program.made.guards.found.items()
     return [f"{guard} ({place})" for guard, place in found if not guard.holds(sizes)]
 
 

@@ -7,7 +7,8 @@ import ctypes
 import numpy as np
 
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import OutOfRangeError
 from quantglow.graph.case import Case
@@ -64,7 +65,7 @@ def test_an_index_that_is_out_of_range_at_one_shape_is_named_with_the_length(rea
     feeds = {"input1": np.zeros((reached, 8), np.float32), "indices": np.array([3, reached])}
     values = program.values_at(Case.fitting(feeds))
     assert values is not None
-    found = program.executable.at(values)
+    found = LlvmExecutable.of(program.loaded, values)
     with pytest.raises(OutOfRangeError, match=f"index {reached} .* length {reached}"):
         found.run(feeds)
 

@@ -67,7 +67,7 @@ def serves(case: node_cases.Case, are_shared: bool) -> bool:
         values = program.values_at(Case.fitting(feeds))
         assert values is not None or resize is not RESIZES[0]
         if values is not None:
-            served = program.executable.at(values).run(feeds)
+            served = LlvmExecutable.of(program.loaded, values).run(feeds)
             own = models.compiler.compile(models.graph_at(Case.fitting(feeds)))
             assert bytes_of(served) == bytes_of(own.executable.run(feeds)), (case.name, values)
             assert bytes_of(read_again(program, values).run(feeds)) == bytes_of(served)
@@ -77,7 +77,7 @@ def serves(case: node_cases.Case, are_shared: bool) -> bool:
 def read_again(program: GeneralProgram, values: Values) -> LlvmExecutable:
     """The executable of a program that is made for these sizes from the text of its graph."""
     again = planned_program(program.source, *program.source.at(values), program.compiler)
-    return again.executable.at(values)
+    return LlvmExecutable.of(again.loaded, values)
 
 
 def made(models: FreeShapes, hint: Case) -> GeneralProgram | None:

@@ -119,6 +119,7 @@ def test_layers_inside_that_are_equal_share_a_text() -> None:
 
     kernel = row_map.RowKernel
     with mock.patch.object(kernel, "text", autospec=True, side_effect=kernel.text) as text:
-        rows = general(layers, HINT, resolve(TARGETS[0])).executable.program.rows
+        emitted = general(layers, HINT, resolve(TARGETS[0])).loaded.emitted
+    rows = emitted.rows if emitted else ()
     assert len(rows) == 6
     assert text.call_count == 3

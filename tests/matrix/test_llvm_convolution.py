@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quantglow.backends.llvm.jit.compiler import target_machine
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute

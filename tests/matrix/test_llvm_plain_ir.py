@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm.kernels.conv.pixel_pairs import BlockConvKernel
-from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.ops import Conv

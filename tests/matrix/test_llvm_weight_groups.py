@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import resolve
 from quantglow.backends.reference import ReferenceExecutable
 from quantglow.graph.graph import Graph

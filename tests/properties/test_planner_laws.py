@@ -15,7 +15,8 @@ from quantglow.instr.generate import generate
 from quantglow.instr.program import Alloc, Buffer, Dealloc, Program
 from quantglow.lowering import lower
 from quantglow.memory import planner
-from quantglow.memory.planner import ALIGNMENT, MemoryPlan, lifetimes, plan_memory
+from quantglow.memory.arena_order import ALIGNMENT
+from quantglow.memory.planner import MemoryPlan, lifetimes, plan_memory
 from quantglow.memory.schedule import peak_nbytes, schedule
 from quantglow.memory.share import share_in_place
 from tests.generators.programs import memory_programs, programs

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from quantglow.backends.llvm.runtime import executable
+from quantglow.backends.llvm.runtime import compilation, executable
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.runtime import batches
 from quantglow.runtime.shapes import general
 from quantglow.types import Array
@@ -32,7 +32,7 @@ def harsh() -> Iterator[None]:
         patch.setattr(executable, "SERIAL_PROGRAM", 0.0)
         patch.setattr(batches, "pieces_for", some_pieces)
         patch.setattr(general, "pieces_for", some_pieces)
-        patch.setattr(executable, "allocator", lambda target: guarded_bytes)
+        patch.setattr(compilation, "allocator", lambda target: guarded_bytes)
         for kind in (LlvmExecutable, BatchedExecutable):
             patch.setattr(kind, "new_outputs", guarded_version(kind.new_outputs))
         yield

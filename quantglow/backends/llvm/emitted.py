@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import accumulate
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.kernel import KernelCall
@@ -18,7 +17,6 @@ from quantglow.lazy import cached_property
 from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.memory.unwritten import Blocks
 from quantglow.ops.indexing import Gather, Scatter
-from quantglow.symbolic.size import likely
 from quantglow.types import Array
 
 CALL_WORK = 1000.0
@@ -128,17 +126,6 @@ class EmittedProgram(Concise):
     def calls(self) -> tuple[EmittedCall, ...]:
         """The kernels that are in no body, in the order of execution."""
         return self.rows[: self.count]
-
-    @cached_property
-    def loops(self) -> tuple[tuple[int, float], ...]:
-        """For each loop the position of its trips among the pointers of all rows, and the work of a
-        trip."""
-        first = accumulate((len(row.pointers) for row in self.rows), initial=0)
-        return tuple(
-            (position, sum(CALL_WORK + float(likely(call.work)) for call in row.body))
-            for position, row in zip(first, self.rows, strict=False)
-            if row.body
-        )
 
     @cached_property
     def indexings(self) -> tuple[Gather | Scatter, ...]:

@@ -138,7 +138,7 @@ def of_taken_branch(call: Call, indices: Node, length: int) -> Node:
 def check_positions(node: Node, positions: Array) -> None:
     """Raise ``ValueError`` if one of them stands for an index that is out of range."""
     if positions.size and (most := int(positions.max())) >= misplaced(0) - MOST_INDEX:
-        error = out_of_range(node, most, most)
+        error = out_of_range(node.name, most, most)
         raise ValueError(
             f"index {error.index} is out of range for an axis of length {error.length}"
         )

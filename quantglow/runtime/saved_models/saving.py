@@ -133,7 +133,8 @@ class SavedModel:
 
     ``free`` and ``source`` are set if the model has free dimensions, ``tail`` if only its first
     part is compiled.  ``cases`` are int8 graphs for other deciding values, ``general`` graphs for
-    all shapes where their conditions hold.
+    all shapes where their conditions hold.  ``digest`` is the hash of the manifest, which has those
+    of all contents.
     """
 
     graph: Graph
@@ -143,6 +144,7 @@ class SavedModel:
     tail: Tail | None = None
     cases: tuple[Graph, ...] = ()
     general: tuple[SymbolicGraph, ...] = ()
+    digest: str = ""
 
     def in_pages(self) -> SavedModel:
         """The same contents, large ones in pages."""
@@ -283,7 +285,7 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
     graphs, general = texts_of(archive, manifest)
     graph, *cases = (graph_from(*stored) for stored in graphs)
     report = json.loads(checked(archive, manifest, REPORT))
-    saved = SavedModel(graph, report, cases=tuple(cases))
+    saved = SavedModel(graph, report, cases=tuple(cases), digest=str(manifest["sha256"]))
     if FREE in manifest["members"]:
         free = json.loads(checked(archive, manifest, FREE))
         saved = replace(saved, free=free, source=checked(archive, manifest, SOURCE))

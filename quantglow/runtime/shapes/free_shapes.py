@@ -52,6 +52,7 @@ from quantglow.runtime.shapes.specialisations import (
     case_of,
     with_names,
 )
+from quantglow.runtime.shapes.stored_cases import StoredCases
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.system import at_fork
 from quantglow.types import Array
@@ -90,6 +91,8 @@ class FreeShapes(Concise):
     compiled, from the case and the reasons; ``freedom`` has the contents of a file that repeat
     this, given the graph of a case.  ``opened`` is what a file has.  ``deciding`` are the inputs
     whose values belong to a case; ``graph_at`` may ask for more by ``UndecidedError``.
+    ``identity`` stands for all of a model's contents in the names of stored programs; it is empty
+    for one that comes from no file.
     """
 
     signature: Signature
@@ -99,6 +102,7 @@ class FreeShapes(Concise):
     freedom: Callable[[Case, Graph], Freedom] | None = None
     deciding: tuple[str, ...] = ()
     opened: Opened = NOTHING_OPENED
+    identity: str = ""
     most_values: int = MOST_VALUES
     most_programs: int = MOST_PROGRAMS
     most_nbytes: int = MOST_NBYTES
@@ -168,7 +172,7 @@ class FreeShapes(Concise):
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs that are kept."""
         with self._lock:
-            own = [found for found in self._ready.values() if isinstance(found, Specialisation)]
+            own = [found for found in self._ready.values() if not isinstance(found, Bound)]
         return (
             *(served_by_own(case_of(f).shapes, f.build) for f in own if not f.is_in_parts),
             *map(served_by_general, self._generals),
@@ -191,6 +195,13 @@ class FreeShapes(Concise):
         if opened.case is not None:
             found.prepare(opened.case)
         return found
+
+    def warm_up(self, shapes: Shapes) -> None:
+        """Compile the program of some shapes; inputs whose values decide have those of the first
+        call."""
+        self.signature.check(with_names(self.signature, shapes))
+        values = case_of(self.first).values if self.deciding else None
+        self.prepare(Case.of(shapes, dict(values) if values else None))
 
     def prepare(self, case: Case) -> Served:
         """The program of a case, compiled if it is new."""
@@ -265,9 +276,12 @@ class FreeShapes(Concise):
         try:
             if (served := self._served(case, may_plan=True)) is not None:
                 return served
+            if (stored := self._stored.program(case)) is not None:
+                return stored
             is_opened = case == self.opened.case
             graph = self.opened.graph if is_opened else self.shared_graph_at(case)
             build = self.compiler.compile(graph)
+            self._stored.keep(case, graph)
         except CompileBudgetError:
             raise
         except QuantglowError as error:
@@ -301,6 +315,10 @@ class FreeShapes(Concise):
             return None
         build = Build(executable, (), self.compiler.name, self.compiler.num_threads)
         return Bound(self.signature, self.shared_graph_at, build, case)
+
+    @cached_property
+    def _stored(self) -> StoredCases:
+        return StoredCases(self.identity, self.signature, self.shared_graph_at, self.compiler)
 
     def _piece(self, case: Case) -> Executable:
         """The program of a piece of a batch, as if that had been fed."""
@@ -357,4 +375,4 @@ at_fork(child=_forget_threads)
 def nbytes_of(build: Build) -> int:
     """Size in bytes of a program beside the constants that it shares; the programs of the parts of
     a model are kept and counted apart."""
-    return 0 if build.rest else sum(planned.plan.peak_nbytes for planned in build.programs)
+    return 0 if build.rest else sum(plan.figures.peak_nbytes for plan in build.plans)

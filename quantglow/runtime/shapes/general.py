@@ -7,36 +7,35 @@ axes of 1 change the structure of a program.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from quantglow import debug
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
-from quantglow.backends.llvm.runtime.free_executable import FreeExecutable, compile_free_program
+from quantglow.backends.llvm.runtime.loaded import GROWTH, LoadedProgram
+from quantglow.backends.llvm.runtime.program_store import ProgramStore
 from quantglow.concise import Concise
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
-from quantglow.graph.node import Node
 from quantglow.graph.signature import Signature
 from quantglow.instr.donation import Donation
-from quantglow.instr.program import BufferKind
 from quantglow.lazy import cached_property
 from quantglow.lowering.split_batch import batch_of, split_batch
-from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.ops.external import External
-from quantglow.runtime.batches import Traffic, pieces_for
-from quantglow.runtime.build import Compiler, PlannedProgram, plan_program
+from quantglow.runtime.batches import pieces_for
+from quantglow.runtime.build import Compiler
 from quantglow.runtime.fallback import FallbackNode
+from quantglow.runtime.shapes.general_plans import Ends, GeneralPlan, conditions_from
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.runtime.templates import Template, case_with, fitting, template_of
-from quantglow.symbolic.expression import Expression, Values, symbol
-from quantglow.symbolic.guards import Guards
-from quantglow.symbolic.size import expression_of, sized, symbols
-from quantglow.types import ElementType, TensorType
+from quantglow.symbolic.expression import Values, symbol
+from quantglow.symbolic.guards import Conditions, Guards
+from quantglow.symbolic.size import sized, symbols
+from quantglow.types import ElementType
 
-Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
-"""Types of the inputs and of the outputs."""
-
+if TYPE_CHECKING:
+    from quantglow.runtime.shapes.general_planning import Made
 
 CAPACITY = "state:capacity"
 """The symbol of the rows for which a state has memory; no dimension of a model has such a name."""
@@ -57,69 +56,84 @@ class Donated:
         return tuple(Donation(*pair, capacity) for pair in self.pairs)
 
 
+Holding = Guards | Conditions
+"""Tells where a program serves."""
+
+Opened = Callable[[], tuple[Graph, Guards]]
+"""Function that gives the graph for all shapes, and its guards."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class General(Concise):
-    """Programs for all shapes that fit the template of their ``source``, and the guards."""
+class GeneralProgram(Concise):
+    """A program for all shapes that fit the template of its ``source``, where its guards hold.
+
+    ``plan``: what is known before there is code.  ``make`` plans it, if its plan was read.
+    ``key``: that of the stored program, None if it is not kept.
+    """
 
     source: SymbolicGraph
-    graph: Graph
-    guards: Guards
+    plan: GeneralPlan
+    make: Callable[[], Made]
     compiler: Compiler
+    key: str | None = None
+
+    @cached_property
+    def made(self) -> Made:
+        """The planned program."""
+        return self.make()
+
+    @cached_property
+    def code(self) -> Code:
+        """The machine code, stored or made now.  It may add guards."""
+        target, threads = self.compiler.target, self.compiler.num_threads
+        assert target is not None
+        store, key = ProgramStore(), self.key
+        if key and (found := store.program(key, target, threads, conditions_from, GROWTH)):
+            return Code(*found)
+        # Only here: a process that finds its programs on disk generates no code.
+        from quantglow.backends.llvm.runtime.compilation import compile_free_program
+
+        made = self.made
+        with debug.timed("general program"):
+            loaded = compile_free_program(
+                made.planned.program, made.order, made.guards, target, threads
+            )
+        made.guards.is_closed = True
+        if key:
+            store.keep(key, loaded, made.guards.conditions().to_json())
+        return Code(loaded, made.guards)
+
+    @property
+    def loaded(self) -> LoadedProgram:
+        """The machine code."""
+        return self.code.loaded
+
+    @property
+    def guards(self) -> Holding:
+        """The shapes that it serves; once there is code, with the guards of the code."""
+        code = self.__dict__.get("code")
+        return code.guards if isinstance(code, Code) else self.plan.guards
 
     def values_at(self, case: Case, more: Values | None = None) -> Values | None:
         """The values of the symbols at a case, and ``more``; None if the plan does not fit it."""
-        source = self.source
-        found = fitting(source.template, case) if case.values == source.values else None
-        values = None if found is None else {**found, **(more or {})}
-        return None if values is None or not self.guards.hold(values) else values
-
-    def ends_at(self, values: Values) -> Ends:
-        """The types of inputs and outputs."""
-        outputs = [node for _, node in self.graph.outputs]
-        return types_at(self.graph.inputs, values), types_at(outputs, values)
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class GeneralProgram(General):
-    """One program for all shapes."""
-
-    planned: PlannedProgram
-    order: OrderedPlan
-
-    @cached_property
-    def executable(self) -> FreeExecutable:
-        """The machine code.  It may add guards."""
-        target, threads = self.compiler.target, self.compiler.num_threads
-        assert target is not None
-        with debug.timed("general program"):
-            made = compile_free_program(
-                self.planned.program, self.order, self.guards, target, threads
-            )
-        self.guards.is_closed = True
-        return made
+        return values_at(self.source, self.guards, case, more)
 
     def code_at(self, values: Values) -> LlvmExecutable | None:
         """The code for values at which the plan fits, made now if need be; None where the guards
         of the code do not hold."""
-        were_known, executable = self.guards.is_closed, self.executable
-        return executable.at(values) if were_known or self.guards.hold(values) else None
+        loaded = self.loaded
+        return LlvmExecutable.of(loaded, values) if self.guards.hold(values) else None
 
     def pieces_at(self, values: Values) -> int:
         """The number of pieces in which a batch is best computed."""
         batch = self.source.batch
         if batch is None:
             return 1
-        weights, moved = self._moved
-        peak = self.order.offsets([expression_of(n).at(values) for n in self.order.nbytes])[1]
-        traffic = Traffic(weights, moved.at(values), peak)
-        return pieces_for(values[batch], traffic, self.compiler.num_threads)
+        return pieces_for(values[batch], self.plan.traffic_at(values), self.compiler.num_threads)
 
-    @cached_property
-    def _moved(self) -> tuple[int, Expression]:
-        """Bytes of all weights, and of all other values."""
-        buffers = self.planned.program.buffers
-        weights = sum(b.nbytes for b in buffers if b.kind is BufferKind.CONSTANT)
-        return weights, expression_of(sum(b.nbytes for b in buffers) - weights)
+    def ends_at(self, values: Values) -> Ends:
+        """The types of inputs and outputs."""
+        return self.plan.ends_at(values)
 
     @property
     def fallback(self) -> tuple[FallbackNode, ...]:
@@ -127,11 +141,21 @@ class GeneralProgram(General):
         return ()
 
 
-def types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
-    return tuple(
-        node.type.with_shape(tuple(expression_of(size).at(values) for size in node.type.shape))
-        for node in nodes
-    )
+@dataclass(frozen=True, eq=False)
+class Code:
+    """A loaded program, and where it serves."""
+
+    loaded: LoadedProgram
+    guards: Holding
+
+
+def values_at(
+    source: SymbolicGraph, guards: Holding, case: Case, more: Values | None = None
+) -> Values | None:
+    """The values of the symbols at a case, and ``more``; None where the guards do not hold."""
+    found = fitting(source.template, case) if case.values == source.values else None
+    values = None if found is None else {**found, **(more or {})}
+    return None if values is None or not guards.hold(values) else values
 
 
 def integers(graph: Graph) -> dict[str, ElementType]:
@@ -201,17 +225,37 @@ def planned_program(
 
     Raises ``QuantglowError`` for graphs that cannot be compiled.
     """
+    # Only here: a process that finds its programs on disk plans none.
+    from quantglow.runtime.shapes.general_planning import planned
+
     donations = () if donated is None else donated.at(guards)
-    with debug.timed("general plan"):
-        planned = plan_program(
-            graph, compiler.target, donations=donations, schedule=compiler.schedule
-        )
-        order = OrderedPlan.of(planned.program, planned.plan)
-    return GeneralProgram(source, graph, guards, compiler, planned, order)
+    made, plan = planned(graph, guards, compiler.target, donations, compiler.schedule)
+    return GeneralProgram(source, plan, lambda: made, compiler)
+
+
+def stored_program(
+    source: SymbolicGraph, opened: Opened, compiler: Compiler, key: str | None
+) -> GeneralProgram | None:
+    """The general program that an earlier process planned of the graph that ``opened`` gives."""
+    plan = key and ProgramStore().facts(f"{key}_plan", GeneralPlan.from_json)
+    if not plan:
+        return None
+    return GeneralProgram(
+        source, plan, lambda: planned_program(source, *opened(), compiler).made, compiler, key
+    )
+
+
+def kept_program(found: GeneralProgram, key: str | None) -> GeneralProgram:
+    """A new program, kept for later processes."""
+    if key is None:
+        return found
+    ProgramStore().keep_facts(f"{key}_plan", found.plan.to_json())
+    return replace(found, key=key)
 
 
 def _batch_symbol(template: Template, graph: Graph) -> str | None:
     """The free axis 0 of all inputs, if the samples of a graph of this template are independent."""
+
     firsts = {dims[0] if dims else 1 for _, dims in template}
     first = firsts.pop()
     if firsts or isinstance(first, int) or (batch := batch_of(graph)) is None:

@@ -159,11 +159,15 @@ class GeneralPrograms(Concise):
             return None
         alike = sum(program.source.template == template for program in self)
         caution, source = HALVINGS * alike, self._serving(case)
+        hints = fitting(template, case) or {}
         if source is not None:
-            graph, guards = source.at(fitting(template, case) or {}, caution)
-            return program_for_all(source, graph, guards, self.compiler)
+            opened = partial(source.at, hints, caution)
+            return program_for_all(source, hints, caution, opened, self.compiler)
         made = self._made(case, caution)
-        return None if made is None else program_for_all(*made, self.compiler)
+        if made is None:
+            return None
+        source, graph, guards = made
+        return program_for_all(source, hints, caution, lambda: (graph, guards), self.compiler)
 
     @contextmanager
     def _refusing(self, template: Template) -> Iterator[None]:

@@ -7,53 +7,81 @@ segments; nothing is compiled or loaded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from quantglow import debug
-from quantglow.backends.llvm.runtime.free_executable import FreeExecutable, compile_free_program
+from quantglow.backends.llvm.runtime.compilation import compile_free_program
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
+from quantglow.backends.llvm.runtime.loaded import LoadedProgram
 from quantglow.concise import Concise
 from quantglow.errors import WrongResultError
+from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
 from quantglow.lazy import cached_property
 from quantglow.memory.ordered_plan import OrderedPlan
 from quantglow.runtime.branches import branches_apart
-from quantglow.runtime.build import Compiler, PlannedProgram, ProgramBackend, plan_program
+from quantglow.runtime.build import Compiler, ProgramBackend
 from quantglow.runtime.fallback import FallbackNode, OnnxRuntimeBackend, nodes_of
 from quantglow.runtime.partition import Segment, partition
+from quantglow.runtime.planning import PlannedProgram, plan_program
+from quantglow.runtime.program_keys import key_of_general
 from quantglow.runtime.protocol import Executable
 from quantglow.runtime.segments import CompiledSegment, SegmentedExecutable, last_reads
-from quantglow.runtime.shapes.general import General, GeneralProgram, planned_program, types_at
+from quantglow.runtime.shapes.general import (
+    GeneralProgram,
+    Opened,
+    kept_program,
+    planned_program,
+    stored_program,
+    values_at,
+)
+from quantglow.runtime.shapes.general_plans import Ends
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.symbolic.expression import Values
 from quantglow.symbolic.guards import Guards
-from quantglow.types import Array
+from quantglow.symbolic.size import expression_of
+from quantglow.types import Array, TensorType
 
 Planned = tuple[PlannedProgram, OrderedPlan]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SegmentedProgram(General):
-    """A general program of several segments; ``plans``: None for those of onnxruntime."""
+class SegmentedProgram(Concise):
+    """A program for all shapes in several segments; ``plans``: None for those of onnxruntime."""
 
+    source: SymbolicGraph
+    graph: Graph
+    guards: Guards
+    compiler: Compiler
     segments: tuple[Segment, ...]
     plans: tuple[Planned | None, ...]
 
     @cached_property
-    def executable(self) -> tuple[FreeExecutable | Executable, ...]:
+    def executable(self) -> tuple[LoadedProgram | Executable, ...]:
         """The machine code and the sessions.  They may add guards."""
         with debug.timed("general segments"):
             made = tuple(map(self._compiled, self.segments, self.plans))
         self.guards.is_closed = True
         return made
 
-    def _compiled(self, segment: Segment, plan: Planned | None) -> FreeExecutable | Executable:
+    def _compiled(self, segment: Segment, plan: Planned | None) -> LoadedProgram | Executable:
         target, threads = self.compiler.target, self.compiler.num_threads
         assert target is not None
         if plan is None:
             return segment.backend.compile(segment.graph, target.name, threads)
         planned, order = plan
         return compile_free_program(planned.program, order, self.guards, target, threads)
+
+    def values_at(self, case: Case, more: Values | None = None) -> Values | None:
+        """The values of the symbols at a case, and ``more``; None if the plans do not fit it."""
+        return values_at(self.source, self.guards, case, more)
+
+    def ends_at(self, values: Values) -> Ends:
+        """The types of inputs and outputs."""
+        outputs = [node for _, node in self.graph.outputs]
+        return types_at(self.graph.inputs, values), types_at(outputs, values)
 
     def code_at(self, values: Values) -> Executable | None:
         """The segments for values at which the plans fit, made now if need be; None where the
@@ -68,7 +96,7 @@ class SegmentedProgram(General):
             tuple(
                 CompiledSegment(
                     segment,
-                    made.at(values) if isinstance(made, FreeExecutable) else made,
+                    LlvmExecutable.of(made, values) if isinstance(made, LoadedProgram) else made,
                     names,
                     types_at([node for _, node in segment.graph.outputs], values),
                 )
@@ -91,16 +119,34 @@ class SegmentedProgram(General):
         return tuple(n for segment, plan in parts if plan is None for n in nodes_of(segment))
 
 
+def types_at(nodes: Iterable[Node], values: Values) -> tuple[TensorType, ...]:
+    """The types of values at the sizes of a shape."""
+    return tuple(
+        node.type.with_shape(tuple(expression_of(size).at(values) for size in node.type.shape))
+        for node in nodes
+    )
+
+
 def program_for_all(
-    source: SymbolicGraph, graph: Graph, guards: Guards, compiler: Compiler
+    source: SymbolicGraph,
+    hints: Mapping[str, int],
+    caution: int,
+    opened: Opened,
+    compiler: Compiler,
 ) -> GeneralProgram | SegmentedProgram:
-    """The general program of a graph for all shapes, in segments where it needs them.
+    """The general program of the graph for all shapes that ``opened`` gives for some hints, in
+    segments where it needs them: an earlier process's, or a new one.
 
     Raises ``QuantglowError`` for graphs that cannot be compiled.
     """
+    assert compiler.target is not None
+    key = key_of_general(source, hints, caution, compiler.target, compiler.schedule)
+    if (stored := stored_program(source, opened, compiler, key)) is not None:
+        return stored
+    graph, guards = opened()
     if compiler.is_one_program(graph):
-        return planned_program(source, graph, guards, compiler)
-    own = ProgramBackend(compiler.target)
+        return kept_program(planned_program(source, graph, guards, compiler), key)
+    own = ProgramBackend(compiler.target, compiler.schedule)
     segments = partition(graph, (own, OnnxRuntimeBackend()), branches_apart(graph))
     with debug.timed("general plan"):
         plans = tuple(_planned(s, compiler) if s.backend is own else None for s in segments)

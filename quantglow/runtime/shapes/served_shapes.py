@@ -67,8 +67,7 @@ def elsewhere_text(nodes: Iterable[FallbackNode]) -> str:
 
 def served_by_general(program: GeneralProgram | SegmentedProgram) -> ServedShapes:
     """The entry of a program for all shapes."""
-    guards = [guard for guard in program.guards.found if not guard.is_limit]
-    conditions = list(map(str, guards))
+    conditions = list(program.guards.texts)
     if len(conditions) > MOST_CONDITIONS:
         rest = len(conditions) - MOST_CONDITIONS + 1
         conditions = [*conditions[: MOST_CONDITIONS - 1], f"and {rest} more"]

@@ -62,7 +62,32 @@ class Bound(Concise):
         return self.build.executable.run(feeds)
 
 
-Served = Specialisation | Bound
+@dataclass(frozen=True, eq=False, repr=False)
+class Reread(Concise):
+    """A program of one ``case`` that an earlier process compiled; ``graph_at`` makes its graph."""
+
+    signature: Signature
+    graph_at: Callable[[Case], Graph]
+    build: Build
+    case: Case
+
+    @property
+    def is_in_parts(self) -> bool:
+        """False: only single programs are kept."""
+        return False
+
+    @cached_property
+    def graph(self) -> Graph:
+        """The graph of the case, made when somebody asks for it."""
+        return self.graph_at(self.case)
+
+    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
+        """All outputs, in order.  Raises ``InputError`` for feeds of other types."""
+        check_types(self.signature, feeds)
+        return self.build.executable.run(feeds)
+
+
+Served = Specialisation | Bound | Reread
 """The program of a case."""
 
 
@@ -103,6 +128,9 @@ class Specialisations(Protocol):
         Raises ``InputError`` for shapes that the model does not take.
         """
 
+    def warm_up(self, shapes: Shapes) -> None:
+        """Compile the program of some input shapes, unless it is there.  Raises ``InputError``."""
+
     def at(self, feeds: Mapping[str, Array]) -> Served:
         """The program for the shapes of some arrays.  Raises ``InputError``."""
 
@@ -134,6 +162,10 @@ class OneShape(Concise):
         """The only graph."""
         self.signature.check(with_names(self.signature, shapes))
         return self.first.graph
+
+    def warm_up(self, shapes: Shapes) -> None:
+        """Check the shapes: the only program exists."""
+        self.signature.check(with_names(self.signature, shapes))
 
     @property
     def signature(self) -> Signature:
@@ -168,6 +200,6 @@ def with_names(signature: Signature, shapes: Shapes) -> Shapes:
     return shapes
 
 
-def case_of(found: Specialisation) -> Case:
+def case_of(found: Served) -> Case:
     """The case of a program."""
     return found.case or Case.of({node.name: node.type.shape for node in found.graph.inputs})

@@ -168,7 +168,7 @@ class StatePrograms(Concise):
             template = dict(template_of(self.free.signature, whole))
             name = str(template[self.pairs[0].input][self.pairs[0].axis])
             made = self._program(whole, Donated(pairs, name, capacity), is_whole=True)
-            if depends_on(made.general.graph, name, self.pairs):
+            if depends_on(made.general.made.graph, name, self.pairs):
                 raise BackendError(f"more than its state depends on {name!r}") from error
             return made
 
@@ -177,7 +177,7 @@ class StatePrograms(Concise):
         made = general_program(free.signature, case, free.shared_graph_at, free.compiler, donated)
         if made is None:
             raise BackendError("the model is not one program for all shapes")
-        made.executable  # noqa: B018 - made here, so that it fails here
+        made.loaded  # noqa: B018 - made here, so that it fails here
         return StateProgram(made, is_whole)
 
 

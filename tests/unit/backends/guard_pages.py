@@ -15,7 +15,7 @@ from itertools import islice
 import numpy as np
 
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input, Node

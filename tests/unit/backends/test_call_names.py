@@ -20,7 +20,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
 from quantglow.instr.program import Alloc, Dealloc, Instruction
 from quantglow.ops import Conv
-from quantglow.runtime.build import plan_program
+from quantglow.runtime.planning import plan_program
 from quantglow.types import DType, ElementType, QuantParams, TensorType
 
 NATIVE = resolve("native")
@@ -106,7 +106,7 @@ def test_a_known_program_needs_no_texts(tmp_path: Path) -> None:
     KernelLibrary(NATIVE, ObjectCache(tmp_path)).load_calls(names, calls)
     later = KernelLibrary(NATIVE, ObjectCache(tmp_path))
     found = later.load_calls(names, textless(calls))
-    assert found == later.load([call.ir for call in calls])
+    assert found == later.load_texts([call.ir for call in calls])
 
 
 @pytest.mark.parametrize("kind", ["kernel", "call"])

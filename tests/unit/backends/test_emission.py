@@ -7,7 +7,7 @@ import pytest
 
 from quantglow.backends.llvm.emission import EmittedProgram, Place, emit_program
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
-from quantglow.backends.llvm.runtime.executable import load_program
+from quantglow.backends.llvm.runtime.compilation import load_program
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from quantglow.backends.llvm.runtime.buffers import SHARED_NBYTES, Constants, aligned_bytes
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.instr.generate import generate

@@ -13,7 +13,7 @@ from scipy import special
 from quantglow.backends.llvm.builder import Builder
 from quantglow.backends.llvm.jit.compiler import assembly
 from quantglow.backends.llvm.kernels.vector.scalars import Scalars
-from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import LEVELS, level_target, resolve, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input

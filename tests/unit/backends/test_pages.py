@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from quantglow.backends.llvm.isa.costs import Core
 from quantglow.backends.llvm.isa.x86.levels import ICE_LAKE
 from quantglow.backends.llvm.runtime.buffers import ALIGNMENT, Allocate, aligned_bytes
-from quantglow.backends.llvm.runtime.executable import allocator
 from quantglow.backends.llvm.runtime.huge_pages import (
     CHUNK_NBYTES,
     FIRST_NBYTES,
@@ -23,6 +22,7 @@ from quantglow.backends.llvm.runtime.huge_pages import (
     LargePages,
     mapped_bytes,
 )
+from quantglow.backends.llvm.runtime.loaded import allocator
 from quantglow.backends.llvm.targets import level_target
 from quantglow.errors import OutOfMemoryError
 from quantglow.types import Array

@@ -23,7 +23,8 @@ from quantglow.backends.llvm.targets import LEVELS, level_target, runs_here
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Input
 from quantglow.ops import Gather
-from quantglow.runtime.build import Compiler, plan_program
+from quantglow.runtime.build import Compiler
+from quantglow.runtime.planning import plan_program
 from quantglow.types import Array, DType, TensorType, f32
 from tests.generators.onnx_models import models
 from tests.support.small_network import small_model, small_samples

@@ -19,7 +19,7 @@ from quantglow.backends.llvm.jit.compiler import linked_by_llvm
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.backends.llvm.targets import level_target
 from quantglow.graph.graph import Graph
-from quantglow.runtime.build import plan_program
+from quantglow.runtime.planning import plan_program
 from tools.pinned_graphs import quantized
 from tools.small_networks import NETWORKS, samples
 

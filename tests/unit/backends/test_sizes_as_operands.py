@@ -27,7 +27,9 @@ def kernels(model: Any, shape: tuple[int, ...], wanted: Any) -> list[int]:
     compiled = qg.compile(model, num_threads=1)
     found = compiled.specialisations.at({"x": image(shape)}).build.executable
     return [
-        a for call, a in zip(found.program.calls, found.kernels, strict=True) if wanted(call.step)
+        a
+        for call, a in zip(found.program.calls, found.loaded.functions, strict=True)
+        if wanted(call.step)
     ]
 
 

@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 
 from quantglow.backends.llvm.runtime import executable as executables
-from quantglow.backends.llvm.runtime.executable import LlvmExecutable, compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
+from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.runtime.threads import ThreadPool
 from quantglow.backends.llvm.targets import resolve
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Conv, Input, MatMul
-from quantglow.runtime.build import plan_program
+from quantglow.runtime.planning import plan_program
 from quantglow.types import DType, ElementType, QuantParams, TensorType, f32
 from tests.unit.forking import exit_code_of_child
 

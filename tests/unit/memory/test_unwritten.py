@@ -9,9 +9,9 @@ import pytest
 from quantglow.backends.llvm.targets import level_target
 from quantglow.instr.generate import reads_slack
 from quantglow.instr.program import BufferKind, Compute, View
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.memory.unwritten import unwritten_blocks
-from quantglow.runtime.build import PlannedProgram, plan_program
+from quantglow.runtime.planning import PlannedProgram, plan_program
 from tests.support.pinned import NAMES, pinned
 
 TARGET = level_target("portable")

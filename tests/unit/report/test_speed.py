@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from quantglow.backends.llvm.runtime.profiler import CallTime
+from quantglow.backends.llvm.runtime.call_times import CallTime
 from quantglow.report import speed
 from quantglow.report.speed import LayerSpeed, SpeedSearch, layer_milliseconds, slower
 from quantglow.types import Array
@@ -67,7 +67,9 @@ def test_layers_stay_float_where_the_whole_gains(
 
 
 def call(name: str, seconds: float) -> CallTime:
-    return CallTime(name, "Conv", "", seconds, 1.0, 1, 1, True)
+    return CallTime(
+        name=name, op="Conv", label="", seconds=seconds, work=1.0, macs=1, nbytes=1, is_integer=True
+    )
 
 
 def test_helpers_count_for_their_layer() -> None:

@@ -12,7 +12,7 @@ import quantglow as qg
 from quantglow import ops
 from quantglow.backends.llvm.runtime import executable as executables
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
-from quantglow.backends.llvm.runtime.executable import compile_program
+from quantglow.backends.llvm.runtime.compilation import compile_program
 from quantglow.backends.llvm.targets import resolve
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Input
@@ -20,8 +20,8 @@ from quantglow.interpreter import interpret
 from quantglow.lowering.split_batch import split_batch
 from quantglow.report.call_report import profile_calls
 from quantglow.runtime import batches
-from quantglow.runtime.batches import pieces_of, shared_evenly
-from quantglow.runtime.build import plan_program
+from quantglow.runtime.batches import pieces_for, shared_evenly
+from quantglow.runtime.planning import plan_program
 from quantglow.runtime.shapes.specialisations import Bound
 from quantglow.types import Array, TensorType, f32
 from tests.support.free_network import image, wide_model
@@ -218,7 +218,7 @@ def test_calls_of_the_first_piece_can_be_timed(monkeypatch: pytest.MonkeyPatch) 
 def pieces(graph: Graph, threads: int) -> int:
     planned = plan_program(graph, resolve("native"))
     batch = graph.inputs[0].type.shape[0]
-    return pieces_of(batch, planned.program, planned.plan, threads)
+    return pieces_for(batch, planned.traffic, threads)
 
 
 def weighty(inputs: int, outputs: int, batch: int = 64) -> Graph:

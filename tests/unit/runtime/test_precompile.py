@@ -15,9 +15,10 @@ import pytest
 import quantglow as qg
 from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.library import KernelLibrary
+from quantglow.backends.llvm.runtime import compilation
 from quantglow.errors import BackendError
 from quantglow.interpreter import interpret
-from quantglow.runtime import build, precompile
+from quantglow.runtime import precompile
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.precompile import kernels_ahead
 from tests.support.small_network import small_model, small_samples
@@ -36,7 +37,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
     def library(target: Any) -> KernelLibrary:
         return libraries.setdefault(target, KernelLibrary(target, ObjectCache(tmp_path)))
 
-    def loading(self: KernelLibrary, *arguments: Any) -> list[int]:
+    def loading(self: KernelLibrary, *arguments: Any) -> list[str]:
         asking[0] = threading.current_thread().name
         return load_calls(self, *arguments)
 
@@ -44,7 +45,7 @@ def compiling(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Threads:
         found.append(asking[0])
         return compiled(self, text)
 
-    monkeypatch.setattr("quantglow.backends.llvm.jit.library.library", library)
+    monkeypatch.setattr("quantglow.backends.llvm.runtime.compilation.library", library)
     monkeypatch.setattr(KernelLibrary, "compile", recorded)
     monkeypatch.setattr(KernelLibrary, "load_calls", loading)
     monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
@@ -80,8 +81,8 @@ def test_compiling_the_graph_raises_the_errors_of_llvm(
         raise BackendError("refused")
 
     monkeypatch.setattr(precompile, "physical_cores", lambda: 2)
-    monkeypatch.setattr(build, "load_kernels", refused)
-    monkeypatch.setattr(build, "compile_program", refused)
+    monkeypatch.setattr(compilation, "load_kernels", refused)
+    monkeypatch.setattr(compilation, "compile_program", refused)
     with pytest.raises(BackendError, match="refused"):
         qg.quantize_and_compile(small_model(), small_samples(), verify=False)
 

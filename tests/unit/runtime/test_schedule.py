@@ -15,7 +15,8 @@ from quantglow.backends.llvm.targets import level_target
 from quantglow.cli.main import main
 from quantglow.graph.graph import Graph
 from quantglow.report.footprint import Footprint
-from quantglow.runtime.build import Compiler, plan_program
+from quantglow.runtime.build import Compiler
+from quantglow.runtime.planning import plan_program
 from tests.support.branching_network import branching_model
 
 X = np.random.default_rng(1).standard_normal((1, 8, 12, 12)).astype(np.float32)

@@ -61,7 +61,7 @@ def test_values_lie_in_the_bounds(a: Expression, values) -> None:
 def test_many_expressions_are_evaluated_at_once(found: list[Expression], values) -> None:
     together = Evaluation()
     positions = [together.add(expression) for expression in found]
-    results = together.at(values)
+    results = together.program().always_at(values)
     assert [results[at] for at in positions] == [a.at(values) for a in found]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quantglow.backends.llvm.aot.facts import array
 from quantglow.backends.llvm.builder import I64, Builder
 from quantglow.backends.llvm.emitted import EmittedProgram
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 
 BLOCK = f"<{ALIGNMENT // 4} x i32>"
 BORDER_NBYTES = 4

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.concise import Concise
 from quantglow.instr.program import View
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.types import DType, QuantParams
 from quantglow.version import __version__
 

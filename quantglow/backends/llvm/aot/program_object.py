@@ -17,7 +17,7 @@ from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 
 KERNEL = re.compile(r"@kernel\b")
 CALL_NBYTES = 64

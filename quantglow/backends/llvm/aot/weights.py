@@ -13,7 +13,7 @@ import numpy as np
 from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.concise import Concise
 from quantglow.lazy import cached_property
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.types import Array
 
 

@@ -65,6 +65,13 @@ class ObjectCache:
             self._touch(PrivateFolder(self.folder), symbol)
         return code
 
+    def has(self, symbol: str) -> bool:
+        """Whether there is an entry, which may be damaged."""
+        try:
+            return self.folder is not None and PrivateFolder(self.folder).has(symbol + SUFFIX)
+        except OSError:
+            return False
+
     def put(self, symbol: str, code: bytes) -> None:
         """Keep an object; a full or read-only disk is no error."""
         if self.folder is None:
@@ -131,12 +138,14 @@ def sealed(symbol: str, code: bytes) -> bytes:
 def unsealed(symbol: str, entry: bytes) -> bytes | None:
     """The object in an entry, or None if a byte of it differs from what was written."""
     start = len(MAGIC) + hashlib.sha256().digest_size
-    code = entry[start:]
-    return code if entry[:start] == MAGIC + _digest(symbol, code) else None
+    code = memoryview(entry)[start:]
+    return bytes(code) if entry[:start] == MAGIC + _digest(symbol, code) else None
 
 
-def _digest(symbol: str, code: bytes) -> bytes:
-    return hashlib.sha256(symbol.encode() + b"\0" + code).digest()
+def _digest(symbol: str, code: bytes | memoryview) -> bytes:
+    found = hashlib.sha256(symbol.encode() + b"\0")
+    found.update(code)
+    return found.digest()
 
 
 def user_cache() -> ObjectCache:

@@ -104,6 +104,12 @@ def array_digest(array: Array, digests: dict[int, bytes]) -> bytes:
     return found
 
 
+def code_versions() -> tuple[bytes | str, ...] | None:
+    """The versions of all that makes code; None where the source of this package is unknown."""
+    source = source_digest()
+    return None if source is None else (source, llvmlite.__version__, np.__version__)
+
+
 @cache
 def source_digest() -> bytes | None:
     """Digest of the source of this package; None if it is not a folder of files."""

@@ -18,10 +18,8 @@ from quantglow import debug
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.budget import CompileMeter
 from quantglow.backends.llvm.jit.cache import ObjectCache, user_cache
-from quantglow.backends.llvm.jit.identity import call_names
 from quantglow.backends.llvm.jit.linker import UnlinkableError, linked
 from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.instr.program import Instruction
 from quantglow.system import at_fork, processors
 
 KERNEL = "kernel"
@@ -50,15 +48,33 @@ class KernelLibrary:
         self._addresses: dict[str, int] = {}
         self._named: dict[str, str] = {}
 
-    def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
-        """Addresses of the function ``entry`` of each module text, compiling what is new."""
-        symbols = self._load(texts, entry)
+    def addresses_of(self, symbols: Iterable[str]) -> list[int]:
+        """Addresses of the code of symbols that are loaded."""
         return [self._addresses[symbol] for symbol in symbols]
 
-    def _load(
+    def load_symbols(self, symbols: Sequence[str]) -> bool:
+        """Load code that the cache has, without its texts; whether all of it was there."""
+        with _loading:
+            found: dict[str, bytes] = {}
+            for symbol in dict.fromkeys(symbols):
+                if symbol not in self._addresses:
+                    if (code := self._cached(symbol)) is None:
+                        return False
+                    found[symbol] = code
+            if found:
+                self._addresses.update(self._loaded(found))
+        return True
+
+    def load(self, texts: Iterable[str], entry: str = KERNEL) -> list[int]:
+        """Addresses of the function ``entry`` of each module text, compiling what is new."""
+        return self.addresses_of(self.load_texts(texts, entry))
+
+    def load_texts(
         self, texts: Iterable[str], entry: str = KERNEL, number: int | None = None
     ) -> list[str]:
-        """The symbols of texts, loaded.  Texts are made while threads compile those before.
+        """The symbols of the function ``entry`` of each module text, loaded.
+
+        Texts are made while threads compile those before.
 
         Raises ``CompileBudgetError``, early if the number of texts is known.
         """
@@ -78,23 +94,23 @@ class KernelLibrary:
                 self._addresses.update(self._loaded(objects))
         return symbols
 
-    def load_calls(self, names: Sequence[str] | None, calls: Sequence[KernelCall]) -> list[int]:
-        """Addresses of the kernels of calls.
+    def load_calls(self, names: Sequence[str] | None, calls: Sequence[KernelCall]) -> list[str]:
+        """The symbols of the kernels of calls, loaded.
 
         Texts are made only of kernels that are neither known by the name of a call nor in the
         cache.  Without names all are made.
         """
         if names is None:
-            return self.load(call.ir for call in calls)
+            return self.load_texts(call.ir for call in calls)
         with _loading:
             self._load_known(names)
             new = {n: c for n, c in zip(names, calls, strict=True) if n not in self._named}
             if new:
-                made = self._load((call.ir for call in new.values()), number=len(new))
+                made = self.load_texts((call.ir for call in new.values()), number=len(new))
                 for name, symbol in zip(new, made, strict=True):
                     self._named[name] = symbol
                     self.cache.put(name, symbol.encode())
-            return [self._addresses[self._named[name]] for name in names]
+            return [self._named[name] for name in names]
 
     def _load_known(self, names: Sequence[str]) -> None:
         """Load the kernels of calls of these names that the cache has."""
@@ -185,11 +201,5 @@ def library(target: Target) -> KernelLibrary:
 
 
 def addresses(target: Target, texts: Sequence[str], entry: str = KERNEL) -> list[int]:
+    """Addresses of the function ``entry`` of each module text, compiling what is new."""
     return library(target).load(texts, entry)
-
-
-def kernel_addresses(
-    target: Target, steps: Sequence[Instruction], calls: Sequence[KernelCall]
-) -> list[int]:
-    """Addresses of the kernels of the calls that ``steps`` became."""
-    return library(target).load_calls(call_names(steps, calls, target), calls)

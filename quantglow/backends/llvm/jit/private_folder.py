@@ -58,6 +58,15 @@ class PrivateFolder:
                     raise OSError(errno.EINVAL, "It is no file", str(self.path / name))
                 return stream.read(), time.time() - status.st_mtime
 
+    def has(self, name: str) -> bool:
+        """Whether there is a file of this name."""
+        with self._opened() as folder:
+            try:
+                os.stat(self._name(name), dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:
+                return False
+        return True
+
     def write(self, name: str, content: bytes) -> None:
         """Write a file whole or not at all; the folder is made if it does not exist."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -18,17 +18,16 @@ import numpy as np
 
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.library import addresses
+from quantglow.backends.llvm.runtime.binding import sizes_of
 from quantglow.backends.llvm.runtime.buffers import uninitialised
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable, crew_for
+from quantglow.backends.llvm.runtime.program_table import End
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.table_walk import OWN_RUN_ALONE
 from quantglow.concise import Concise
 from quantglow.errors import BackendError
-from quantglow.instr.program import View
 from quantglow.instr.strides import dense_strides
 from quantglow.lazy import cached_property
-from quantglow.symbolic.expression import Values
-from quantglow.symbolic.size import expression_of
 from quantglow.types import Array, TensorType
 
 _WORDS = {"slots": 0, "calls": 1, "moving": 2, "count": 3, "busy": 8}
@@ -136,15 +135,15 @@ class BatchedExecutable(Concise):
     _idle: list[_Batch] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        program, binding = self.piece.program, self.piece.binding
+        table, binding = self.piece.table, self.piece.binding
         parts = zip(
-            (*program.inputs, *program.outputs),
+            (*table.inputs, *table.outputs),
             (*binding.inputs, *binding.outputs),
             (*self.inputs, *self.outputs),
             strict=True,
         )
-        for (name, part), (shape, _), whole in parts:
-            _check_part(name, part, shape, binding.values, self.pieces, whole)
+        for part, (shape, _), whole in parts:
+            _check_part(part, shape, sizes_of(part, binding.numbers), self.pieces, whole)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
         """Outputs in the program's order; feeds are known to match the whole batch."""
@@ -199,31 +198,25 @@ class BatchedExecutable(Concise):
         moving = np.zeros((len(piece.external_pointers), 3), np.int64)
         words = np.zeros(2 * _WORDS["busy"], np.int64)
         words[_WORDS["slots"]] = slots.ctypes.data
-        words[_WORDS["calls"]] = len(piece.program.calls)
+        words[_WORDS["calls"]] = piece.table.count
         words[_WORDS["moving"]] = moving.ctypes.data
         words[_WORDS["count"]] = len(moving)
         chunks = SERIAL if self.crew == 1 else min(self.pieces, MOST_THREADS)
-        row = (_run_pieces(piece.program.target), words.ctypes.data, self.pieces, chunks)
+        row = (_run_pieces(piece.target), words.ctypes.data, self.pieces, chunks)
         return _Batch(slots, moving, words, np.array([row], np.uint64))
 
 
 def _check_part(
-    name: str,
-    part: View,
-    shape: tuple[int, ...],
-    values: Values,
-    pieces: int,
-    whole: TensorType,
+    part: End, shape: tuple[int, ...], sizes: list[int], pieces: int, whole: TensorType
 ) -> None:
-    """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it;
-    ``values``: of the symbols in the sizes of a part, which has this ``shape`` then.
+    """Raise ``BackendError`` unless ``pieces`` parts of an input or output are the whole of it; a
+    part has this ``shape`` and these ``sizes_of``.
     """
     joined = (shape[0] * pieces, *shape[1:]) if shape else None
-    sizes = [expression_of(n).at(values) for n in (*part.strides, part.buffer.nbytes)]
-    nbytes = math.prod(shape) * part.type.dtype.nbytes
+    nbytes = math.prod(shape) * part.dtype.nbytes
     is_whole_buffer = sizes == [*dense_strides(shape), nbytes]
-    if (part.type.dtype, joined) != (whole.dtype, whole.shape) or not is_whole_buffer:
+    if (part.dtype, joined) != (whole.dtype, whole.shape) or not is_whole_buffer:
         raise BackendError(
-            f"{name!r} is {whole}, which {pieces} pieces of {part.type.with_shape(shape)} do not "
+            f"{part.name!r} is {whole}, which {pieces} pieces of {whole.with_shape(shape)} do not "
             "make up. Remedy: compile the whole batch as one piece"
         )

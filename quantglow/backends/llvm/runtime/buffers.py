@@ -17,7 +17,7 @@ import numpy as np
 
 from quantglow.concise import Concise
 from quantglow.errors import OutOfMemoryError
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.pages import release_pages
 from quantglow.system import c_function
 from quantglow.types import Array
@@ -58,17 +58,22 @@ class Constants(Concise):
     shared: bool
     _kept_nbytes: int = 0
 
-    def copy(self, array: Array) -> Array:
-        """A copy of ``array``, whose own memory is no longer needed."""
+    def copy(self, array: Array, digest: bytes | None = None) -> Array:
+        """A copy of ``array``, whose own memory is no longer needed; ``digest``: its SHA-256, if
+        that is known."""
         self._count(array.nbytes)
         if not self.shared or array.nbytes < SHARED_NBYTES:
             return self._new_copy(array)
         octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        key = hashlib.sha256(octets.data).digest(), self.slack_nbytes
+        key = digest or hashlib.sha256(octets.data).digest(), self.slack_nbytes
         found = _shared.get(key)
         if found is None:
             found = _shared.setdefault(key, self._new_copy(octets))
         return found
+
+    def known(self, digest: bytes) -> Array | None:
+        """The copy of an array with this SHA-256, if a program has one."""
+        return _shared.get((digest, self.slack_nbytes))
 
     def _new_copy(self, array: Array) -> Array:
         copy = self.allocate(array.nbytes + self.slack_nbytes)

@@ -2,41 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from quantglow import debug
-from quantglow.backends.llvm.emission import emit_program, kernel_calls
-from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Target
-from quantglow.backends.llvm.jit.library import kernel_addresses
-from quantglow.backends.llvm.kernel import KernelCall
-from quantglow.backends.llvm.runtime.binding import Binding, Places
-from quantglow.backends.llvm.runtime.buffers import (
-    Allocate,
-    Constants,
-    aligned_bytes,
-    release_freed,
-    uninitialised,
-)
-from quantglow.backends.llvm.runtime.huge_pages import HAS_LARGE_PAGES, LargePages
-from quantglow.backends.llvm.runtime.profiler import CallTime, median_call_times
+from quantglow.backends.llvm.runtime.binding import NO_VALUES, Binding
+from quantglow.backends.llvm.runtime.buffers import uninitialised
+from quantglow.backends.llvm.runtime.call_times import CallTime
+from quantglow.backends.llvm.runtime.loaded import NO_ADDRESSES, LoadedProgram, addresses_of
+from quantglow.backends.llvm.runtime.program_table import ProgramTable
 from quantglow.backends.llvm.runtime.table_runner import MOST_THREADS, SERIAL
 from quantglow.backends.llvm.runtime.threads import run_table
 from quantglow.concise import Concise
-from quantglow.errors import OutOfRangeError
+from quantglow.errors import BackendError, OutOfRangeError
 from quantglow.foreign_calls import endable
-from quantglow.instr.program import Program
 from quantglow.lazy import cached_property
-from quantglow.memory.planner import MemoryPlan
 from quantglow.ops.indexing import out_of_range
+from quantglow.symbolic.expression import Values
 from quantglow.types import Array
 
-Check = Callable[[], object]
-"""Raises an error where work that goes on beside other work is not wanted any more."""
+if TYPE_CHECKING:
+    from quantglow.backends.llvm.emitted import EmittedProgram
 
 CHUNKS_PER_THREAD = 2
 """Chunks of a call for each thread: more even out disturbances by other programs, but each costs a
@@ -47,43 +37,9 @@ SERIAL_PROGRAM = 8e6
 """Work of a program (some 30 microseconds) below which it runs on one thread: a second thread that
 waits saves little, and waking it takes longer than the program."""
 
-NO_ADDRESSES: Mapping[int, int] = {}
-
 LONG_WORK = 1e11
 """Work of a loop (some 0.3 seconds) from which on it runs on a thread that can be ended: to start
 that costs some 50 microseconds."""
-
-
-@dataclass
-class Arenas:
-    """Memory for the values of running inferences; each arena serves one at a time.
-
-    ``growth``: a new arena is so many times as large as the largest one, if that was too small.
-    Arenas are never given back, so that tables may point into them: with a growth of 2 all of them
-    take at most twice the memory of the largest.
-    """
-
-    allocate: Allocate
-    growth: int = 1
-    _idle: dict[int, Array] = field(default_factory=dict)
-    _nbytes: dict[int, int] = field(default_factory=dict)
-
-    def take(self, nbytes: int) -> Array:
-        """An arena of at least so many bytes that nobody uses."""
-        for address, arena in list(self._idle.items()):
-            # Another thread may take it after the question.
-            if self._nbytes[address] >= nbytes and self._idle.pop(address, None) is not None:
-                return arena
-        largest = max(self._nbytes.values(), default=0)
-        if self.growth > 1:
-            nbytes = largest if nbytes <= largest else max(nbytes, self.growth * largest)
-        arena = self.allocate(nbytes)
-        self._nbytes[int(arena.ctypes.data)] = nbytes
-        return arena
-
-    def give(self, arena: Array) -> None:
-        """Return an arena that was taken."""
-        self._idle[int(arena.ctypes.data)] = arena
 
 
 @dataclass(repr=False)
@@ -100,18 +56,37 @@ class Context(Concise):
 
 @dataclass(eq=False, repr=False)
 class LlvmExecutable(Concise):
-    """A loaded program at one shape: ``kernels`` are the addresses of its calls' functions,
-    ``constants`` those of its constants.  ``run`` may be called from several threads.
-    """
+    """A loaded program at one shape.  ``run`` may be called from several threads."""
 
-    program: EmittedProgram
-    places: Places
+    loaded: LoadedProgram
     binding: Binding
-    threads: int
-    kernels: Array
-    constants: Array
-    arenas: Arenas
     _idle: dict[int, Context] = field(default_factory=dict)
+
+    @staticmethod
+    def of(loaded: LoadedProgram, values: Values = NO_VALUES) -> LlvmExecutable:
+        """The executable for values of the symbols at which the program serves."""
+        return LlvmExecutable(loaded, loaded.bindings.at(values))
+
+    @property
+    def table(self) -> ProgramTable:
+        """The rows of the program."""
+        return self.loaded.table
+
+    @property
+    def target(self) -> Target:
+        """The processor that the code is for."""
+        return self.table.target
+
+    @property
+    def threads(self) -> int:
+        """Maximum number of threads of a run."""
+        return self.loaded.threads
+
+    @property
+    def program(self) -> EmittedProgram:
+        """The calls with their instructions, of a program that was compiled in this process."""
+        assert self.loaded.emitted is not None, "the program was read"
+        return self.loaded.emitted
 
     def run(
         self,
@@ -141,11 +116,11 @@ class LlvmExecutable(Concise):
         """
 
         def call() -> None:
-            run_table(self.program.target, crew, table)
+            run_table(self.target, crew, table)
 
         def end() -> None:
             for context in contexts:
-                context.arguments[[position for position, _ in self.program.loops]] = 0
+                context.arguments[[position for position, _ in self.table.loops]] = 0
 
         if self.is_long:
             endable(call, end)
@@ -155,7 +130,7 @@ class LlvmExecutable(Concise):
     @cached_property
     def is_long(self) -> bool:
         """Whether a loop may run for so long that somebody wants to end it."""
-        trips = ((int(self.binding.offsets[at]), work) for at, work in self.program.loops)
+        trips = ((int(self.binding.offsets[at]), work) for at, work in self.table.loops)
         return any(count * work > LONG_WORK for count, work in trips)
 
     def index_error(self, context: Context) -> OutOfRangeError | None:
@@ -165,7 +140,7 @@ class LlvmExecutable(Concise):
         which = int(np.flatnonzero(context.outside)[0])
         index = int(context.outside[which])
         context.outside[:] = 0
-        return out_of_range(self.program.indexings[which], index, self.binding.lengths[which])
+        return out_of_range(self.table.indexed[which], index, self.binding.lengths[which])
 
     def new_outputs(self) -> list[Array]:
         """Uninitialised arrays for the outputs."""
@@ -174,14 +149,14 @@ class LlvmExecutable(Concise):
     @property
     def output_names(self) -> list[str]:
         """Names of the outputs, in order."""
-        return [name for name, _ in self.program.outputs]
+        return list(self.table.output_names)
 
     def new_outputs_but(self, given: Mapping[str, Array]) -> list[Array]:
         """The same, but for the outputs that have an array already."""
-        kinds = zip(self.program.outputs, self.binding.outputs, strict=True)
+        kinds = zip(self.table.output_names, self.binding.outputs, strict=True)
         return [
             given[name] if name in given else uninitialised(shape, dtype)
-            for (name, _), (shape, dtype) in kinds
+            for name, (shape, dtype) in kinds
         ]
 
     @contextmanager
@@ -195,7 +170,7 @@ class LlvmExecutable(Concise):
 
     def contiguous(self, feeds: Mapping[str, Array]) -> list[Array]:
         """The inputs in the program's order; they have to live while it runs."""
-        return [np.ascontiguousarray(feeds[name]) for name, _ in self.program.inputs]
+        return [np.ascontiguousarray(feeds[name]) for name in self.table.input_names]
 
     def _pointed(
         self,
@@ -204,7 +179,7 @@ class LlvmExecutable(Concise):
         addresses: Mapping[int, int] = NO_ADDRESSES,
     ) -> Context:
         """A context whose table reads and writes these arrays."""
-        places, context = self.places, self.take_context()
+        places, context = self.table.places, self.take_context()
         bases = addresses_of([*inputs, *outputs], addresses)[places.ends]
         context.arguments[places.external] = bases + self.binding.offsets[places.external]
         return context
@@ -214,24 +189,34 @@ class LlvmExecutable(Concise):
 
         Calls run one after the other as in ``run``, so each finds the caches as it does there;
         what it costs to enter compiled code is taken off.
+
+        Raises ``BackendError`` for a program of all shapes, whose products nobody counted.
         """
+        if len(self.table.calls) < self.table.count:
+            raise BackendError(
+                "a program for all shapes has no figures of its calls. "
+                "Remedy: profile a model that was compiled for the shape."
+            )
+        # Only here: few processes profile.
+        from quantglow.backends.llvm.runtime.profiler import median_call_times
+
         with self.bound(feeds, self.new_outputs()) as table:
             return median_call_times(
-                self.program.calls,
-                lambda begin, end: run_table(self.program.target, self.crew, table[begin:end]),
+                self.table.calls,
+                lambda begin, end: run_table(self.target, self.crew, table[begin:end]),
                 repeats,
             )
 
     def take_context(self) -> Context:
         """A context that nobody uses."""
-        arena = self.arenas.take(self._arena_nbytes)
+        arena = self.loaded.arenas.take(self._arena_nbytes)
         known = self._idle.pop(int(arena.ctypes.data), None)
         return known or self._context_on(arena)
 
     def give_back(self, context: Context) -> None:
         """Keep a context whose arena another program may use meanwhile."""
         self._idle[int(context.arena.ctypes.data)] = context
-        self.arenas.give(context.arena)
+        self.loaded.arenas.give(context.arena)
 
     @cached_property
     def crew(self) -> int:
@@ -241,13 +226,13 @@ class LlvmExecutable(Concise):
     @property
     def shared_work(self) -> float:
         """The work of a run that threads may share."""
-        return float(self.binding.work[: self.program.count].sum())
+        return float(self.binding.work[: self.table.count].sum())
 
     @cached_property
     def external_pointers(self) -> list[tuple[int, int, int]]:
         """Pointers to inputs and outputs: their positions among the pointers of all calls, which
         of the inputs and outputs they lead to, and bytes from its beginning."""
-        places = self.places
+        places = self.table.places
         offsets = self.binding.offsets[places.external]
         parts = (places.external, places.ends, offsets)
         return list(zip(*(part.tolist() for part in parts), strict=True))
@@ -255,23 +240,23 @@ class LlvmExecutable(Concise):
     @property
     def _arena_nbytes(self) -> int:
         """Size of an arena with the slack that kernels may read behind it."""
-        return self.binding.arena_nbytes + self.program.target.isa.slack_nbytes
+        return self.binding.arena_nbytes + self.target.isa.slack_nbytes
 
     def _context_on(self, arena: Array) -> Context:
         """A table that points into an arena; inputs and outputs are still missing."""
-        binding, places = self.binding, self.places
-        outside = np.zeros(places.checked, np.int64)
-        table = np.empty((len(self.kernels), 4), np.int64)
+        binding, places, loaded = self.binding, self.table.places, self.loaded
+        outside = np.zeros(len(self.table.indexed), np.int64)
+        table = np.empty((len(loaded.functions), 4), np.int64)
         arguments = np.empty(len(places.slots), np.int64)
         own = [0, outside.ctypes.data, table.ctypes.data, arguments.ctypes.data]
         arena_bases = binding.buffers + arena.ctypes.data
-        bases = np.concatenate([np.array(own, np.int64), self.constants, arena_bases])
+        bases = np.concatenate([np.array(own, np.int64), loaded.constants, arena_bases])
         arguments[:] = bases[places.slots] + binding.offsets
-        table[:, 0] = self.kernels
+        table[:, 0] = loaded.functions
         table[:, 1] = arguments.ctypes.data + 8 * places.first
         table[:, 2] = binding.items
         table[:, 3] = chunks_of(binding.items, binding.work, self.threads)
-        calls = table.view(np.uint64)[: self.program.count]
+        calls = table.view(np.uint64)[: self.table.count]
         return Context(arena, arguments.view(np.uint64), calls, outside)
 
 
@@ -284,69 +269,3 @@ def chunks_of(items: Array, work: Array, threads: int) -> Array:
 def crew_for(work: float, threads: int) -> int:
     """Number of threads that are worth their waking."""
     return 1 if work < SERIAL_PROGRAM else threads
-
-
-def compile_program(
-    program: Program,
-    plan: MemoryPlan,
-    target: Target,
-    threads: int = 1,
-    allocate: Allocate | None = None,
-) -> LlvmExecutable:
-    """Emit, compile and load every kernel of a program.
-
-    ``allocate`` makes arenas and constants, by default in the process's own memory, where programs
-    share equal constants.
-    """
-    allocate, shared = allocate or allocator(target), allocate is None
-    constants = Constants(allocate, target.isa.slack_nbytes, shared)
-    with debug.timed("emit"):
-        emitted = emit_program(program, plan, target, constants.copy)
-    return load_program(emitted, threads, allocate)
-
-
-def load_program(emitted: EmittedProgram, threads: int, allocate: Allocate) -> LlvmExecutable:
-    """Compile and load the kernels of an emitted program.  ``allocate`` makes its arenas."""
-    with debug.timed("compile"):
-        steps = [call.step for call in emitted.rows]
-        kernels = kernel_addresses(emitted.target, steps, [c.kernel for c in emitted.rows])
-        kept = emitted.without_texts()
-        release_freed()
-    binding, places = Binding.of(emitted), Places.of(emitted)
-    functions, constants = as_words(kernels), addresses_of(kept.constants)
-    return LlvmExecutable(kept, places, binding, threads, functions, constants, Arenas(allocate))
-
-
-def as_words(addresses: Sequence[int]) -> Array:
-    """Addresses as they stand in a table."""
-    return np.array(addresses, np.uint64).view(np.int64)
-
-
-def addresses_of(arrays: Sequence[Array], known: Mapping[int, int] = NO_ADDRESSES) -> Array:
-    """Addresses of arrays, some of which are ``known`` by ``id``: to ask for one takes a
-    microsecond."""
-    found = [known.get(id(array)) or array.ctypes.data for array in arrays]
-    return np.array(found, np.int64)
-
-
-def allocator(target: Target) -> Allocate:
-    """Makes the memory of a program."""
-    return LargePages() if target.core.large_pages and HAS_LARGE_PAGES else aligned_bytes
-
-
-def load_kernels(program: Program, target: Target, check: Check) -> None:
-    """Compile the kernels of a program: ``compile_program`` will find them loaded, also that of a
-    program with other constants.  ``check`` is called before each; it may raise.
-    """
-    steps, calls = zip(*kernel_calls(program, target), strict=True)
-    kernel_addresses(target, steps, [checked(call, check) for call in calls])
-
-
-def checked(call: KernelCall, check: Check) -> KernelCall:
-    """The same call, whose text is made after a check."""
-
-    def code() -> str:
-        check()
-        return call.ir
-
-    return replace(call, code=code)

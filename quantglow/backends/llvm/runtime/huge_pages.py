@@ -15,7 +15,7 @@ import numpy as np
 
 from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.errors import OutOfMemoryError
-from quantglow.memory.planner import ALIGNMENT
+from quantglow.memory.arena_order import ALIGNMENT
 from quantglow.system import at_fork
 from quantglow.types import Array
 

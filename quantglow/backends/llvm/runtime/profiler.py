@@ -4,39 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from quantglow.backends.llvm.emitted import EmittedCall
+from quantglow.backends.llvm.runtime.call_times import CallFacts, CallTime
 from quantglow.instr.program import Compute, Fill, Instruction, Repeat
 from quantglow.ops.work import macs_of
 
 
-@dataclass(frozen=True)
-class CallTime:
-    """One kernel call: ``name`` of the value it computes, ``op``, ``label`` of its kernel.
-
-    ``work`` is the generator's estimate of operations; ``macs`` counts multiply-accumulates
-    without padding; ``nbytes`` is what is read and written at least, constants included.
-    """
-
-    name: str
-    op: str
-    label: str
-    seconds: float
-    work: float
-    macs: int
-    nbytes: int
-    is_integer: bool
-
-    def limit_seconds(self, macs_per_second: float, nbytes_per_second: float) -> float:
-        """The time of a machine that does nothing but these products, or moves these bytes."""
-        return max(self.macs / macs_per_second, self.nbytes / nbytes_per_second)
-
-
 def median_call_times(
-    calls: Sequence[EmittedCall],
+    calls: Sequence[CallFacts],
     run: Callable[[int, int], None],
     repeats: int,
 ) -> list[CallTime]:
@@ -53,7 +31,8 @@ def median_call_times(
             entering[repeat, row] = _seconds(run, 0, 0)
             seconds[repeat, row] = _seconds(run, row, row + 1)
     spent = np.maximum(np.median(seconds - entering, axis=0), 0.0)
-    return [described(call, float(median)) for call, median in zip(calls, spent, strict=True)]
+    pairs = zip(calls, spent, strict=True)
+    return [CallTime(**vars(call), seconds=float(median)) for call, median in pairs]
 
 
 def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
@@ -62,17 +41,16 @@ def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
     return time.perf_counter() - start
 
 
-def described(call: EmittedCall, seconds: float) -> CallTime:
-    """A time with the figures of its call."""
+def facts_of(call: EmittedCall) -> CallFacts:
+    """The figures of a call."""
     step = call.step
-    return CallTime(
+    return CallFacts(
         name=name_of(step),
         op=step.mnemonic,
         label=call.kernel.label,
-        seconds=seconds,
-        work=call.work,
-        macs=macs_in(step),
-        nbytes=_nbytes(call),
+        work=float(call.work),
+        macs=int(macs_in(step)),
+        nbytes=int(_nbytes(call)),
         is_integer=not (step.ins or step.inouts)[0].type.dtype.is_float,
     )
 

@@ -17,7 +17,7 @@ from quantglow.interpreter import interpret
 from quantglow.ops import Constant, Gemm, Loop, Quantize
 from quantglow.ops.contraction import Contraction
 from quantglow.passes import optimize
-from quantglow.runtime.build import plan_program
+from quantglow.runtime.planning import plan_program
 from quantglow.types import DType
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats
 

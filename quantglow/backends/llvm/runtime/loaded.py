@@ -1,0 +1,108 @@
+"""A loaded program: kernels, constants and arenas, which its executables at all shapes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.runtime.binding import Bindings
+from quantglow.backends.llvm.runtime.buffers import Allocate, aligned_bytes
+from quantglow.backends.llvm.runtime.huge_pages import HAS_LARGE_PAGES, LargePages
+from quantglow.backends.llvm.runtime.program_table import ProgramTable
+from quantglow.concise import Concise
+from quantglow.lazy import cached_property
+from quantglow.types import Array
+
+if TYPE_CHECKING:
+    from quantglow.backends.llvm.emitted import EmittedProgram
+
+NO_ADDRESSES: Mapping[int, int] = {}
+
+GROWTH = 2
+"""A new arena of a program for all shapes is at least so many times as large as the largest before.
+"""
+
+
+@dataclass
+class Arenas:
+    """Memory for the values of running inferences; each arena serves one at a time.
+
+    ``growth``: a new arena is so many times as large as the largest one, if that was too small.
+    Arenas are never given back, so that tables may point into them: with a growth of 2 all of them
+    take at most twice the memory of the largest.
+    """
+
+    allocate: Allocate
+    growth: int = 1
+    _idle: dict[int, Array] = field(default_factory=dict)
+    _nbytes: dict[int, int] = field(default_factory=dict)
+
+    def take(self, nbytes: int) -> Array:
+        """An arena of at least so many bytes that nobody uses."""
+        for address, arena in list(self._idle.items()):
+            # Another thread may take it after the question.
+            if self._nbytes[address] >= nbytes and self._idle.pop(address, None) is not None:
+                return arena
+        largest = max(self._nbytes.values(), default=0)
+        if self.growth > 1:
+            nbytes = largest if nbytes <= largest else max(nbytes, self.growth * largest)
+        arena = self.allocate(nbytes)
+        self._nbytes[int(arena.ctypes.data)] = nbytes
+        return arena
+
+    def give(self, arena: Array) -> None:
+        """Return an arena that was taken."""
+        self._idle[int(arena.ctypes.data)] = arena
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LoadedProgram(Concise):
+    """A program in memory.
+
+    table      its rows
+    threads    maximum number of threads of a run
+    symbols    names of the code of each row's kernel
+    functions  their addresses
+    kept       constants, with slack behind them
+    arenas     memory for the values of a run
+    emitted    the program that it was loaded from; None if its table was read
+    """
+
+    table: ProgramTable
+    threads: int
+    symbols: tuple[str, ...]
+    functions: Array
+    kept: tuple[Array, ...]
+    arenas: Arenas
+    emitted: EmittedProgram | None = None
+
+    @cached_property
+    def constants(self) -> Array:
+        """Addresses of the constants."""
+        return addresses_of(self.kept)
+
+    @cached_property
+    def bindings(self) -> Bindings:
+        """The numbers of the program at each shape."""
+        return Bindings(self.table)
+
+
+def as_words(addresses: Sequence[int]) -> Array:
+    """Addresses as they stand in a table."""
+    return np.array(addresses, np.uint64).view(np.int64)
+
+
+def addresses_of(arrays: Sequence[Array], known: Mapping[int, int] = NO_ADDRESSES) -> Array:
+    """Addresses of arrays, some of which are ``known`` by ``id``: to ask for one takes a
+    microsecond."""
+    found = [known.get(id(array)) or array.ctypes.data for array in arrays]
+    return np.array(found, np.int64)
+
+
+def allocator(target: Target) -> Allocate:
+    """Makes the memory of a program."""
+    return LargePages() if target.core.large_pages and HAS_LARGE_PAGES else aligned_bytes

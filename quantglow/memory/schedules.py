@@ -1,0 +1,3 @@
+"""Ways to find an order of execution, see ``arrange``."""
+
+FAST, MEMORY = SCHEDULES = ("fast", "memory")

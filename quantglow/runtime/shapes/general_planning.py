@@ -1,0 +1,64 @@
+"""Planning of general programs.
+
+A process that finds its programs on disk does not import this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from quantglow import debug
+from quantglow.backends.llvm.isa.target import Target
+from quantglow.concise import Concise
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Node
+from quantglow.instr.donation import Donation
+from quantglow.memory.ordered_plan import OrderedPlan
+from quantglow.runtime.planning import PlannedProgram, plan_program
+from quantglow.runtime.shapes.general_plans import EndSizes, GeneralPlan
+from quantglow.symbolic.evaluation import Evaluation
+from quantglow.symbolic.guards import Guards
+from quantglow.symbolic.size import expression_of
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Made(Concise):
+    """A general program as this process made it; ``guards`` grow with its code."""
+
+    graph: Graph
+    planned: PlannedProgram
+    order: OrderedPlan
+    guards: Guards
+
+
+def planned(
+    graph: Graph,
+    guards: Guards,
+    target: Target | None,
+    donations: Sequence[Donation],
+    schedule: str,
+) -> tuple[Made, GeneralPlan]:
+    """The program of a graph whose sizes have these guards.  Raises ``QuantglowError``."""
+    with debug.timed("general plan"):
+        found = plan_program(graph, target, donations=donations, schedule=schedule)
+        made = Made(graph, found, OrderedPlan.of(found.program, found.plan), guards)
+    return made, plan_of(made)
+
+
+def plan_of(made: Made) -> GeneralPlan:
+    """The plan of a program as numbers."""
+    sizes = Evaluation()
+
+    def position(value: int) -> int:
+        return sizes.add(expression_of(value))
+
+    def ends(nodes: Iterable[Node]) -> EndSizes:
+        return tuple((n.type.dtype, tuple(map(position, n.type.shape))) for n in nodes)
+
+    graph, traffic = made.graph, made.planned.traffic
+    moved = position(traffic.moved)
+    buffers = tuple(map(position, made.order.nbytes))
+    inputs, outputs = ends(graph.inputs), ends(node for _, node in graph.outputs)
+    memory = (traffic.weights, moved, buffers, made.order.arena)
+    return GeneralPlan(made.guards, sizes.program(), *memory, inputs, outputs)

@@ -1,0 +1,108 @@
+"""Plans of general programs: what is known of one before there is code, as numbers to be stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quantglow.concise import Concise
+from quantglow.memory.arena_order import ArenaOrder
+from quantglow.runtime.batches import Traffic
+from quantglow.symbolic.expression import Values
+from quantglow.symbolic.guards import Conditions, Guards
+from quantglow.symbolic.straight_line import StraightLine
+from quantglow.types import DType, TensorType
+
+Ends = tuple[tuple[TensorType, ...], tuple[TensorType, ...]]
+"""Types of the inputs and of the outputs."""
+
+EndSizes = tuple[tuple[DType, tuple[int, ...]], ...]
+"""For each input or output its element type, and the positions of the sizes of its shape."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GeneralPlan(Concise):
+    """The guards of a program, its memory and its ends; sizes are positions among ``numbers``.
+
+    weights   bytes of all constants
+    moved     of all other values
+    buffers   of each buffer of the arena, which lie in this ``order``
+    """
+
+    guards: Guards | Conditions
+    numbers: StraightLine
+    weights: int
+    moved: int
+    buffers: tuple[int, ...]
+    order: ArenaOrder
+    inputs: EndSizes
+    outputs: EndSizes
+
+    def traffic_at(self, values: Values) -> Traffic:
+        """The traffic of a run at these sizes."""
+        found = self.numbers.always_at(values)
+        peak = self.order.offsets([found[at] for at in self.buffers])[1]
+        return Traffic(self.weights, found[self.moved], peak)
+
+    def ends_at(self, values: Values) -> Ends:
+        """The types of inputs and outputs, without their scales."""
+        found = self.numbers.always_at(values)
+        inputs, outputs = (
+            tuple(TensorType(kind, tuple(found[at] for at in shape)) for kind, shape in ends)
+            for ends in (self.inputs, self.outputs)
+        )
+        return inputs, outputs
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan in types that ``json`` writes."""
+        guards = self.guards.conditions() if isinstance(self.guards, Guards) else self.guards
+        return {
+            "conditions": guards.to_json(),
+            "numbers": self.numbers.to_json(),
+            "weights": self.weights,
+            "moved": self.moved,
+            "buffers": self.buffers,
+            "below": self.order.below,
+            "inputs": self.inputs,
+            "outputs": self.outputs,
+        }
+
+    @staticmethod
+    def from_json(data: Mapping[str, Any]) -> GeneralPlan:
+        """The plan from the result of ``to_json``.  Raises ``KeyError``, ``TypeError`` or
+        ``ValueError``."""
+        numbers = StraightLine.from_json(data["numbers"])
+        size = len(numbers.results)
+        buffers = positions_from(data["buffers"], size)
+        below = tuple(positions_from(b, place) for place, b in enumerate(data["below"]))
+        if len(below) != len(buffers):
+            raise ValueError("the order has other buffers than the plan")
+        return GeneralPlan(
+            conditions_from(data["conditions"]),
+            numbers,
+            int(data["weights"]),
+            positions_from([data["moved"]], size)[0],
+            buffers,
+            ArenaOrder(below),
+            _ends_from(data["inputs"], size),
+            _ends_from(data["outputs"], size),
+        )
+
+
+def conditions_from(data: Any) -> Conditions:
+    """The result of ``Conditions.to_json``.  Raises ``TypeError`` or ``ValueError``."""
+    test, texts = data
+    return Conditions(StraightLine.from_json(test), tuple(map(str, texts)))
+
+
+def positions_from(data: Any, size: int) -> tuple[int, ...]:
+    """Positions below a size.  Raises ``TypeError`` or ``ValueError``."""
+    found = tuple(data)
+    if not all(type(at) is int and 0 <= at < size for at in found):
+        raise ValueError(f"{str(found)[:60]} are no positions below {size}")
+    return found
+
+
+def _ends_from(data: Any, size: int) -> EndSizes:
+    return tuple((DType(kind), positions_from(shape, size)) for kind, shape in data)
