@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from quantglow.symbolic.expression import Expression, Values
+from quantglow.symbolic.expression import Expression
 from quantglow.symbolic.straight_line import Lines, StraightLine
 
 
@@ -32,9 +32,3 @@ def conditions(found: Iterable[tuple[Expression, str]]) -> StraightLine:
     for expression, relation in found:
         lines.condition(expression, relation)
     return lines.program()
-
-
-def conjunction(found: Iterable[tuple[Expression, str]]) -> Callable[[Values], bool]:
-    """``conditions`` as a function."""
-    program = conditions(found)
-    return lambda values: program.at(values) is not None

@@ -119,7 +119,7 @@ class FreeShapes(Concise):
     def forget_threads(self) -> None:
         """Forget, in a forked child, the cases that threads of the parent were compiling."""
         self._lock = threading.Lock()
-        self._generals.forget_threads()
+        self.generals.forget_threads()
         self._often.forget_threads()
         self._pending = {}
 
@@ -154,8 +154,13 @@ class FreeShapes(Concise):
     @property
     def shapes(self) -> list[dict[str, Shape]]:
         """Input shapes of the programs that are kept, the last used one last."""
+        return [dict(case.shapes) for case in self.cases]
+
+    @property
+    def cases(self) -> list[Case]:
+        """Cases of the programs that are kept, the last used one last."""
         with self._lock:
-            return [dict(case.shapes) for case in self._ready]
+            return list(self._ready)
 
     def contents(self) -> tuple[Graph, Freedom | None]:
         """The first graph, or that of a file before there is one, and the other contents."""
@@ -165,7 +170,7 @@ class FreeShapes(Concise):
         if self.freedom is None:
             return graph, None
         found = self.freedom(Case.of({}) if case is None else case, graph)
-        general = () if case is None else self._generals.graphs_at(case)
+        general = () if case is None else self.generals.graphs_at(case)
         small = tuple(each for each in general if each.added_share(graph) <= MOST_ADDED)
         return graph, replace(found, general=small)
 
@@ -175,7 +180,7 @@ class FreeShapes(Concise):
             own = [found for found in self._ready.values() if not isinstance(found, Bound)]
         return (
             *(served_by_own(case_of(f).shapes, f.build) for f in own if not f.is_in_parts),
-            *map(served_by_general, self._generals),
+            *map(served_by_general, self.generals),
             *(self.fallback.served() if self.fallback else ()),
         )
 
@@ -188,7 +193,7 @@ class FreeShapes(Concise):
         """The same for another number of threads; its first case is ready."""
         first, opened = self._first, self.opened
         if first is not None:
-            opened = Opened(first.graph, case_of(first), tuple(self._generals.graphs))
+            opened = Opened(first.graph, case_of(first), tuple(self.generals.graphs))
         compiler = replace(self.compiler, num_threads=num_threads)
         ends = self.fallback, self.freedom, self.deciding, opened
         found = FreeShapes(self.signature, self.graph_at, compiler, *ends)
@@ -296,7 +301,8 @@ class FreeShapes(Concise):
         return Specialisation(graph, build, case)
 
     @cached_property
-    def _generals(self) -> GeneralPrograms:
+    def generals(self) -> GeneralPrograms:
+        """The programs for all shapes."""
         known = list(self.opened.general)
         return GeneralPrograms(self.signature, self.shared_graph_at, self.compiler, known)
 
@@ -310,7 +316,7 @@ class FreeShapes(Concise):
         """
         if self._first is None and not self.opened.general:
             return None
-        executable = self._generals.executable(case, self._piece, may_plan)
+        executable = self.generals.executable(case, self._piece, may_plan)
         if executable is None:
             return None
         build = Build(executable, (), self.compiler.name, self.compiler.num_threads)

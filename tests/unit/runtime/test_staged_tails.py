@@ -181,4 +181,4 @@ def test_values_that_decide_sizes_make_no_programs_of_their_own() -> None:
     for seed in range(12):
         agrees(compiled, model, rows_of(10, seed))
     rest = compiled.session.rest.specialisations
-    assert all(served.case.values in ((), None) for served in rest._ready.values())
+    assert all(case.values in ((), None) for case in rest.cases)

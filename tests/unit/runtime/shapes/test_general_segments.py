@@ -118,7 +118,7 @@ def test_branches_apart_are_segments_for_all_shapes() -> None:
             agrees(compiled, model, rows(count, mean))
     found = served(compiled, rows(400, 0.1))
     assert isinstance(found, Bound) and isinstance(found.build.executable, Retried)
-    (program,) = compiled.specialisations._generals
+    (program,) = compiled.specialisations.generals
     assert isinstance(program, SegmentedProgram)
     assert [bool(segment.branches) for segment in program.segments].count(True) >= 2
     assert program.fallback == ()
@@ -176,7 +176,7 @@ def test_nodes_of_other_runtimes_in_graphs_of_all_shapes_are_checked(tmp_path: P
         compiled(image(shape))
     compiled.save(tmp_path / "m.qgm")
     qg.load(tmp_path / "m.qgm", num_threads=1)
-    graphs = compiled.specialisations._generals.graphs
+    graphs = compiled.specialisations.generals.graphs
     model = next(n.model for n in graphs[0].at(graphs[0].hints)[0].nodes if n.op == "External")
     other = encode(model.replace(b"DeformConv", b"DeformConw"))
     graphs[0] = replace(graphs[0], text=graphs[0].text.replace(encode(model), other))
