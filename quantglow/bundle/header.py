@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from quantglow.backends.llvm.aot.facts import ABI
-from quantglow.backends.llvm.aot.part_function import has_threads
 from quantglow.backends.llvm.aot.run_function import MISALIGNED, NULL, OK, OUT_OF_RANGE
 from quantglow.bundle.contents import Contents
 from quantglow.bundle.tensors import Tensor
@@ -161,7 +160,7 @@ def functions(bundle: Contents) -> Iterator[str]:
     yield "/* The same; calls `observer` before (phase 0) and after (phase 1) each kernel. */"
     yield f"typedef void (*{name}_observer)(void *user, int kernel, int phase);"
     yield f"int {name}_run_observed({arguments},\n    {name}_observer observer, void *user);"
-    if has_threads(bundle.target):
+    if bundle.target.has_threads:
         yield ""
         yield (
             "/* The same by several threads: each of `parts` calls it with the same memory and a\n"

@@ -27,7 +27,7 @@ class Library(StrEnum):
 def check_shared(target: Target, placement: Placement) -> None:
     """Raise ``OptionError`` for systems without loaders, and for constants that loaders do not
     place."""
-    is_module = target.object_format is ObjectFormat.WASM
+    is_module = target.is_module
     own = (Placement.OBJECT,) if is_module else (Placement.OBJECT, Placement.BIN)
     if placement not in own:
         raise OptionError(

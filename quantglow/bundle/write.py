@@ -8,7 +8,6 @@ from pathlib import Path
 
 from quantglow.backends.llvm.aot.program_object import ProgramObject
 from quantglow.backends.llvm.aot.weights import Placement
-from quantglow.backends.llvm.isa.target import ObjectFormat
 from quantglow.bundle.cmake import cmake_lists
 from quantglow.bundle.code import Code
 from quantglow.bundle.contents import Contents, Model
@@ -92,7 +91,7 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
 def loadable_files(bundle: Contents) -> dict[str, bytes]:
     """The files for loaders.  Raises ``BackendError``."""
     name, made = bundle.name, bundle.made
-    if bundle.target.object_format is ObjectFormat.WASM:
+    if bundle.target.is_module:
         return {f"{name}.wasm": wasm_module(bundle), f"{name}.mjs": es_module(bundle).encode()}
     file = f"lib{name}.so"
     return {file: shared_library([made.code, *made.parts.values()], bundle.target, file)}

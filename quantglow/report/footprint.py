@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from quantglow.backends.llvm.aot.weights import Placement
-from quantglow.backends.llvm.emission import emit_program
 from quantglow.backends.llvm.emitted import EmittedCall, EmittedProgram, Place
 from quantglow.backends.llvm.runtime.profiler import name_of
 from quantglow.bundle import Code, Model, contents_of
@@ -16,7 +15,7 @@ from quantglow.instr.program import Program
 from quantglow.memory.planner import MemoryPlan, lifetimes
 from quantglow.memory.schedules import MEMORY
 from quantglow.report.tables import Table, nbytes_text
-from quantglow.runtime.bundles import bundle_target, check_own, is_integer, schedule_for
+from quantglow.runtime.bundles import bundle_target, check_own, code_for, is_integer, schedule_for
 from quantglow.runtime.planning import plan_program
 
 COLUMNS = ("layer", "operator", "weights", "RAM in use")
@@ -57,7 +56,7 @@ class Footprint(Concise):
         least = planned = plan_program(graph, found, schedule=MEMORY)
         if schedule_for(found, schedule) != MEMORY:
             planned = plan_program(graph, found)
-        emitted = emit_program(planned.program, planned.plan, found)
+        emitted = code_for(planned, found)
         model = Model("model", graph.source_hash, is_integer(graph))
         bundle = contents_of(model, Code((emitted,)), Placement.OBJECT)
         return Footprint(

@@ -21,7 +21,7 @@ from quantglow.memory.unwritten import unwritten_blocks
 from quantglow.ops import Dequantize, Quantize
 from quantglow.ops.external import External
 from quantglow.quantization.integer_border import with_integer_inputs, with_integer_outputs
-from quantglow.runtime.planning import plan_program
+from quantglow.runtime.planning import PlannedProgram, plan_program
 
 
 def export_bundle(
@@ -122,7 +122,11 @@ def emitted(graph: Graph, target: str, schedule: str | None = None) -> EmittedPr
 
 def program_for(graph: Graph, target: Target, schedule: str | None = None) -> EmittedProgram:
     """The program of a graph for a target."""
-    planned = plan_program(graph, target, schedule=schedule_for(target, schedule))
+    return code_for(plan_program(graph, target, schedule=schedule_for(target, schedule)), target)
+
+
+def code_for(planned: PlannedProgram, target: Target) -> EmittedProgram:
+    """A planned program's code, which clears what its kernels read before it is written."""
     made = emit_program(planned.program, planned.plan, target)
     unwritten = unwritten_blocks(planned.program, planned.plan, target.isa.slack_nbytes)
     return replace(made, unwritten=unwritten)

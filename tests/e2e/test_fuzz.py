@@ -41,7 +41,8 @@ def test_a_wrong_operator_is_found_and_shrunk_to_it(monkeypatch: pytest.MonkeyPa
     seed = next(
         s
         for s in range(500)
-        if sum(n.op_type == "Relu" for n in models.drawn(s).model.graph.node)
+        if "Relu" in (drawn := {n.op_type for n in models.drawn(s).model.graph.node})
+        and not any(name.endswith(("LSTM", "GRU", "RNN")) for name in drawn)  # may have a Relu, too
         and check(models.drawn(s), Setting())
     )
     found = check(models.drawn(seed), Setting())

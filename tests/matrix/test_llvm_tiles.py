@@ -20,6 +20,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from quantglow.backends.llvm import targets
+from quantglow.backends.llvm.emitted import EmittedProgram
 from quantglow.backends.llvm.isa.target import Host, Target
 from quantglow.backends.llvm.isa.x86 import tile_permission
 from quantglow.backends.llvm.isa.x86.levels import AMX, LEVELS, TRIPLE
@@ -27,9 +28,8 @@ from quantglow.backends.llvm.jit.cache import ObjectCache
 from quantglow.backends.llvm.jit.compiler import target_machine
 from quantglow.backends.llvm.jit.host import host
 from quantglow.backends.llvm.jit.library import KernelLibrary
-from quantglow.backends.llvm.kernel import KernelCall
 from quantglow.backends.llvm.kernels import emit
-from quantglow.backends.llvm.runtime import executable
+from quantglow.backends.llvm.runtime import compilation
 from quantglow.backends.llvm.targets import level_target, resolve, runs_here
 from quantglow.errors import BackendError
 from quantglow.graph.graph import Graph
@@ -82,10 +82,12 @@ def played(monkeypatch: pytest.MonkeyPatch) -> tuple[TileMachine, Target]:
     registers, best = TileMachine(), resolve("avx512vnni")
     library = KernelLibrary(best, ObjectCache(None))
 
-    def addresses(_: Target, steps: object, calls: list[KernelCall]) -> list[int]:
-        return library.load([registers.translated(call.ir) for call in calls])
+    def symbols_of(emitted: EmittedProgram) -> tuple[str, ...]:
+        texts = (registers.translated(row.kernel.ir) for row in emitted.rows)
+        return tuple(library.load_texts(texts))
 
-    monkeypatch.setattr(executable, "kernel_addresses", addresses)
+    monkeypatch.setattr(compilation, "library", lambda target: library)
+    monkeypatch.setattr(compilation, "symbols_of", symbols_of)
     return registers, dataclasses.replace(best, isa=dataclasses.replace(best.isa, has_tiles=True))
 
 
@@ -98,7 +100,7 @@ def assert_tiles_agree(graph: Graph, seed: int = 0) -> int:
         feeds[node.name] = guarded(values, at_end=bool(seed % 2))
     with pytest.MonkeyPatch.context() as monkeypatch:
         registers, tiles = played(monkeypatch)
-        found = executable.compile_program(*planned(graph), tiles).run(feeds)
+        found = compilation.compile_program(*planned(graph), tiles).run(feeds)
     assert registers.faults == []
     np.testing.assert_array_equal(found[0], interpret(graph, feeds)[0])
     return registers.products

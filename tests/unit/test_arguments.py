@@ -91,6 +91,7 @@ SEARCH = {
 MACHINE = {
     "target": [*NOTHING, *OBJECTS, *COLLECTIONS, *NUMBERS, *FLAGS],
     "num_threads": [*NO_NAME, 0],
+    "schedule": [*NOTHING, *NO_NAME, 0],
 }
 OWN = {"backend": [*NOTHING, *NO_NAME, 0], "backends": NO_BACKENDS}
 DATA = {"subset_size": [*NO_COUNT, 0], "progress": NO_PROGRESS, "input_shapes": NO_SHAPES}

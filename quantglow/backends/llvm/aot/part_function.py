@@ -16,17 +16,11 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.aot.run_function import RunFunction
 from quantglow.backends.llvm.builder import I64, Value
 from quantglow.backends.llvm.emitted import Place, Pointer
-from quantglow.backends.llvm.isa.target import ObjectFormat, Target
 
 LEAST_WORK = 250_000
 """Minimum estimated operations of a kernel that threads share: the time of about one barrier."""
 
 ARGUMENTS = "i32 %part, i32 %parts, ptr %barrier, ptr %user"
-
-
-def has_threads(target: Target) -> bool:
-    """Whether there is a system with threads."""
-    return target.object_format is not ObjectFormat.WASM and "-none-" not in target.triple
 
 
 @dataclass(eq=False, repr=False)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from quantglow.backends.llvm.aot.clearing import clearing
 from quantglow.backends.llvm.aot.facts import Facts
 from quantglow.backends.llvm.aot.objects import object_file
-from quantglow.backends.llvm.aot.part_function import PartFunction, has_threads
+from quantglow.backends.llvm.aot.part_function import PartFunction
 from quantglow.backends.llvm.aot.run_function import RunFunction
 from quantglow.backends.llvm.aot.shared_kernels import with_shared_kernels
 from quantglow.backends.llvm.aot.weights import Placement, Weights, weights_of
@@ -73,7 +73,7 @@ def part_object(
     given = program, kernels, clear, weights, constants, ALIGNMENT
     runs = [RunFunction(f"{name}_run", *given, False)]
     runs += [RunFunction(f"{name}_run_observed", *given, True)]
-    if has_threads(program.target):
+    if program.target.has_threads:
         runs += [PartFunction(f"{name}_run_part", *given, False)]
     declarations = [f"declare void @{function}(ptr, i64, i64)" for function in functions.values()]
     placed = weights_text(home, program.target, weights, is_home=home == name)

@@ -105,6 +105,16 @@ class Target(Concise):
         return self.triple.startswith("thumb")
 
     @property
+    def is_module(self) -> bool:
+        """Whether programs are modules of WebAssembly."""
+        return self.object_format is ObjectFormat.WASM
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether there is a system with threads."""
+        return not self.is_module and "-none-" not in self.triple
+
+    @property
     def saves_code(self) -> bool:
         """Whether code counts as well as time."""
         return self.isa.sharing is not Sharing.NONE

@@ -51,7 +51,7 @@ def facts_of(call: EmittedCall) -> CallFacts:
         work=float(call.work),
         macs=int(macs_in(step)),
         nbytes=int(_nbytes(call)),
-        is_integer=not (step.ins or step.inouts)[0].type.dtype.is_float,
+        is_integer=not any(v.type.dtype.is_float for v in (step.ins or step.inouts)[:1]),
     )
 
 
