@@ -177,11 +177,13 @@ def general_program(
 ) -> GeneralProgram | None:
     """The general program planned at a case.
 
-    ``donated``: inputs whose memory becomes outputs.  None where ``symbolic_graph`` has none.
-    Raises ``QuantglowError`` for graphs that cannot be compiled.
+    ``donated``: inputs whose memory becomes outputs.  None where ``symbolic_graph`` has none, and
+    for graphs in segments.  Raises ``QuantglowError`` for graphs that cannot be compiled.
     """
     made = symbolic_graph(signature, case, graph_at, compiler, donated)
-    return None if made is None else planned_program(*made, compiler, donated)
+    if made is None or not compiler.is_one_program(made[1]):
+        return None
+    return planned_program(*made, compiler, donated)
 
 
 def symbolic_graph(
