@@ -195,8 +195,19 @@ class FreeShapes(Concise):
         if first is not None:
             opened = Opened(first.graph, case_of(first), tuple(self.generals.graphs))
         compiler = replace(self.compiler, num_threads=num_threads)
-        ends = self.fallback, self.freedom, self.deciding, opened
-        found = FreeShapes(self.signature, self.graph_at, compiler, *ends)
+        found = FreeShapes(
+            self.signature,
+            self.graph_at,
+            compiler,
+            self.fallback,
+            self.freedom,
+            self.deciding,
+            opened,
+            self.identity,
+            self.most_values,
+            self.most_programs,
+            self.most_nbytes,
+        )
         if opened.case is not None:
             found.prepare(opened.case)
         return found

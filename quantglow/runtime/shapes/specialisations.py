@@ -38,8 +38,8 @@ class Specialisation(Concise):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Bound(Concise):
-    """A program for all shapes at one ``case``; ``graph_at`` makes the graph of a case."""
+class AtCase(Concise):
+    """A program at one ``case``, whose graph ``graph_at`` makes when somebody asks for it."""
 
     signature: Signature
     graph_at: Callable[[Case], Graph]
@@ -53,7 +53,7 @@ class Bound(Concise):
 
     @cached_property
     def graph(self) -> Graph:
-        """The graph of the case, made when somebody asks for it."""
+        """The graph of the case."""
         return self.graph_at(self.case)
 
     def run(self, feeds: Mapping[str, Array]) -> list[Array]:
@@ -62,29 +62,12 @@ class Bound(Concise):
         return self.build.executable.run(feeds)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Reread(Concise):
-    """A program of one ``case`` that an earlier process compiled; ``graph_at`` makes its graph."""
+class Bound(AtCase):
+    """A program for all shapes, at one of them."""
 
-    signature: Signature
-    graph_at: Callable[[Case], Graph]
-    build: Build
-    case: Case
 
-    @property
-    def is_in_parts(self) -> bool:
-        """False: only single programs are kept."""
-        return False
-
-    @cached_property
-    def graph(self) -> Graph:
-        """The graph of the case, made when somebody asks for it."""
-        return self.graph_at(self.case)
-
-    def run(self, feeds: Mapping[str, Array]) -> list[Array]:
-        """All outputs, in order.  Raises ``InputError`` for feeds of other types."""
-        check_types(self.signature, feeds)
-        return self.build.executable.run(feeds)
+class Reread(AtCase):
+    """A program of one case that an earlier process compiled."""
 
 
 Served = Specialisation | Bound | Reread
