@@ -32,7 +32,7 @@ setup(
     packages=[*find_packages(include=["quantglow*"]), DATA],
     package_dir={DATA: "datasets"},
     package_data={
-        "quantglow": ["py.typed"],
+        "quantglow": ["py.typed", "bundle/module.mjs"],
         DATA: [
             "README.md",
             "mnist_cnn.onnx",
