@@ -58,8 +58,7 @@ class InferQueue:
             results = [future.result() for future in futures]
 
     streams      number of inferences at once; ``"auto"``: one for each thread of the model, so that
-                 an inference runs on one thread, which gives the most inferences per second.  The
-                 model's threads are divided among the streams
+                 an inference runs on one thread.  The model's threads are divided among the streams
     max_batch    maximum number of samples in the batch that calls are joined to; 1: none is joined.
                  Sizes are measured while calls run, and the fastest one is taken
     max_delay    seconds that a call may wait for others to join it
