@@ -14,6 +14,7 @@ from quantglow.lowering import contraction, elementwise, indexing, reduction, tr
 from quantglow.lowering.bias_to_uint8 import bias_to_uint8
 from quantglow.lowering.cut_unread_columns import cut_unread_columns
 from quantglow.lowering.fold_symmetric_filters import fold_symmetric_filters
+from quantglow.lowering.fold_symmetric_products import fold_symmetric_products
 from quantglow.lowering.fuse import fuse_elementwise
 from quantglow.lowering.minimal_filtering import minimal_filtering
 from quantglow.lowering.names import unique_names
@@ -71,6 +72,7 @@ LOWERING_PASSES: tuple[Pass, ...] = (
     bias_to_uint8,
     cut_unread_columns,
     fold_symmetric_filters,
+    fold_symmetric_products,
     minimal_filtering,
     lower_operators,
     raise_transpose,

@@ -41,6 +41,25 @@ def transform(batch: int, columns: int, stride: int, w: Array) -> Graph:
     return Graph((x,), (("y", read),))
 
 
+def waves(n: int, lengths: tuple[int, int], is_sine: bool, window: float) -> Array:
+    """Cosines or sines [samples, bins] of a transform of ``n`` samples, from the first that is not
+    0 on, times a window that falls to ``1 - window`` at the first sample."""
+    first = int(is_sine or window == 1)
+    samples, bins = np.arange(first, lengths[0] + first)[:, None], np.arange(lengths[1])
+    turns = 2 * np.pi * samples * bins / n
+    shape = 1 - window * np.cos(np.pi * samples / n) ** 2
+    return np.asarray((np.sin if is_sine else np.cos)(turns) * shape, np.float32)
+
+
+def matrix_product(images: tuple[int, int, int], w: Array, biased: bool) -> Graph:
+    """A product of the pixels of images with a matrix."""
+    x = Input(name="x", tensor=f32(*images, w.shape[0]))
+    b = Constant(name="b", value=np.linspace(-1, 1, w.shape[1], dtype=np.float32))
+    matrix = Constant(name="w", value=w[None, None])
+    conv = Conv(name="y", x=x, w=matrix, b=b if biased else None, high=3.0)
+    return Graph((x,), (("y", conv),))
+
+
 def three_taps(
     batch: int,
     width: int,

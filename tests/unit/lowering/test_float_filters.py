@@ -12,10 +12,17 @@ from quantglow.interpreter import interpret
 from quantglow.lowering import lower
 from quantglow.lowering.cut_unread_columns import cut_unread_columns
 from quantglow.lowering.fold_symmetric_filters import fold_symmetric_filters
+from quantglow.lowering.fold_symmetric_products import fold_symmetric_products
 from quantglow.lowering.minimal_filtering import minimal_filtering
 from quantglow.ops import Conv
 from quantglow.ops.work import macs_of
-from tests.generators.float_graphs.filters import bank, three_taps, transform
+from tests.generators.float_graphs.filters import (
+    bank,
+    matrix_product,
+    three_taps,
+    transform,
+    waves,
+)
 from tests.generators.values import activations
 from tests.support.effort import moderate
 from tests.support.equality import assert_equal_values
@@ -42,6 +49,19 @@ def test_banks_of_symmetric_filters(data: st.DataObject) -> None:
     w = bank(taps, even, odd, taps - data.draw(st.integers(0, 1)))
     w *= 1 + 1e-7 * np.random.default_rng(0).normal(size=w.shape).astype(np.float32)
     assert_lowers(transform(*data.draw(st.tuples(*[st.integers(1, 4)] * 2)), stride, w))
+
+
+@moderate
+@given(st.data())
+def test_waves_about_a_quarter_of_their_period(data: st.DataObject) -> None:
+    n, is_sine = data.draw(st.sampled_from([256, 512])), data.draw(st.booleans())
+    window = data.draw(st.sampled_from([0, 0.5, 1]))
+    samples = n // 2 + data.draw(st.integers(-1, 0)) + int(not is_sine and window != 1)
+    w = waves(n, (samples, data.draw(st.integers(70, 140))), is_sine, window)
+    images, biased = data.draw(st.tuples(*[st.integers(1, 3)] * 3)), data.draw(st.booleans())
+    graph = matrix_product(images, w, biased)
+    assert_lowers(graph)
+    assert 1.9 * products(fold_symmetric_products(graph)) < products(graph)
 
 
 @moderate
@@ -81,6 +101,23 @@ def test_columns_that_nobody_reads_have_no_products() -> None:
 )
 def test_where_it_does_not_pay_products_stay(graph: Graph) -> None:
     assert minimal_filtering(graph) is graph
+
+
+def test_a_windowed_transform_has_a_quarter_of_the_products() -> None:
+    times, bins = np.arange(256)[:, None], np.arange(129)
+    turns = 2 * np.pi * times * bins / 256
+    w = np.concatenate([np.cos(turns), np.sin(turns)], axis=1) * np.sin(np.pi * times / 256) ** 2
+    graph = transform(2, 4, 64, np.asarray(w, np.float32)[None, :, None])
+    folded = fold_symmetric_products(fold_symmetric_filters(graph))
+    assert 3.8 * products(folded) < products(graph)
+
+
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf, 0.25])
+def test_products_without_symmetry_stay(spoiled: float) -> None:
+    w = waves(256, (127, 128), True, 0.5)
+    w[3, 5] = spoiled
+    graph = matrix_product((1, 2, 3), w, False)
+    assert fold_symmetric_products(graph) is graph
 
 
 def test_filters_without_symmetry_stay() -> None:

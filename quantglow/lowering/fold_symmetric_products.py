@@ -1,0 +1,217 @@
+"""Matrix products whose rows pair up have half as many products.
+
+Every second bin of a Fourier transform is even about a quarter of the period, the others are odd:
+``cos(2 pi k (n/2 - i) / n) = (-1)^k cos(2 pi k i / n)``.  A window makes it
+``w[s - i, k] = (-1)^k r[i] w[i, k]``, with one ratio for all bins.  The columns that are even, and
+those that are odd, are products with half of the rows; a cosine transform that was folded about the
+centre is folded about a quarter of its period here, then about an eighth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from quantglow.graph.graph import Graph
+from quantglow.graph.node import Constant, Node
+from quantglow.graph.rewrite import RewritePass, Uses
+from quantglow.lowering.names import unique_names
+from quantglow.lowering.rules import tag
+from quantglow.ops import Concat, Conv, Elementwise, Reshape, Slice, Transpose
+from quantglow.ops.expression import arg, call
+from quantglow.types import Array, DType, ElementType
+
+FEWEST_PRODUCTS = 8192
+"""Minimum number of weights from which on the sums cost less than the products they save."""
+FEWEST_ROWS = 32
+FEWEST_CHANNELS = 32
+GLANCE = 2
+"""Pairs that reject most matrices."""
+TOLERANCE = 2.0**-21
+"""Difference of weights, as a share of the largest, up to which they are equal."""
+
+
+def fold_symmetric_products(graph: Graph) -> Graph:
+    """x w -> (x[i] + r x[s - i]) w[i, 0::2] beside (x[i] - r x[s - i]) w[i, 1::2], i < s / 2, for
+    float matrices with w[s - i, k] = ±(-1)^k r[i] w[i, k]
+    """
+    return unique_names(RewritePass("fold-symmetric-products", by_symmetry)(graph))
+
+
+def by_symmetry(node: Node, uses: Uses) -> Node | None:
+    """The even and the odd columns of a product, interleaved."""
+    if not isinstance(node, Conv) or not is_product(node):
+        return None
+    assert isinstance(node.w, Constant)
+    w = node.w.value[0, 0]
+    if not np.isfinite(w).all():
+        return None
+    found = next((p for total in totals(w) if (p := Pairing.of(w, total)) is not None), None)
+    return None if found is None else interleaved(node, w, found)
+
+
+def is_product(conv: Conv) -> bool:
+    """Whether a Conv is a large product of float rows with a constant matrix."""
+    height, width, inputs, outputs = conv.w.type.shape
+    return (
+        isinstance(conv.w, Constant)
+        and (conv.b is None or isinstance(conv.b, Constant))
+        and conv.residual is None
+        and conv.x.type.dtype is conv.w.type.dtype is DType.F32
+        and (height, width, conv.group, conv.strides) == (1, 1, 1, (1, 1))
+        and not any(conv.pads)
+        and inputs >= FEWEST_ROWS
+        and outputs >= FEWEST_CHANNELS
+        and inputs * outputs >= FEWEST_PRODUCTS
+    )
+
+
+def totals(w: Array) -> range:
+    """Sums of the numbers of paired rows: all rows, or all but the first or the last one."""
+    return range(len(w) - 2, len(w) + 1)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """Rows i and ``total - i`` of a matrix [K, N], i in ``near``, are equal up to a factor.
+
+    ``factors`` [2, pairs]: the factors that the samples of both rows have in the sums, of which
+    the larger one is 1; ``sign``: that of the first column.
+    """
+
+    total: int
+    near: range
+    factors: Array
+    sign: int
+
+    @staticmethod
+    def of(w: Array, total: int) -> Pairing | None:
+        """The pairing of a matrix about ``total / 2``; None if its rows differ."""
+        near = range(max(0, total - len(w) + 1), (total + 1) // 2)
+        if len(near) < len(w) // 2 - 1:
+            return None
+        most = abs(w).max() * TOLERANCE
+        for rows in (near[:GLANCE], near):
+            found = alternating(w[rows.start : rows.stop], mirrored(w, rows, total), most)
+            if found is None:
+                return None
+        return Pairing(total, near, *found)
+
+    def ends(self, w: Array) -> list[int]:
+        """Rows before and behind all pairs that are not 0, those behind them first: a period ends
+        where it begins."""
+        return present(w, [*range(self.total + 1, len(w)), *range(self.near.start)])
+
+    def centre(self, w: Array) -> list[int]:
+        """The row that is its own partner, if it is not 0."""
+        return present(w, [] if self.total % 2 else [self.total // 2])
+
+    def weights(self, w: Array, parity: int) -> Array:
+        """Rows of pairs, [pairs, columns of this parity]: the mean of both rows, in the length of
+        the longer one."""
+        first, second = w[self.near.start : self.near.stop], mirrored(w, self.near, self.total)
+        sign = self.sign * (-1) ** parity
+        near, far = self.factors[:, :, None]
+        both = first[:, parity::2] * near + sign * far * second[:, parity::2]
+        return np.asarray(both / (near**2 + far**2).clip(1), np.float32)
+
+
+def alternating(first: Array, second: Array, most: float) -> tuple[Array, int] | None:
+    """Factors [2, rows] and the sign with which ``first factors[1]`` is ``second factors[0]`` in
+    even columns, and its negative in odd ones, up to ``most``."""
+    signs = np.where(np.arange(first.shape[1]) % 2, -1.0, 1.0)
+    sign = 1 if (first * second * signs).sum() >= 0 else -1
+    lengths = np.stack([np.linalg.norm(rows, axis=1) for rows in (first, second)])
+    factors = lengths / np.maximum(lengths.max(axis=0), np.finfo(np.float32).tiny)
+    crossed = first * factors[1][:, None] - sign * signs * second * factors[0][:, None]
+    return (factors, sign) if (abs(crossed) <= most).all() else None
+
+
+def present(w: Array, rows: list[int]) -> list[int]:
+    """The rows that are not 0."""
+    return [row for row in rows if abs(w[row]).max() > abs(w).max() * TOLERANCE]
+
+
+def mirrored(w: Array, near: range, total: int) -> Array:
+    """The partners of rows, in float64, which the result of a product with them has, too."""
+    return w[total - near.stop + 1 : total - near.start + 1][::-1].astype(np.float64)
+
+
+def interleaved(node: Conv, w: Array, pairing: Pairing) -> Node:
+    """The even and the odd columns side by side, then in their order."""
+    *pixels, columns = node.type.shape
+    width = -(-columns // 2)
+    parts = tuple(product(node, w, pairing, parity, width) for parity in (0, 1))
+    joined = Concat(name=tag(node, "parities"), parts=parts, axis=3)
+    count = pixels[0] * pixels[1] * pixels[2]
+    pairs = Reshape(name=tag(node, "pairs"), x=joined, shape=(count, 2, width))
+    turned = Transpose(name=tag(node, "turned"), x=pairs, perm=(0, 2, 1))
+    rows = Reshape(name=tag(node, "columns"), x=turned, shape=(*pixels, 2 * width))
+    if columns == 2 * width:
+        return replace(rows, name=node.name)
+    return cut(node.name, rows, range(columns))
+
+
+def product(node: Conv, w: Array, pairing: Pairing, parity: int, width: int) -> Conv:
+    """The columns of a parity, and columns of 0 up to ``width``."""
+    own = w[:, parity::2]
+    ends, centre = pairing.ends(own), pairing.centre(own)
+    filled = ((0, 0), (0, width - own.shape[1]))
+    value = np.concatenate([own[ends], pairing.weights(w, parity), own[centre]])
+    value = np.pad(value, filled)
+    kind = ("even", "odd")[parity]
+    ends_read, centre_read = (
+        [cut(tag(node, f"row-{row}"), node.x, range(row, row + 1)) for row in rows]
+        for rows in (ends, centre)
+    )
+    parts = (*ends_read, summed(node, pairing, parity), *centre_read)
+    sums = Concat(name=tag(node, f"{kind}-sums"), parts=parts, axis=3)
+    return replace(
+        node,
+        name=tag(node, kind),
+        x=sums,
+        w=Constant(
+            name=tag(node, f"{kind}-weights"), value=np.ascontiguousarray(value[None, None])
+        ),
+        b=bias(node, parity, filled[1]),
+    )
+
+
+def bias(node: Conv, parity: int, filled: tuple[int, int]) -> Constant | None:
+    """The bias of the columns of a parity."""
+    if node.b is None:
+        return None
+    assert isinstance(node.b, Constant)
+    value = np.pad(node.b.value[parity::2], filled)
+    return Constant(name=tag(node, f"bias-{parity}"), value=value)
+
+
+def summed(node: Conv, pairing: Pairing, parity: int) -> Elementwise:
+    """Sums or differences of pairs."""
+    near = pairing.near
+    far = range(pairing.total - near.start, pairing.total - near.stop, -1)
+    sides = [cut(tag(node, f"side-{taps.step}"), node.x, taps) for taps in (near, far)]
+    scaled = bool((pairing.factors != 1).any())
+    factors = [
+        Constant(name=tag(node, f"factors-{side}"), value=np.asarray(values, np.float32))
+        for side, values in enumerate(pairing.factors)
+    ]
+    terms = [call("mul", arg(at), arg(2 + at)) if scaled else arg(at) for at in (0, 1)]
+    return Elementwise(
+        name=tag(node, f"sums-{parity}"),
+        args=(*sides, *factors) if scaled else tuple(sides),
+        expression=call("add" if pairing.sign * (-1) ** parity > 0 else "sub", *terms),
+        out=ElementType(DType.F32),
+    )
+
+
+def cut(name: str, x: Node, channels: range) -> Slice:
+    """Some channels of an image."""
+    return Slice(
+        name=name,
+        x=x,
+        starts=(0, 0, 0, channels.start),
+        sizes=(*x.type.shape[:3], len(channels)),
+        steps=(1, 1, 1, channels.step),
+    )
