@@ -92,11 +92,13 @@ class Pairing:
         if len(near) < len(w) // 2 - 1:
             return None
         most = abs(w).max() * TOLERANCE
-        for rows in (near[:GLANCE], near):
-            found = alternating(w[rows.start : rows.stop], mirrored(w, rows, total), most)
-            if found is None:
-                return None
-        return Pairing(total, near, *found)
+        glance, whole = (
+            (w[rows.start : rows.stop], mirrored(w, rows, total)) for rows in (near[:GLANCE], near)
+        )
+        if alternating(*glance, most) is None or (found := alternating(*whole, most)) is None:
+            return None
+        factors, sign = found
+        return Pairing(total, near, factors, sign)
 
     def ends(self, w: Array) -> list[int]:
         """Rows before and behind all pairs that are not 0, those behind them first: a period ends

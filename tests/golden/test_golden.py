@@ -58,6 +58,7 @@ def outputs(ir: Graph | Program, feeds: dict[str, Array]) -> list[Array]:
 WITHOUT_TEXT = {
     "fold-parts-of-constants": "texts have no free sizes",
     "fold-symmetric-filters": "filters that pay are too large for a text",
+    "fold-symmetric-products": "matrices that pay are too large for a text",
     "minimal-filtering": "filters that pay are too large for a text",
 }
 """Passes with tests of their own in ``tests/unit/passes``, and why."""
