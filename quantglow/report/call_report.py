@@ -104,7 +104,7 @@ def profile_calls(build: Build, feeds: Mapping[str, Array], repeats: int = 30) -
     """
     executable, own = timed_part(build, feeds)
     calls = executable.profile_calls(own, repeats)
-    return CallReport(calls, measure_peak(executable.program.target, build.num_threads))
+    return CallReport(calls, measure_peak(executable.target, build.num_threads))
 
 
 def timed_calls(build: Build, feeds: Mapping[str, Array]) -> list[CallTime]:

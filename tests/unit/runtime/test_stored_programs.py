@@ -16,6 +16,7 @@ import quantglow as qg
 from quantglow.backends.llvm.jit.cache import MAGIC, sealed
 from quantglow.backends.llvm.runtime.program_store import DAMAGED
 from quantglow.backends.llvm.runtime.stored_table import from_json, to_json
+from quantglow.report.call_report import profile_calls
 from quantglow.runtime import planning
 from quantglow.runtime.shapes import general_planning
 from quantglow.types import Array
@@ -123,6 +124,21 @@ def test_the_report_of_a_program_that_was_read_is_that_of_a_compiled_one(
     assert second.report.memory == first.report.memory  # type: ignore[attr-defined]
     assert not planned
     assert str(second.build.programs[0].program) == str(first.build.programs[0].program)
+
+
+def test_calls_of_a_program_that_was_read_are_timed(
+    folder: Path, planned: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def named_calls() -> list[str]:
+        compiled = qg.compile(small_model(), num_threads=1)
+        (info,) = compiled.get_inputs()
+        report = profile_calls(compiled.build, {info.name: np.zeros(info.shape, np.float32)}, 1)
+        return [call.name for call in report.calls]
+
+    before = named_calls()
+    planned.clear()
+    forget(monkeypatch)
+    assert (named_calls(), planned) == (before, [])
 
 
 def altered(content: bytes) -> Iterator[bytes]:
