@@ -20,7 +20,7 @@ Normalizations of values whose squares overflow: differences of infinities, and 
 of equal values, whose rounding errors are scaled.
 
 Steps at a value that is a whole number but for rounding: the one below or above; integers and
-booleans of such values.  Comparisons of values that are equal but for rounding.
+booleans of such values.  Round at a half, and at 0, whose sign a quotient shows.  Comparisons of values that are equal but for rounding.
 
 Integers of a range found in the data, where a value or the zero point lies between two of them.
 """
@@ -141,6 +141,10 @@ def has_rounding_at_a_step(values: Values) -> bool:
     return values.dtype.kind == "f" and is_next_to(values, np.rint(values))
 
 
+def has_rounding_at_a_half(values: Values) -> bool:
+    return is_next_to(values, np.floor(values) + 0.5) or is_next_to(values, 0.0)
+
+
 def range_is_open(values: Values) -> bool:
     """Whether a range has no end, or rounding decides between two of its 256 integers."""
     if holds_no_numbers(values) or not values.size:
@@ -185,6 +189,7 @@ ROUNDED: OpenResults = {
     **dict.fromkeys(TRANSFORMS, transforms_are_open),
     **dict.fromkeys(COMPARISONS, comparisons_are_open),
     **dict.fromkeys(STEPS, has_rounding_at_a_step),
+    "Round": has_rounding_at_a_half,
     "LRN": has_infinite_squares,
     "DynamicQuantizeLinear": range_is_open,
     "DynamicQuantizeMatMul": lambda x, *_: range_is_open(x),
