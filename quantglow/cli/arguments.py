@@ -16,6 +16,7 @@ from quantglow.options import (
     WEIGHTS,
     QuantizationConfig,
 )
+from quantglow.runtime.saved_models.included_code import CODE_MODES
 
 
 def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") -> None:
@@ -156,6 +157,26 @@ def schedule_argument(parser: argparse.ArgumentParser, default: str | None) -> N
         default=default,
         help="memory: search for the order of execution with the smallest arena "
         f"(default: {shown})",
+    )
+
+
+def include_code_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--include-code",
+        nargs="+",
+        default=(),
+        metavar="TARGET",
+        help="targets whose machine code the file has, too (native, or a level), for --code",
+    )
+
+
+def code_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--code",
+        choices=CODE_MODES,
+        default="ignore",
+        help="machine code of a saved model; use: run it where it fits; require: or fail. Trusted "
+        "files only (default: %(default)s)",
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from quantglow.cli.arguments import machine_arguments, model_argument, shapes_of
+from quantglow.cli.arguments import code_argument, machine_arguments, model_argument, shapes_of
 from quantglow.cli.files import SAVED
 from quantglow.cli.models import opened
 from quantglow.cli.timing import latencies, loaded_latencies
@@ -32,6 +32,7 @@ BUSY = 0.5
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     machine_arguments(parser)
+    code_argument(parser)
     parser.add_argument(
         "--seconds",
         type=float,

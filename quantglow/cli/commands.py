@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
+from quantglow.backends.llvm.targets import resolve
 from quantglow.cli.arguments import (
     calibration_arguments,
+    code_argument,
     control_arguments,
+    include_code_argument,
     machine_arguments,
     model_argument,
     output_argument,
@@ -91,6 +94,7 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
     )
     what = f"model to write: {SAVED}, or .onnx for QDQ (default: MODEL{DEFAULT_ENDING} here)"
     output_argument(parser, what, required=False)
+    include_code_argument(parser)
 
 
 def quantize(options: argparse.Namespace, console: Console) -> None:
@@ -101,6 +105,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     output = options.output or Path(options.model).stem + DEFAULT_ENDING
     given = (options.model, options.calibration_data, options.validation_data)
     check_writable(output, MODELS, [path for path in given if path], INT8_SHARE)
+    check_include_code(output, options.include_code)
     if not options.output:
         console.print(f"no --output: the model goes to {output}", highlight=False, markup=False)
     try:
@@ -122,22 +127,24 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
         )
     except AccuracyDropError as error:
         if isinstance(error.best, CompiledModel | FallbackModel):
-            save(error.best, output, console)
+            save(error.best, output, console, options.include_code)
         raise
     console.print(compiled.report)
-    save(compiled, output, console)
+    save(compiled, output, console, options.include_code)
 
 
 def compile_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser)
     machine_arguments(parser)
     output_argument(parser, f"model to write: {SAVED}, or .onnx as optimized")
+    include_code_argument(parser)
 
 
 def compile(options: argparse.Namespace, console: Console) -> None:
     """Compile a model without quantization and save it."""
     refuse_shapes_of_saved(options)
     check_writable(options.output, MODELS, (options.model,), FLOAT_SHARE)
+    check_include_code(options.output, options.include_code)
     compiled = opened(options)
     if isinstance(compiled, CompiledModel) and compiled.specialisations.is_empty:
         raise OptionError(
@@ -146,12 +153,13 @@ def compile(options: argparse.Namespace, console: Console) -> None:
             "compile the model, run it once, and save it."
         )
     console.print(compiled.report)
-    save(compiled, options.output, console)
+    save(compiled, options.output, console, options.include_code)
 
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     machine_arguments(parser)
+    code_argument(parser)
     parser.add_argument(
         "--inputs", required=True, metavar="FILE", help=".npz with an array for each input"
     )
@@ -175,9 +183,25 @@ def run(options: argparse.Namespace, console: Console) -> None:
 # -- helpers
 
 
-def save(compiled: CompiledModel | FallbackModel, output: str, console: Console) -> None:
-    write = compiled.export_onnx if Path(output).suffix == ".onnx" else compiled.save
-    write(output)
+def check_include_code(output: str, targets: Sequence[str]) -> None:
+    """Raise ``OptionError`` for code in a file that has none, or for a processor that is not here,
+    before the work begins."""
+    if targets and Path(output).suffix == ".onnx":
+        raise OptionError(f"--include-code is for {SAVED} files. Remedy: write one, or omit it.")
+    for name in targets:
+        resolve(name)
+
+
+def save(
+    compiled: CompiledModel | FallbackModel,
+    output: str,
+    console: Console,
+    include_code: Sequence[str],
+) -> None:
+    if Path(output).suffix == ".onnx":
+        compiled.export_onnx(output)
+    else:
+        compiled.save(output, include_code=include_code)
     saved = f"saved {output} ({os.path.getsize(output)} bytes)"
     console.print(saved, highlight=False, markup=False)
 

@@ -16,7 +16,13 @@ from quantglow.runtime.fallback_model import FallbackModel
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
     if is_saved(options.model):
-        return load(options.model, options.target, options.num_threads, schedule=options.schedule)
+        return load(
+            options.model,
+            options.target,
+            options.num_threads,
+            schedule=options.schedule,
+            code=vars(options).get("code", "ignore"),
+        )
     shapes = shapes_of(options)
     return compilation.compile(
         options.model,

@@ -13,11 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quantglow.arguments import file_path
-from quantglow.errors import FileFormatError, InputError, ModelError
+from quantglow import debug
+from quantglow.arguments import choice, file_path, instance
+from quantglow.backends.llvm.jit.cache import ENVIRONMENT
+from quantglow.backends.llvm.jit.carried import Carried
+from quantglow.backends.llvm.runtime.batch_split import run_pieces_address
+from quantglow.backends.llvm.runtime.table_runner import entries
+from quantglow.backends.llvm.targets import resolve
+from quantglow.errors import BackendError, FileFormatError, InputError, ModelError
 from quantglow.graph.case import Case, values_from_json
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Signature
+from quantglow.graph.signature import Shapes, Signature
 from quantglow.lazy import cached_property
 from quantglow.ops.external import External
 from quantglow.report.report import Report, report_of
@@ -26,10 +32,12 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
 from quantglow.runtime.saved_models import saving
+from quantglow.runtime.saved_models.included_code import CODE_MODES
 from quantglow.runtime.saved_models.saving import Freedom, SavedModel, Tail
 from quantglow.runtime.shapes.fallbacks import Fallback, FallbackOnUse
 from quantglow.runtime.shapes.free_shapes import FreeShapes, Opened
 from quantglow.runtime.shapes.specialisations import OneShape, Specialisation, Specialisations
+from quantglow.types import Array
 
 MOST_FILES = 8
 """Maximum number of files inside of each other: of parts whose shapes are known later and later."""
@@ -46,22 +54,84 @@ def load(
     backend: str = "llvm",
     backends: Sequence[Backend] = (),
     schedule: str = "fast",
+    code: str = "ignore",
 ) -> CompiledModel | PartlyCompiledModel:
     """A model that ``save`` of a compiled model wrote, compiled for this processor.
 
-    ``backend``, ``backends`` and ``schedule`` are those of ``compile``.  Raises
-    ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments that are
-    none.
+    ``backend``, ``backends`` and ``schedule`` are those of ``compile``.
+
+    code   what becomes of machine code that the file includes.  ``"ignore"``: the model is compiled
+           here.  ``"use"``: code that fits this processor and version runs; else the model is
+           compiled here.  ``"require"``: it runs, or ``FileFormatError`` says why it does not fit.
+           Code can do anything that this process can: use it from files that you trust only.
+
+    Raises ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments
+    that are none.
     """
+    file = file_path("path", path)
+    if choice("code", code, CODE_MODES) == "ignore":
+        compiler = Compiler.of(target, num_threads, backend, backends, schedule)
+        return model_of(saving.load(file), compiler)
+    instance("target", target, str, "the name of a target")
+    saved = saving.load(file, with_code=True)
+    brought, target = carried_by(saved, file, target, must_fit=code == "require")
     compiler = Compiler.of(target, num_threads, backend, backends, schedule)
-    return model_in(file_path("path", path), compiler)
+    return model_of(saved, replace(compiler, carried=brought))
+
+
+def carried_by(
+    saved: SavedModel, file: str, target: str, *, must_fit: bool
+) -> tuple[Carried | None, str]:
+    """The code of a file, ready to be found, and the target that it is for; None and ``target``
+    where none fits.  Raises ``FileFormatError`` if it ``must_fit``.
+    """
+    try:
+        if saved.code is None:
+            raise BackendError("it was saved without include_code")
+        brought = Carried(saved.code.entries)
+        return brought, saved.code.target_for(target)
+    except BackendError as error:
+        if must_fit:
+            raise FileFormatError(
+                f"the code in {file!r} cannot be used: {error}. Remedy: save the model with "
+                "include_code for this processor, or load it with code='use', which compiles it."
+            ) from None
+        debug.log(1, f"code of {file}: {error}")
+        return None, target
+
+
+def compile_saved(
+    arrays: Sequence[Array],
+    path: str,
+    target: str,
+    threads: int,
+    schedule: str,
+    shapes: Sequence[Shapes],
+    cache: str,
+) -> list[Array]:
+    """Compile a saved model for input shapes in a child process, whose cache is this folder."""
+    os.environ[ENVIRONMENT] = cache
+    for name in ("QUANTGLOW_DEBUG", "QUANTGLOW_DUMP_DIR", "QUANTGLOW_VERIFY"):
+        os.environ.pop(name, None)
+    model = load(path, target, threads, schedule=schedule)
+    head = model.head if isinstance(model, PartlyCompiledModel) else model
+    head.warm_up(shapes)
+    entries(resolve(target))
+    run_pieces_address(resolve(target))
+    return []
 
 
 def model_in(
     path: str | os.PathLike[str], compiler: Compiler, depth: int = 0
 ) -> CompiledModel | PartlyCompiledModel:
     """The model of a file; ``depth``: how many files it is in.  Raises ``FileFormatError``."""
-    saved = saving.load(path)
+    return model_of(saving.load(path), compiler, depth)
+
+
+def model_of(
+    saved: SavedModel, compiler: Compiler, depth: int = 0
+) -> CompiledModel | PartlyCompiledModel:
+    """The model of the contents of a file.  Raises ``FileFormatError``."""
     check_externals(saved.graph)
     report = Report.from_json(saved.report)
     programs = programs_in(saved, compiler)

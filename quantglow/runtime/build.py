@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from quantglow import debug
 from quantglow.arguments import brief, choice, instance, integer
 from quantglow.backends.llvm.isa.target import Target
+from quantglow.backends.llvm.jit.carried import Carried
 from quantglow.backends.llvm.runtime.batch_split import BatchedExecutable
 from quantglow.backends.llvm.runtime.executable import LlvmExecutable
 from quantglow.backends.llvm.runtime.program_store import ProgramStore
@@ -77,13 +78,15 @@ class Compiler:
     """Compiler from a graph to a build; ``target`` is None for the reference backend.
 
     ``backends`` are asked for each node before quantglow's own; onnxruntime comes last.
-    ``schedule`` is one of ``SCHEDULES``.
+    ``schedule`` is one of ``SCHEDULES``.  ``carried``: code that a file brought, which is found as
+    long as this is in use.
     """
 
     target: Target | None
     num_threads: int = 1
     backends: tuple[Backend, ...] = ()
     schedule: str = FAST
+    carried: Carried | None = None
 
     @staticmethod
     def of(

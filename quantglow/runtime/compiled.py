@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from quantglow.arguments import file_path, integer
+from quantglow.arguments import file_path, integer, strings
 from quantglow.arguments import shapes as shapes_of
 from quantglow.errors import InputError, OptionError
 from quantglow.graph.border import entering, leaving, numpy_type
@@ -22,7 +23,7 @@ from quantglow.pages import release_pages
 from quantglow.runtime.build import MAX_THREADS, Build
 from quantglow.runtime.feeds import as_array, check_mapping, chosen_outputs, feeds_by_name
 from quantglow.runtime.queues.infer_queue import InferQueue
-from quantglow.runtime.saved_models.saving import save
+from quantglow.runtime.saved_models.saving import Freedom, Tail, save
 from quantglow.runtime.shapes.free_shapes import FreeShapes
 from quantglow.runtime.shapes.served_shapes import ServedShapes
 from quantglow.runtime.shapes.specialisations import Specialisations
@@ -51,6 +52,28 @@ PAIR = 2
 
 DEFAULT_CAPACITY = 256
 """Rows of a new state that have memory."""
+
+
+Contents = tuple[Graph, Mapping[str, Any], Freedom | None, Tail | None]
+"""Arguments of ``saving.save``."""
+
+
+def save_with_code(
+    path: str, contents: Contents, targets: Sequence[str], programs: Specialisations
+) -> None:
+    """Write a file that has the code of its programs for targets."""
+    if not targets:
+        save(path, *contents)
+        return
+    # Only here: few processes make code for others.
+    from quantglow.runtime.saved_models.code_making import checked_targets, code_for
+
+    checked_targets(targets, programs.compiler)
+    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
+        plain = os.path.join(folder, "model.qgm")
+        save(plain, *contents)
+        code = code_for(plain, targets, programs.compiler, programs.shapes)
+    save(path, *contents, code)
 
 
 class ReportLike(Protocol):
@@ -245,14 +268,26 @@ class CompiledModel:
         """The programs of states, by their pairs."""
         return {}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Write a ``.qgm`` file for ``quantglow.load``, on any processor.
 
         A model with free dimensions that was run or calibrated is ready for these shapes when it is
         loaded; else its file has the model only.
+
+        include_code   names of targets whose machine code the file has, too, for this number of
+                       threads and the input shapes that came: ``"native"``, for processors equal to
+                       this one, or levels such as ``"avx2"``.  ``load(path, code="use")`` runs it
+                       without compiling.  The file grows by about the size of the weights for each.
+
+        Raises ``OptionError``, ``BackendError`` for targets that do not run here.
         """
         graph, freedom = self.specialisations.contents()
-        save(file_path("path", path), graph, self.report.to_json(), freedom)
+        save_with_code(
+            file_path("path", path),
+            (graph, self.report.to_json(), freedom, None),
+            strings(include_code, "include_code"),
+            self.specialisations,
+        )
         release_pages()
 
     def export_onnx(

@@ -8,16 +8,22 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-from quantglow.arguments import file_path, integer
+from quantglow.arguments import file_path, integer, strings
 from quantglow.errors import OptionError
 from quantglow.files import writing
 from quantglow.lazy import cached_property
 from quantglow.runtime.build import MAX_THREADS
-from quantglow.runtime.compiled import CompiledModel, Reporter, ReportLike, TensorInfo
+from quantglow.runtime.compiled import (
+    CompiledModel,
+    Reporter,
+    ReportLike,
+    TensorInfo,
+    save_with_code,
+)
 from quantglow.runtime.feeds import check_mapping, chosen_outputs, fed, feeds_by_name
 from quantglow.runtime.newer_opsets import opened
 from quantglow.runtime.queues.infer_queue import InferQueue
-from quantglow.runtime.saved_models.saving import Tail, save
+from quantglow.runtime.saved_models.saving import Tail
 from quantglow.runtime.shapes.specialisations import Specialisations
 from quantglow.runtime.staged_tails import StagedTail
 from quantglow.runtime.staged_tails import Tail as Behind
@@ -97,7 +103,7 @@ class FallbackModel:
         """Name, shape and type of each output, in order."""
         return list(map(TensorInfo.of_node, self.session.outputs))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
         """Raise an error: there is no compiled part to save."""
         raise OptionError(
             "nothing of this model is compiled, onnxruntime runs it whole. Remedy: keep the ONNX "
@@ -157,14 +163,20 @@ class PartlyCompiledModel(FallbackModel):
         self.head.warm_up(shapes)
         super().warm_up(shapes)
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``."""
+    def save(self, path: str | os.PathLike[str], *, include_code: str | Sequence[str] = ()) -> None:
+        """Write a ``.qgm`` file for ``quantglow.load``, like ``CompiledModel.save``; code is that
+        of the first part."""
         late, rest = tuple[str, ...](), b""
         if self.staged is not None:
             late, rest = tuple(sorted(self.staged.late)), self.staged.rest_file()
         tail = Tail(self.tail, self.output_names, self.reasons, late, rest)
         graph, freedom = self.head.specialisations.contents()
-        save(file_path("path", path), graph, self.report.to_json(), freedom, tail)
+        save_with_code(
+            file_path("path", path),
+            (graph, self.report.to_json(), freedom, tail),
+            strings(include_code, "include_code"),
+            self.head.specialisations,
+        )
 
     def __repr__(self) -> str:
         return f"<PartlyCompiledModel, {self.head!r}, then onnxruntime>"

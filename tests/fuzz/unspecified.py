@@ -20,7 +20,8 @@ Normalizations of values whose squares overflow: differences of infinities, and 
 of equal values, whose rounding errors are scaled.
 
 Steps at a value that is a whole number but for rounding: the one below or above; integers and
-booleans of such values.  Round at a half, and at 0, whose sign a quotient shows.  Comparisons of values that are equal but for rounding.
+booleans of such values.  Round at a half, and at 0, whose sign a quotient shows.  Comparisons of
+values that are equal but for rounding.
 
 Integers of a range found in the data, where a value or the zero point lies between two of them.
 """

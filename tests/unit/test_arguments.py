@@ -146,6 +146,14 @@ def scoped(**options: Any) -> object:
     return qg.QuantizationConfig(ignored_scope=qg.IgnoredScope(**options))
 
 
+def loaded(**options: Any) -> object:
+    return qg.load("model.qgm", **options)
+
+
+def saved(**options: Any) -> object:
+    return COMPILED.save("model.qgm", **options)  # type: ignore[func-returns-value]
+
+
 Function = Callable[..., object]
 FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     qg.QuantizationConfig: CONFIG,
@@ -154,7 +162,9 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     contract: {name: SEARCH[name] for name in ("drop_type", "validation_fn", "max_minutes")},
     compiled: {**MACHINE, **OWN, "input_shapes": NO_SHAPES},
     qg.load: {"path": NO_PATH},
+    loaded: {"code": [*NOTHING, *NO_NAME, 0]},
     COMPILED.save: {"path": NO_PATH},
+    saved: {"include_code": NO_STRINGS},
     COMPILED.export_onnx: {"path": NO_PATH},
     PROFILE.save: {"path": NO_PATH},
     Profile.load: {"path": NO_PATH},

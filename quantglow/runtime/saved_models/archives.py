@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import json
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from quantglow.pages import is_worth_paging, paged
@@ -22,12 +22,13 @@ from quantglow.types import Array
 
 FORMAT = "quantglow-model"
 VERSION, FREE_VERSION, TAIL_VERSION, CASE_VERSION = 1, 2, 3, 4
-SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION, REST_VERSION = 5, 6, 7, 8
+SHARED_VERSION, PACKED_VERSION, GENERAL_VERSION, REST_VERSION, CODE_VERSION = 5, 6, 7, 8, 9
 MANIFEST, GRAPH, REPORT = "manifest.json", "graph.txt", "report.json"
 FREE, SOURCE = "free.json", "source.onnx"
 GENERAL = "general"
 """The entry of the manifest and of free.json about graphs for all shapes."""
 TAIL, TAIL_TEXT, REST = "tail.onnx", "tail.json", "rest.qgm"
+CODE, CODE_TEXT = "code.bin", "code.json"
 MAX_TEXT_NBYTES = 256 << 20
 """Maximum size of a text, in bytes; larger ones are refused unread."""
 
@@ -79,14 +80,14 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
         version_of(members),
         SHARED_VERSION,
         PACKED_VERSION,
-        REST_VERSION if REST in members else GENERAL_VERSION,
+        newest_version(members),
     ):
         raise ValueError(f"format {manifest['format']!r}, version {manifest['version']!r}")
     if manifest["sha256"] != digest_of(manifest):
         raise ValueError("the checksum of the manifest does not fit its content")
     expected = {REPORT, *members_of_graphs(manifest)}
     expected |= forms_in(manifest).members(array_numbers(manifest))
-    for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}):
+    for kind in ({FREE, SOURCE}, {TAIL, TAIL_TEXT}, {CODE, CODE_TEXT}):
         if not kind.isdisjoint(members):
             expected |= kind
     if TAIL in members and REST in members:
@@ -96,6 +97,23 @@ def check_manifest(manifest: Any, archive: zipfile.ZipFile) -> None:
     if set(archive.namelist()) != expected | {MANIFEST}:
         odd = sorted(set(archive.namelist()) ^ (expected | {MANIFEST}))
         raise ValueError(f"members missing or unknown: {odd[:5]}")
+
+
+def newest_version(members: Collection[str]) -> int:
+    """The version that is written for such members."""
+    if CODE in members:
+        return CODE_VERSION
+    return REST_VERSION if REST in members else GENERAL_VERSION
+
+
+def identity_of(manifest: Mapping[str, Any]) -> str:
+    """SHA-256 of all that a model is, whatever code its file includes."""
+    members = {k: v for k, v in manifest["members"].items() if k not in (CODE, CODE_TEXT)}
+    left_out = ("version", "quantglow", "sha256")
+    rest = {key: value for key, value in manifest.items() if key not in left_out}
+    return hashlib.sha256(
+        json.dumps({**rest, "members": members}, sort_keys=True).encode()
+    ).hexdigest()
 
 
 def version_of(members: Mapping[str, object]) -> int:

@@ -44,9 +44,14 @@ the names of values that the tail computes::
 
     rest.qgm          a file like this one
 
-There is no machine code and no pickle: loading compiles again, on any processor.  Files are not
-trusted: members are not extracted, their expansion is limited, and every byte is checked against
-its hash before it is parsed.
+Version 9 may include machine code for some processors, if it was asked for (``included_code``)::
+
+    code.json         targets, versions, names and sizes of its entries
+    code.bin          the entries
+
+It is used where the caller of ``load`` trusts the file; else, and on other processors, loading
+compiles again.  There is no pickle.  Files are not trusted: members are not extracted, their
+expansion is limited, and every byte is checked against its hash before it is parsed.
 """
 
 from __future__ import annotations
@@ -68,14 +73,15 @@ from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
 from quantglow.pages import Data, paged_bytes
 from quantglow.runtime.saved_models.archives import (
+    CODE,
+    CODE_TEXT,
+    CODE_VERSION,
     FORMAT,
     FREE,
     GENERAL,
-    GENERAL_VERSION,
     MANIFEST,
     REPORT,
     REST,
-    REST_VERSION,
     SOURCE,
     TAIL,
     TAIL_TEXT,
@@ -87,11 +93,14 @@ from quantglow.runtime.saved_models.archives import (
     digest_of,
     general_member,
     groups_in,
+    identity_of,
     members_of_graphs,
+    newest_version,
     numbers_in,
     scales_in,
     text_of,
 )
+from quantglow.runtime.saved_models.included_code import IncludedCode
 from quantglow.runtime.saved_models.members import Content, check_members, write_members
 from quantglow.runtime.saved_models.stored_arrays import ArrayStore
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
@@ -133,8 +142,8 @@ class SavedModel:
 
     ``free`` and ``source`` are set if the model has free dimensions, ``tail`` if only its first
     part is compiled.  ``cases`` are int8 graphs for other deciding values, ``general`` graphs for
-    all shapes where their conditions hold.  ``digest`` is the hash of the manifest, which has those
-    of all contents.
+    all shapes where their conditions hold.  ``digest`` is a hash of all contents but ``code``,
+    which is read if it was asked for.
     """
 
     graph: Graph
@@ -145,6 +154,7 @@ class SavedModel:
     cases: tuple[Graph, ...] = ()
     general: tuple[SymbolicGraph, ...] = ()
     digest: str = ""
+    code: IncludedCode | None = None
 
     def in_pages(self) -> SavedModel:
         """The same contents, large ones in pages."""
@@ -185,12 +195,13 @@ def save(
     report: Mapping[str, Any],
     freedom: Freedom | None = None,
     tail: Tail | None = None,
+    code: IncludedCode | None = None,
 ) -> None:
     """Write a ``.qgm`` file; an existing file is replaced at once or not at all.
 
     The file is read back first.  Raises ``FileFormatError``.
     """
-    manifest, members = contents(graph, report, freedom, tail)
+    manifest, members = contents(graph, report, freedom, tail, code)
     text = json.dumps(manifest, indent=1).encode()
     with writing(path) as temporary:
         write_members(temporary, {MANIFEST: text, **members})
@@ -198,7 +209,11 @@ def save(
 
 
 def contents(
-    graph: Graph, report: Mapping[str, Any], freedom: Freedom | None, tail: Tail | None
+    graph: Graph,
+    report: Mapping[str, Any],
+    freedom: Freedom | None,
+    tail: Tail | None,
+    code: IncludedCode | None,
 ) -> tuple[dict[str, Any], dict[str, Content]]:
     """The manifest of a file and its other members."""
     graphs = (graph, *(freedom.cases if freedom else ()))
@@ -217,9 +232,11 @@ def contents(
         members |= {FREE: json.dumps(free).encode(), SOURCE: freedom.source}
     if tail is not None:
         members |= tail.members()
+    if code is not None:
+        members |= code.members()
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "version": REST_VERSION if REST in members else GENERAL_VERSION,
+        "version": newest_version(members),
         "quantglow": __version__,
         "constants": list(constants[0]),
         "cases": [list(found) for found in constants[1 : len(graphs)]],
@@ -242,7 +259,7 @@ def check_written(
     """
     try:
         with zipfile.ZipFile(written) as archive:
-            saved = read(archive)
+            saved = read(archive, with_code=True)
             if json.loads(text_of(archive, MANIFEST))["sha256"] != sha256:
                 raise ValueError("the manifest is another one")
         for each in saved.general:
@@ -257,8 +274,8 @@ def check_written(
         ) from error
 
 
-def load(path: str | os.PathLike[str]) -> SavedModel:
-    """Read a file of ``save``.  Raises ``FileFormatError``."""
+def load(path: str | os.PathLike[str], *, with_code: bool = False) -> SavedModel:
+    """Read a file of ``save``, and the code that it includes.  Raises ``FileFormatError``."""
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below; its own errors are other ones
     except OSError as error:
@@ -268,16 +285,16 @@ def load(path: str | os.PathLike[str]) -> SavedModel:
         ) from error
     try:
         with file, zipfile.ZipFile(file) as archive:
-            return read(archive).in_pages()
+            return read(archive, with_code=with_code).in_pages()
     except (OSError, *DAMAGED_CONTENT, QuantglowError) as error:
         raise FileFormatError(
             f"{os.fspath(path)!r} is not a model saved by quantglow (up to version "
-            f"{REST_VERSION}), or it is truncated or altered: {error}. "
+            f"{CODE_VERSION}), or it is truncated or altered: {error}. "
             "Remedy: save the model again, or copy it again; ONNX files are for quantglow.compile."
         ) from error
 
 
-def read(archive: zipfile.ZipFile) -> SavedModel:
+def read(archive: zipfile.ZipFile, *, with_code: bool = False) -> SavedModel:
     """The model in an open archive.  Raises one of ``DAMAGED_CONTENT`` or a ``QuantglowError``."""
     check_members(archive)
     manifest = json.loads(text_of(archive, MANIFEST))
@@ -285,7 +302,7 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
     graphs, general = texts_of(archive, manifest)
     graph, *cases = (graph_from(*stored) for stored in graphs)
     report = json.loads(checked(archive, manifest, REPORT))
-    saved = SavedModel(graph, report, cases=tuple(cases), digest=str(manifest["sha256"]))
+    saved = SavedModel(graph, report, cases=tuple(cases), digest=identity_of(manifest))
     if FREE in manifest["members"]:
         free = json.loads(checked(archive, manifest, FREE))
         saved = replace(saved, free=free, source=checked(archive, manifest, SOURCE))
@@ -294,6 +311,9 @@ def read(archive: zipfile.ZipFile) -> SavedModel:
         names = (TAIL, TAIL_TEXT, *((REST,) if REST in manifest["members"] else ()))
         parts = (checked(archive, manifest, name) for name in names)
         saved = replace(saved, tail=Tail.of(*parts))
+    if with_code and CODE in manifest["members"]:
+        text, content = (checked(archive, manifest, name) for name in (CODE_TEXT, CODE))
+        saved = replace(saved, code=IncludedCode.of(text, content))
     return saved
 
 

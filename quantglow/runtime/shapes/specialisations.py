@@ -9,7 +9,7 @@ from typing import Protocol
 from quantglow.concise import Concise
 from quantglow.graph.case import Case
 from quantglow.graph.graph import Graph
-from quantglow.graph.signature import Shapes, Signature
+from quantglow.graph.signature import Shape, Shapes, Signature
 from quantglow.interpreter import check_feeds, check_names, check_types
 from quantglow.lazy import cached_property
 from quantglow.runtime.build import Build, Compiler
@@ -82,6 +82,14 @@ class Specialisations(Protocol):
         """Inputs and outputs of the model."""
 
     @property
+    def compiler(self) -> Compiler:
+        """The compiler of its programs."""
+
+    @property
+    def shapes(self) -> list[dict[str, Shape]]:
+        """Input shapes of the programs that are kept, the last used one last."""
+
+    @property
     def target(self) -> str:
         """Name of the code's target."""
 
@@ -127,6 +135,11 @@ class OneShape(Concise):
 
     first: Specialisation
     compiler: Compiler
+
+    @property
+    def shapes(self) -> list[dict[str, Shape]]:
+        """Nothing: its program serves one shape."""
+        return []
 
     @property
     def is_empty(self) -> bool:

@@ -371,7 +371,7 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 def test_flags_are_the_keywords_of_the_function() -> None:
     keywords = set(inspect.signature(qg.quantize_and_compile).parameters)
     options = parser().parse_args(["quantize", "net.onnx", "--calibration-data", "a.npz"])
-    assert set(vars(options)) - {"command", "output"} <= keywords
+    assert set(vars(options)) - {"command", "output", "include_code"} <= keywords
 
 
 def test_medians_are_of_one_call() -> None:

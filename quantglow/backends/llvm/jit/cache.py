@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from quantglow import debug
+from quantglow.backends.llvm.jit.carried import carried_entry
 from quantglow.backends.llvm.jit.private_folder import PrivateFolder
 from quantglow.system import user_caches
 
@@ -51,6 +52,8 @@ class ObjectCache:
 
     def get(self, symbol: str) -> bytes | None:
         """The object that defines ``symbol``, or None where there is no intact one."""
+        if (brought := carried_entry(symbol)) is not None:
+            return bytes(brought)
         if self.folder is None:
             return None
         try:
@@ -64,6 +67,14 @@ class ObjectCache:
         elif age > TOUCH_AFTER_SECONDS:
             self._touch(PrivateFolder(self.folder), symbol)
         return code
+
+    def entries(self) -> dict[str, bytes]:
+        """All intact entries by their names.  Raises ``OSError``."""
+        assert self.folder is not None
+        files = PrivateFolder(self.folder).files(SUFFIX) if self.folder.exists() else []
+        names = sorted(name.removesuffix(SUFFIX) for _, _, name in files)
+        found = ((name, self.get(name)) for name in names)
+        return {name: code for name, code in found if code is not None}
 
     def has(self, symbol: str) -> bool:
         """Whether there is an entry, which may be damaged."""

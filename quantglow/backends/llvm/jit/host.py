@@ -16,6 +16,7 @@ import llvmlite
 
 from quantglow.backends.llvm.isa.target import Host
 from quantglow.backends.llvm.jit.cache import cache_folder, unused
+from quantglow.backends.llvm.jit.carried import carried_entry
 from quantglow.backends.llvm.jit.private_folder import PrivateFolder
 
 SUFFIX = ".json"
@@ -30,13 +31,32 @@ _FEATURES = ("flags", "Features", "isa")
 def host() -> Host:
     """This processor."""
     folder, key = cache_folder("hosts"), identity()
-    if folder is None or key is None:
+    if key is None:
+        return _detected()
+    if (brought := carried_entry(entry_name(key))) is not None and (found := read(brought)):
+        return found
+    if folder is None:
         return _detected()
     found = remembered(folder, key)
     if found is None:
         found = _detected()
         remember(folder, key, found)
     return found
+
+
+def host_entry() -> dict[str, bytes]:
+    """The entry that tells a process on an equal processor what LLVM would; none if that is
+    unknown."""
+    key = identity()
+    return {} if key is None else {entry_name(key): text_of(host())}
+
+
+def entry_name(key: str) -> str:
+    return f"host_{key}"
+
+
+def text_of(host: Host) -> bytes:
+    return json.dumps(asdict(host)).encode()
 
 
 def identity() -> str | None:
@@ -59,8 +79,13 @@ def remembered(folder: Path, key: str) -> Host | None:
     except OSError as error:
         unused(error)
         return None
+    return read(content)
+
+
+def read(content: bytes | memoryview) -> Host | None:
+    """The host in a text, or None."""
     try:
-        host = Host(**json.loads(content))
+        host = Host(**json.loads(bytes(content)))
     except (ValueError, TypeError, RecursionError):
         return None
     return host if all(isinstance(value, str) for value in asdict(host).values()) else None
@@ -69,7 +94,7 @@ def remembered(folder: Path, key: str) -> Host | None:
 def remember(folder: Path, key: str, host: Host) -> None:
     """Write it; where that is impossible, LLVM is asked again next time."""
     try:
-        PrivateFolder(folder).write(key + SUFFIX, json.dumps(asdict(host)).encode())
+        PrivateFolder(folder).write(key + SUFFIX, text_of(host))
         PrivateFolder(folder).sweep()
     except OSError as error:
         unused(error)

@@ -101,7 +101,7 @@ done:
 
 
 @cache
-def _run_pieces(target: Target) -> int:
+def run_pieces_address(target: Target) -> int:
     """The address of the kernel."""
     (address,) = addresses(target, [_IR], "run_pieces")
     return address
@@ -202,7 +202,7 @@ class BatchedExecutable(Concise):
         words[_WORDS["moving"]] = moving.ctypes.data
         words[_WORDS["count"]] = len(moving)
         chunks = SERIAL if self.crew == 1 else min(self.pieces, MOST_THREADS)
-        row = (_run_pieces(piece.target), words.ctypes.data, self.pieces, chunks)
+        row = (run_pieces_address(piece.target), words.ctypes.data, self.pieces, chunks)
         return _Batch(slots, moving, words, np.array([row], np.uint64))
 
 

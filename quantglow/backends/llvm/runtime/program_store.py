@@ -23,6 +23,7 @@ import numpy as np
 from quantglow import debug
 from quantglow.backends.llvm.isa.target import Target
 from quantglow.backends.llvm.jit.cache import ObjectCache, cache_folder
+from quantglow.backends.llvm.jit.carried import drop_carried
 from quantglow.backends.llvm.jit.library import library
 from quantglow.backends.llvm.runtime.buffers import Constants
 from quantglow.backends.llvm.runtime.loaded import Arenas, LoadedProgram, allocator, as_words
@@ -167,7 +168,10 @@ class ProgramStore:
             data = small[max(0, at) : at + nbytes]
         if len(data) != nbytes:
             raise ValueError(f"a constant has {len(data)} bytes instead of {nbytes}")
-        return constants.copy(np.frombuffer(data, np.uint8), digest)
+        made = constants.copy(np.frombuffer(data, np.uint8), digest)
+        if digest is not None:
+            drop_carried(constant_name(digest.hex()))
+        return made
 
 
 @contextmanager
