@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from quantglow.backends.llvm.builder import vector
+
 PREFIX = "llvm.arm."
+
+
+def mask(order: Sequence[int]) -> str:
+    """The lanes of a shuffle."""
+    return f"<{', '.join(f'i32 {lane}' for lane in order)}>"
 
 
 def halves(name: str) -> str:
@@ -66,7 +75,40 @@ VCVTN = """define internal <4 x i32> @NAME(i32, <4 x float> %x) nounwind {
 }
 """
 
+IN_TURN = [16 * vector + i for i in range(16) for vector in range(4)]
+BYTES, WORDS, LONG = vector(16, "i8"), vector(4, "i32"), vector(32, "i8")
+VST4 = f"""define internal void @NAME(ptr %p,
+    {BYTES} %a, {BYTES} %b, {BYTES} %c, {BYTES} %d, i32) nounwind {{
+  %ab = shufflevector {BYTES} %a, {BYTES} %b, <32 x i32> {mask(range(32))}
+  %cd = shufflevector {BYTES} %c, {BYTES} %d, <32 x i32> {mask(range(32))}
+  %r = shufflevector {LONG} %ab, {LONG} %cd, <64 x i32> {mask(IN_TURN)}
+  store <64 x i8> %r, ptr %p, align 1
+  ret void
+}}
+"""
+"""All four stages at once."""
+
+GATHER = f"""define internal {WORDS} @NAME(ptr %p, {WORDS} %o, i32, i32, i32) nounwind {{
+  %all = getelementptr i8, ptr %p, {WORDS} %o
+  %r = call {WORDS} @llvm.masked.gather.v4i32.v4p0(<4 x ptr> %all, i32 4, <4 x i1> splat (i1 true),
+    {WORDS} poison)
+  ret {WORDS} %r
+}}
+"""
+
+SCATTER = f"""define internal void @NAME(ptr %p, {WORDS} %o, {WORDS} %x, i32, i32) nounwind {{
+  %all = getelementptr i8, ptr %p, {WORDS} %o
+  %b = trunc {WORDS} %x to <4 x i8>
+  call void @llvm.masked.scatter.v4i8.v4p0(<4 x i8> %b, <4 x ptr> %all, i32 1,
+    <4 x i1> splat (i1 true))
+  ret void
+}}
+"""
+
 MEANINGS = {
+    "mve.vst4q.p0.v16i8": VST4,
+    "mve.vldr.gather.offset.v4i32.p0.v4i32": GATHER,
+    "mve.vstr.scatter.offset.p0.v4i32.v4i32": SCATTER,
     "mve.vmldava.v16i8": VMLAVA,
     "mve.vcvtn.v4i32.v4f32": VCVTN,
     "smlad": SMLAD,

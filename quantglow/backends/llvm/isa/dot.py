@@ -7,6 +7,7 @@ product with packed weights to vectors of int32 (float32) lanes, one lane for ea
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -314,3 +315,16 @@ class LaneProducts(Protocol):
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
     ) -> Value:
         """``sums`` plus the product of each lane."""
+
+
+class WindowWords(Protocol):
+    """Words of four bytes of one channel, and vectors of words of several lines."""
+
+    def store_in_turn(self, b: Builder, vectors: Sequence[Value], pointer: Value) -> None:
+        """Store four vectors of bytes: a byte of each, then the next one of each, and so on."""
+
+    def gather_words(self, b: Builder, pointer: Value, offsets: Value) -> Value:
+        """A vector of the int32 at aligned ``offsets`` from ``pointer``, in bytes."""
+
+    def scatter_bytes(self, b: Builder, values: Value, pointer: Value, offsets: Value) -> None:
+        """Store the lowest byte of each int32 at ``offsets`` from ``pointer``."""

@@ -19,6 +19,7 @@ from quantglow.backends.llvm.isa.dot import (
     LaneProducts,
     MergedDot,
     PairDot,
+    WindowWords,
 )
 from quantglow.backends.llvm.isa.sharing import Sharing
 from quantglow.backends.llvm.isa.waiting import Waiting
@@ -162,6 +163,11 @@ class InstructionSet(ABC):
     def row_product(self, b: Builder, total: Value, x: Value, w: Value) -> Value:
         """An int32 plus the products of all lanes of two vectors of signed bytes."""
         raise NotImplementedError
+
+    @property
+    def window_words(self) -> WindowWords | None:
+        """Windows of one channel as operands of ``row_product``; None where others are faster."""
+        return None
 
     @property
     def lane_products(self) -> LaneProducts | None:

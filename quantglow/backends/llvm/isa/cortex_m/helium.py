@@ -6,17 +6,41 @@ times such a multiplier rounds to zero anyway, and so does a product as small.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quantglow.backends.llvm.builder import Builder, Value, vector
 from quantglow.backends.llvm.isa.cortex_m.dot import SingleProducts
 from quantglow.backends.llvm.isa.cortex_m.instructions import SignalCortexM, rounded
 from quantglow.backends.llvm.isa.costs import Core
-from quantglow.backends.llvm.isa.dot import DotProduct, LaneProducts, MergedDot
+from quantglow.backends.llvm.isa.dot import DotProduct, LaneProducts, MergedDot, WindowWords
 from quantglow.backends.llvm.isa.portable import Portable
 from quantglow.types import DType
 
 LANES = 4
 SIGNED = (("i32", "0"), ("i32", "0"), ("i32", "0"))
 """Neither unsigned nor subtracted nor exchanged."""
+BYTES, WORDS = "<16 x i8>", "<4 x i32>"
+STAGES = 4
+"""Instructions that store four vectors in turn, each a part of all bytes."""
+
+
+class HeliumWords:
+    """``vst4``, and loads and stores with a vector of offsets."""
+
+    def store_in_turn(self, b: Builder, vectors: Sequence[Value], pointer: Value) -> None:
+        operands = [("ptr", pointer), *((BYTES, each) for each in vectors)]
+        for stage in range(STAGES):
+            b.call("llvm.arm.mve.vst4q.p0.v16i8", "void", *operands, ("i32", str(stage)))
+
+    def gather_words(self, b: Builder, pointer: Value, offsets: Value) -> Value:
+        how = (("i32", "32"), ("i32", "0"), ("i32", "0"))
+        operands = (("ptr", pointer), (WORDS, offsets), *how)
+        return b.call("llvm.arm.mve.vldr.gather.offset.v4i32.p0.v4i32", WORDS, *operands)
+
+    def scatter_bytes(self, b: Builder, values: Value, pointer: Value, offsets: Value) -> None:
+        operands = (("ptr", pointer), (WORDS, offsets), (WORDS, values))
+        name = "llvm.arm.mve.vstr.scatter.offset.p0.v4i32.v4i32"
+        b.call(name, "void", *operands, ("i32", "8"), ("i32", "0"))
 
 
 class Helium(SignalCortexM):
@@ -36,8 +60,12 @@ class Helium(SignalCortexM):
 
     def row_product(self, b: Builder, total: Value, x: Value, w: Value) -> Value:
         """``vmlava``"""
-        operands = (("i32", total), ("<16 x i8>", x), ("<16 x i8>", w))
+        operands = (("i32", total), (BYTES, x), (BYTES, w))
         return b.call("llvm.arm.mve.vmldava.v16i8", "i32", *SIGNED, *operands)
+
+    @property
+    def window_words(self) -> WindowWords | None:
+        return HeliumWords()
 
     @property
     def lane_products(self) -> LaneProducts | None:

@@ -90,10 +90,14 @@ class Results:
         if self.target.isa.limits_floats:
             return self._joined(b, [self._limited_steps(b, v) for v in values])
         if len(values) == 1:
-            moved = self._moved(b, self._rounded(b, values[0]))
+            moved = self.steps(b, values[0])
             return b.cast("trunc", self.ints, moved, vector(self.lanes, self.element))
         words = [self.packed_words(b, values[i : i + 2]) for i in range(0, len(values), 2)]
         return self.joined_words(b, words)
+
+    def steps(self, b: Builder, values: Value) -> Value:
+        """A vector of float32 steps as int32 results."""
+        return self._moved(b, self._rounded(b, values))
 
     def limited_floats(self, b: Builder, values: Value) -> Value:
         """Float results within their bounds; NaN stays."""

@@ -18,11 +18,13 @@ from quantglow.backends.llvm.kernels.depthwise.element_kernel import ElementDept
 from quantglow.backends.llvm.kernels.depthwise.float_kernel import FloatDepthwise
 from quantglow.backends.llvm.kernels.depthwise.integer_kernel import IntegerDepthwise
 from quantglow.backends.llvm.kernels.depthwise.tap_kernel import TapDepthwise
+from quantglow.backends.llvm.kernels.depthwise.window_kernel import WindowDepthwise
 from quantglow.instr.program import Compute
 from quantglow.ops import Conv
 
 KERNELS = (
     ElementDepthwise,
+    WindowDepthwise,
     TapDepthwise,
     IntegerDepthwise,
     FloatDepthwise,

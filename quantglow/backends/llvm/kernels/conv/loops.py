@@ -34,11 +34,16 @@ class ConvLoops(ConvPlan):
         return KernelCall(
             code=self.text,
             pointers=(*views, *self.constants(), *self.counts(), *params, *residual),
-            items=self.rounds[0] * self.parts,
+            items=self.items,
             work=float(likely(pixels) * steps * STEP_NBYTES),
             label=f"conv {self.tile.rows}x{self.tile.columns}x{self.tile.vectors}",
             facts=f"{type(self).__name__} {type(self.dot).__name__} {self.epilogue.facts}",
         )
+
+    @property
+    def items(self) -> int:
+        """Work items."""
+        return self.rounds[0] * self.parts
 
     def text(self) -> str:
         b = self.b
