@@ -257,6 +257,11 @@ class InstructionSet(ABC):
         return max(LINE_NBYTES, self.vector_nbytes)
 
     @property
+    def prefetches(self) -> bool:
+        """Whether a prefetch fills a cache."""
+        return True
+
+    @property
     def sharing(self) -> Sharing:
         """Kernels of bundles that are one: where memory is small, code counts as well as time."""
         return Sharing.NONE

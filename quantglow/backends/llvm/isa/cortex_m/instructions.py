@@ -36,6 +36,10 @@ class CortexM(Portable):
         return Waiting("", "", "", "add i64 0, 0", 1e9, "")
 
     @property
+    def prefetches(self) -> bool:
+        return False
+
+    @property
     def sharing(self) -> Sharing:
         return Sharing.OUTER
 

@@ -41,7 +41,8 @@ class ConvKernel(ConvLoops):
     @property
     def streams_weights(self) -> bool:
         """Whether weights come from far away panel by panel, each used by several tiles."""
-        return self.panels_outer and likely(self.pixel_tiles) > 1
+        far = self.panels_outer and likely(self.pixel_tiles) > 1
+        return far and self.target.isa.prefetches
 
     @property
     def panel_nbytes(self) -> int:
