@@ -284,14 +284,15 @@ class PairDot(DotProduct):
 
 class MergedDot(DotProduct):
     """Products of signed bytes with the weights of two channels in one word, ``256 b + a``: exact
-    where no sum of a channel ``b`` reaches ``2**23``, and no weight is -128."""
+    where no sum of products of a channel ``b`` reaches ``2**23``, and no weight is -128."""
 
     @abstractmethod
-    def opened(self, b: Builder, sums: Value) -> Value:
-        """Initial sums as ``accumulate`` takes them."""
+    def opened(self, b: Builder, bias: Value) -> Value:
+        """Initial sums as ``accumulate`` takes them: both of a pair begin with the bias of ``a``,
+        so that nothing but products is multiplied by 256."""
 
     @abstractmethod
-    def closed(self, b: Builder, sums: Value) -> Value:
+    def closed(self, b: Builder, sums: Value, bias: Value) -> Value:
         """Sums of each channel."""
 
 

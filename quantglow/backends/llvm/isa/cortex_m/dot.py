@@ -24,6 +24,16 @@ def smlad(b: Builder, total: Value, x: Value, y: Value) -> Value:
     return b.call("llvm.arm.smlad", "i32", ("i32", x), ("i32", y), ("i32", total))
 
 
+def loaded_words(b: Builder, pointer: Value, count: int) -> tuple[Value, ...]:
+    """So many aligned words, two by each ``ldrd``: LLVM selects it where 64 bits are volatile."""
+    words: list[Value] = []
+    for index in range(0, count, 2):
+        both = b.emit(f"load volatile i64, ptr {b.at(pointer, 4 * index)}, align 4")
+        upper = b.op("lshr", "i64", both, "32")
+        words += (b.cast("trunc", "i64", half, "i32") for half in (both, upper))
+    return tuple(words)
+
+
 class HalvesDot(DotProduct):
     """Four signed bytes of an activation row times those of four channels.
 
@@ -37,8 +47,8 @@ class HalvesDot(DotProduct):
 
     def weights(self, b: Builder, pointer: Value, offset: int) -> tuple[Value, ...]:
         """Whole words: LLVM loads bytes one by one."""
-        loaded = b.load(WORDS, b.at(pointer, offset), align=4)
-        return (b.cast("bitcast", WORDS, loaded, self.bytes_kind),)
+        words = gathered(b, WORDS, loaded_words(b, b.at(pointer, offset), LANES))
+        return (b.cast("bitcast", WORDS, words, self.bytes_kind),)
 
     def accumulate(
         self, b: Builder, sums: Value, operand: tuple[Value, ...], weights: tuple[Value, ...]
@@ -63,18 +73,16 @@ class MergedHalvesDot(HalvesDot, MergedDot):
         merged = wide[..., 1::2, :] * 256 + wide[..., 0::2, :]
         return np.ascontiguousarray(merged[..., [0, 2, 1, 3]])
 
-    def opened(self, b: Builder, sums: Value) -> Value:
-        totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
-        for lane in range(1, LANES, 2):
-            raised = b.op("shl", "i32", totals[lane], "8")
-            totals[lane] = b.op("add", "i32", raised, totals[lane - 1])
-        return gathered(b, WORDS, totals)
+    def opened(self, b: Builder, bias: Value) -> Value:
+        firsts = [element(b, WORDS, bias, lane) for lane in range(0, LANES, 2)]
+        return gathered(b, WORDS, [first for first in firsts for _ in range(2)])
 
-    def closed(self, b: Builder, sums: Value) -> Value:
+    def closed(self, b: Builder, sums: Value, bias: Value) -> Value:
         totals = [element(b, WORDS, sums, lane) for lane in range(LANES)]
         for lane in range(1, LANES, 2):
             own = b.op("sub", "i32", totals[lane], totals[lane - 1])
-            totals[lane] = b.op("ashr", "i32", own, "8")
+            own = b.op("ashr", "i32", own, "8")
+            totals[lane] = b.op("add", "i32", own, element(b, WORDS, bias, lane))
         return gathered(b, WORDS, totals)
 
     def accumulate(

@@ -1,19 +1,23 @@
-"""Kernels of Cortex-M55, in plain LLVM IR: windows of one channel, and rows of a pixel."""
+"""Kernels of Cortex-M in plain LLVM IR: windows of one channel and rows of a pixel on Cortex-M55,
+two channels in one word on Cortex-M4."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quantglow.backends.llvm.kernels.conv.merged_channels import MergedConvKernel
 from quantglow.backends.llvm.kernels.conv.row_products import RowsConvKernel
 from quantglow.backends.llvm.kernels.depthwise.window_kernel import WindowDepthwise
+from quantglow.graph.graph import Graph
 from quantglow.instr.program import Compute
-from quantglow.ops import Conv
-from quantglow.types import DType
+from quantglow.ops import Constant, Conv
+from quantglow.types import DType, ElementType, QuantParams
 from tests.generators.quantized_graphs.convolutions import Case, cases, integers
 from tests.matrix.harness import assert_agree, planned
 from tests.matrix.plain_ir.translation import plain
@@ -43,9 +47,9 @@ def dense(height: int, width: int, c: int, o: int, kernel: tuple[int, int], grou
     return replace(convolution(height, width, group, kernel), n=1, c_group=c, o_group=o)
 
 
-def conv_step(case: Case) -> Compute:
-    """The instruction of a case."""
-    program, _ = planned(integers(case)[0], unsigned=False)
+def conv_step(graph: Graph) -> Compute:
+    """The instruction of a graph of one convolution."""
+    program, _ = planned(graph, unsigned=False)
     steps = (s for s in program.instructions if isinstance(getattr(s, "op", None), Conv))
     step = next(steps)
     assert isinstance(step, Compute)
@@ -67,7 +71,7 @@ def conv_step(case: Case) -> Compute:
     ],
 )
 def test_windows_of_a_channel_equal_the_interpreter(case: Case) -> None:
-    step = conv_step(case)
+    step = conv_step(integers(case)[0])
     assert isinstance(step.op, Conv)
     assert WindowDepthwise(step, step.op, plain(LEVEL)).applies
     graph, feeds = integers(case)
@@ -83,14 +87,14 @@ def test_windows_of_a_channel_equal_the_interpreter(case: Case) -> None:
     ],
 )
 def test_other_windows_have_other_kernels(case: Case, level: str) -> None:
-    step = conv_step(case)
+    step = conv_step(integers(case)[0])
     assert isinstance(step.op, Conv)
     assert not WindowDepthwise(step, step.op, plain(level)).applies
 
 
 def test_tiles_lie_along_the_axis_that_needs_fewer() -> None:
     for case, along in ((convolution(27, 7, 8, (3, 3)), 25), (convolution(7, 27, 8, (3, 3)), 25)):
-        step = conv_step(case)
+        step = conv_step(integers(case)[0])
         assert isinstance(step.op, Conv)
         assert WindowDepthwise(step, step.op, plain(LEVEL)).axes[0].results == along
 
@@ -119,7 +123,7 @@ def test_depthwise_equals_the_interpreter(case: Case) -> None:
     ],
 )
 def test_rows_of_a_pixel_equal_the_interpreter(case: Case) -> None:
-    step = conv_step(case)
+    step = conv_step(integers(case)[0])
     assert isinstance(step.op, Conv)
     assert RowsConvKernel(step, step.op, plain(LEVEL)).applies
     graph, feeds = integers(case)
@@ -131,3 +135,39 @@ def test_rows_of_a_pixel_equal_the_interpreter(case: Case) -> None:
 def test_convolutions_equal_the_interpreter(case: Case) -> None:
     graph, feeds = integers(case)
     assert_agree(graph, feeds, plain(LEVEL), threads=1 + case.seed % 2)
+
+
+def with_values(graph: Graph, **values: np.ndarray) -> Graph:
+    """A graph of one convolution with other weights, their scales or another bias."""
+    ((name, node),) = graph.outputs
+    assert isinstance(node, Conv) and isinstance(node.w, Constant) and isinstance(node.b, Constant)
+    w = replace(node.w, value=values.get("w", node.w.value).astype(np.int8))
+    if "scales" in values:
+        scales = values["scales"].astype(np.float32)
+        w = replace(w, element=ElementType(DType.I8, QuantParams.symmetric(scales, 3)))
+    b = replace(node.b, value=values.get("b", node.b.value).astype(np.int32))
+    return replace(graph, outputs=((name, replace(node, w=w, b=b)),))
+
+
+@pytest.mark.parametrize("channels", [3, 4, 9])
+@pytest.mark.parametrize("bias", [5000, 2**23, 2**31 - 2**22])
+def test_words_of_two_channels_take_any_bias(bias: int, channels: int) -> None:
+    """Only products are multiplied by 256: a bias of more than 23 bits stays exact."""
+    graph, feeds = integers(dense(2, 3, 40, channels, (1, 1)))
+    signs = np.where(np.arange(channels) % 3, 1, -1)
+    graph = with_values(graph, b=bias * signs, scales=np.full(channels, 100 / bias))
+    step = conv_step(graph)
+    assert isinstance(step.op, Conv)
+    assert MergedConvKernel(step, step.op, plain("cortex-m4")).applies
+    assert_agree(graph, feeds, plain("cortex-m4"))
+
+
+def test_words_of_two_channels_need_sums_of_24_bits() -> None:
+    """Channels are apart where products alone may exceed them, or a weight is -128."""
+    for depth, weight, merged in ((512, 127, True), (520, 127, False), (4, -128, False)):
+        graph, feeds = integers(dense(1, 2, depth, 4, (1, 1)))
+        graph = with_values(graph, w=np.full((1, 1, depth, 4), weight))
+        step = conv_step(graph)
+        assert isinstance(step.op, Conv)
+        assert MergedConvKernel(step, step.op, plain("cortex-m4")).applies == merged
+        assert_agree(graph, feeds, plain("cortex-m4"))
