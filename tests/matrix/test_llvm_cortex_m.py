@@ -106,35 +106,42 @@ def test_depthwise_equals_the_interpreter(case: Case) -> None:
     assert_agree(graph, feeds, plain(LEVEL), threads=1 + case.seed % 2)
 
 
+DENSE = [
+    dense(3, 4, 8, 16, (1, 1)),
+    dense(3, 4, 16, 9, (1, 1)),
+    dense(2, 3, 70, 6, (1, 1)),
+    dense(1, 2, 200, 30, (1, 1)),
+    dense(5, 6, 3, 8, (3, 3)),
+    dense(12, 4, 1, 7, (10, 4)),
+    dense(5, 5, 40, 5, (3, 3)),
+    dense(4, 4, 9, 6, (2, 2), group=3),
+    replace(dense(3, 4, 33, 10, (1, 1)), residual=True),
+    replace(dense(2, 2, 64, 66, (1, 1)), residual=True),
+    replace(dense(3, 3, 20, 10, (1, 1)), float_result=True),
+    replace(dense(7, 8, 5, 6, (3, 3)), strides=(2, 2), dilations=(1, 2), n=2),
+]
+
+
+@pytest.mark.parametrize("case", DENSE)
 @pytest.mark.parametrize(
-    "case",
-    [
-        dense(3, 4, 8, 16, (1, 1)),
-        dense(3, 4, 16, 9, (1, 1)),
-        dense(2, 3, 70, 6, (1, 1)),
-        dense(1, 2, 200, 30, (1, 1)),
-        dense(5, 6, 3, 8, (3, 3)),
-        dense(12, 4, 1, 7, (10, 4)),
-        dense(5, 5, 40, 5, (3, 3)),
-        dense(4, 4, 9, 6, (2, 2), group=3),
-        replace(dense(3, 4, 33, 10, (1, 1)), residual=True),
-        replace(dense(2, 2, 64, 66, (1, 1)), residual=True),
-        replace(dense(3, 3, 20, 10, (1, 1)), float_result=True),
-    ],
+    ("kernel", "level"), [(RowsConvKernel, LEVEL), (MergedConvKernel, "cortex-m4")]
 )
-def test_rows_of_a_pixel_equal_the_interpreter(case: Case) -> None:
-    step = conv_step(integers(case)[0])
-    assert isinstance(step.op, Conv)
-    assert RowsConvKernel(step, step.op, plain(LEVEL)).applies
+def test_streams_of_constants_give_the_interpreters_integers(
+    kernel: type[RowsConvKernel | MergedConvKernel], level: str, case: Case
+) -> None:
     graph, feeds = integers(case)
-    assert_agree(graph, feeds, plain(LEVEL))
+    step = conv_step(graph)
+    assert isinstance(step.op, Conv)
+    assert kernel(step, step.op, plain(level)).applies
+    assert_agree(graph, feeds, plain(level))
 
 
+@pytest.mark.parametrize("level", [LEVEL, "cortex-m4"])
 @moderate
 @given(case=st.one_of(cases(), cases(wide=True)))
-def test_convolutions_equal_the_interpreter(case: Case) -> None:
+def test_convolutions_equal_the_interpreter(level: str, case: Case) -> None:
     graph, feeds = integers(case)
-    assert_agree(graph, feeds, plain(LEVEL), threads=1 + case.seed % 2)
+    assert_agree(graph, feeds, plain(level), threads=1 + case.seed % 2)
 
 
 def with_values(graph: Graph, **values: np.ndarray) -> Graph:
