@@ -19,7 +19,7 @@ from quantglow.types import Array
 
 MOST_GATHERED = 16
 """Maximum number of runs that share vectors: their products are unrolled."""
-MOST_KEPT = 3
+MOST_KEPT = 4
 """Maximum number of vectors of a window that stay in registers."""
 UNROLLED = 4
 """Vectors of a run whose products are unrolled."""
