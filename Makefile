@@ -1,7 +1,7 @@
 PYTHON ?= python
 
 .PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
-.PHONY: cross-setup test-cross test-arm test-riscv test-wasm
+.PHONY: cross-setup test-cross test-cross-quick test-arm test-riscv test-wasm
 
 check:
 	$(PYTHON) -m ruff check .
@@ -26,8 +26,11 @@ cross-setup:
 test-arm test-riscv test-wasm:
 	QUANTGLOW_AS=$(@:test-%=%) $(PYTHON) -m pytest -p tests.matrix.as_other tests/matrix
 
+test-cross-quick:
+	$(PYTHON) -m pytest --no-skips -m "emulated and not slow" tests/cross
+
 test-cross:
-	$(PYTHON) -m pytest -m "" tests/cross
+	$(PYTHON) -m pytest --no-skips -m "" tests/cross
 
 bench:
 	$(PYTHON) -m benchmarks latency --output benchmarks/results \

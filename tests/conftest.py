@@ -8,6 +8,7 @@ import signal
 import pytest
 
 from tests.support import effort  # noqa: F401  its profiles must be loaded before tests are defined
+from tests.support.skips import pytest_make_collect_report, pytest_runtest_makereport  # noqa: F401
 
 os.environ.setdefault("QUANTGLOW_VERIFY", "1")
 # Tests run in a process for each core: more threads would only wait for one another.
@@ -23,4 +24,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden as passes print it now"
+    )
+    parser.addoption(
+        "--no-skips",
+        action="store_true",
+        help="a test skipped for lack of a tool fails; tests/support/skips.py lists other reasons",
     )

@@ -1,8 +1,9 @@
 """Emulators, among them an AArch64 system: QEMU, a Debian userland with Python, and wheels.
 
-``make cross-setup`` installs the packages (as root), and writes the userland to ``folder()``; it
-takes about a minute.  There is one interpreter for each level of the instruction set,
-``usr/bin/python-neon`` and so on, which starts like any other program.
+``make cross-setup`` installs the packages (as root) and whatever else tests are skipped without:
+compilers, valgrind, a browser.  It writes the userland to ``folder()``.  There is one interpreter
+for each level of the instruction set, ``usr/bin/python-neon`` and so on, which starts like any
+other program.
 """
 
 from __future__ import annotations
@@ -11,9 +12,16 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 PACKAGES = (
+    "binutils",
+    "cmake",
+    "g++",
+    "gcc",
+    "make",
     "qemu-user",
     "gcc-aarch64-linux-gnu",
     "libc6-dev-arm64-cross",
@@ -52,6 +60,9 @@ PROCESSORS = {"neon": "cortex-a57", "dotprod": "cortex-a76", "i8mm": "max,sve=of
 """QEMU's name of a processor whose best level is this one.  With SVE and SME, float32 products of
 OpenBLAS give NaN under QEMU 7.2."""
 
+WAIT_SECONDS, LOCK_SECONDS = 5, 300
+"""Time before a download is tried again, and time that another apt may take, in seconds."""
+
 SITE = "usr/lib/python3.11/wheels"
 CPUINFO = """processor	: 0
 BogoMIPS	: 100.00
@@ -88,28 +99,81 @@ def is_installed() -> bool:
     return found and all(interpreter(level).exists() for level in PROCESSORS)
 
 
+def environment(root: Path) -> dict[str, str]:
+    """Variables for an emulated Python that imports the repository at ``root``."""
+    own = {"PYTHONPATH": str(root), "QUANTGLOW_CACHE_DIR": "", "OPENBLAS_NUM_THREADS": "1"}
+    return {**os.environ, **own}
+
+
 def counter() -> Path:
     """QEMU's plugin that counts instructions."""
     return folder().parent / "instruction_counter.so"
 
 
 def run(*command: str | Path) -> None:
+    """Run a command, and show it.  Raises ``CalledProcessError`` if it fails."""
     print("+", *command, flush=True)
     subprocess.run([str(part) for part in command], check=True)
 
 
+def twice(action: Callable[[], None]) -> None:
+    """Do what downloads something, a second time if it fails: registries fail at times."""
+    try:
+        action()
+    except subprocess.CalledProcessError as error:
+        print(f"{error}; trying once more", flush=True)
+        time.sleep(WAIT_SECONDS)
+        action()
+
+
+def download(*command: str | Path) -> None:
+    """``run`` a command that downloads, ``twice``."""
+    twice(lambda: run(*command))
+
+
+def missing_packages() -> list[str]:
+    """Debian's packages that are not installed."""
+    query = ("dpkg-query", "--show", "--showformat=${db:Status-Abbrev} ${Package}\n")
+    lines = subprocess.run(query, capture_output=True, text=True, check=True).stdout.splitlines()
+    installed = {line.split()[-1] for line in lines if line.startswith("ii")}
+    return sorted(set(PACKAGES) - installed)
+
+
+def is_known(package: str) -> bool:
+    """Whether apt has a package of that name to install."""
+    policy = subprocess.run(("apt-cache", "policy", package), capture_output=True, text=True)
+    return "Candidate:" in policy.stdout and "Candidate: (none)" not in policy.stdout
+
+
 def install_packages() -> None:
-    """Debian's packages that are missing."""
-    known = subprocess.run(
-        ["dpkg-query", "--show", "--showformat=${Package}\n"], capture_output=True, text=True
-    )
-    if missing := sorted(set(PACKAGES) - set(known.stdout.split())):
-        run("apt-get", "update", "-q")
-        run("apt-get", "install", "-q", "-y", "--no-install-recommends", *missing)
+    """Install Debian's packages that are missing.  Ends the program with names and a remedy where
+    that is not possible."""
+    if shutil.which("dpkg-query") is None:
+        sys.exit(f"this is no Debian. Remedy: install {' '.join(PACKAGES)} in another way")
+    missing = missing_packages()
+    if not missing:
+        return
+    named = " ".join(missing)
+    if os.geteuid():
+        sys.exit(f"not installed: {named}. Remedy: as root, apt-get install {named}")
+    try:
+        download("apt-get", "update", "-q")
+    except subprocess.CalledProcessError:
+        print("apt-get update failed; trying with the lists of packages that are here", flush=True)
+    if unknown := [package for package in missing if not is_known(package)]:
+        sys.exit(
+            f"apt has no package {', '.join(unknown)}. Remedy: use Debian 12 or later with "
+            "deb.debian.org among its sources, or install these programs in another way and take "
+            f"them out of PACKAGES in {Path(__file__).name}"
+        )
+    os.environ["DEBIAN_FRONTEND"] = "noninteractive"
+    own = ("-o", f"DPkg::Lock::Timeout={LOCK_SECONDS}", "--no-install-recommends")
+    download("apt-get", "install", "-q", "-y", *own, *missing)
 
 
 def make_userland(root: Path) -> None:
     """Python and its libraries, and wheels beside them."""
+    shutil.rmtree(root, ignore_errors=True)
     root.parent.mkdir(parents=True, exist_ok=True)
     included = f"--include={','.join(INCLUDED)}"
     run("mmdebstrap", "--variant=extract", "--architectures=arm64", included, SUITE, root)
@@ -133,10 +197,11 @@ def write_starters(root: Path) -> None:
 def main() -> None:
     """Install what is missing."""
     install_packages()
-    run(sys.executable, "-m", "pip", "install", "-q", "wasmtime>=50")
-    if not (folder() / SITE / "numpy").exists():
-        shutil.rmtree(folder(), ignore_errors=True)
-        make_userland(folder())
+    download(sys.executable, "-m", "pip", "install", "-q", "wasmtime>=50")
+    stamp, recipe = folder() / "made-of.txt", "\n".join((SUITE, *INCLUDED, *TAGS, *WHEELS))
+    if not stamp.exists() or stamp.read_text() != recipe:
+        twice(lambda: make_userland(folder()))
+        stamp.write_text(recipe)
     write_starters(folder())
     source = Path(__file__).with_name("instruction_counter.c")
     run("gcc", "-O2", "-shared", "-fPIC", "-o", counter(), source)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tools.cross_setup import PROCESSORS, interpreter, is_installed
+from tools.cross_setup import PROCESSORS, environment, interpreter, is_installed
 
 ROOT = Path(__file__).resolve().parents[2]
 LEVELS = tuple(PROCESSORS)
@@ -50,16 +49,10 @@ needs_emulator = pytest.mark.skipif(
 
 def run(level: str, *arguments: str, seconds: int = 3600) -> subprocess.CompletedProcess[str]:
     """A Python on an emulated processor whose best level is ``level``, in the repository."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(ROOT),
-        "QUANTGLOW_CACHE_DIR": "",
-        "OPENBLAS_NUM_THREADS": "1",
-    }
     return subprocess.run(
         [str(interpreter(level)), *arguments],
         cwd=ROOT,
-        env=environment,
+        env=environment(ROOT),
         capture_output=True,
         text=True,
         timeout=seconds,

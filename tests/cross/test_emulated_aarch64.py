@@ -33,7 +33,7 @@ def passed(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("level", LEVELS)
 def test_networks_saved_here_give_the_same_integers_there(
     level: str, threads: int, networks: Path, here: dict[str, str]
@@ -50,11 +50,13 @@ def test_a_processor_runs_its_own_level_and_all_below(level: str) -> None:
     assert passed(run(level, "-c", script)).split() == better_first[better_first.index(level) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", SUITE)
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_suite_passes_there(level: str, path: str) -> None:
     passed(run_tests(level, [path]))
 
 
+@pytest.mark.slow
 def test_the_demo_runs_there() -> None:
     assert "MNIST" in passed(run("i8mm", "-m", "quantglow", "demo"))

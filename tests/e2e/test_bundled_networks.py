@@ -9,16 +9,13 @@ import pytest
 
 import quantglow as qg
 from quantglow.backends.llvm.targets import runs_here
-from tests.support.bundled import COMPILERS, built, octets, written
+from tests.support.bundled import built, each_compiler, octets, written
 from tests.support.embedded import MAKERS, network
 
 SAMPLES = 4
 LEVELS = tuple(name for name in ("avx512vnni", "avxvnni", "avx2", "x86-64") if runs_here(name)) or (
     "native",
 )
-
-pytestmark = pytest.mark.skipif(not COMPILERS, reason="neither gcc nor clang is installed")
-
 
 NETWORKS = [
     name if name == "mnist" else pytest.param(name, marks=pytest.mark.slow) for name in MAKERS
@@ -44,7 +41,7 @@ def folder(
 
 
 @pytest.mark.parametrize("library", ["static", "shared"])
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 def test_programs_write_what_python_computes(
     compiled: Any, folder: Path, compiler: str, library: str
 ) -> None:
@@ -55,7 +52,7 @@ def test_programs_write_what_python_computes(
 
 
 @pytest.mark.parametrize("weights", ["c", "bin"])
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 def test_weights_may_lie_anywhere(
     compiled: Any, tmp_path: Path, compiler: str, weights: str
 ) -> None:

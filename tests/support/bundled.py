@@ -6,16 +6,31 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from quantglow.graph.graph import Graph
 from quantglow.interpreter import interpret
 from quantglow.types import Array
 
 MAIN = Path(__file__).with_name("bundle_main.c")
-COMPILERS = tuple(name for name in ("gcc", "clang") if shutil.which(name))
+KNOWN_COMPILERS = ("gcc", "clang")
+COMPILERS = tuple(name for name in KNOWN_COMPILERS if shutil.which(name))
 """Compilers of this processor that are installed."""
+
+
+def tools(*names: str) -> list[Any]:
+    """Parameters of a test that runs each of some programs, and is skipped where it is missing."""
+    missing = {name: not shutil.which(name) for name in names}
+    return [
+        pytest.param(n, marks=pytest.mark.skipif(missing[n], reason=f"{n} is not installed"))
+        for n in names
+    ]
+
+
+each_compiler = pytest.mark.parametrize("compiler", tools(*KNOWN_COMPILERS))
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror")
 
 Feeds = Sequence[Mapping[str, Array]]

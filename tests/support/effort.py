@@ -1,16 +1,17 @@
 """Classes of effort: how many examples a property test draws, by what one of them costs.
 
 ``HYPOTHESIS_PROFILE`` is ``dev`` by default.  ``ci`` draws as many, and always the same, so that a
-change is judged and not the luck of a run; ``nightly`` draws many.
+change is judged and not the luck of a run; ``nightly`` draws many.  ``emulated`` draws few: an
+emulated processor takes ten times as long.
 
-==================  =================================================  ========  =======
-class               one example                                        dev, ci   nightly
-==================  =================================================  ========  =======
-none                under 10 ms: arithmetic, one pass over a graph     50        1000
-``moderate``        under 60 ms: a network interpreted, or a kernel    20        200
-``expensive``       under 500 ms: a network compiled for each target   6         50
-``very_expensive``  seconds: a model quantized and compiled            1         10
-==================  =================================================  ========  =======
+==================  ==============================================  ========  =======  ========
+class               one example                                     dev, ci   nightly  emulated
+==================  ==============================================  ========  =======  ========
+none                under 10 ms: arithmetic, one pass over a graph  50        1000     5
+``moderate``        under 60 ms: a network interpreted, a kernel    20        200      2
+``expensive``       under 500 ms: a network compiled, each target   6         50       1
+``very_expensive``  seconds: a model quantized and compiled         1         10       1
+==================  ==============================================  ========  =======  ========
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ BASE = settings(
 settings.register_profile("dev", BASE, max_examples=50)
 settings.register_profile("ci", BASE, max_examples=50, derandomize=True)
 settings.register_profile("nightly", BASE, max_examples=1000)
+settings.register_profile("emulated", BASE, max_examples=5, derandomize=True)
 settings.load_profile(PROFILE)
 
 
 def effort(quick: int, nightly: int) -> settings:
     """Settings of the selected profile, with its number of examples for one class."""
-    return settings(max_examples=nightly if PROFILE == "nightly" else quick)
+    few = max(1, quick // 10)
+    return settings(max_examples={"nightly": nightly, "emulated": few}.get(PROFILE, quick))
 
 
 moderate = effort(20, 200)

@@ -14,8 +14,8 @@ import pytest
 
 import quantglow as qg
 from quantglow.backends.llvm.aot.weights import Placement
-from tests.support.bundled import COMPILERS
 from tests.support.bundled import MAIN as PROGRAM
+from tests.support.bundled import each_compiler
 from tests.support.small_network import small_model, small_samples
 
 WARNINGS = ("-Wall", "-Wextra", "-pedantic", "-Werror")
@@ -76,7 +76,7 @@ def expected(compiled: Any, x: np.ndarray) -> bytes:
     return b"".join(y.tobytes() for y in qg.interpret(compiled.graph, {"x": x}))
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 @pytest.mark.parametrize("placement", ["object", "c"])
 def test_c_programs_compute_the_interpreters_integers(
     compiled: Any, tmp_path: Path, compiler: str, placement: str
@@ -88,7 +88,7 @@ def test_c_programs_compute_the_interpreters_integers(
     assert output_of(tmp_path, compiler, sources, x) == expected(compiled, x)
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 def test_weights_may_come_from_a_file(compiled: Any, tmp_path: Path, compiler: str) -> None:
     compiled.export_bundle(tmp_path, name="net", weights="bin")
     text = MAIN.format(argument="weights, ")
@@ -97,7 +97,7 @@ def test_weights_may_come_from_a_file(compiled: Any, tmp_path: Path, compiler: s
     assert output_of(tmp_path, compiler, ["main.c"], x) == expected(compiled, x)
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 @pytest.mark.parametrize("standard", ["c++98", "c++17"])
 def test_the_header_and_a_program_are_c_plus_plus(
     compiled: Any, tmp_path: Path, standard: str, compiler: str

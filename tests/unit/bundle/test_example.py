@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import quantglow as qg
-from tests.support.bundled import COMPILERS
+from tests.support.bundled import each_compiler
 from tests.support.small_network import SHAPE, small_model, small_samples
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror")
@@ -43,7 +43,7 @@ def test_cmake_builds_a_program_that_runs(compiled: Any, tmp_path: Path, placeme
     assert ran.stdout.splitlines() == printed(compiled)
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 @pytest.mark.parametrize("system", ["-fhosted", "-ffreestanding"])
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_the_example_is_strict_c99(

@@ -11,7 +11,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.backends.llvm.aot.facts import ABI
-from tests.support.bundled import COMPILERS
+from tests.support.bundled import each_compiler
 from tests.support.small_network import small_model, small_samples
 
 STRICT = ("-std=c99", "-Wall", "-Wextra", "-pedantic", "-Werror")
@@ -83,7 +83,7 @@ def expected(facts: dict[str, Any]) -> list[Any]:
     return [*words, *sizes, *ends, facts["kernels"]]
 
 
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 @pytest.mark.parametrize("kind", ["-no-pie", "-pie"])
 def test_one_program_reads_the_facts_of_two_models(folder: Path, compiler: str, kind: str) -> None:
     sources = ("main.c", "other_weights.c", "net.o", "other.o")

@@ -19,7 +19,7 @@ from quantglow.backends.llvm.runtime.buffers import aligned_bytes
 from quantglow.backends.llvm.targets import CHOICES, choice_of, runs_here
 from quantglow.errors import BackendError
 from quantglow.runtime.bundles import emitted
-from tests.support.bundled import COMPILERS, built, interpreted, written
+from tests.support.bundled import built, each_compiler, interpreted, written
 from tests.support.small_network import small_model, small_samples
 
 
@@ -146,7 +146,7 @@ def test_aarch64_asks_linux(compiled: Any, tmp_path: Path) -> None:
 
 
 @is_x86
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 @pytest.mark.parametrize("weights", ["object", "c", "bin"])
 def test_all_levels_share_their_weights_wherever_they_lie(
     compiled: Any, tmp_path: Path, weights: str, compiler: str
@@ -159,7 +159,7 @@ def test_all_levels_share_their_weights_wherever_they_lie(
 
 
 @is_x86
-@pytest.mark.parametrize("compiler", COMPILERS)
+@each_compiler
 def test_given_levels_read_weights_of_the_caller(
     compiled: Any, tmp_path: Path, compiler: str
 ) -> None:

@@ -16,9 +16,10 @@ from quantglow.backends.llvm.targets import level_target
 from quantglow.bundle import linkers, shared
 from quantglow.bundle.objects import elf
 from quantglow.errors import BackendError, OptionError
+from tests.support.bundled import tools
 from tests.support.small_network import small_model, small_samples
 
-TOOLS = [tool for tool in ("ld", "ld.lld", "ld.lld-19", "cc") if shutil.which(tool)]
+LINKERS = ("ld", "ld.lld-19", "cc")
 
 
 class Facts(ctypes.Structure):
@@ -41,7 +42,7 @@ def pointers(arrays: list[np.ndarray]) -> Any:
     return (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", tools(*LINKERS))
 def test_every_linker_makes_a_library_that_runs(
     compiled: Any, tmp_path: Path, tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
