@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.cross.emulated import LEVELS, SUITE, needs_emulator, run, run_tests
+from tests.fuzz.jit import hunt
 from tools.integer_hashes import INTERPRETER, hashes, write
+
+DRAWN = 12
+"""Number of graphs."""
 
 pytestmark = [needs_emulator, pytest.mark.emulated]
 
@@ -60,3 +64,10 @@ def test_the_suite_passes_there(level: str, path: str) -> None:
 @pytest.mark.slow
 def test_the_demo_runs_there() -> None:
     assert "MNIST" in passed(run("i8mm", "-m", "quantglow", "demo"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_drawn_graphs_pass_the_jit_there(level: str) -> None:
+    """A few; `python -m tests.fuzz.jit` checks many."""
+    found = hunt([level], range(DRAWN))
+    assert (found.findings, found.counts[level] > DRAWN // 2) == ([], True)

@@ -34,6 +34,7 @@ from quantglow.ops.unary import Relu
 from quantglow.runtime.compiled import CompiledModel
 from tests.fuzz.borders import border_difference
 from tests.fuzz.free_sizes import free_difference
+from tests.fuzz.integers import first_difference
 from tests.fuzz.parts import parts_difference
 from tests.fuzz.unspecified import OPEN, ROUNDED, OpenResults, unspecified_outputs
 from tests.generators.onnx_models.models import Case, Feeds
@@ -271,10 +272,8 @@ def int8_difference(case: Case, setting: Setting) -> Difference | None:
     program = setting.compile(int8)
     for feeds in (*case.samples, far(case.samples[0])):
         wanted, found = qg.interpret(int8, feeds), program.run(None, feeds)
-        for (name, _), w, f in zip(int8.outputs, wanted, found, strict=True):
-            if not np.array_equal(w, f, equal_nan=w.dtype == np.float32):
-                share = np.mean(np.asarray(w != f))
-                return Difference("int8", f"{name}: {share:.2%} of the values differ")
+        if detail := first_difference([name for name, _ in int8.outputs], wanted, found):
+            return Difference("int8", detail)
     return None
 
 

@@ -13,14 +13,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-import numpy as np
-
 from quantglow import interpreter
 from quantglow.errors import BackendError, CalibrationError
 from quantglow.graph.border import entering
-from quantglow.graph.graph import Graph
-from quantglow.types import Array
 from tests.fuzz import compare
+from tests.fuzz.integers import first_difference
 from tests.generators.onnx_models import models
 from tests.generators.onnx_models.models import Case
 from tools.other_processors import PLACES, is_installed, level_of, program_of
@@ -44,16 +41,9 @@ def program_difference(case: Case, place: str) -> str:
     except (BackendError, CalibrationError):
         return LEFT_OUT
     pairs = zip(given, found, strict=True)
-    return next(filter(None, (_difference(graph, feed, each) for feed, each in pairs)), "")
-
-
-def _difference(graph: Graph, feeds: dict[str, Array], found: list[Array]) -> str:
-    """The first output that differs from the interpreter's."""
-    wanted = interpreter.interpret(graph, feeds)
-    for (name, _), w, f in zip(graph.outputs, wanted, found, strict=True):
-        if not np.array_equal(w, f, equal_nan=w.dtype == np.float32):
-            return f"{name}: {np.mean(np.asarray(w != f)):.2%} of the values differ"
-    return ""
+    names = [name for name, _ in graph.outputs]
+    each = (first_difference(names, interpreter.interpret(graph, f), y) for f, y in pairs)
+    return next(filter(None, each), "")
 
 
 def main() -> int:
