@@ -1,9 +1,9 @@
 """Many shapes in a row, each seen for the first time: total time, first calls, memory.
 
 Networks with free dimensions, in float and int8, beside onnxruntime and OpenVINO.  Each runtime
-loads a model in a process of its own, with an empty cache (``--kept``: that of an equal process
-before), and runs every shape twice; the second call shows what the first one cost beside the
-computation.
+loads a model in a process of its own, with an empty cache, and runs every shape twice; the second
+call shows what the first one cost beside the computation.  ``--kept``: the cache of an equal
+process before; ``--code``: quantglow's file brings machine code.
 """
 
 from __future__ import annotations
@@ -103,6 +103,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--shapes", type=at_least_three, default=300, help="different shapes")
     command.add_argument("--threads", type=positive, default=1)
     command.add_argument(
+        "--code", action="store_true", help="machine code in the files of quantglow"
+    )
+    command.add_argument(
         "--kept", action="store_true", help="programs on disk: an equal process ran before"
     )
     add_samples(command)
@@ -146,6 +149,9 @@ def measured(network: FreeNetwork, runtime: str, options: argparse.Namespace) ->
         except Exception as error:  # noqa: BLE001  quantizers of others raise anything
             return Row(network.name, runtime, error=last_line(str(error), 1))
         numbers = (options.threads, options.shapes)
+        if options.code and runtime.startswith(OURS):
+            include = module_command("latency.shapes_code", network.name, path, *numbers)
+            subprocess.run(include, cwd=ROOT, check=True)
         for _ in range(1 + options.kept):
             done = subprocess.run(
                 module_command("latency.shapes_process", runtime, network.name, path, *numbers),

@@ -38,7 +38,7 @@ def opened(runtime: str, path: Path, threads: int) -> Run:
     if runtime.startswith("quantglow"):
         import quantglow as qg
 
-        compiled = qg.load(path, num_threads=threads)
+        compiled = qg.load(path, num_threads=threads, code="use")
         return lambda feeds: compiled.run(None, feeds)
     from benchmarks.support import peer_runtimes
 

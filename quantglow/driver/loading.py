@@ -60,8 +60,7 @@ def load(
 
     ``backend``, ``backends`` and ``schedule`` are those of ``compile``.
 
-    code   what becomes of machine code that the file includes.  ``"ignore"``: the model is compiled
-           here.  ``"use"``: code that fits this processor and version runs; else the model is
+    code   use of machine code that the file includes.  ``"ignore"``: the model is compiled here.  ``"use"``: code that fits this processor and version runs; else the model is
            compiled here.  ``"require"``: it runs, or ``FileFormatError`` says why it does not fit.
            Code can do anything that this process can: use it from files that you trust only.
 

@@ -27,7 +27,7 @@ from quantglow.runtime.saved_models.members import Content, Parts
 NATIVE = "native"
 
 CODE_MODES = ("ignore", "use", "require")
-"""What becomes of the code in a file that is loaded."""
+"""Uses of the code in a file that is loaded."""
 
 
 @dataclass(frozen=True)
