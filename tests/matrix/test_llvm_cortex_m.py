@@ -68,6 +68,9 @@ def conv_step(graph: Graph) -> Compute:
         convolution(3, 13, 4, (1, 2)),
         convolution(12, 12, 3, (3, 3), (1, 1), (2, 3)),
         convolution(11, 2, 6, (4, 1), (2, 1)),
+        convolution(9, 12, 18, (5, 5)),
+        convolution(12, 7, 3, (5, 3), (2, 1)),
+        convolution(6, 15, 9, (1, 7), (1, 2)),
     ],
 )
 def test_windows_of_a_channel_equal_the_interpreter(case: Case) -> None:
@@ -81,7 +84,7 @@ def test_windows_of_a_channel_equal_the_interpreter(case: Case) -> None:
 @pytest.mark.parametrize(
     ("case", "level"),
     [
-        (convolution(9, 9, 8, (5, 5)), LEVEL),
+        (convolution(9, 9, 8, (7, 7)), LEVEL),
         (replace(convolution(9, 9, 8, (3, 3)), dtypes=(DType.I16,) * 3), LEVEL),
         (convolution(9, 9, 8, (3, 3)), "cortex-m4"),
     ],

@@ -1,9 +1,9 @@
 """Depthwise convolution of signed bytes by products of whole windows.
 
 For processors that add all products of two vectors of bytes to one sum.  Four bytes of a channel
-that are neighbours along one axis of the image become a word; the words of some lines are a window
-of one channel, gathered to a vector.  A word that is longer than a line of taps serves several
-results: their weights are those of the first one, moved.
+that are neighbours along one axis of the image become a word; the words of all lines of taps are a
+window of one channel, gathered to vectors.  A word that is longer than a line of taps serves
+several results: their weights are those of the first one, moved.
 
 A tile has neighbouring results along the axis, as many as there are lanes, and the channels of a
 vector of bytes, one after the other.  The last tile of a line is moved back to end where it does:
@@ -36,6 +36,10 @@ FACTOR_NBYTES = 4
 """Bytes of the bias of a channel, and of its multiplier."""
 NEIGHBOURS = 2
 """Patches of a tile that share an address."""
+UNROLLED_LINES = 3
+"""Larger windows have a loop over their lines: code counts."""
+MOST_NBYTES = 2560
+"""Maximum number of bytes on the stack: those of 5 x 5 windows."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +55,23 @@ class Axis:
     dilation: int
 
     @property
+    def words(self) -> int:
+        """Words of a line of taps."""
+        return -(-self.taps // STEP_NBYTES)
+
+    @property
     def shared(self) -> int:
-        """Results that four neighbours serve."""
-        if self.dilation > 1:
+        """Results that one word serves."""
+        if self.dilation > 1 or self.words > 1:
             return 1
         return (STEP_NBYTES - self.taps) // self.stride + 1
 
-    def places(self, results: int) -> list[int]:
-        """Distances of the bytes of a word that serves so many results; the last one that is needed
-        stands for those behind it."""
+    def places(self, results: int, word: int) -> list[int]:
+        """Distances of the bytes of a word of a line that serves so many results; the last one that
+        is needed stands for those behind it."""
         last = (self.taps - 1) * self.dilation + (results - 1) * self.stride
-        return [min(i * self.dilation, last) for i in range(STEP_NBYTES)]
+        first = word * STEP_NBYTES
+        return [min((first + i) * self.dilation, last) for i in range(STEP_NBYTES)]
 
 
 @dataclass
@@ -80,13 +90,13 @@ class WindowDepthwise:
 
     @property
     def applies(self) -> bool:
-        """Whether the target has such products, windows fit vectors, and all sizes are known."""
+        """Whether the target has such products, windows are small, and all sizes are known."""
         if self.target.isa.window_words is None or not is_depthwise(self.conv):
             return False
         sizes = (*self.x.pitches, *self.y.pitches, self.y.height, self.y.width)
-        bytes_only = {self.conv.x.type.dtype, self.conv.type.dtype} == {DType.I8}
-        fits = max(self.conv.w.type.shape[:2]) <= STEP_NBYTES
-        return bytes_only and fits and not any(map(is_free, sizes))
+        if any(map(is_free, sizes)) or self.room_nbytes > MOST_NBYTES:
+            return False
+        return {self.conv.x.type.dtype, self.conv.type.dtype} == {DType.I8}
 
     @property
     def words(self) -> WindowWords:
@@ -146,8 +156,19 @@ class WindowDepthwise:
         return self.block * STEP_NBYTES
 
     @property
-    def line_nbytes(self) -> int:
+    def word_nbytes(self) -> int:
+        """Bytes of one word of a line for all patches."""
         return len(self.patches) * self.patch_nbytes
+
+    @property
+    def room_nbytes(self) -> int:
+        """Bytes of all words of a tile."""
+        return self.axes[1].taps * self.axes[0].words * self.word_nbytes
+
+    @property
+    def vectors(self) -> int:
+        """Vectors of a window."""
+        return -(-self.axes[1].taps * self.axes[0].words // self.lanes)
 
     # -- the call
 
@@ -167,18 +188,19 @@ class WindowDepthwise:
     @property
     def channel_nbytes(self) -> int:
         """Bytes of the constants of a channel."""
-        return self.target.vector_nbytes + 2 * FACTOR_NBYTES
+        return self.vectors * self.target.vector_nbytes + 2 * FACTOR_NBYTES
 
     def constants(self) -> Array:
-        """For each channel: the words of its weights, its bias with the zero point of the input,
+        """For each channel: the vectors of its weights, its bias with the zero point of the input,
         and its multiplier."""
         w, b = self.conv.w, self.conv.b
         assert isinstance(w, Constant) and isinstance(b, Constant)
         lines = np.moveaxis(w.value[:, :, 0], -1, 0)
         if self.is_turned:
             lines = lines.swapaxes(1, 2)
-        missing = [(0, 0), *((0, STEP_NBYTES - size) for size in lines.shape[1:])]
-        weights = np.pad(lines.astype(np.int8), missing).reshape(len(lines), -1)
+        missing = (0, 0), (0, 0), (0, -lines.shape[2] % STEP_NBYTES)
+        words = np.pad(lines.astype(np.int8), missing).reshape(len(lines), -1)
+        weights = np.pad(words, ((0, 0), (0, -words.shape[1] % self.target.vector_nbytes)))
         zero_point = self.conv.x.type.params.zero_point
         bias = b.value.astype(np.int64) - zero_point * channel_sums(w.value)
         factors = (bias.astype(np.int32), self.epilogue.multipliers())
@@ -190,8 +212,7 @@ class WindowDepthwise:
     def text(self) -> str:
         b, across = self.b, self.axes[1]
         x, y, constants = b.kernel(3)
-        nbytes = across.taps * self.line_nbytes
-        self.room = b.room(f"[{nbytes} x i8], align {STEP_NBYTES}")
+        self.room = b.room(f"[{self.room_nbytes} x i8], align {STEP_NBYTES}")
         full, rest = divmod(self.y.channels, self.block)
         with b.loop("%begin", "%end") as item:
             image, line = b.divide(item, across.results)
@@ -226,19 +247,33 @@ class WindowDepthwise:
 
     def lay_out(self, x: Value) -> None:
         """Store the words of all patches, line by line, the channels of each side by side."""
-        b, kind = self.b, vector(self.block, "i8")
-        along, across = self.axes
-        for line in range(across.taps):
-            start, at = x, 0
-            for index, results in enumerate(self.patches):
-                loaded = []
-                for place in along.places(results):
-                    source = index * along.shared * along.stride + place
-                    start, at = self._walked(start, source - at, along.x_pitch), source
-                    loaded.append(b.load(kind, start))
-                patch = line * self.line_nbytes + index * self.patch_nbytes
-                self.words.store_in_turn(b, loaded, b.at(self.room, patch))
-            x = b.at(x, across.dilation * across.x_pitch)
+        lines, places = self.axes[1].taps, [x, self.room]
+        if lines <= UNROLLED_LINES:
+            for _ in range(lines):
+                places = self._lay_out_line(*places)
+            return
+        loop = self.b.begin_loop(lines, [("ptr", place) for place in places])
+        self.b.end_loop(loop, self._lay_out_line(*loop.carried))
+
+    def _lay_out_line(self, x: Value, room: Value) -> list[Value]:
+        """Store the words of one line; the places of the next one."""
+        b, (along, across) = self.b, self.axes
+        for word in range(along.words):
+            self._lay_out_word(x, word, b.at(room, word * self.word_nbytes))
+        behind = b.at(room, along.words * self.word_nbytes)
+        return [b.at(x, across.dilation * across.x_pitch), behind]
+
+    def _lay_out_word(self, x: Value, word: int, room: Value) -> None:
+        """Store one word of a line for all patches."""
+        b, kind, along = self.b, vector(self.block, "i8"), self.axes[0]
+        at = 0
+        for index, results in enumerate(self.patches):
+            loaded = []
+            for place in along.places(results, word):
+                source = index * along.shared * along.stride + place
+                x, at = self._walked(x, source - at, along.x_pitch), source
+                loaded.append(b.load(kind, x))
+            self.words.store_in_turn(b, loaded, b.at(room, index * self.patch_nbytes))
 
     def _walked(self, pointer: Value, steps: int, pitch: int) -> Value:
         """An address some pixels farther, in steps of one: layers share code, which takes the
@@ -265,8 +300,8 @@ class WindowDepthwise:
     def channel(self, room: Value, constants: Value, y: Value, offsets: Value) -> None:
         """The results of a tile for one channel."""
         b, results = self.b, self.epilogue.results
-        sums = self.sums(room, b.load(vector(self.lanes, "i32"), constants, align=4))
-        at = b.at(constants, self.target.vector_nbytes)
+        sums = self.sums(room, constants)
+        at = b.at(constants, self.vectors * self.target.vector_nbytes)
         bias = b.broadcast(self.lanes, "i32", b.load("i32", at, align=4))
         multiplier = b.load("float", b.at(at, FACTOR_NBYTES), align=4)
         scale = b.broadcast(self.lanes, "float", multiplier)
@@ -280,20 +315,25 @@ class WindowDepthwise:
             place = b.at(y, lane * self.axes[0].y_pitch)
             b.store("i8", b.cast("trunc", "i32", step, "i8"), place)
 
-    def sums(self, room: Value, weights: Value) -> Value:
+    def sums(self, room: Value, constants: Value) -> Value:
         """The products of all windows, a lane for each result; poison where there is none."""
-        b, kind, lane, found = self.b, vector(self.lanes, "i32"), 0, "poison"
-        moved = self.moved_weights(weights)
-        for index, results in enumerate(self.patches):
-            window = self.window(room, index)
-            for w in moved[:results]:
-                total = self.target.isa.row_product(b, "0", window, w)
-                found = b.emit(f"insertelement {kind} {found}, i32 {total}, i32 {lane}")
-                lane += 1
+        b, kind, found = self.b, vector(self.lanes, "i32"), "poison"
+        totals = ["0"] * self.results
+        for part in range(self.vectors):
+            at = b.at(constants, part * self.target.vector_nbytes)
+            moved = self.moved_weights(b.load(kind, at, align=4))
+            lane = 0
+            for index, results in enumerate(self.patches):
+                window = self.window(room, index, part)
+                for w in moved[:results]:
+                    totals[lane] = self.target.isa.row_product(b, totals[lane], window, w)
+                    lane += 1
+        for lane, total in enumerate(totals):
+            found = b.emit(f"insertelement {kind} {found}, i32 {total}, i32 {lane}")
         return found
 
     def moved_weights(self, weights: Value) -> list[Value]:
-        """For each result of a patch the bytes of its weights."""
+        """For each result of a patch the bytes of a vector of its weights."""
         b, kind, whole = self.b, vector(self.lanes, "i32"), vector(self.block, "i8")
         found = []
         for index in range(self.patches[0]):
@@ -302,15 +342,19 @@ class WindowDepthwise:
             found.append(b.cast("bitcast", kind, moved, whole))
         return found
 
-    def window(self, room: Value, index: int) -> Value:
-        """The words of a patch for one channel; the first one stands for missing lines."""
-        b, lines, kind = self.b, self.axes[1].taps, vector(self.lanes, "i32")
+    def window(self, room: Value, index: int, part: int) -> Value:
+        """A vector of the words of a patch for one channel; the first one stands for those beyond
+        the last."""
+        b, kind = self.b, vector(self.lanes, "i32")
         pair, which = divmod(index, NEIGHBOURS)
         room = b.at(room, pair * NEIGHBOURS * self.patch_nbytes)
+        count = self.axes[1].taps * self.axes[0].words
+        words = range(part * self.lanes, (part + 1) * self.lanes)
         offsets = (
-            (line if line < lines else 0) * self.line_nbytes + which * self.patch_nbytes
-            for line in range(self.lanes)
+            (word if word < count else 0) * self.word_nbytes + which * self.patch_nbytes
+            for word in words
         )
         places = f"<{', '.join(f'i32 {offset}' for offset in offsets)}>"
-        words = self.words.gather_words(b, room, places)
-        return b.cast("bitcast", kind, words, vector(self.block, "i8"))
+        return b.cast(
+            "bitcast", kind, self.words.gather_words(b, room, places), vector(self.block, "i8")
+        )
