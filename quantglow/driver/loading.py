@@ -60,9 +60,10 @@ def load(
 
     ``backend``, ``backends`` and ``schedule`` are those of ``compile``.
 
-    code   use of machine code that the file includes.  ``"ignore"``: the model is compiled here.  ``"use"``: code that fits this processor and version runs; else the model is
-           compiled here.  ``"require"``: it runs, or ``FileFormatError`` says why it does not fit.
-           Code can do anything that this process can: use it from files that you trust only.
+    code   use of machine code that the file includes.  ``"ignore"``: the model is compiled here.
+           ``"use"``: code that fits this processor and version runs; else the model is compiled
+           here.  ``"require"``: it runs, or ``FileFormatError`` says why it does not fit.  Code can
+           do anything that this process can: use it from files that you trust only.
 
     Raises ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments
     that are none.
