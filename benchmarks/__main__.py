@@ -22,6 +22,7 @@ FOLDERS = {
         "weight_groups",
         "loops",
         "decode",
+        "throughput",
     ),
     "accuracy": (
         "accuracy",

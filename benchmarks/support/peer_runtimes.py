@@ -163,8 +163,8 @@ def quantize_openvino(source: Path, target: Path, feeds: list[Feeds]) -> None:
     openvino.save_model(model, target / "model.xml", compress_to_fp16=False)
 
 
-def openvino_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
-    """NNCF's model, quantized on ``samples`` samples if it is not in the cache."""
+def openvino_int8_file(network: Network, batch: int, samples: int) -> Path:
+    """The folder of NNCF's model, quantized on ``samples`` samples if it is not in the cache."""
     require_openvino()
     import nncf
 
@@ -172,5 +172,10 @@ def openvino_int8(network: Network, threads: int, batch: int, samples: int) -> R
     key = content_key(source, "nncf", samples, nncf.__version__)
     feeds = network.calibration(samples, batch)
     name = f"{network.name}-b{batch}-openvino-int8-{key}"
-    folder = cached(name, lambda target: quantize_openvino(source, target, feeds))
+    return cached(name, lambda target: quantize_openvino(source, target, feeds))
+
+
+def openvino_int8(network: Network, threads: int, batch: int, samples: int) -> Runtime:
+    """A request of NNCF's model."""
+    folder = openvino_int8_file(network, batch, samples)
     return openvino_compiled("openvino int8", folder / "model.xml", threads)
