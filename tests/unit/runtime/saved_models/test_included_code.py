@@ -21,7 +21,9 @@ from quantglow.errors import BackendError, FileFormatError, OptionError
 from quantglow.runtime.saved_models import included_code
 from tests.support.free_network import SHAPES, free_model, image
 from tests.support.small_network import small_model, small_samples
+from tests.unit.frontend.onnx_models import floats
 from tests.unit.runtime.saved_models.test_saving import repacked, resigned
+from tests.unit.runtime.test_partly_compiled import SHAPE, detector
 
 ROOT = Path(__file__).resolve().parents[4]
 GENERIC = next(name for name in LEVELS if runs_here(name))
@@ -99,6 +101,18 @@ def test_shapes_that_came_before_run_without_compiling(
     loaded = qg.load(tmp_path / "free.qgm", num_threads=1, code="require")
     found = [loaded.run(None, {"x": image(shape)})[0].tobytes() for shape in SHAPES]
     assert found == wanted
+
+
+def test_the_first_part_of_a_cut_model_brings_its_code(
+    tmp_path: Path, forbid_compiling: Callable[[], None]
+) -> None:
+    feeds = {"x": floats(*SHAPE)}
+    first = qg.compile(detector(), num_threads=1)
+    wanted = [array.tobytes() for array in first.run(["f"], feeds)]
+    first.save(tmp_path / "cut.qgm", include_code="native")
+    forbid_compiling()
+    loaded = qg.load(tmp_path / "cut.qgm", num_threads=1, code="require")
+    assert [array.tobytes() for array in loaded.run(["f"], feeds)] == wanted
 
 
 RUN = """
