@@ -20,8 +20,10 @@ Normalizations of values whose squares overflow: differences of infinities, and 
 of equal values, whose rounding errors are scaled.
 
 Steps at a value that is a whole number but for rounding: the one below or above; integers and
-booleans of such values.  Round at a half, and at 0, whose sign a quotient shows.  Comparisons of
-values that are equal but for rounding.
+booleans of such values, also where one side saturates, as Tanh does at 1.  Round at a half, and at
+0, whose sign a quotient shows.  Comparisons of values that are equal but for rounding.
+
+Normalizer's signs: onnxruntime computes squares in place, and then has lost which were negative.
 
 Integers of a range found in the data, where a value or the zero point lies between two of them.
 """
@@ -110,6 +112,10 @@ def comparisons_are_open(x: Values, y: Values) -> bool:
     return bool((apart <= ROUNDING * max(_largest(x), _largest(y))).any())
 
 
+def holds_negative_numbers(values: Values, *_: Values) -> bool:
+    return values.dtype.kind in "fi" and bool((values < 0).any())
+
+
 def has_one_class(values: Values, *_: Values) -> bool:
     return values.shape[1] == 1
 
@@ -139,7 +145,16 @@ def any_holds_nan(*operands: Values) -> bool:
 
 
 def has_rounding_at_a_step(values: Values) -> bool:
-    return values.dtype.kind == "f" and is_next_to(values, np.rint(values))
+    if values.dtype.kind != "f":
+        return False
+    wholes = np.rint(values)
+    return is_next_to(values, wholes) or has_wholes_among_fractions(values, wholes)
+
+
+def has_wholes_among_fractions(values: Values, wholes: Values) -> bool:
+    """Whether some values are whole numbers, 0 apart, and others are not."""
+    is_whole = values == wholes
+    return bool((is_whole & (wholes != 0)).any() and not is_whole.all())
 
 
 def has_rounding_at_a_half(values: Values) -> bool:
@@ -205,6 +220,7 @@ OPEN: OpenResults = {
     **dict.fromkeys(SCATTERS, any_holds_nan),
     **dict.fromkeys(LOSSES, has_one_class),
     "Clip": holds_infinities,
+    "Normalizer": holds_negative_numbers,
 }
 """All results that ONNX leaves open."""
 
