@@ -1,7 +1,7 @@
 PYTHON ?= python
 
 .PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
-.PHONY: cross-setup test-cross test-cross-quick test-arm test-riscv test-wasm
+.PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm test-arm test-riscv test-wasm
 
 check:
 	$(PYTHON) -m ruff check .
@@ -31,6 +31,12 @@ test-cross-quick:
 
 test-cross:
 	$(PYTHON) -m pytest --no-skips -m "" tests/cross
+
+test-arm-userland:
+	$(PYTHON) -m tests.cross.emulated
+
+fuzz-arm:
+	$(PYTHON) -m tests.fuzz.jit --seeds 0:10000
 
 bench:
 	$(PYTHON) -m benchmarks latency --output benchmarks/results \

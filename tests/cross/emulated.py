@@ -1,8 +1,16 @@
-"""Pythons of emulated processors, and the tests that run there."""
+"""Pythons of emulated processors, and the tests that run there.
+
+``python -m tests.cross.emulated --levels i8mm`` (``make test-arm-userland``: all levels) runs the
+subset of the suite, a file at a time, and prints the CPU seconds of each.
+"""
 
 from __future__ import annotations
 
+import argparse
+import itertools
+import os
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -39,6 +47,13 @@ SUITE = (
 """Tests of code generation, loading and waiting: the matrix of int8, guard pages, saved files, the
 laws of backends, and pinned integers."""
 
+QUICK = (
+    "tests/unit/backends/test_host.py",
+    "tests/unit/backends/test_link.py",
+    "tests/properties/test_saved_model_laws.py",
+)
+"""The part of them that CI runs: 92 seconds of CPU."""
+
 NOT_EMULATED = ("tests/unit/backends/test_threads.py::test_a_forked_child_gets_workers_of_its_own",)
 """QEMU 7.2 ends a process that forks while other threads run, by an assertion of its own."""
 
@@ -47,12 +62,15 @@ needs_emulator = pytest.mark.skipif(
 )
 
 
-def run(level: str, *arguments: str, seconds: int = 3600) -> subprocess.CompletedProcess[str]:
-    """A Python on an emulated processor whose best level is ``level``, in the repository."""
+def run(
+    level: str, *arguments: str, seconds: int = 3600, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """A Python on an emulated processor whose best level is ``level``, in the repository;
+    ``variables`` of its environment."""
     return subprocess.run(
         [str(interpreter(level)), *arguments],
         cwd=ROOT,
-        env=environment(ROOT),
+        env={**environment(ROOT), **variables},
         capture_output=True,
         text=True,
         timeout=seconds,
@@ -60,7 +78,30 @@ def run(level: str, *arguments: str, seconds: int = 3600) -> subprocess.Complete
 
 
 def run_tests(level: str, paths: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """The tests of some files on an emulated processor."""
+    """The tests of some files on an emulated processor, with few examples each."""
     left_out = (f"--deselect={name}" for name in NOT_EMULATED)
     own = ("-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
-    return run(level, *own, *left_out, *paths)
+    return run(level, *own, *left_out, *paths, HYPOTHESIS_PROFILE="emulated")
+
+
+def main() -> int:
+    """The number of files that fail."""
+    parser = argparse.ArgumentParser(prog="python -m tests.cross.emulated")
+    parser.add_argument("paths", nargs="*", default=SUITE)
+    parser.add_argument("--levels", nargs="*", choices=LEVELS, default=LEVELS)
+    options = parser.parse_args()
+    failed = 0
+    for level, path in itertools.product(options.levels, options.paths):
+        before = os.times()
+        done = run_tests(level, [path])
+        after = os.times()
+        seconds = sum(after[2:4]) - sum(before[2:4])
+        print(f"{level:8} {path}: exit code {done.returncode}, {seconds:.0f} s", flush=True)
+        if done.returncode:
+            failed += 1
+            print(done.stdout[-3000:], done.stderr[-3000:], flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cross.emulated import LEVELS, SUITE, needs_emulator, run, run_tests
+from tests.cross.emulated import LEVELS, QUICK, SUITE, needs_emulator, run, run_tests
 from tests.fuzz.jit import hunt
 from tools.integer_hashes import INTERPRETER, hashes, write
 
@@ -59,6 +59,10 @@ def test_a_processor_runs_its_own_level_and_all_below(level: str) -> None:
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_suite_passes_there(level: str, path: str) -> None:
     passed(run_tests(level, [path]))
+
+
+def test_a_part_of_the_suite_passes_on_the_best_processor() -> None:
+    passed(run_tests(LEVELS[-1], QUICK))
 
 
 @pytest.mark.slow
