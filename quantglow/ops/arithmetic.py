@@ -62,7 +62,7 @@ def saturate_over(steps: Array, element: ElementType, low: int, high: int) -> Ar
     if element.dtype.nbytes > 2 or steps.dtype != np.float32:
         return saturate(steps, element, low, high)
     zero_point = F32(quant_of(element).zero_point)
-    _clip_steps(steps, F32(low) - zero_point, F32(high) - zero_point)
+    clip_steps(steps, F32(low) - zero_point, F32(high) - zero_point)
     steps += zero_point  # Exact: all of it fits 16 bits.
     return steps.astype(element.dtype.numpy)
 
@@ -77,15 +77,17 @@ def _saturate(steps: Array, zero_point: Any, dtype: DType, low: int, high: int) 
 def _clipped_steps(steps: Array, lowest: Any, highest: Any) -> Array:
     """``clip(rint(steps), lowest, highest)`` in float32; NaN becomes ``lowest``."""
     rounded: Array = np.array(steps, np.float32)
-    _clip_steps(rounded, lowest, highest)
+    clip_steps(rounded, lowest, highest)
     return rounded
 
 
-def _clip_steps(steps: Array, lowest: Any, highest: Any) -> None:
-    """``_clipped_steps`` in their place."""
+def clip_steps(steps: Array, lowest: Any, highest: Any) -> None:
+    """``clip(rint(steps), lowest, highest)`` in their place; NaN becomes ``lowest``."""
     np.rint(steps, out=steps)
-    np.fmax(steps, lowest, out=steps)
-    np.fmin(steps, highest, out=steps)
+    if np.isnan(steps.min(initial=np.inf)):
+        np.copyto(steps, lowest, where=np.isnan(steps))
+    # A fifth of the time of fmax and fmin.
+    np.clip(steps, lowest, highest, out=steps)
 
 
 def quantize(x: Array, element: ElementType) -> Array:
@@ -125,7 +127,7 @@ def rounded_reals(x: Array, element: ElementType) -> Array:
         steps = result[start : start + PART]
         with np.errstate(over="ignore", invalid="ignore"):
             np.divide(flat[start : start + PART], scale, out=steps)
-        _clip_steps(steps, F32(low - zero_point), F32(high - zero_point))
+        clip_steps(steps, F32(low - zero_point), F32(high - zero_point))
         steps *= scale
 
     each(round_part, range(0, flat.size, PART))

@@ -66,7 +66,7 @@ class Product:
         if not isinstance(self.node, Conv | ConvTranspose):
             yield (x.astype(np.float32)[None], *(self.by_group(r) for r in results))
             return
-        windows = self._windows(x)
+        windows = self._windows(x, every)
         start = first % max(min(every, windows.shape[1]), 1)
         windows = windows[:, start::every]
         results = tuple(r[:, start::every] for r in results)
@@ -77,8 +77,8 @@ class Product:
             part = slice(start, start + step)
             yield self._columns(windows[:, part]), *(self.by_group(r[:, part]) for r in results)
 
-    def _windows(self, x: Array) -> Array:
-        """View [N, OH, OW, C, KH, KW] of the padded input."""
+    def _windows(self, x: Array, every: int) -> Array:
+        """View [N, OH, OW, C, KH, KW] of the padded input; one of ``every`` rows will be read."""
         node = self.node
         assert isinstance(node, Conv | ConvTranspose)
         strides = (1, 1)
@@ -87,7 +87,7 @@ class Product:
         else:
             top, left, bottom, right = node.pads
             padded, strides = pad_or_crop(x, (top, left), (bottom, right)), node.strides
-        if self.group == padded.shape[-1]:
+        if self.group == padded.shape[-1] and every <= node.w.type.shape[0]:
             # Channel by channel in memory, so that windows are copied by rows of pixels.
             padded = np.ascontiguousarray(padded.transpose(3, 0, 1, 2)).transpose(1, 2, 3, 0)
         (dh, dw), (kh, kw) = node.dilations, node.w.type.shape[:2]

@@ -10,16 +10,16 @@ over all readers, where clipping counts more (``COHERENCE``).  For products a co
 channel does not count, because bias correction removes it.
 The best range of one half of the samples must be no worse than min-max on the other half.
 
-Products are computed for a part of their rows, functions of large images for a part of the lines,
-different ones in each sample, so that the choice costs less than a run of the network for each
-sample.  Clipped values are rare, and few rows may hold none; so the errors of the rows are
-multiplied by the error of all values, which the histogram knows, over that of the rows (a ratio
-estimate; Cochran, Sampling Techniques, 1977, chapter 6).
+Products are computed for a part of their rows, and of many groups for a part of them, functions of
+large images for a part of the lines, different ones in each sample, so that the choice costs less
+than a run of the network for each sample.  Clipped values are rare, and few rows may hold none; so
+the errors of the rows are multiplied by the error of all values, which the histogram knows, over
+that of the rows (a ratio estimate; Cochran, Sampling Techniques, 1977, chapter 6).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from quantglow.graph.node import Constant, Node
 from quantglow.interpreter.executor import Execution
 from quantglow.interrupts import check_interrupt
 from quantglow.ops import Concat, Conv
-from quantglow.ops.arithmetic import quant_of, rounded_reals
+from quantglow.ops.arithmetic import quant_of
 from quantglow.ops.binary import Binary
 from quantglow.ops.contraction import Contraction
 from quantglow.ops.unary import Unary
@@ -44,6 +44,14 @@ from quantglow.quantization.recovery.products import Product
 from quantglow.quantization.recovery.sample_values import SampleEvaluator, SampleValues
 from quantglow.quantization.recovery.sampling import Spread
 from quantglow.quantization.search.prepared import Ranges
+from quantglow.quantization.search.range_errors import (
+    TINY,
+    Energies,
+    Grids,
+    energies,
+    products,
+    relative,
+)
 from quantglow.types import Array, ElementType
 from quantglow.workers import each
 
@@ -73,7 +81,6 @@ COHERENCE = 4.0
 add up behind the reader, while rounding errors average out."""
 
 MIN_ROWS = 8
-TINY = 1e-30
 
 
 def choose_ranges(
@@ -198,17 +205,21 @@ class RangeTrial:
         row = group * k * (outputs + ROUNDING_WORK) * len(types) * count
         rows = max(MIN_ROWS, WORK // row)
 
-        def measured(sample: int) -> tuple[_Energies, Array]:
+        grids = Grids.of(types)
+
+        def measured(sample: int) -> tuple[Energies, Array]:
             own: Any = self.evaluator.counterpart(reader, sample)
             columns = _some_rows(Product(own), values.of(sample), rows, sample / count)
-            errors = [_rounded(columns, element) - columns for element in types]
-            energies = _Energies.of(columns @ weights, (error @ weights for error in errors))
-            rounding = [_energy(error, centred=False) / error.size for error in errors]
-            return energies, np.array(rounding)
+            some = some_groups(group, MIN_ROWS * row, sample)
+            columns, own_weights = columns[some], weights[some]
+            errors = grids.errors(columns)
+            signal = products(columns[None], own_weights)[0]
+            found = Energies.of(signal, products(errors, own_weights))
+            return found, energies(errors, centred=False) / columns.size
 
         found = each(measured, range(count))
         rounding = sum((part for _, part in found), np.zeros(len(types)))
-        sums = _relative([energies for energies, _ in found])
+        sums = relative([one for one, _ in found])
         return sums * self._ratios(x, types, rounding / count)
 
     def _ratios(self, x: Node, types: list[ElementType], rounding: Array) -> Array:
@@ -232,26 +243,28 @@ class RangeTrial:
         work = sum(result.size for result in results[:count]) * len(types)
         every = max(1, work // LIGHT_WORK) if _is_local(reader) else 1
 
-        def measured(sample: int) -> tuple[_Energies, Array]:
+        grids = Grids.of(types)
+
+        def measured(sample: int) -> tuple[Energies, Array]:
             apart = min(every, results[sample].shape[1]) if every > 1 else 1
             lines = slice(sample * apart // count, None, apart)
             value, wanted = (_part(v, lines) for v in (given[x].of(sample), results[sample]))
-            errors, rounding = [], []
-            for element in types:
-                error = _rounded(value, element) - value
-                rounding.append(
-                    _energy(error.reshape(1, -1, 1), centred=False) / max(error.size, 1)
+            errors = grids.errors(value)
+            rounding = energies(_as_rows(errors), centred=False) / max(value.size, 1)
+            if not isinstance(reader, Contraction):
+                changed = (
+                    self._computed(reader, given, {x: value + error}, sample, lines) - wanted
+                    for error in errors
                 )
-                if not isinstance(reader, Contraction):
-                    got = self._computed(reader, given, {x: value + error}, sample, lines)
-                    error = got - wanted
-                errors.append(_energy(error.reshape(1, -1, 1), centred=False))
-            signal = wanted.reshape(1, -1, 1)
-            energies = _Energies(_energy(signal, centred=signal.shape[1] > 1), np.array(errors))
-            return energies, np.array(rounding)
+                own = [energies(_as_rows(error[None]), centred=False) for error in changed]
+                sums = np.concatenate(own)
+            else:
+                sums = energies(_as_rows(errors), centred=False)
+            signal = _as_rows(wanted[None])
+            return Energies(float(energies(signal, signal.shape[2] > 1)[0]), sums), rounding
 
         found = each(measured, range(count))
-        sums = _relative([energies for energies, _ in found])
+        sums = relative([one for one, _ in found])
         if every == 1:
             return sums
         return sums * self._ratios(x, types, np.mean([part for _, part in found], axis=0))
@@ -271,6 +284,14 @@ class RangeTrial:
         parts = (changed[o] if o in changed else _part(array, lines) for o, array in pairs)
         with np.errstate(all="ignore"):
             return self.evaluator.finite(reader, own.evaluate(*parts))
+
+
+def some_groups(group: int, work: int, sample: int) -> slice:
+    """The groups of a product that one sample computes, if all of them take ``work`` over all
+    samples; the next sample computes the next ones.
+    """
+    apart = min(-(-work // WORK), group)
+    return slice(sample % apart, None, apart)
 
 
 def _reach(element: ElementType) -> Range:
@@ -295,6 +316,11 @@ def _part(value: Array, lines: slice) -> Array:
     return value[:, lines] if value.ndim == 4 and value.shape[1] > 1 else value
 
 
+def _as_rows(values: Array) -> Array:
+    """[candidates, 1, values, 1] of [candidates, …]"""
+    return values.reshape(len(values), 1, -1, 1)
+
+
 def _residual(reader: Contraction) -> Node | None:
     return reader.residual if isinstance(reader, Conv) else None
 
@@ -311,46 +337,3 @@ def _some_rows(product: Product, value: Array, rows: int, offset: float) -> Arra
     columns = np.concatenate([band[0] for band in bands], axis=1)
     every = max(1, columns.shape[1] // rows)
     return np.ascontiguousarray(columns[:, int(offset * every) :: every])
-
-
-def _rounded(values: Array, element: ElementType) -> Array:
-    return rounded_reals(values, element)
-
-
-@dataclass(frozen=True)
-class _Energies:
-    """Energies of one sample: of the signal, and [candidates] of the errors."""
-
-    signal: float
-    errors: Array
-
-    @staticmethod
-    def of(signal: Array, errors: Iterable[Array]) -> _Energies:
-        """The energies of values [G, rows, O], less the mean of each channel if there are several
-        rows.
-        """
-        several = signal.shape[1] > 1
-        return _Energies(
-            _energy(signal, several), np.array([_energy(error, several) for error in errors])
-        )
-
-
-def _relative(samples: Sequence[_Energies]) -> Array:
-    """[2, candidates]: errors over the signal, of even and of odd samples; a single sample counts
-    as both.
-    """
-    signal, errors = np.zeros(2), np.zeros((2, len(samples[0].errors)))
-    for index, sample in enumerate(samples):
-        signal[index % 2] += sample.signal
-        errors[index % 2] += sample.errors
-    if not signal[1]:
-        signal[1], errors[1] = signal[0], errors[0]
-    return np.asarray(errors / np.maximum(signal, TINY)[:, None])
-
-
-def _energy(values: Array, centred: bool) -> float:
-    """Sum of squares of float32 values [G, rows, O]; ``centred``: less the mean of each column."""
-    if centred:
-        values = values - values.mean(axis=1, keepdims=True)
-    exact = values.reshape(-1).astype(np.float64)
-    return float(exact @ exact)

@@ -1,0 +1,93 @@
+"""Rounding errors of a value under several element types at once, and their energies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quantglow.ops.arithmetic import clip_steps, quant_of
+from quantglow.types import Array, ElementType
+
+TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Grids:
+    """The integer grids of candidate types: float32 steps, and their least and greatest numbers of
+    steps from 0, [candidates, 1].
+    """
+
+    steps: Array
+    lows: Array
+    highs: Array
+
+    @staticmethod
+    def of(types: Sequence[ElementType]) -> Grids:
+        """The grids of per-tensor types."""
+        zero_points = np.array([quant_of(element).zero_point for element in types])
+        limits = np.array([element.dtype.limits for element in types])
+        steps = np.array([quant_of(element).scale for element in types], np.float32)
+        lows, highs = (limits - zero_points[:, None]).astype(np.float32).T
+        return Grids(steps[:, None], lows[:, None], highs[:, None])
+
+    def errors(self, values: Array) -> Array:
+        """float32 [candidates, *values.shape]: ``rounded_reals(values) - values``."""
+        flat = np.ascontiguousarray(values, np.float32).reshape(1, -1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = flat / self.steps
+            clip_steps(found, self.lows, self.highs)
+            found *= self.steps
+            found -= flat
+        return np.asarray(found.reshape(len(self.steps), *values.shape))
+
+
+def products(columns: Array, weights: Array) -> Array:
+    """[candidates, G, rows, O]: columns [candidates, G, rows, K] times weights [G, K, O]."""
+    group, k, outputs = weights.shape
+    if group == 1:
+        found = columns.reshape(-1, k) @ weights[0]
+        return np.asarray(found.reshape(len(columns), 1, -1, outputs))
+    if outputs == 1:  # A BLAS call for each group would take longer than its few products.
+        return np.asarray(np.einsum("cgrk,gk->cgr", columns, weights[:, :, 0]))[..., None]
+    return np.asarray(columns @ weights)
+
+
+def energies(values: Array, centred: bool) -> Array:
+    """float64 [candidates]: sums of squares of [candidates, G, rows, O]; ``centred``: less the mean
+    of each column.
+    """
+    if centred:
+        values = values - values.mean(axis=2, keepdims=True)
+    exact = values.reshape(len(values), -1).astype(np.float64)
+    return np.asarray(np.einsum("ci,ci->c", exact, exact))
+
+
+@dataclass(frozen=True)
+class Energies:
+    """Energies of one sample: of the signal, and [candidates] of the errors."""
+
+    signal: float
+    errors: Array
+
+    @staticmethod
+    def of(signal: Array, errors: Array) -> Energies:
+        """The energies of a signal [G, rows, O] and its errors [candidates, G, rows, O], less the
+        mean of each channel if there are several rows.
+        """
+        several = signal.shape[1] > 1
+        return Energies(float(energies(signal[None], several)[0]), energies(errors, several))
+
+
+def relative(samples: Sequence[Energies]) -> Array:
+    """[2, candidates]: errors over the signal, of even and of odd samples; a single sample counts
+    as both.
+    """
+    signal, errors = np.zeros(2), np.zeros((2, len(samples[0].errors)))
+    for index, sample in enumerate(samples):
+        signal[index % 2] += sample.signal
+        errors[index % 2] += sample.errors
+    if not signal[1]:
+        signal[1], errors[1] = signal[0], errors[0]
+    return np.asarray(errors / np.maximum(signal, TINY)[:, None])
