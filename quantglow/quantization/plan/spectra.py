@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import combinations
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -42,18 +43,21 @@ GLANCE = 64
 MAX_SIBLINGS = 8
 """Maximum number of products of one value that are compared in pairs."""
 
+_KNOWN: WeakKeyDictionary[Constant, bool] = WeakKeyDictionary()
+"""Weights that were looked at: many plans are made of the same ones."""
+
 
 def transforms(graph: Graph) -> set[Node]:
     """The products with the matrix of a transform, or with its cosines or sines."""
     found: set[Node] = set()
     siblings: defaultdict[tuple[Node, tuple[int, ...]], list[Node]] = defaultdict(list)
     for node in graph.compute_nodes():
-        if (matrix := matrix_of(node)) is not None:
-            siblings[node.operands[0], matrix.shape].append(node)
-            found.update([node] if is_transform(matrix) else [])
+        if (weights := weights_of(node)) is not None:
+            siblings[node.operands[0], matrix_in(weights).shape].append(node)
+            found.update([node] if holds_transform(weights) else [])
     for nodes in siblings.values():
         for pair in combinations(nodes[:MAX_SIBLINGS], 2):
-            matrices = [m for m in map(matrix_of, pair) if m is not None]
+            matrices = [matrix_in(w) for w in map(weights_of, pair) if w is not None]
             if are_kernels(matrices[0], matrices[1]):
                 found.update(pair)
     return found
@@ -61,16 +65,29 @@ def transforms(graph: Graph) -> set[Node]:
 
 def is_fourier(node: Node) -> bool:
     """Whether the node is a product with the matrix of a transform."""
-    matrix = matrix_of(node)
-    return matrix is not None and is_transform(matrix)
+    weights = weights_of(node)
+    return weights is not None and holds_transform(weights)
 
 
-def matrix_of(node: Node) -> Array | None:
-    """The constant weights of a product, one kernel a column."""
+def weights_of(node: Node) -> Constant | None:
+    """The constant weights of a product."""
     match node:
-        case Contraction(w=Constant(value=value)) | MatMul(y=Constant(value=value)):
-            return value.reshape(-1, value.shape[-1])
+        case Contraction(w=Constant() as weights) | MatMul(y=Constant() as weights):
+            return weights
     return None
+
+
+def matrix_in(weights: Constant) -> Array:
+    """Weights with one kernel a column."""
+    return weights.value.reshape(-1, weights.value.shape[-1])
+
+
+def holds_transform(weights: Constant) -> bool:
+    """``is_transform`` of the weights of a product, computed once."""
+    known = _KNOWN.get(weights)
+    if known is None:
+        known = _KNOWN[weights] = is_transform(matrix_in(weights))
+    return known
 
 
 def is_transform(weights: Array) -> bool:

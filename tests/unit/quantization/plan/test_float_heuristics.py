@@ -43,6 +43,7 @@ from quantglow.passes import optimize
 from quantglow.profiling import profile
 from quantglow.quantization import quantize_with_report
 from quantglow.quantization.plan import float_heuristics as why
+from quantglow.quantization.plan import spectra
 from quantglow.quantization.plan.detection_heads import box_decoders
 from quantglow.quantization.plan.spectra import are_kernels, is_transform, transforms
 from quantglow.types import DType, f32
@@ -278,6 +279,15 @@ def test_products_of_one_value_are_no_transform(rows: int, columns: int, seed: i
     ]
     outputs = tuple((node.name, node) for node in products)
     assert transforms(Graph(inputs=(x,), outputs=outputs)) == set()
+
+
+def test_weights_of_many_plans_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, seen = spectrogram(halves=False), list[np.ndarray]()
+    monkeypatch.setattr(spectra, "is_transform", lambda weights: bool(seen.append(weights)))
+    transforms(graph)
+    first = len(seen)
+    transforms(graph)
+    assert len(seen) == first > 0
 
 
 def fourier_matrix(n: int) -> np.ndarray:
