@@ -52,7 +52,7 @@ QUICK = (
     "tests/unit/backends/test_link.py",
     "tests/properties/test_saved_model_laws.py",
 )
-"""The part of them that CI runs: 92 seconds of CPU."""
+"""The part of them that CI runs: 83 seconds of CPU."""
 
 NOT_EMULATED = ("tests/unit/backends/test_threads.py::test_a_forked_child_gets_workers_of_its_own",)
 """QEMU 7.2 ends a process that forks while other threads run, by an assertion of its own."""
