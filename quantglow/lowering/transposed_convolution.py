@@ -21,6 +21,9 @@ from quantglow.types import Array, ElementType, QuantParams
 FEW_CHANNELS = 16
 """Narrower rows of phases are computed together and moved apart: a vector holds so many sums."""
 
+MOST_PHASES = 1024
+"""Maximum number of phases: each may be a convolution, and weights of its own."""
+
 
 @lowers(ConvTranspose)
 def lower_conv_transpose(node: ConvTranspose) -> Node:
@@ -47,10 +50,10 @@ def lower_conv_transpose(node: ConvTranspose) -> Node:
 
 
 def _has_phases(node: ConvTranspose) -> bool:
-    """Whether phases are convolutions of one group of neighbouring taps."""
+    """Whether phases are few convolutions of one group of neighbouring taps."""
     plain = node.dilations == (1, 1) and node.group == 1 and isinstance(_bias(node), Constant)
     inside = all(p < s for p, s in zip(node.output_padding, node.strides, strict=True))
-    return node.strides != (1, 1) and plain and inside
+    return 1 < node.strides[0] * node.strides[1] <= MOST_PHASES and plain and inside
 
 
 def _bias(node: ConvTranspose) -> Node:

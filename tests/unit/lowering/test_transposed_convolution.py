@@ -80,6 +80,20 @@ def test_no_product_is_made_with_zeros_between_pixels(kernel: int, channels: int
     assert products == cells * kernel**2 * 3 * channels
 
 
+@pytest.mark.parametrize("quantized", [False, True])
+@pytest.mark.parametrize("strides", [(1, 1 << 16), (300, 300)])
+def test_the_stride_does_not_decide_how_many_nodes_there_are(
+    strides: tuple[int, int], quantized: bool
+) -> None:
+    """A file of 2 KB with a stride of 65,536 took minutes to compile."""
+    graph = graph_of((1, 1, 1, 9), (1, 1), 4, quantized, strides=strides)
+    lowered = lower(graph)
+    assert len(lowered.nodes) < 40
+    feeds = {"x": np.ones((1, 1, 1, 9), np.int8 if quantized else np.float32)}
+    (found,), (expected,) = interpret(lowered, feeds), interpret(graph, feeds)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=0 if quantized else 1e-3)
+
+
 @pytest.mark.parametrize("channels", [1, 24])
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 1), (3, 3), (3, 2), (5, 4)])
 def test_infinities_reach_results_of_their_taps_only(
