@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,11 +12,13 @@ import numpy as np
 from rich.console import Console
 
 from quantglow.cli.arguments import code_argument, machine_arguments, model_argument, shapes_of
-from quantglow.cli.files import SAVED
+from quantglow.cli.files import SAVED, is_saved
 from quantglow.cli.models import opened
-from quantglow.cli.timing import latencies, loaded_latencies
+from quantglow.cli.timing import loaded_latencies
 from quantglow.errors import InputError, OptionError
+from quantglow.report.call_latencies import call_latencies
 from quantglow.report.call_report import CallReport, profile_calls
+from quantglow.report.peers import PEERS, Comparison, compared
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.queues.infer_queue import AUTO, InferQueue
@@ -59,6 +62,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="samples along axis 0 of each input, measured one after the other",
     )
     parser.add_argument(
+        "--compare",
+        nargs="+",
+        default=(),
+        choices=PEERS,
+        metavar="RUNTIME",
+        help=f"also the latency in other runtimes: {', '.join(PEERS)}",
+    )
+    parser.add_argument(
+        "--onnx", metavar="FILE", help="the model that they run (default: MODEL if it is ONNX)"
+    )
+    parser.add_argument(
         "--layers", action="store_true", help="also the time of every kernel beside its limit"
     )
     parser.add_argument("--json", action="store_true", help="print JSON instead")
@@ -72,6 +86,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
     """
     if not options.seconds > 0:
         raise OptionError(f"seconds must be positive, got {options.seconds}")
+    source = compared_file(options)
     busy = busy_note()
     compiled = opened(options)
     feeds = drawn_feeds(compiled, shapes_of(options))
@@ -84,9 +99,11 @@ def run(options: argparse.Namespace, console: Console) -> None:
             "--input-shapes NAME:D,D,…"
         ) from error
     calls = kernel_times(compiled, feeds) if options.layers else None
+    beside = beside_others(compiled, feeds, source, options) if source else None
     if options.json:
         found = {**rows[0].to_json(), "batches": [r.to_json() for r in rows], "busy": busy}
         found |= {"layers": calls.to_json()} if calls else {}
+        found |= {"compared": beside.to_json()} if beside else {}
         console.file.write(json.dumps(found) + "\n")
         return
     console.print(repr(compiled), highlight=False, markup=False)
@@ -94,8 +111,43 @@ def run(options: argparse.Namespace, console: Console) -> None:
         console.print(f"warning: {busy}", highlight=False)
     for each in rows:
         console.print(str(each), highlight=False)
+    if beside:
+        console.print(beside.table().rich())
+        console.print(f"{beside.verdict} here, on {compiled.num_threads} thread(s)")
     if calls:
         console.print(calls.by_call().rich(), calls.by_kernel().rich())
+
+
+def compared_file(options: argparse.Namespace) -> str:
+    """The ONNX file that other runtimes run; empty if none is asked for.  Raises
+    ``OptionError``."""
+    if not options.compare:
+        if options.onnx:
+            raise OptionError("--onnx is the model of --compare. Remedy: give both, or neither.")
+        return ""
+    if options.onnx is None and is_saved(options.model):
+        raise OptionError(
+            f"other runtimes do not read {SAVED} files. Remedy: give the ONNX model by --onnx."
+        )
+    return os.path.abspath(str(options.onnx or options.model))
+
+
+def beside_others(
+    compiled: CompiledModel | FallbackModel,
+    feeds: Mapping[str, Array],
+    source: str,
+    options: argparse.Namespace,
+) -> Comparison:
+    """Latencies beside other runtimes, on the first batch size."""
+    own = with_batch(feeds, (options.batch_sizes or [None])[0])
+    return compared(
+        lambda given: compiled.run(None, given),
+        own,
+        options.compare,
+        source,
+        compiled.num_threads,
+        options.seconds,
+    )
 
 
 def stream_argument(text: str) -> int | str:
@@ -143,7 +195,7 @@ def row(
     batch = max((len(a) for a in feeds.values() if a.ndim), default=1)
     compiled.run(None, feeds)
     if options.mode == "latency":
-        times = latencies(lambda: compiled.run(None, feeds), options.seconds)
+        times = call_latencies(lambda: compiled.run(None, feeds), options.seconds)
         return Row.of(batch, times, sum(times))
     with InferQueue(compiled, options.streams) as queue:
         queue.run(None, feeds)

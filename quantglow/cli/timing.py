@@ -40,14 +40,6 @@ def _spent(run: Callable[[], object], count: int) -> float:
     return time.perf_counter() - start
 
 
-def latencies(run: Callable[[], object], seconds: float) -> list[float]:
-    """Seconds of each call, one after the other, for about ``seconds``."""
-    found, end = list[float](), time.perf_counter() + seconds
-    while not found or time.perf_counter() < end:
-        found.append(_spent(run, 1))
-    return found
-
-
 def loaded_latencies(
     submit: Callable[[], Future[Any]], in_flight: int, seconds: float
 ) -> tuple[list[float], float]:

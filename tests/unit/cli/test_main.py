@@ -18,6 +18,7 @@ import quantglow as qg
 from quantglow.cli import bench
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.cli.timing import loaded_latencies, medians
+from quantglow.report import peers
 from quantglow.report.metrics import sqnr_db
 from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples
@@ -212,6 +213,31 @@ def test_bench_warns_where_the_machine_is_busy(
     assert "busy (3.1 processors in use)" in capsys.readouterr().out
 
 
+def test_bench_compares_with_other_runtimes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "bench net.onnx --seconds 1 --num-threads 1 --compare onnxruntime"
+    assert run(folder, line) == 0
+    found = capsys.readouterr().out
+    assert "times as fast as" in found and "█" in found
+    assert run(folder, f"{line} --json") == 0
+    beside = json.loads(capsys.readouterr().out)["compared"]
+    assert [each["runtime"] for each in beside["runtimes"]] == ["quantglow", "onnxruntime"]
+    assert all(each["median_seconds"] > 0 for each in beside["runtimes"])
+
+
+def test_runtimes_that_cannot_run_are_named(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(peers.PLACES, "openvino", "no_such_package.module:latencies")
+    monkeypatch.setitem(peers.PLACES, "onnxruntime", "os:abort")
+    line = "bench net.onnx --seconds 1 --num-threads 1 --compare openvino onnxruntime"
+    assert run(folder, line) == 0
+    found = capsys.readouterr().out
+    assert "not installed: pip install openvino" in found
+    assert "no other runtime ran the model" in found
+
+
 def test_an_error_of_a_call_ends_the_measurement() -> None:
     def submit() -> Future[Any]:
         future: Future[Any] = Future()
@@ -299,6 +325,8 @@ def test_the_inspected_report_is_that_of_the_options(
         ("debug net.onnx --calibration-data samples.npz --samples 0", "OptionError: samples"),
         ("debug net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
         ("bench net.onnx --seconds 0", "OptionError: seconds"),
+        ("bench net.onnx --onnx net.onnx", "OptionError: --onnx is the model of --compare"),
+        ("bench net.qgm --compare openvino", "OptionError: other runtimes do not read .qgm"),
         ("run net.onnx --inputs plain.npy", "InputError: cannot read inputs"),
         ("run net.onnx --inputs empty.npz", "InputError: cannot read inputs"),
         ("run net.onnx --inputs one.npz --output folder.npz", "OptionError: cannot write"),
