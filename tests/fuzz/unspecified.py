@@ -148,13 +148,12 @@ def has_rounding_at_a_step(values: Values) -> bool:
     if values.dtype.kind != "f":
         return False
     wholes = np.rint(values)
-    return is_next_to(values, wholes) or has_wholes_among_fractions(values, wholes)
+    return is_next_to(values, wholes) or has_saturated(values, wholes)
 
 
-def has_wholes_among_fractions(values: Values, wholes: Values) -> bool:
-    """Whether some values are whole numbers, 0 apart, and others are not."""
-    is_whole = values == wholes
-    return bool((is_whole & (wholes != 0)).any() and not is_whole.all())
+def has_saturated(values: Values, wholes: Values) -> bool:
+    """Whether some values are 1 or -1 among fractions."""
+    return bool((np.abs(values) == 1).any() and not (values == wholes).all())
 
 
 def has_rounding_at_a_half(values: Values) -> bool:
