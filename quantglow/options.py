@@ -35,6 +35,16 @@ AUTO_RECOVERIES = ("adapt-weights", "round-weights", "correct-bias")
 for 0.1 dB on EfficientNet-Lite0.
 """
 
+EFFORTS = ("fast", "default", "best")
+"""Time spent on samples: ``fast`` takes ranges as profiled, and rounds weights against few samples;
+``best`` goes on searching where the default ends, on smaller parts of the network."""
+
+FAST, DEFAULT, BEST = EFFORTS
+
+FAST_EQUALIZATIONS = ("align-inputs", "fuse-functions")
+FAST_RECOVERIES = ("round-weights", "correct-bias")
+"""Meaning of "auto" in ``fast``: techniques that need no trials, and few samples."""
+
 WEIGHTS = ("int4", "int8")
 """Weights in groups along the inner dimension of products: all that is quantized then."""
 
@@ -96,6 +106,7 @@ class QuantizationConfig(Concise):
     recovery              techniques of ``RECOVERIES``, or "auto" for ``AUTO_RECOVERIES``; they need
                           calibration samples, a Profile alone does not do
     equalization          techniques of ``EQUALIZATIONS``, or "auto"; they need samples, too
+    effort                one of ``EFFORTS``
     seed                  draws the samples that decide what is kept of these
     weights               one of ``WEIGHTS``: products with constant weights take these in groups,
                           and nothing else is quantized; None: weights and activations are int8
@@ -116,6 +127,7 @@ class QuantizationConfig(Concise):
     int16_activations: Any = ()
     recovery: Any = "auto"
     equalization: Any = "auto"
+    effort: str = DEFAULT
     seed: int = 0
     weights: str | None = None
     group_size: int = 64
@@ -124,6 +136,7 @@ class QuantizationConfig(Concise):
 
     def __post_init__(self) -> None:
         choice("preset", self.preset, PRESETS)
+        choice("effort", self.effort, EFFORTS)
         normal: dict[str, Any] = {
             "calibrate_method": method_name(self.calibrate_method),
             "percentile": number("percentile", self.percentile),
@@ -133,8 +146,8 @@ class QuantizationConfig(Concise):
             "op_types_to_quantize": strings(self.op_types_to_quantize, "op_types_to_quantize"),
             "quantize_output": flag("quantize_output", self.quantize_output),
             "int16_activations": strings(self.int16_activations, "int16_activations"),
-            "recovery": recoveries(self.recovery),
-            "equalization": equalizations(self.equalization),
+            "recovery": recoveries(self.recovery, self.effort),
+            "equalization": equalizations(self.equalization, self.effort),
             "seed": integer("seed", self.seed),
             "group_size": integer("group_size", self.group_size, 1, max(GROUP_SIZES)),
             "symmetric_weights": flag("symmetric_weights", self.symmetric_weights),
@@ -180,16 +193,16 @@ def method_name(method: Any) -> str:
     return choice("calibrate_method", name.lower() if isinstance(name, str) else name, METHODS)
 
 
-def recoveries(chosen: Any) -> tuple[str, ...]:
+def recoveries(chosen: Any, effort: str = DEFAULT) -> tuple[str, ...]:
     """Names of techniques from "auto", a name, several, or None.  Raises ``OptionError``."""
     if isinstance(chosen, str) and chosen == "auto":
-        return AUTO_RECOVERIES
+        return FAST_RECOVERIES if effort == FAST else AUTO_RECOVERIES
     return tuple(choice("recovery", name, RECOVERIES) for name in strings(chosen, "recovery"))
 
 
-def equalizations(chosen: Any) -> tuple[str, ...]:
+def equalizations(chosen: Any, effort: str = DEFAULT) -> tuple[str, ...]:
     """As ``recoveries``, of ``EQUALIZATIONS``."""
     if isinstance(chosen, str) and chosen == "auto":
-        return EQUALIZATIONS
+        return FAST_EQUALIZATIONS if effort == FAST else EQUALIZATIONS
     names = strings(chosen, "equalization")
     return tuple(choice("equalization", name, EQUALIZATIONS) for name in names)

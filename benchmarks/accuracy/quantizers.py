@@ -88,6 +88,8 @@ QUANTIZERS = {
     found.name: found
     for found in (
         Quantizer("quantglow", ours, peer=False),
+        Quantizer("quantglow fast", partial(ours, effort="fast"), peer=False),
+        Quantizer("quantglow best", partial(ours, effort="best"), peer=False),
         Quantizer("quantglow int16", partial(ours, int16_activations="auto"), peer=False),
         Quantizer(
             "quantglow without align-inputs", partial(ours, equalization=UNALIGNED), peer=False

@@ -10,6 +10,8 @@ from quantglow.errors import OptionError
 from quantglow.memory.schedules import SCHEDULES
 from quantglow.options import (
     ACTIVATIONS,
+    DEFAULT,
+    EFFORTS,
     GROUP_SIZES,
     METHODS,
     PRESETS,
@@ -69,6 +71,12 @@ def quantization_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         default=True,
         help="a scale for each output channel of weights, else one for each tensor",
+    )
+    parser.add_argument(
+        "--effort",
+        choices=EFFORTS,
+        default=DEFAULT,
+        help="fast: no search on samples; best: a longer one",
     )
     parser.add_argument("--ignored-scope", nargs="+", metavar="NODE", help="nodes kept float")
     parser.add_argument("--nodes-to-exclude", nargs="+", metavar="NODE", help="the same")
@@ -192,6 +200,7 @@ def config_of(options: argparse.Namespace) -> QuantizationConfig:
 def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of the configuration."""
     names: tuple[str, ...] = ("preset", "calibrate_method", "per_channel", "ignored_scope")
+    names += ("effort",)
     given = vars(options)
     names += ("nodes_to_exclude", "op_types_to_quantize", "int16_activations", "quantize_output")
     return {name: given[name] for name in names}

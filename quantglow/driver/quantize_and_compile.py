@@ -64,6 +64,7 @@ def quantize_and_compile(
     symmetric_weights: bool = True,
     quantize_output: bool = False,
     schedule: str = "fast",
+    effort: str = "default",
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -86,6 +87,7 @@ def quantize_and_compile(
                       normalizations and masks in float; here every model gets that, layer by layer
                       where it helps, so both mean the same
     measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
+    effort            "fast": in seconds, without search; "best": longer, never noisier on samples
     weights           "int4" or "int8": only weights of products are quantized, in groups of
                       ``group_size``; ``activations`` are rounded to int8 as they come ("dynamic"),
                       or "float".  No calibration data is needed (None); samples round better
@@ -117,6 +119,7 @@ def quantize_and_compile(
             activations=activations,
             symmetric_weights=symmetric_weights,
             quantize_output=quantize_output,
+            effort=effort,
         ),
         subset_size=count("subset_size", subset_size),
         progress=progress_mode("progress", progress),

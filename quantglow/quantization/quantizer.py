@@ -11,7 +11,7 @@ from quantglow import debug
 from quantglow.concise import Concise
 from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
-from quantglow.options import QuantizationConfig
+from quantglow.options import FAST, QuantizationConfig
 from quantglow.profiling import Profile
 from quantglow.profiling.data import Feeds, feeds_of
 from quantglow.quantization.accuracy_control.precision_steps import NO_OVERRIDES, PrecisionOverrides
@@ -22,6 +22,7 @@ from quantglow.quantization.plan.int16 import AUTO, with_named_int16
 from quantglow.quantization.plan.plan import Plan, make_plan
 from quantglow.quantization.plan.tensor_ranges import element_of
 from quantglow.quantization.recovery import Cache, Reservoir, capacity, recover
+from quantglow.quantization.recovery.sampling import Spread
 from quantglow.quantization.report import NodeReport, QuantizationReport
 from quantglow.quantization.search.choose_int16 import with_chosen_int16
 from quantglow.quantization.search.output_noise import compared_nodes, noise_to_signal
@@ -32,6 +33,9 @@ from quantglow.quantization.shape_variants import at_own_shapes, fit
 from quantglow.types import Array
 
 INT16_STAGE = "choosing int16"
+
+FAST_SAMPLES = 16
+"""Number of samples against which ``fast`` rounds weights and corrects biases."""
 
 Converted = Callable[[Graph], object]
 """Called with the int8 graph before its weights are rounded against samples, which takes long.
@@ -105,7 +109,7 @@ class Quantizer:
     def run(self) -> Made:
         """The int8 graph; with int16 activations chosen by trial, the less noisy one of both."""
         config, profile, plan = self.config, self.prepared.profile, self.plan()
-        samples, floats = self.prepared.fitting(self.samples)
+        samples, floats = self.prepared.fitting(self.recovery_samples)
         made = self.made(self.overrides.applied_to(plan, profile, config), samples, floats)
         if samples and config.int16_activations == AUTO:
             made = self.with_int16(made, plan, samples, floats)
@@ -131,6 +135,12 @@ class Quantizer:
             found = better(self.prepared.graph, plain, other)
             note = note or (self.deadline.note(INT16_STAGE) if other.notes else "")
         return replace(found, notes=(*found.notes, note)) if note else found
+
+    @property
+    def recovery_samples(self) -> Sequence[Feeds]:
+        """Samples against which biases and weights are chosen."""
+        is_fast = self.config.effort == FAST
+        return Spread[Feeds](FAST_SAMPLES).extend(self.samples).kept if is_fast else self.samples
 
     def plan(self) -> Plan:
         """Precision and parameters of every value, before int16 is chosen by trial."""

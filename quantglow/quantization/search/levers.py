@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from quantglow.graph.node import Constant
+from quantglow.options import BEST, DEFAULT
 from quantglow.passes.fuse_activation import fuse_functions
 from quantglow.profiling import Histogram
 from quantglow.quantization.equalize.channel_groups import channel_groups
@@ -28,8 +29,9 @@ from quantglow.quantization.search.range_choice import choose_ranges
 from quantglow.quantization.search.trials import Trials
 from quantglow.quantization.smoothing_scales import SUFFIX, unscaled_name, with_scaled_names
 
-STRETCHES = 4
-"""Number of parts of the network that are decided one by one."""
+STRETCHES, MORE_STRETCHES = 4, 12
+"""Number of parts of the network that are decided one by one; then, with ``effort="best"``, these
+smaller ones."""
 
 
 class Lever(Protocol):
@@ -133,15 +135,19 @@ class RescaleChannels:
 
 @dataclass
 class Stretches:
-    """Decide part by part of the network: ranges refused on the whole, and nothing at all."""
+    """Decide part by part of the network: ranges refused on the whole, and nothing at all.
+
+    ``count``: number of parts.
+    """
 
     ranges: NarrowRanges
+    count: int = STRETCHES
 
     def proposals(self, trials: Trials) -> Iterator[Prepared]:
         base, refused = self.ranges.refused or (None, {})
         if base is not trials.best:
             refused = {}
-        for stretch in _stretches(trials):
+        for stretch in _stretches(trials, self.count):
             if some := {name: found for name, found in refused.items() if name in stretch}:
                 yield replace(trials.best, ranges={**trials.best.ranges, **some})
             yield plain_in(stretch, trials)
@@ -152,10 +158,14 @@ def exact_levers() -> tuple[Lever, ...]:
     return FuseFunctions(), AlignInputs()
 
 
-def tried_levers() -> tuple[Lever, ...]:
-    """The levers that are tried, in their order: for the whole network, then for each stretch."""
+def tried_levers(effort: str = DEFAULT) -> tuple[Lever, ...]:
+    """The levers that are tried, in their order: for the whole network, then for each stretch.
+
+    ``best`` goes on where the default ends, so that it is never worse on the held-back samples.
+    """
     ranges = NarrowRanges()
-    return Plain(), ranges, RescaleChannels(ranges), Stretches(ranges)
+    found = Plain(), ranges, RescaleChannels(ranges), Stretches(ranges)
+    return (*found, Stretches(ranges, MORE_STRETCHES)) if effort == BEST else found
 
 
 def _learned(trials: Trials) -> tuple[RescaledValues, RescaledValues]:
@@ -183,15 +193,15 @@ def _rescaled(start: Prepared, *values: RescaledValues) -> Prepared:
     return replace(start, graph=graph, profile=changed, factors=factors)
 
 
-def _stretches(trials: Trials) -> list[set[str]]:
-    """Names of the groups of values, cut into parts of the network."""
+def _stretches(trials: Trials, count: int) -> list[set[str]]:
+    """Names of the groups of values, cut into ``count`` parts of the network."""
     groups = [{n.name for n in group} for group in channel_groups(trials.with_scales)]
     known = set().union(*groups)
     names = [n.name for n in trials.with_scales.nodes if not isinstance(n, Constant)]
     groups += [{name} for name in names if name not in known]
     order = {name: index for index, name in enumerate(names)}
     groups.sort(key=lambda group: min(order[name] for name in group))
-    size = -(-len(groups) // STRETCHES)
+    size = -(-len(groups) // count)
     return [set().union(*groups[i : i + size]) for i in range(0, len(groups), size)]
 
 

@@ -66,10 +66,10 @@ def steps(trials: Trials) -> Iterator[None]:
             trials.begin(candidate)
         yield
     trials.leave_out_unlike()
-    if not trials.held:
+    if not trials.is_search:
         return
     trials.run_float()
-    for lever in tried_levers():
+    for lever in tried_levers(trials.config.effort):
         for candidate in lever.proposals(trials):
             trials.judge(candidate)
             yield

@@ -9,7 +9,7 @@ import numpy as np
 
 from quantglow.deadline import NEVER, Deadline
 from quantglow.graph.graph import Graph
-from quantglow.options import QuantizationConfig
+from quantglow.options import FAST, FAST_EQUALIZATIONS, QuantizationConfig
 from quantglow.profiling.data import Feeds
 from quantglow.quantization.equalize.channel_groups import channel_groups
 from quantglow.quantization.equalize.float_runs import FloatRuns
@@ -69,7 +69,13 @@ class Trials:
     def chooses_ranges(self) -> bool:
         """Whether narrower ranges are tried."""
         enough = len(self.fitting) + len(self.held) >= MIN_SAMPLES
-        return self.config.calibrate_method == "auto" and enough
+        return self.config.calibrate_method == "auto" and enough and self.config.effort != FAST
+
+    @property
+    def is_search(self) -> bool:
+        """Whether there is anything to try."""
+        tried = set(self.config.equalization) - set(FAST_EQUALIZATIONS)
+        return bool(self.held) and (self.chooses_ranges or bool(tried))
 
     def judge(self, candidate: Prepared) -> None:
         """Take the candidate if its outputs are less noisy on the held-back samples."""

@@ -45,6 +45,7 @@ ENTRIES: dict[str, set[str]] = {
     "options.recovery": {"[]"},
     "options.equalization": {"[]"},
     "options.quantize_output": {"true"},
+    "options.effort": set(),
     "options.seed": set(),
     "control.max_drop": NUMBERS - {"-1"},
     "control.max_minutes": NUMBERS - {"-1"},
