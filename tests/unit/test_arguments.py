@@ -76,6 +76,7 @@ CONFIG: dict[str, list[Any]] = {
     "int16_activations": NO_STRINGS,
     "recovery": [*NO_STRINGS, *TEXTS],
     "equalization": [*NO_STRINGS, *TEXTS],
+    "effort": [*NOTHING, *NO_NAME, 0],
     "weights": [*NO_NAME, 4],
     "group_size": [*NOTHING, *NO_NAME, 0, 24],
     "activations": [*NOTHING, *NO_NAME, 0],
