@@ -14,6 +14,9 @@ ones gain nothing."""
 PIECES_PER_THREAD = 2
 """Minimum number of pieces for each thread: more pieces even out disturbances by other programs."""
 
+MOST_PIECES = 1 << 16
+"""Maximum number of pieces: a file may give any number of samples."""
+
 
 class Traffic(NamedTuple):
     """Bytes of all weights, of all other values, and of those alive at one time."""
@@ -54,5 +57,5 @@ def shared_evenly(pieces: int, threads: int) -> bool:
 
 
 def divisors(number: int) -> Sequence[int]:
-    """All divisors, the smallest first."""
-    return [d for d in range(1, number + 1) if number % d == 0]
+    """All divisors up to ``MOST_PIECES``, the smallest first."""
+    return [d for d in range(1, min(number, MOST_PIECES) + 1) if number % d == 0]

@@ -20,7 +20,7 @@ from quantglow.interpreter import interpret
 from quantglow.lowering.split_batch import split_batch
 from quantglow.report.call_report import profile_calls
 from quantglow.runtime import batches
-from quantglow.runtime.batches import pieces_for, shared_evenly
+from quantglow.runtime.batches import Traffic, pieces_for, shared_evenly
 from quantglow.runtime.planning import plan_program
 from quantglow.runtime.shapes.specialisations import Bound
 from quantglow.types import Array, TensorType, f32
@@ -272,3 +272,12 @@ def test_a_graph_without_outputs_gives_none(threads: int) -> None:
     graph = images()
     compiled = qg.compile(Graph(graph.inputs, ()), num_threads=threads)
     assert compiled.run(None, feeds_of(graph)) == []
+
+
+@pytest.mark.parametrize("batch", [2**31, 3 * 2**40, 2**61 - 1])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_batch_without_end_is_cut_at_once(batch: int, threads: int) -> None:
+    """A damaged file with 2 ** 31 samples was searched for divisors for minutes."""
+    pieces = pieces_for(batch, Traffic(1000, 8 * batch, 8 * batch), threads)
+    assert batch % pieces == 0
+    assert 1 <= pieces <= batches.MOST_PIECES
