@@ -89,7 +89,35 @@ class Filled:
         return [*nodes, node("Identity", [x], [y])]
 
 
-NEEDS: dict[str, tuple[Need | Filled, ...]] = {
+@dataclass(frozen=True)
+class Present:
+    """An operand of any rank that a kernel takes for granted to have elements."""
+
+    position: int
+
+    def is_met(self, dims: Dims | None) -> bool:
+        """Whether an operand of this shape, None if it is not known, surely has elements."""
+        return dims is not None and all(dims)
+
+    def guard(self, x: str, y: str, opset: int) -> list[onnx.NodeProto]:
+        """``y = x``, or an error: there is no first element."""
+        node, flat, first, always = helper.make_node, f"{y}:flat", f"{y}:first", f"{y}:always"
+        every, index, true = (
+            numpy_helper.from_array(np.array(value)) for value in (np.array([-1]), 0, True)
+        )
+        return [
+            node("Constant", [], [f"{y}:every"], value=every),
+            node("Constant", [], [f"{y}:index"], value=index),
+            node("Constant", [], [always], value=true),
+            node("Reshape", [x, f"{y}:every"], [flat]),
+            node("Gather", [flat, f"{y}:index"], [first]),
+            node("Where", [always, x, first], [y]),
+        ]
+
+
+Check = Need | Filled | Present
+
+NEEDS: dict[str, tuple[Check, ...]] = {
     "DFT": (Need(0, 1, exact=False),),
     "GRU": (Filled(0, ((-1, 0, 0), (0, 0, -1))),),
     "GridSample": (Need(0, 1, exact=False),),
@@ -156,8 +184,10 @@ def shapes_of(graph: onnx.GraphProto) -> dict[str, Dims]:
     return found | {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
 
 
-def needs(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> Iterator[Need | Filled]:
+def needs(node: onnx.NodeProto, shapes: Mapping[str, Dims], opset: int) -> Iterator[Check]:
     """The ranks and sizes that onnxruntime's kernel of a node takes for granted."""
+    if (node.domain, node.op_type) == ("ai.onnx.ml", "FeatureVectorizer") and len(node.input) > 1:
+        yield from map(Present, range(len(node.input)))
     if node.domain not in ("", "ai.onnx"):
         return
     yield from NEEDS.get(node.op_type, ())

@@ -10,7 +10,7 @@ from quantglow.types import Array
 
 UNSAFE = (
     *(b"DFT", b"GridSample", b"Multinomial", b"Resize", b"ReverseSequence", b"RoiAlign"),
-    *(b"STFT", b"Upsample", b"GRU", b"LSTM"),
+    *(b"STFT", b"Upsample", b"GRU", b"LSTM", b"FeatureVectorizer"),
 )
 """Operators for which ``frontend.rank_guards`` has checks."""
 

@@ -123,3 +123,29 @@ def test_empty_sequences_raise(case: str, shape: tuple[int, ...]) -> None:
     empty = np.zeros(shape, np.float32)
     with pytest.raises(RaisedInChild, match="FallbackError"):
         called(f"{__name__}:results", [empty], {"case": case}, seconds=60)
+
+
+def vectorized(arrays: list[Array]) -> list[Array]:
+    """Rows of both arrays side by side, of shapes that only show while the model runs."""
+    widths = [array.shape[-1] for array in arrays]
+    names = [f"x{i}" for i in range(len(arrays))]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [None, None]) for n in names]
+    node = helper.make_node(
+        "FeatureVectorizer", names, ["y"], domain="ai.onnx.ml", inputdimensions=widths
+    )
+    end = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph([node], "g", inputs, [end])
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9)
+    return list(opened(model.SerializeToString()).run(dict(zip(names, arrays, strict=True))))
+
+
+def test_features_of_no_rows_raise() -> None:
+    """onnxruntime 1.32 ends the process for several (damaged file of seed 360051028)."""
+    with pytest.raises(RaisedInChild, match="FallbackError"):
+        called(f"{__name__}:vectorized", [floats(0, 9), floats(0, 9)], seconds=60)
+
+
+def test_features_of_some_rows_stay_the_same() -> None:
+    parts = [floats(3, 2), floats(3, 4)]
+    np.testing.assert_array_equal(vectorized(parts)[0], np.concatenate(parts, axis=1))
