@@ -231,11 +231,13 @@ def test_runtimes_that_cannot_run_are_named(
 ) -> None:
     monkeypatch.setitem(peers.PLACES, "openvino", "no_such_package.module:latencies")
     monkeypatch.setitem(peers.PLACES, "onnxruntime", "os:abort")
-    line = "bench net.onnx --seconds 1 --num-threads 1 --compare openvino onnxruntime"
+    line = "bench net.onnx --seconds 1 --num-threads 1 --compare openvino onnxruntime --json"
     assert run(folder, line) == 0
-    found = capsys.readouterr().out
-    assert "not installed: pip install openvino" in found
-    assert "no other runtime ran the model" in found
+    beside = json.loads(capsys.readouterr().out)["compared"]
+    missing, ended = (each["reason"] for each in beside["runtimes"][1:])
+    assert missing == "not installed: pip install openvino"
+    assert "signal" in ended or "exit code" in ended
+    assert beside["verdict"] == "no other runtime ran the model"
 
 
 def test_an_error_of_a_call_ends_the_measurement() -> None:
