@@ -40,21 +40,23 @@ HEADS = Count(range(1, 2**31), "give 1 or more heads; leave it out for operands 
 """onnxruntime has int32 for them and divides by them, which ends the process if they are 0."""
 
 COUNTS = {
+    "inputdimensions": Count(range(2**20), "give the number of columns of each input"),
     "batch_dims": Count(range(2**31), "give the number of leading dimensions, 0 or more"),
     "kv_num_heads": HEADS,
     "num_outputs": Count(range(2**16), "give the number of the node's outputs"),
     "q_num_heads": HEADS,
 }
-"""Attributes of Attention, GatherND and Split by name.  The shape inference of onnx and of
-onnxruntime reads beyond a shape for negative ``batch_dims``, and makes a list of ``num_outputs``
-sizes, of which it reads one for each output."""
+"""Attributes of Attention, GatherND, Split and FeatureVectorizer by name.  The shape inference of
+onnx and of onnxruntime reads beyond a shape for negative ``batch_dims``, and makes a list of
+``num_outputs`` sizes, of which it reads one for each output.  onnxruntime allocates the sum of
+``inputdimensions``."""
 
 RUNTIMES_OWN = frozenset({"SimplifiedLayerNormalization"})
 """Operators that onnxruntime puts in the standard domain, which the checker does not find there."""
 RUNTIMES_DOMAIN = "quantglow.runtimes"
 """Domain that they have for the checker."""
 
-COUNTING = ("", "ai.onnx", "com.microsoft")
+COUNTING = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of the operators with such attributes."""
 
 
@@ -180,12 +182,17 @@ def check_counts(proto: onnx.ModelProto, origin: str) -> None:
     known = (n for n in every_node(proto) if n.domain in COUNTING)
     for node, attribute in ((n, a) for n in known for a in n.attribute):
         count = COUNTS.get(attribute.name)
-        if count is None or attribute.type != onnx.AttributeProto.INT:
+        if count is None:
             continue
-        few = attribute.name == "num_outputs" and attribute.i < len(node.output)
-        if few or attribute.i not in count.range:
-            name = node.name or next(filter(None, node.output), "")
+        is_one = attribute.type == onnx.AttributeProto.INT
+        few = is_one and attribute.name == "num_outputs" and attribute.i < len(node.output)
+        given = [attribute.i] if is_one else list(attribute.ints)
+        if few or any(number not in count.range for number in given):
+            name, shown = (
+                node.name or next(filter(None, node.output), ""),
+                given[0] if is_one else given,
+            )
             raise ModelError(
-                f"{origin}: node {name!r} ({node.op_type}): {attribute.name} is {attribute.i}. "
+                f"{origin}: node {name!r} ({node.op_type}): {attribute.name} is {shown}. "
                 f"Remedy: {count.remedy}."
             )

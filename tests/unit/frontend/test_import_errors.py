@@ -267,6 +267,16 @@ def test_batch_dimensions_that_shapes_do_not_have_are_refused(given: int) -> Non
         qg.compile(model)
 
 
+@pytest.mark.parametrize("widths", [[9, -1], [-1, 9], [2**62, 2**62]])
+def test_numbers_of_columns_that_nothing_has_are_refused(widths: list[int]) -> None:
+    """onnxruntime allocates their sum, and ends the process (damaged file of seed 370010945)."""
+    model, _ = single("FeatureVectorizer", floats(0, 9), floats(0, 9), inputdimensions=widths)
+    model.graph.node[0].domain = "ai.onnx.ml"
+    model.opset_import.append(onnx.helper.make_opsetid("ai.onnx.ml", 3))
+    with pytest.raises(ModelError, match=r"'the_node' \(FeatureVectorizer\): inputdimensions is"):
+        qg.compile(model)
+
+
 @pytest.mark.parametrize("given", [0, 1, -1])
 def test_a_split_into_fewer_parts_than_outputs_is_refused(given: int) -> None:
     """onnx's inference reads a size for each output."""
