@@ -199,8 +199,13 @@ def config_of(options: argparse.Namespace) -> QuantizationConfig:
 
 def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
     """Keyword arguments of the configuration."""
-    names: tuple[str, ...] = ("preset", "calibrate_method", "per_channel", "ignored_scope")
-    names += ("effort",)
+    names: tuple[str, ...] = (
+        "preset",
+        "calibrate_method",
+        "per_channel",
+        "ignored_scope",
+        "effort",
+    )
     given = vars(options)
     names += ("nodes_to_exclude", "op_types_to_quantize", "int16_activations", "quantize_output")
     return {name: given[name] for name in names}

@@ -15,13 +15,18 @@ from quantglow.runtime.fallback_model import FallbackModel
 
 def opened(options: argparse.Namespace) -> CompiledModel | FallbackModel:
     """The compiled model of ``options``: a saved one, or an ONNX file."""
+    code = getattr(options, "code", "ignore")
     if is_saved(options.model):
         return load(
             options.model,
             options.target,
             options.num_threads,
             schedule=options.schedule,
-            code=vars(options).get("code", "ignore"),
+            code=code,
+        )
+    if code != "ignore":
+        raise OptionError(
+            f"--code is for saved models, {options.model!r} is ONNX. Remedy: omit it."
         )
     shapes = shapes_of(options)
     return compilation.compile(

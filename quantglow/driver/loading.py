@@ -27,7 +27,7 @@ from quantglow.graph.signature import Shapes, Signature
 from quantglow.lazy import cached_property
 from quantglow.ops.external import External
 from quantglow.report.report import Report, report_of
-from quantglow.runtime.build import Compiler
+from quantglow.runtime.build import Compiler, thread_count
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from quantglow.runtime.protocol import Backend
@@ -61,9 +61,10 @@ def load(
     ``backend``, ``backends`` and ``schedule`` are those of ``compile``.
 
     code   use of machine code that the file includes.  ``"ignore"``: the model is compiled here.
-           ``"use"``: code that fits this processor and version runs; else the model is compiled
-           here.  ``"require"``: it runs, or ``FileFormatError`` says why it does not fit.  Code can
-           do anything that this process can: use it from files that you trust only.
+           ``"use"``: code that fits this processor, version, number of threads and schedule runs;
+           else the model is compiled here.  ``"require"``: it runs, or ``FileFormatError`` says why
+           it does not fit.  Shapes that it does not cover are compiled in any case.  Code can do
+           anything that this process can: use it from files that you trust only.
 
     Raises ``FileFormatError`` if the file is truncated or altered, ``OptionError`` for arguments
     that are none.
@@ -73,31 +74,35 @@ def load(
         compiler = Compiler.of(target, num_threads, backend, backends, schedule)
         return model_of(saving.load(file), compiler)
     instance("target", target, str, "the name of a target")
-    saved = saving.load(file, with_code=True)
-    brought, target = carried_by(saved, file, target, must_fit=code == "require")
-    compiler = Compiler.of(target, num_threads, backend, backends, schedule)
+    threads, saved = thread_count(num_threads), saving.load(file, with_code=True)
+    brought, target = carried_by(
+        saved, file, (target, threads, schedule), must_fit=code == "require"
+    )
+    compiler = Compiler.of(target, threads, backend, backends, schedule)
     return model_of(saved, replace(compiler, carried=brought))
 
 
 def carried_by(
-    saved: SavedModel, file: str, target: str, *, must_fit: bool
+    saved: SavedModel, file: str, wanted: tuple[str, int, str], *, must_fit: bool
 ) -> tuple[Carried | None, str]:
-    """The code of a file, ready to be found, and the target that it is for; None and ``target``
-    where none fits.  Raises ``FileFormatError`` if it ``must_fit``.
+    """The code of a file, ready to be found, and the target that it is for; None and the target
+    that is ``wanted``, with threads and schedule, where none fits.
+
+    Raises ``FileFormatError`` if it ``must_fit``.
     """
     try:
         if saved.code is None:
             raise BackendError("it was saved without include_code")
         brought = Carried(saved.code.entries)
-        return brought, saved.code.target_for(target)
+        return brought, saved.code.target_for(*wanted)
     except BackendError as error:
         if must_fit:
             raise FileFormatError(
                 f"the code in {file!r} cannot be used: {error}. Remedy: save the model with "
-                "include_code for this processor, or load it with code='use', which compiles it."
+                "include_code for these settings, or load it with code='use', which compiles it."
             ) from None
         debug.log(1, f"code of {file}: {error}")
-        return None, target
+        return None, wanted[0]
 
 
 def compile_saved(

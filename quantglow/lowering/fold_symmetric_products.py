@@ -16,6 +16,7 @@ import numpy as np
 from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant, Node
 from quantglow.graph.rewrite import RewritePass, Uses
+from quantglow.lowering.fold_symmetric_filters import TOLERANCE
 from quantglow.lowering.names import unique_names
 from quantglow.lowering.rules import tag
 from quantglow.ops import Concat, Conv, Elementwise, Reshape, Slice, Transpose
@@ -28,8 +29,6 @@ FEWEST_ROWS = 32
 FEWEST_CHANNELS = 32
 GLANCE = 2
 """Pairs that reject most matrices."""
-TOLERANCE = 2.0**-21
-"""Difference of weights, as a share of the largest, up to which they are equal."""
 
 
 def fold_symmetric_products(graph: Graph) -> Graph:

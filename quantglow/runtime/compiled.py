@@ -69,6 +69,11 @@ def save_with_code(
     from quantglow.runtime.saved_models.code_making import checked_targets, code_for
 
     checked_targets(targets, programs.compiler)
+    if programs.is_empty:
+        raise OptionError(
+            "include_code: the model leaves dimensions free and was not run, so no program has "
+            "code. Remedy: run it, or call warm_up, with the shapes that count."
+        )
     with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
         plain = os.path.join(folder, "model.qgm")
         save(plain, *contents)

@@ -68,7 +68,8 @@ def code_for(
     for name in names:
         entries |= compiled_entries({**facts, "target": name})
     keys = (hashed((target.key,)) for target in targets)
-    return IncludedCode(versions_here(), dict(zip(names, keys, strict=True)), entries)
+    made_for = dict(zip(names, keys, strict=True))
+    return IncludedCode(versions_here(), made_for, compiler.num_threads, compiler.schedule, entries)
 
 
 def compiled_entries(facts: Mapping[str, Any]) -> dict[str, bytes]:

@@ -2,7 +2,8 @@
 
 ::
 
-    code.json   versions of what made the code, hashes of its targets, names and sizes of entries
+    code.json   versions of what made the code, hashes of its targets, number of threads, schedule,
+                names and sizes of entries
     code.bin    entries of the caches (``backends.llvm.jit.cache``), one behind the other
 
 Entries are named by all that they depend on: the graph, the target, the number of threads.
@@ -36,12 +37,20 @@ class IncludedCode:
 
     versions: str
     targets: Mapping[str, str]
+    threads: int
+    schedule: str
     entries: Mapping[str, Data]
 
     def members(self) -> dict[str, Content]:
         """The members that store it."""
         sizes = [[name, len(entry)] for name, entry in self.entries.items()]
-        text = {"versions": self.versions, "targets": dict(self.targets), "entries": sizes}
+        text = {
+            "versions": self.versions,
+            "targets": dict(self.targets),
+            "threads": self.threads,
+            "schedule": self.schedule,
+            "entries": sizes,
+        }
         return {CODE_TEXT: json.dumps(text).encode(), CODE: Parts(tuple(self.entries.values()))}
 
     @staticmethod
@@ -55,13 +64,19 @@ class IncludedCode:
         data, ends = memoryview(content), list(itertools.accumulate(sizes))
         parts = (data[end - nbytes : end] for end, nbytes in zip(ends, sizes, strict=True))
         targets = {str(name): str(key) for name, key in found["targets"].items()}
-        return IncludedCode(str(found["versions"]), targets, dict(zip(names, parts, strict=True)))
+        settings = (str(found["versions"]), targets, int(found["threads"]), str(found["schedule"]))
+        return IncludedCode(*settings, dict(zip(names, parts, strict=True)))
 
-    def target_for(self, wanted: str) -> str:
+    def target_for(self, wanted: str, threads: int, schedule: str) -> str:
         """The name of the target whose code runs here: ``wanted``, or the best one for ``native``.
 
         Raises ``BackendError`` with the reason why there is none.
         """
+        if (self.threads, self.schedule) != (threads, schedule):
+            raise BackendError(
+                f"it is for num_threads={self.threads} and schedule={self.schedule!r}, not for "
+                f"num_threads={threads} and schedule={schedule!r}"
+            )
         if self.versions != versions_here():
             raise BackendError("it was compiled by another version of quantglow, LLVM or NumPy")
         names = (NATIVE, *LEVELS) if wanted == NATIVE else (wanted,)

@@ -327,6 +327,7 @@ def test_the_inspected_report_is_that_of_the_options(
         ("debug net.onnx --calibration-data samples.npz --samples 0", "OptionError: samples"),
         ("debug net.onnx --calibration-data samples.npz --output a.txt", "OptionError: output"),
         ("bench net.onnx --seconds 0", "OptionError: seconds"),
+        ("bench net.onnx --code use", "OptionError: --code is for saved models"),
         ("bench net.onnx --onnx net.onnx", "OptionError: --onnx is the model of --compare"),
         ("bench net.qgm --compare openvino", "OptionError: other runtimes do not read .qgm"),
         ("run net.onnx --inputs plain.npy", "InputError: cannot read inputs"),

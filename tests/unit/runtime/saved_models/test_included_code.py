@@ -147,6 +147,8 @@ MISFITS = {
     "another version": {"versions": "0" * 64},
     "another processor": {"targets": {"native": "0" * 64, GENERIC: "1" * 64}},
     "no target": {"targets": {}},
+    "other threads": {"threads": 3},
+    "another schedule": {"schedule": "memory"},
 }
 
 
@@ -174,6 +176,7 @@ DAMAGE = {
     "negative": {"entries": [["a", -1], ["b", 1]]},
     "no pairs": {"entries": [1]},
     "no names": {"targets": 3},
+    "no threads": {"threads": "many"},
 }
 
 
@@ -204,6 +207,28 @@ def test_entries_go_with_the_model_that_brought_them(saved: Path) -> None:
 def members_of(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_code_for_one_thread_is_not_that_for_two(saved: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"num_threads=1 .* not for num_threads=2"):
+        qg.load(saved, num_threads=2, code="require")
+    assert outputs(qg.load(saved, num_threads=2, code="use")) == outputs(qg.load(saved))
+
+
+@pytest.mark.parametrize("threads", [2, 3])
+def test_code_for_several_threads_runs_without_compiling(
+    compiled: Any, threads: int, tmp_path: Path, forbid_compiling: Callable[[], None]
+) -> None:
+    wanted = outputs(compiled)
+    compiled.with_num_threads(threads).save(tmp_path / "model.qgm", include_code="native")
+    forbid_compiling()
+    loaded = qg.load(tmp_path / "model.qgm", num_threads=threads, code="require")
+    assert outputs(loaded) == wanted
+
+
+def test_a_model_that_was_not_run_has_no_code_to_include(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="was not run"):
+        qg.compile(free_model()).save(tmp_path / "free.qgm", include_code="native")
 
 
 def test_targets_that_do_not_run_here_are_refused(compiled: Any, tmp_path: Path) -> None:
