@@ -1,9 +1,9 @@
 """Checks of shapes in models for onnxruntime, which lets some of its kernels read beyond them.
 
 onnxruntime refuses wrong ranks that it knows when it loads a model.  Others only show while it
-runs, as those of values that a Loop carries; in 1.32, some kernels then end the process, and those
-of LSTM and GRU do so over empty sequences.  In front of their operands go nodes that raise an error
-for them, and else return the operand.
+runs, as those of values that a Loop carries; in 1.32, some kernels then end the process, those of
+LSTM and GRU do so over empty sequences, and that of FeatureVectorizer over inputs without rows.  In
+front of their operands go nodes that raise an error for them, and else return the operand.
 """
 
 from __future__ import annotations
