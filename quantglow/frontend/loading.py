@@ -177,6 +177,13 @@ def check_names(proto: onnx.ModelProto, origin: str) -> None:
             raise ModelError(f"{origin}: the name {name!r} is not UTF-8; export the model again")
 
 
+def integers_of(attribute: onnx.AttributeProto) -> list[int]:
+    """The integers of an attribute of one or several."""
+    if attribute.type == onnx.AttributeProto.INT:
+        return [attribute.i]
+    return list(attribute.ints)
+
+
 def check_counts(proto: onnx.ModelProto, origin: str) -> None:
     """Raise ``ModelError`` for attributes outside of ``COUNTS``."""
     known = (n for n in every_node(proto) if n.domain in COUNTING)
@@ -184,14 +191,11 @@ def check_counts(proto: onnx.ModelProto, origin: str) -> None:
         count = COUNTS.get(attribute.name)
         if count is None:
             continue
-        is_one = attribute.type == onnx.AttributeProto.INT
-        few = is_one and attribute.name == "num_outputs" and attribute.i < len(node.output)
-        given = [attribute.i] if is_one else list(attribute.ints)
-        if few or any(number not in count.range for number in given):
-            name, shown = (
-                node.name or next(filter(None, node.output), ""),
-                given[0] if is_one else given,
-            )
+        numbers = integers_of(attribute)
+        least = len(node.output) if attribute.name == "num_outputs" else 0
+        if any(number < least or number not in count.range for number in numbers):
+            name = node.name or next(filter(None, node.output), "")
+            shown = numbers[0] if len(numbers) == 1 else numbers
             raise ModelError(
                 f"{origin}: node {name!r} ({node.op_type}): {attribute.name} is {shown}. "
                 f"Remedy: {count.remedy}."

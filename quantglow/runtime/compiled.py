@@ -282,7 +282,7 @@ class CompiledModel:
         include_code   names of targets whose machine code the file has, too, for this number of
                        threads and the input shapes that came: ``"native"``, for processors equal to
                        this one, or levels such as ``"avx2"``.  ``load(path, code="use")`` runs it
-                       without compiling.  The file grows by about the size of the weights for each.
+                       without compiling.  The file grows by packed weights and kernels for each.
 
         Raises ``OptionError``, ``BackendError`` for targets that do not run here.
         """
