@@ -38,7 +38,7 @@ def fallback_model(source: Source, error: QuantglowError, threads: int) -> Fallb
         notes=(NOTHING_COMPILED,),
         fallback=whole_model(known),
     )
-    found = FallbackModel(source.for_onnxruntime(), known, threads, lambda: report)
+    found = FallbackModel(source.serialized(), known, threads, lambda: report)
     try:
         return loaded(found)
     except FallbackError as refusal:

@@ -257,7 +257,7 @@ class ModelFallback:
 
     @cached_property
     def _session(self) -> Session:
-        return opened(self.source.for_onnxruntime(), self.compiler.num_threads)
+        return opened(self.source.serialized(), self.compiler.num_threads)
 
 
 def model_programs(

@@ -16,7 +16,7 @@ import onnx
 from quantglow.frontend.external import read_names
 from quantglow.frontend.folding import INFERENCE_FAILURES
 from quantglow.frontend.inference import inferred
-from quantglow.frontend.proto import all_nodes, name_left_out_results
+from quantglow.frontend.proto import all_nodes
 from quantglow.frontend.values import held_dtype
 from quantglow.lazy import cached_property
 
@@ -161,7 +161,6 @@ class _Tail:
         made.graph.input.extend(info for info in inputs if info.name in read)
         tensors = self.graph.initializer
         made.graph.initializer.extend(tensor for tensor in tensors if tensor.name in read)
-        name_left_out_results(made)
         return made
 
     def known(self, numbers: set[int]) -> set[int]:

@@ -15,6 +15,7 @@ from quantglow.files import cause
 from quantglow.frontend.external_data import load_external_data
 from quantglow.frontend.inlining import check_growth
 from quantglow.frontend.light_models import Weights, hollow, light
+from quantglow.frontend.loop_results import check_loops
 from quantglow.frontend.proto import (
     MAX_NBYTES,
     OLDEST_OPSET,
@@ -120,6 +121,7 @@ def checked(
             proto = onnx.inliner.inline_local_functions(proto)
     except (onnx.checker.ValidationError, EncodeError, RuntimeError, ValueError) as error:
         raise ModelError(f"{origin}: is not valid ONNX: {error}") from None
+    check_loops(proto)
     return proto, weights
 
 

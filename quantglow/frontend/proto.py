@@ -91,13 +91,3 @@ def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     for node in all_nodes(proto.graph.node):
         for attribute in node.attribute:
             yield from (g for g in (attribute.g, *attribute.graphs) if g.node)
-
-
-def name_left_out_results(proto: onnx.ModelProto) -> None:
-    """Give names to results of operators with subgraphs that nobody reads: where a state of a Loop
-    has none, onnxruntime 1.32 ends the process.
-    """
-    for number, node in enumerate(all_nodes(proto.graph.node)):
-        if any(attribute.g.node for attribute in node.attribute):
-            names = [name or f"left out {number} {i}" for i, name in enumerate(node.output)]
-            node.output[:] = names

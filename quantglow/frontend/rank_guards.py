@@ -19,7 +19,7 @@ from onnx import helper, numpy_helper
 
 from quantglow.frontend.folding import INFERENCE_FAILURES
 from quantglow.frontend.inference import inferred
-from quantglow.frontend.proto import graphs_of, opset_of
+from quantglow.frontend.proto import all_nodes, graphs_of, opset_of
 
 Dims = tuple[int | None, ...]
 """A shape; None where a size is not known."""
@@ -131,13 +131,25 @@ NEEDS: dict[str, tuple[Check, ...]] = {
 
 
 def guarded(model: bytes) -> bytes:
-    """The model, with a check where a wrong rank would end the process."""
+    """The model, with a check where a wrong rank would end the process, and names of all results
+    of operators with subgraphs."""
     try:
         proto = onnx.ModelProto.FromString(model)
     except DecodeError:  # onnxruntime says so
         return model
+    name_left_out_results(proto)
     with_guards(proto.graph, known_shapes(onnx.ModelProto.FromString(model)), {}, opset_of(proto))
     return bytes(proto.SerializeToString())
+
+
+def name_left_out_results(proto: onnx.ModelProto) -> None:
+    """Give names to results of operators with subgraphs that nobody reads: where a state of a Loop
+    has none, onnxruntime 1.32 ends the process.
+    """
+    for number, node in enumerate(all_nodes(proto.graph.node)):
+        if any(attribute.g.node for attribute in node.attribute):
+            names = [name or f"left out {number} {i}" for i, name in enumerate(node.output)]
+            node.output[:] = names
 
 
 def known_shapes(proto: onnx.ModelProto) -> onnx.GraphProto:

@@ -28,7 +28,7 @@ from quantglow.frontend.inference import inferred
 from quantglow.frontend.input_shapes import declared_dims, resolve_shapes, resolve_values
 from quantglow.frontend.light_models import Weights, light, whole
 from quantglow.frontend.loading import check_age, checked, load_model
-from quantglow.frontend.proto import all_nodes, graphs_of, name_left_out_results, opsets_of
+from quantglow.frontend.proto import all_nodes, opsets_of
 from quantglow.frontend.source_hash import source_hash
 from quantglow.frontend.values import OTHER_FLOATS, Known, array_of, dtype_of
 from quantglow.graph.case import Case
@@ -190,16 +190,6 @@ class Source:
             return bytes(self.whole.SerializeToString())
         except (EncodeError, ValueError) as error:
             raise ModelError(f"the model does not fit one message of 2 GiB: {error}") from None
-
-    def for_onnxruntime(self) -> bytes:
-        """``serialized``, without what ends the process in onnxruntime."""
-        _, *bodies = graphs_of(self.proto)
-        if not bodies:
-            return self.serialized()
-        copy = onnx.ModelProto()
-        copy.CopyFrom(self.whole)
-        name_left_out_results(copy)
-        return replace(self, proto=copy, weights={}).serialized()
 
     def to_bytes(self) -> bytes:
         """The model as a file of its own, without what importing does not look at."""

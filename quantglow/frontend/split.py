@@ -21,7 +21,6 @@ from quantglow.frontend.importer import live_nodes
 from quantglow.frontend.inference import inferred
 from quantglow.frontend.label_codes import with_label_codes
 from quantglow.frontend.light_models import with_data
-from quantglow.frontend.proto import name_left_out_results
 from quantglow.frontend.source import Source
 from quantglow.frontend.values import (
     OTHER_FLOATS,
@@ -271,5 +270,4 @@ def part_of(
     given = source.proto.graph.initializer
     needed = (tensor for tensor in given if tensor.name in read)
     made.graph.initializer.extend(with_data(tensor, source.weights) for tensor in needed)
-    name_left_out_results(made)
     return made

@@ -11,8 +11,12 @@ from quantglow.types import Array
 UNSAFE = (
     *(b"DFT", b"GridSample", b"Multinomial", b"Resize", b"ReverseSequence", b"RoiAlign"),
     *(b"STFT", b"Upsample", b"GRU", b"LSTM", b"FeatureVectorizer"),
+    *(b"If", b"Loop", b"Scan"),
 )
-"""Operators for which ``frontend.rank_guards`` has checks."""
+"""Operators for which ``frontend.rank_guards`` has checks, and those with subgraphs."""
+
+OPERATORS = tuple(b"\x22" + bytes([len(name)]) + name for name in UNSAFE)
+"""As they stand in a file: the tag of ``NodeProto.op_type``, a length and the name."""
 
 
 def opened(model: bytes, num_threads: int = 1) -> Session:
@@ -44,8 +48,8 @@ def opened(model: bytes, num_threads: int = 1) -> Session:
 
 
 def safe(model: bytes) -> bytes:
-    """The model with checks in front of operators whose kernels may end the process."""
-    if not any(name in model for name in UNSAFE):
+    """The model without what may end the process in kernels of onnxruntime."""
+    if not any(operator in model for operator in OPERATORS):
         return model
     # Imported here because a process without nodes of the fallback needs no onnx.
     from quantglow.frontend.rank_guards import guarded

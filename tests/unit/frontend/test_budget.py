@@ -59,6 +59,25 @@ def endless_range(kind: type) -> onnx.ModelProto:
     )
 
 
+def stacking(trips: int, ends: bool = False, states: int = 0) -> onnx.ModelProto:
+    """``y = x + 1``, the 1 the largest number of trips of a Loop that stacks one a trip.
+
+    ``ends``: after a trip whose number is not 0.  ``states``: that it carries, and stacks nothing.
+    """
+    body = onnx.parser.parse_graph(
+        "body (int64 trip, bool holds, float[1] x0) => (bool on, float[1] x1, float[1] one) "
+        "{ on = Identity (holds) x1 = Identity (x0) one = Constant <value_floats = [1.0]> () }"
+    )
+    if ends:
+        body.node[0].CopyFrom(node("Not", ["passed"], ["on"]))
+        body.node.insert(0, node("Cast", ["trip"], ["passed"], to=onnx.TensorProto.BOOL))
+    if states:
+        del body.output[2:], body.node[-1]
+    outputs = ["c"] if states else ["", "c"]
+    loop = node("Loop", ["n", "", "s"], outputs, name="loop", body=body)
+    return added(loop, n=np.int64(trips), s=np.ones(1, np.float32))
+
+
 HOSTILE: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
     "range": (lambda: endless_range(np.int64), r"'steps' \(Range\).*NBYTES"),
     "range-of-floats": (lambda: endless_range(np.float32), r"'steps' \(Range\).*NBYTES"),
@@ -83,6 +102,7 @@ HOSTILE: dict[str, tuple[Callable[[], onnx.ModelProto], str]] = {
         r"\(EyeLike\).*NBYTES",
     ),
     "product": (lambda: matrix_product(10**4), r"'product' \(MatMul\).*WORK"),
+    "loop": (lambda: stacking(2**48), r"'loop' \(Loop\): the loop runs 281474976710656.*NBYTES"),
     "functions": (lambda: doubling(30), r"'top' \(local.F30\).*NODES"),
 }
 
@@ -93,6 +113,16 @@ def test_hostile_models_are_refused(entry: Callable[[onnx.ModelProto], object], 
     make, message = HOSTILE[case]
     with pytest.raises(ImportBudgetError, match=message):
         entry(make())
+
+
+@pytest.mark.parametrize("model", [stacking(3), stacking(2**48, ends=True)])
+def test_loops_that_end_are_run(model: onnx.ModelProto) -> None:
+    (found,) = qg.compile(model).run(None, {"x": floats(1, 4)})
+    np.testing.assert_array_equal(found, floats(1, 4) + 1)
+
+
+def test_a_loop_that_stacks_nothing_may_be_long() -> None:
+    qg.compile(stacking(2**48, states=1))
 
 
 def test_constants_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,3 +149,26 @@ def test_features_of_no_rows_raise() -> None:
 def test_features_of_some_rows_stay_the_same() -> None:
     parts = [floats(3, 2), floats(3, 4)]
     np.testing.assert_array_equal(vectorized(parts)[0], np.concatenate(parts, axis=1))
+
+
+def stacked_numbers(operands: list[Array], *, trips: int) -> list[Array]:
+    """The numbers of a Loop's trips; nothing reads its state, which has no name."""
+    graph = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (int64 n, float[2] x) => (int64[m] y) '
+        "{ y = Identity (n) }"
+    )
+    body = onnx.parser.parse_graph(
+        "body (int64 trip, bool holds, float[2] x0) => (bool on, float[2] x1, int64 number) "
+        "{ on = Identity (holds) x1 = Relu (x0) number = Identity (trip) }"
+    )
+    loop = helper.make_node("Loop", ["n", "", "x"], ["", "y"], body=body)
+    graph.graph.node[0].CopyFrom(loop)
+    session = opened(graph.SerializeToString())
+    return session.run({"n": np.array(trips), "x": operands[0]})
+
+
+@pytest.mark.parametrize("trips", [0, 3])
+def test_results_that_nothing_reads_need_no_name(trips: int) -> None:
+    place, state = f"{__name__}:stacked_numbers", np.ones(2, np.float32)
+    (found,) = called(place, [state], {"trips": trips}, seconds=60)
+    np.testing.assert_array_equal(found, np.arange(trips))
