@@ -30,14 +30,26 @@ Each message names the node or tensor, the cause and the remedy.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class QuantglowError(Exception):
     """Root of the tree: ``except QuantglowError`` catches every deliberate error."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For other processes: Exception's own would call ``__init__`` with the message."""
+        return _again, (type(self), self.args, self.__dict__)
 
     @property
     def reasons(self) -> tuple[str, ...]:
         """The problems, one line for each node where the error is about several."""
         return (str(self),)
+
+
+def _again(kind: type[QuantglowError], args: tuple[Any, ...], facts: Any) -> QuantglowError:
+    error = BaseException.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error
 
 
 class ModelError(QuantglowError):

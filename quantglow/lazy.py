@@ -36,3 +36,13 @@ class cached_property(Generic[Owner, Value]):
         # Instances of frozen classes have no setattr; the dictionary hides this descriptor.
         value: Value = owner.__dict__.setdefault(self.name, self.function(owner))
         return value
+
+
+class Hashed:
+    """Base of frozen classes whose hash is computed once, as their ``_hash``.
+
+    Other processes get no hash: that of text differs between them.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}

@@ -9,6 +9,7 @@ from warnings import warn
 
 from quantglow import frontend, interpreter, passes, profiling, quantization
 from quantglow.arguments import brief, count, elements, flag, instance, progress_mode, shapes
+from quantglow.driver.distributed import checked_client, profile_on
 from quantglow.driver.models import (
     InputShapes,
     InputValues,
@@ -74,11 +75,17 @@ def profile(
     subset_size: int = 300,
     progress: bool | str = "auto",
     input_shapes: InputShapes | None = None,
+    client: Any = None,
 ) -> Profile:
     """Histograms of every tensor of a model or graph over calibration data.
 
     Samples of a model that leaves dimensions free may have different shapes.  A model whose shapes
     stop being known somewhere is profiled up to there.
+
+    ``client``: a ``dask.distributed.Client``, whose workers run the model on the samples.  The
+    profile equals that of one process bit for bit, however samples are spread and whichever
+    workers die, where the processors and their linear algebra are of one kind.  Raises
+    ``BackendError`` where the workers are not, or give no result.
     """
     subset_size = count("subset_size", subset_size)
     progress = progress_mode("progress", progress)
@@ -86,8 +93,12 @@ def profile(
         raise CalibrationError(
             "the calibration data is a profile already. Remedy: pass samples to record another one."
         )
-    source = imported(model, calibration_data, shapes("input_shapes", input_shapes))
+    given = shapes("input_shapes", input_shapes)
+    workers = None if client is None else checked_client(client, model)
+    source = imported(model, calibration_data, given)
     with keeping_best():
+        if workers is not None:
+            return profile_on(workers, source, given or {}, subset_size, progress)
         return profiling.profile(
             source.family, source.data, subset_size=subset_size, progress=progress
         )

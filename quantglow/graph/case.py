@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quantglow.graph.signature import Shape, Shapes
-from quantglow.lazy import cached_property
+from quantglow.lazy import Hashed, cached_property
 from quantglow.types import Array
 
 Values = Mapping[str, tuple[int, ...]]
@@ -18,7 +18,7 @@ MOST_DECIDING = 16
 
 
 @dataclass(frozen=True, order=True)
-class Case:
+class Case(Hashed):
     """Input shapes by name, and the values of the inputs that decide shapes or branches, such as a
     sampling rate.
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.graph.attributes import register
-from quantglow.lazy import cached_property
+from quantglow.lazy import Hashed, cached_property
 from quantglow.ops.functions import (
     BINARY,
     ROW_FUNCTIONS,
@@ -35,7 +35,7 @@ from quantglow.types import Array
 
 
 @dataclass(frozen=True)
-class Expr:
+class Expr(Hashed):
     """``op`` applied to ``args``; leaves are ``arg`` (operand index) and ``f``/``i``/``l``
     constants."""
 

@@ -45,6 +45,11 @@ REPLACE = (
     "(Where) before it is computed with avoids that."
 )
 
+NO_SAMPLES = (
+    "calibration data holds no samples. Remedy: pass at least one; an iterator or a "
+    "CalibrationDataReader that was used before is empty."
+)
+
 Runner = Callable[[Graph, Mapping[str, Array], Sequence[Listener]], object]
 """Function that runs a graph and shows every value to the listeners, as ``interpret`` does."""
 
@@ -72,7 +77,7 @@ def profile(
     cases: Counter[Case] = Counter()
     family = Family.of(graph)
     batches = islice(feeds_of(data, family.signature), subset_size)
-    for feeds in _shown(batches, data, progress):
+    for feeds in shown_batches(batches, data, progress):
         with np.errstate(all="ignore"), side_by_side():
             fitting = graph_for(feeds, family)
             recorder = _Recorder(recorded, feeds.place)
@@ -80,15 +85,17 @@ def profile(
             recorder.finish()
         cases[Case.fitting(feeds, family.deciding)] += 1
         if is_interrupted():
-            batches_seen = f"calibrated on {cases.total()} batch(es)"
-            ended("profiling", f"Ctrl-C ended profiling early: {batches_seen}")
+            note_early_end(cases.total())
             break
     if not cases:
-        raise CalibrationError(
-            "calibration data holds no samples. Remedy: pass at least one; an iterator or a "
-            "CalibrationDataReader that was used before is empty."
-        )
+        raise CalibrationError(NO_SAMPLES)
     return Profile(family.source_hash, recorded, cases.total(), cases)
+
+
+def note_early_end(batches: int) -> None:
+    """Keep for the report that Ctrl-C ended profiling."""
+    seen = f"calibrated on {batches} batch(es)"
+    ended("profiling", f"Ctrl-C ended profiling early: {seen}")
 
 
 def graph_for(feeds: Located, family: Family) -> Graph:
@@ -155,7 +162,7 @@ class _Recorder:
         )
 
 
-def _shown(feeds: Iterable[Located], data: Any, progress: bool | str) -> Iterator[Located]:
+def shown_batches(feeds: Iterable[Located], data: Any, progress: bool | str) -> Iterator[Located]:
     """The feeds, with a progress bar around them if wanted."""
     total = float(len(data)) if hasattr(data, "__len__") and not isinstance(data, str) else None
     return shown(feeds, "Profiling", progress, total)

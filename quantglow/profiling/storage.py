@@ -41,7 +41,11 @@ def write(
     samples: int,
     runs: Sequence[Run] = (),
 ) -> None:
-    """Write to a temporary file beside ``path``, then rename.  Raises ``FileFormatError``."""
+    """Write to a temporary file beside ``path``, then rename.  Raises ``FileFormatError``.
+
+    Equal profiles give equal files, in whatever order their values were recorded.
+    """
+    histograms = dict(sorted(histograms.items()))
     parts = [h.counts for h in histograms.values()]
     counts = np.concatenate([np.zeros(0, np.int64), *parts]).astype("<i8")
     manifest: dict[str, Any] = {

@@ -109,6 +109,10 @@ class Expression:
         self._bounds: Bounds | None = None
         self._text: str | None = None
 
+    def __reduce__(self) -> tuple[type[Expression], tuple[Terms]]:
+        """For other processes, where the same text has another hash."""
+        return Expression, (self.terms,)
+
     def __hash__(self) -> int:
         return self._hash
 

@@ -171,7 +171,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     Profile.load: {"path": NO_PATH},
     PROFILE.merge: {"other": [*NOTHING, *OBJECTS, *COLLECTIONS, 1]},
     Profile.merged: {"profiles": [*NOTHING, *OBJECTS, *COLLECTIONS, 1]},
-    profiled: DATA,
+    profiled: {**DATA, "client": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS]},
     diagnosed: {
         **DATA,
         "config": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS],
