@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
     from quantglow.runtime.protocol import Backend, Executable
     from quantglow.runtime.queues.infer_queue import InferQueue
+    from quantglow.runtime.traces import tracing
 
 _PLACES = {
     "Backend": "quantglow.runtime.protocol",
@@ -73,6 +74,7 @@ _PLACES = {
     "profile": "quantglow.driver.stages",
     "quantize": "quantglow.driver.stages",
     "quantize_and_compile": "quantglow.driver.quantize_and_compile",
+    "tracing": "quantglow.runtime.traces",
 }
 """Modules of the names that are imported on first use: a process that only runs a saved model
 imports no frontend, and the command line begins at once."""
@@ -121,6 +123,7 @@ __all__ = [
     "profile",
     "quantize",
     "quantize_and_compile",
+    "tracing",
 ]
 
 

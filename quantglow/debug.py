@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quantglow.errors import OptionError
+from quantglow.timeline import span
 
 KERNELS = 3
 """The level from which on the code of kernels is logged."""
@@ -76,7 +77,8 @@ def dump_ir(stage: str, ir: object) -> None:
 def timed(stage: str, seconds: dict[str, float] | None = None) -> Iterator[None]:
     """Log the time of a stage at debug level 1, and add it to ``seconds[stage]`` if given."""
     start = time.perf_counter()
-    yield
+    with span(stage):
+        yield
     spent = time.perf_counter() - start
     log(1, f"{stage}: {spent * 1e3:.1f} ms")
     if seconds is not None:

@@ -53,10 +53,22 @@ def writing(target: str | os.PathLike[str]) -> Iterator[Path]:
         with replacing(target) as temporary:
             yield temporary
     except OSError as error:
-        raise FileFormatError(
-            f"cannot write {os.fspath(target)!r}: {cause(error)}. Remedy: name a file in a folder "
-            "that exists and has room, where you may write."
-        ) from error
+        raise _unwritable(target, error) from error
+
+
+def check_writable(target: str | os.PathLike[str]) -> None:
+    """Raise the ``FileFormatError`` that ``writing`` would raise, as far as it is known before."""
+    try:
+        check_replacing(target)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+
+
+def _unwritable(target: str | os.PathLike[str], error: OSError) -> FileFormatError:
+    return FileFormatError(
+        f"cannot write {os.fspath(target)!r}: {cause(error)}. Remedy: name a file in a folder "
+        "that exists and has room, where you may write."
+    )
 
 
 def cause(error: Exception) -> str:

@@ -30,6 +30,7 @@ from quantglow.runtime.shapes.specialisations import Specialisations
 from quantglow.runtime.states.caches import Caches, pairs_of
 from quantglow.runtime.states.state import State
 from quantglow.runtime.states.state_programs import Pair, StatePrograms
+from quantglow.runtime.traces import traced_run
 from quantglow.types import Array, DType
 
 if TYPE_CHECKING:
@@ -220,6 +221,13 @@ class CompiledModel:
         names = [port.name for port in self.specialisations.signature.inputs]
         outputs = self.run(None, feeds_by_name(names, arrays, named))
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def trace(self, feeds: Mapping[str, Any], path: str | os.PathLike[str]) -> list[Array]:
+        """All outputs of a run whose timeline goes to ``path``, see ``quantglow.tracing``.
+
+        A run before it compiles and loads what is missing.
+        """
+        return traced_run(self, feeds, path)
 
     def warm_up(self, shapes: Iterable[Mapping[str, Sequence[int]]]) -> None:
         """Compile for input shapes (input name -> shape) ahead of the first call with each.

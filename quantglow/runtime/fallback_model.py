@@ -27,6 +27,7 @@ from quantglow.runtime.saved_models.saving import Tail
 from quantglow.runtime.shapes.specialisations import Specialisations
 from quantglow.runtime.staged_tails import StagedTail
 from quantglow.runtime.staged_tails import Tail as Behind
+from quantglow.runtime.traces import traced_run
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,10 @@ class FallbackModel:
     def has_independent_samples(self) -> bool:
         """False: samples may depend on each other in operators that onnxruntime runs."""
         return False
+
+    def trace(self, feeds: Mapping[str, Any], path: str | os.PathLike[str]) -> list[Any]:
+        """All outputs of a run whose timeline goes to ``path``, as ``CompiledModel.trace``."""
+        return traced_run(self, feeds, path)
 
     def warm_up(self, shapes: Iterable[Mapping[str, Sequence[int]]]) -> None:
         """Load onnxruntime's session, which serves all shapes."""

@@ -12,8 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "quantglow"
 LAYERS = (
-    ("foreign_calls",),
-    ("concise", "errors", "interrupts", "version", "workers", "lazy", "parsing", "system"),
+    ("foreign_calls", "version"),
+    ("concise", "errors", "interrupts", "timeline", "workers", "lazy", "parsing", "system"),
     ("symbolic",),
     ("types", "debug", "arguments", "files"),
     ("pages", "deadline"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
 from types import ModuleType
@@ -16,6 +16,7 @@ from typing import Any
 
 from quantglow.errors import FallbackError
 from quantglow.foreign_calls import endable
+from quantglow.timeline import FOREIGN, span
 
 NAME = "onnxruntime"
 SILENT = 4
@@ -69,6 +70,10 @@ class Session:
         """The named outputs (None: all); arrays, and lists where an output is a sequence."""
         options = runtime().RunOptions()
         call = partial(self.session.run, names, dict(feeds), options)
+        with span("onnxruntime", FOREIGN):
+            return self._results(call, options)
+
+    def _results(self, call: Callable[[], Any], options: Any) -> list[Any]:
         started = time.perf_counter()
         try:
             if self._repeats or self._seconds > QUICK:

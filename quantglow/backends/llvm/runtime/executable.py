@@ -23,6 +23,7 @@ from quantglow.foreign_calls import endable
 from quantglow.lazy import cached_property
 from quantglow.ops.indexing import out_of_range
 from quantglow.symbolic.expression import Values
+from quantglow.timeline import active
 from quantglow.types import Array
 
 if TYPE_CHECKING:
@@ -114,7 +115,18 @@ class LlvmExecutable(Concise):
 
         Ctrl-C ends loops that may run for long; the contexts are of no more use then.
         """
+        if (trace := active()) is None:
+            self._walk(table, contexts, crew)
+            return
+        # Only here: few processes trace.
+        from quantglow.backends.llvm.runtime.call_trace import traced_calls
 
+        tables = [context.table for context in contexts]
+        turns = 1 if table is tables[0] else int(table[:, 2].sum())
+        with traced_calls(trace, self.target, tables, self.table.calls, turns):
+            self._walk(table, contexts, crew)
+
+    def _walk(self, table: Array, contexts: Sequence[Context], crew: int) -> None:
         def call() -> None:
             run_table(self.target, crew, table)
 

@@ -1,0 +1,122 @@
+"""Timelines: kernels by thread, calls of onnxruntime, stages of the compiler.
+
+Nothing is recorded but inside of ``recording``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+from quantglow.version import __version__
+
+KERNEL, WAITING, STAGE, FOREIGN = "kernel", "waiting", "stage", "onnxruntime"
+"""Categories of events."""
+
+MICRO = 1e6
+
+
+@dataclass(frozen=True)
+class Event:
+    """An interval on a thread, in seconds of ``time.perf_counter``."""
+
+    name: str
+    category: str
+    thread: int
+    begin: float
+    end: float
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Trace:
+    """The events of a block; several threads may add some.  ``names`` are those of threads."""
+
+    events: list[Event] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    started: float = field(default_factory=time.perf_counter)
+
+    def add(self, event: Event) -> None:
+        """Keep an event."""
+        self.events.append(event)
+
+    def name_threads(self) -> None:
+        """Keep the names of Python's threads while they live."""
+        self.names |= {t.ident: t.name for t in threading.enumerate() if t.ident is not None}
+
+    def to_json(self) -> dict[str, Any]:
+        """The trace as Chrome's format has it: times in microseconds, threads by small numbers."""
+        self.name_threads()
+        ordered = sorted(self.events, key=lambda event: (event.begin, -event.end))
+        numbers: dict[int, int] = {}
+        for event in ordered:
+            numbers.setdefault(event.thread, len(numbers))
+        return {
+            "traceEvents": [
+                *(self._named(thread, number) for thread, number in numbers.items()),
+                *(self._complete(event, numbers[event.thread]) for event in ordered),
+            ],
+            "displayTimeUnit": "ns",
+            "otherData": {"quantglow": __version__},
+        }
+
+    def _named(self, thread: int, number: int) -> dict[str, Any]:
+        name = self.names.get(thread, f"thread {number}")
+        return {
+            "name": "thread_name",
+            "ph": "M",
+            "pid": 0,
+            "tid": number,
+            "args": {"name": name},
+        }
+
+    def _complete(self, event: Event, number: int) -> dict[str, Any]:
+        return {
+            "name": event.name,
+            "cat": event.category,
+            "ph": "X",
+            "pid": 0,
+            "tid": number,
+            "ts": (event.begin - self.started) * MICRO,
+            "dur": (event.end - event.begin) * MICRO,
+            "args": event.facts,
+        }
+
+
+_ACTIVE: ContextVar[Trace | None] = ContextVar("quantglow_trace", default=None)
+
+
+def active() -> Trace | None:
+    """The trace of the block around, if there is one."""
+    return _ACTIVE.get()
+
+
+@contextmanager
+def recording() -> Iterator[Trace]:
+    """Record what the block does."""
+    trace = Trace()
+    token = _ACTIVE.set(trace)
+    try:
+        yield trace
+    finally:
+        _ACTIVE.reset(token)
+
+
+@contextmanager
+def span(name: str, category: str = STAGE) -> Iterator[None]:
+    """Record the block as an event of this thread, if there is a trace."""
+    trace = active()
+    if trace is None:
+        yield
+        return
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        end = time.perf_counter()
+        trace.add(Event(name, category, threading.get_ident(), begin, end))

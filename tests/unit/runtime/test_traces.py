@@ -1,0 +1,137 @@
+"""Timelines: every kernel once, by thread; stages; calls of onnxruntime; files that hold them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import quantglow as qg
+from quantglow.timeline import FOREIGN, KERNEL, STAGE, WAITING, Event, Trace, span
+from quantglow.types import Array
+from tests.support.embedded import network
+from tests.unit.frontend.onnx_models import floats
+
+MNIST = network("mnist")
+
+
+def compiled(batch: int, threads: int) -> tuple[qg.CompiledModel, dict[str, Array]]:
+    """MNIST at a fixed batch, and feeds."""
+    shape = (batch, *MNIST.images.shape[1:])
+    model = qg.compile(MNIST.path, input_shapes={MNIST.input_name: shape}, num_threads=threads)
+    assert isinstance(model, qg.CompiledModel)
+    return model, {MNIST.input_name: np.resize(MNIST.images, shape)}
+
+
+def events_in(path: Path, category: str) -> list[dict[str, Any]]:
+    """The events of a category in a file."""
+    return [e for e in json.loads(path.read_text())["traceEvents"] if e.get("cat") == category]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("batch", [1, 64])
+def test_a_trace_has_every_kernel(batch: int, threads: int, tmp_path: Path) -> None:
+    model, feeds = compiled(batch, threads)
+    wanted = model.run(None, feeds)
+    for found, array in zip(model.trace(feeds, tmp_path / "t"), wanted, strict=True):
+        np.testing.assert_array_equal(found, array)
+    kernels = events_in(tmp_path / "t", KERNEL)
+    executable: Any = model.build.executable
+    pieces = getattr(executable, "pieces", 1)
+    table = getattr(executable, "piece", executable).table
+    assert Counter(e["name"] for e in kernels).keys() == {call.name for call in table.calls}
+    items = Counter[str]()
+    for event in kernels:
+        items[event["args"]["kernel"]] += event["args"]["items"]
+    assert all(count % pieces == 0 for count in items.values())
+    assert len({event["tid"] for event in kernels}) <= threads
+    assert all(event["dur"] >= 0 and event["ts"] >= 0 for event in kernels)
+
+
+def test_runs_after_a_trace_are_as_before(tmp_path: Path) -> None:
+    model, feeds = compiled(1, 2)
+    (traced,) = model.trace(feeds, tmp_path / "t")
+    written = (tmp_path / "t").read_bytes()
+    np.testing.assert_array_equal(model.run(None, feeds)[0], traced)
+    assert (tmp_path / "t").read_bytes() == written
+
+
+def test_kernels_of_a_thread_do_not_overlap(tmp_path: Path) -> None:
+    model, feeds = compiled(1, 2)
+    model.trace(feeds, tmp_path / "t")
+    end: dict[int, float] = {}
+    events = [*events_in(tmp_path / "t", KERNEL), *events_in(tmp_path / "t", WAITING)]
+    for event in sorted(events, key=lambda e: float(e["ts"])):
+        assert event["ts"] >= end.get(event["tid"], 0.0) - 1e-3
+        end[event["tid"]] = event["ts"] + event["dur"]
+
+
+def test_programs_for_all_shapes_are_traced(tmp_path: Path) -> None:
+    model = qg.compile(MNIST.path, num_threads=1)
+    images = [MNIST.images[:size] for size in (1, 2, 3)]
+    for array in images:
+        model.trace({MNIST.input_name: array}, tmp_path / "t")
+        assert events_in(tmp_path / "t", KERNEL)
+
+
+def test_onnxruntimes_part_is_an_event(tmp_path: Path) -> None:
+    text = (
+        '<ir_version: 8, opset_import: ["": 18]> g (float[2, 3] x) => (int64[n, m] y) '
+        "{ a = Relu (x) y = NonZero (a) }"
+    )
+    model = qg.compile(onnx.parser.parse_model(text))
+    model.trace({"x": floats(2, 3)}, tmp_path / "t")
+    assert events_in(tmp_path / "t", FOREIGN)
+
+
+def test_the_stages_of_a_quantization_are_events(tmp_path: Path) -> None:
+    with qg.tracing(tmp_path / "t"):
+        qg.quantize_and_compile(MNIST.path, MNIST.images[:4], progress=False)
+    names = [event["name"] for event in events_in(tmp_path / "t", STAGE)]
+    assert {"import", "profile", "prepare", "quantize"} <= set(names)
+
+
+def test_a_block_that_fails_leaves_its_trace(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), qg.tracing(tmp_path / "t"), span("stage"):
+        raise KeyError
+    (event,) = events_in(tmp_path / "t", STAGE)
+    assert event["name"] == "stage"
+
+
+def test_a_file_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    done = []
+    with (
+        pytest.raises(qg.FileFormatError, match="cannot write"),
+        qg.tracing(tmp_path / "no folder" / "t"),
+    ):
+        done.append(1)
+    assert not done
+
+
+@pytest.mark.parametrize("path", [None, 3, b"\0"])
+def test_other_paths_are_refused(path: Any) -> None:
+    model, feeds = compiled(1, 1)
+    with pytest.raises(qg.OptionError, match="path"):
+        model.trace(feeds, path)
+
+
+def test_threads_have_small_numbers_and_names() -> None:
+    trace = Trace(started=1.0)
+    trace.names[77] = "worker"
+    trace.add(Event("b", STAGE, 99, 1.5, 2.0))
+    trace.add(Event("a", STAGE, 77, 1.25, 1.5, {"items": 3}))
+    named, other, a, b = trace.to_json()["traceEvents"]
+    assert (named["args"]["name"], other["args"]["name"]) == ("worker", "thread 1")
+    assert (a["name"], a["tid"], a["ts"], a["dur"], a["args"]) == (
+        "a",
+        0,
+        250e3,
+        250e3,
+        {"items": 3},
+    )
+    assert (b["tid"], b["ts"], b["dur"]) == (1, 500e3, 500e3)
