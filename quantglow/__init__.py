@@ -36,6 +36,7 @@ from quantglow.errors import (
 from quantglow.version import __version__
 
 if TYPE_CHECKING:
+    from quantglow.driver.bisection import bisect
     from quantglow.driver.compilation import compile
     from quantglow.driver.loading import load
     from quantglow.driver.quantize_and_compile import quantize_and_compile
@@ -66,6 +67,7 @@ _PLACES = {
     "Profile": "quantglow.profiling",
     "QuantizationConfig": "quantglow.options",
     "Report": "quantglow.report",
+    "bisect": "quantglow.driver.bisection",
     "compile": "quantglow.driver.compilation",
     "diagnose": "quantglow.driver.stages",
     "import_model": "quantglow.driver.stages",
@@ -115,6 +117,7 @@ __all__ = [
     "UndecidedError",
     "UnsupportedOpError",
     "__version__",
+    "bisect",
     "compile",
     "diagnose",
     "import_model",

@@ -103,6 +103,22 @@ def recorded() -> Iterator[None]:
     debug.log(2, record.reasons_text())
 
 
+Watcher = Callable[[str, Any, Any], None]
+"""Called with the name of a pass, the IR before it, and another one after it."""
+
+_watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
+
+
+@contextmanager
+def watching(watcher: Watcher) -> Iterator[None]:
+    """Call ``watcher`` after each pass in the block that changes the IR."""
+    token = _watcher.set(watcher)
+    try:
+        yield
+    finally:
+        _watcher.reset(token)
+
+
 def declined(name: str, reason: str) -> None:
     """Note why the pass that runs leaves the value ``name`` as it is."""
     record = active_record()
@@ -151,4 +167,6 @@ def run_checked(ir: IR, step: Callable[[IR], IR], check: Callable[[IR], object] 
         raise
     if new is not ir:
         debug.dump_ir(name, new)
+        if (watcher := _watcher.get()) is not None:
+            watcher(name, ir, new)
     return new

@@ -11,9 +11,11 @@ from typing import Any
 from rich.console import Console
 
 from quantglow.arguments import integer
+from quantglow.cli.files import check_onnx
 from quantglow.driver import stages
+from quantglow.driver.bisection import Bisection, bisect
 from quantglow.driver.named_passes import GRAPH_PASSES, NAMED_PROGRAM_PASSES, chosen, summary
-from quantglow.errors import FileFormatError
+from quantglow.errors import FileFormatError, OptionError
 from quantglow.files import cause
 from quantglow.graph.graph import Graph
 from quantglow.graph.text import arrays_written_out, parse_graph, print_with_arrays
@@ -41,6 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="pass to run; several run in the order given",
     )
+    parser.add_argument(
+        "--bisect",
+        action="store_true",
+        help="find the pass or kernel from which on results differ from the reference, on the "
+        "first sample of --calibration-data",
+    )
+    parser.add_argument(
+        "--calibration-data", metavar="FILE", help=".npz with an array for each input"
+    )
     parser.add_argument("--list", action="store_true", help="name every pass, and what it does")
     parser.add_argument(
         "--verify", action="store_true", help="verify types and names at first and after each pass"
@@ -57,8 +68,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> None:
     """Print what passes make of a text.  ``QUANTGLOW_DEBUG=2`` shows why they declined."""
-    text = listing() if options.list else optimized(options)
-    console.file.write(text)
+    console.file.write(text_for(options))
+
+
+def text_for(options: argparse.Namespace) -> str:
+    """What the options ask for."""
+    if options.list:
+        return listing()
+    return f"{bisected(options)}\n" if options.bisect else optimized(options)
+
+
+def bisected(options: argparse.Namespace) -> Bisection:
+    """What ``bisect`` says of an ONNX model.  Raises ``OptionError`` without samples."""
+    if options.calibration_data is None:
+        raise OptionError("bisect: give samples by --calibration-data")
+    check_onnx(options.text)
+    return bisect(options.text, options.calibration_data)
 
 
 def listing() -> str:

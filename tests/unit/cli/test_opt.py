@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from quantglow.cli.main import main
@@ -19,7 +20,7 @@ from quantglow.instr.text import parse_program
 from quantglow.lowering import lower
 from quantglow.ops import Abs, Gemm, Relu, Reshape
 from quantglow.types import f32
-from tests.support.small_network import small_model
+from tests.support.small_network import small_model, small_samples
 
 
 def small_graph() -> Graph:
@@ -150,3 +151,14 @@ def test_a_bad_text_is_one_message(
 
 def test_a_missing_file_is_one_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "No such file" in message(capsys, tmp_path / "none.txt")
+
+
+def test_a_model_that_is_compiled_rightly_has_no_part(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file, samples = tmp_path / "m.onnx", tmp_path / "s.npz"
+    onnx.save(small_model(), file)
+    np.savez(samples, **{small_model().graph.input[0].name: small_samples(1)[0]})
+    found = printed(capsys, file, "--bisect", "--calibration-data", samples)
+    assert found == "import, passes and machine code give the results of the reference\n"
+    assert "--calibration-data" in message(capsys, file, "--bisect")
