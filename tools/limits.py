@@ -185,7 +185,8 @@ NUMBERS = {"one": 1, "two": 2, "more": [1]}
 LIMITS = (
     Limit(
         "Loop",
-        f"values that grow for more than {MOST_UNROLLED} trips, or until a condition ends them",
+        "values that grow until a condition ends them, or of which more than the last rows are "
+        f"read in more than {MOST_UNROLLED} trips",
         "a value that it carries",
         lambda: loop("Concat", MOST_UNROLLED),
         lambda: loop("Concat", MOST_UNROLLED + 1),

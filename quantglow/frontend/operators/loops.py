@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from quantglow.frontend.bodies import closed
 from quantglow.frontend.context import Call, Unsupported
-from quantglow.frontend.operators.branches import ImportBody, inner_values, reranked
+from quantglow.frontend.operators.branches import ImportBody, inner_values
 from quantglow.frontend.operators.carried import Carried, zeros_of
+from quantglow.frontend.operators.growing import Growing, growing_values
 from quantglow.frontend.operators.loop_trips import (
     HOLDS,
     all_of,
@@ -32,7 +34,13 @@ from quantglow.ops.loop import Loop
 from quantglow.ops.shape import Concat, Reshape, Transpose
 
 MOST_UNROLLED = 64
-"""Maximum number of trips of a loop whose values grow: each has nodes of its own."""
+"""Maximum number of trips of a loop that reads all of a value that grows: each has nodes of its
+own."""
+
+READS_LAST_ROWS = (
+    f"beyond {MOST_UNROLLED} trips, values may grow by rows that are appended to their end, if the "
+    "body reads only the last of them, of which there are as many before the first trip"
+)
 
 
 class Changing(Unsupported):
@@ -170,11 +178,16 @@ def import_loop(call: Call, import_body: ImportBody) -> dict[str, Value]:
     """ONNX Loop: for a number of trips, while a condition holds, or both."""
     try:
         return widened(call, import_body)
-    except Changing:
-        if not 0 < most_trips(call) <= MOST_UNROLLED:
-            raise
+    except Unsupported as reason:
         call.scope.claimed.difference_update(call.proto.output)
-        return unrolled(call, import_body)
+        if isinstance(reason, Changing) and 0 < most_trips(call) <= MOST_UNROLLED:
+            return unrolled(call, import_body)
+        if growing := growing_values(call, import_body):
+            with suppress(Unsupported):
+                return widened(call, import_body, growing)
+        if isinstance(reason, Changing):
+            raise Unsupported(f"{reason}; {READS_LAST_ROWS}") from None
+        raise
 
 
 def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
@@ -197,37 +210,40 @@ def unrolled(call: Call, import_body: ImportBody) -> dict[str, Value]:
     return dict(zip(call.proto.output, [*carried, *stacked], strict=False))
 
 
-def widened(call: Call, import_body: ImportBody) -> dict[str, Value]:
+def widened(
+    call: Call, import_body: ImportBody, growing: Sequence[Growing] = ()
+) -> dict[str, Value]:
     """A Loop of the graph; carried values of one element have as many dimensions as the body gives
     them."""
+    parts = Carried.of(call, growing)
     try:
-        return looped(call, import_body, {})
+        return looped(parts, import_body, {})
     except Widening as widening:
         call.scope.claimed.difference_update(call.proto.output)
         try:
-            return looped(call, import_body, widening.shapes)
+            return looped(parts, import_body, widening.shapes)
         except Widening:
             raise Changing("the number of dimensions of a value grows in each trip") from None
 
 
-def looped(call: Call, import_body: ImportBody, shapes: Mapping[int, Shape]) -> dict[str, Value]:
+def looped(
+    parts: Carried, import_body: ImportBody, shapes: Mapping[int, Shape]
+) -> dict[str, Value]:
     """A Loop of the graph; ``shapes``: those of some carried values of one element, by number.
 
     The first values that it carries are the condition, if there is one, and the number of the trip.
     """
-    parts, names = Carried.of(call), [value.name for value in call.attributes["body"].input]
+    call = parts.call
+    names = [value.name for value in call.attributes["body"].input]
     number = Constant(name=call.derived("first-trip"), value=np.zeros((), np.int64))
-    given = [
-        reranked(call, call.scope.tensor(call.proto.input[2 + at]), shapes.get(at, ()))
-        for at in parts.changing
-    ]
+    given = [parts.first(at, shapes.get(at, ())) for at in parts.changing]
     operands = Operands(call, (number, *given), (), most_trips(call))
     inner = [names[0], *(names[2 + at] for at in parts.changing)]
     inputs = list(operands.inputs(inner))
-    call.scope.values.update({names[2 + at]: value for at, value in parts.fixed.items()})
+    call.scope.values.update({names[2 + at]: value for at, value in parts.unchanging.items()})
     call.scope.values.update({**dict(zip(inner, inputs, strict=True)), names[1]: HOLDS})
     holds, *made = body_values(call, import_body)
-    ends = [*(made[at] for at in parts.changing), *made[parts.count :]]
+    ends = parts.following(made)
     _check_ranks(parts, given, ends)
     following = computed(call, "next-trip", fn("iadd", arg(0), lconst(1)), inputs[0])
     conditions = [*by_count(call, number, following), *by_value(call, holds)]
@@ -249,9 +265,13 @@ def looped(call: Call, import_body: ImportBody, shapes: Mapping[int, Shape]) -> 
 def _results(parts: Carried, loop: Results, first: int) -> dict[str, Value]:
     """The outputs of the ONNX node; result ``first`` of the loop is the first changing value."""
     scope, found = parts.call.scope, dict(parts.results())
-    for at, name in enumerate(parts.changing_outputs(), first):
+    names = parts.changing_outputs()
+    for at, name in enumerate(names, first):
         if name in scope.used:
             found[name] = loop.result(scope.claim(name), at)
+    for at, (name, grows) in enumerate(parts.growing_outputs(), first + len(names)):
+        if name in scope.used:
+            found[name] = grows.joined(loop.result(parts.call.derived("rows"), at))
     return found
 
 

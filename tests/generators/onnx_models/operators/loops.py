@@ -19,6 +19,9 @@ from tests.generators.onnx_models.drawing import (
 from tests.generators.onnx_models.operators.family import draws
 
 MOST_TRIPS = 9
+MOST_GROWING = 300
+MOST_GROWN = 40_000
+"""Most trips of a loop whose list grows, and most elements of that."""
 FUNCTIONS = ("Tanh", "Sigmoid", "Relu", "Abs")
 PAIRS = ("Add", "Sub", "Mul", "Max")
 
@@ -97,6 +100,49 @@ def decoder(d: Drawing) -> object:
     operands = [trips, d.constant(np.bool_(True)), state, kept, d.normal(*listed), first]
     results = [(FLOAT, kind) for kind in (shape, shape, listed, shape)]
     return d.classical("Loop", operands, *results, domain="", body=body)
+
+
+@draws("Loop", often=2)
+def growing(d: Drawing) -> object:
+    """A loop that appends rows to a list, of which each trip may read one; with many trips, too.
+
+    The state shrinks in each trip, so that roundings do not grow.
+    """
+    state = short(d)
+    shape, axis = state.shape, d.integer(0, state.rank - 1)
+    rows, trips = d.integer(0, 3), growing_trips(d, state)
+    nodes, ends = steps(d, ["state", *captured(d, shape)])
+    nodes.append(helper.make_node("Mul", ["state", d.uniform(-0.9, 0.9).name], ["next"]))
+    piece = with_row(d, nodes, ends[1], rows, axis)
+    nodes.append(helper.make_node("Concat", ["list", piece], ["longer"], axis=axis))
+    nodes.append(helper.make_node("Identity", ["holds"], ["on"]))
+    inputs = [typed("trip", INTEGER, ()), typed("holds", CONDITION, ())]
+    inputs += [typed("state", FLOAT, shape), typed("list", FLOAT, None)]
+    results = [typed("on", CONDITION, ()), *(typed(n, FLOAT, None) for n in ("next", "longer"))]
+    body = helper.make_graph(nodes, "body", inputs, results)
+    first, made = list(shape), list(shape)
+    first[axis], made[axis] = rows, rows + trips * shape[axis]
+    count, given = d.constant(np.asarray(trips, np.int64)), d.normal(*first)
+    operands = [count, d.constant(np.bool_(True)), state, given]
+    return d.classical("Loop", operands, (FLOAT, shape), (FLOAT, made), domain="", body=body)
+
+
+def growing_trips(d: Drawing, state: Value) -> int:
+    """A few trips, or as many as are never unrolled; fewer of large values."""
+    many = min(MOST_GROWING, MOST_GROWN // state.size)
+    return d.integer(65, many) if many > 65 and d.chance(0.5) else d.integer(1, MOST_TRIPS - 1)
+
+
+def with_row(d: Drawing, nodes: list[onnx.NodeProto], result: str, rows: int, axis: int) -> str:
+    """The name of a result to which half of one of some ``rows`` of the list is added, if any."""
+    if not rows or d.chance(0.3):
+        return result
+    at = d.choose((-1, -1, -rows, -d.integer(1, rows), 0))
+    index = d.constant(np.array([at])).name
+    nodes.append(helper.make_node("Gather", ["list", index], ["row"], axis=axis))
+    nodes.append(helper.make_node("Mul", ["row", d.uniform(-0.5, 0.5).name], ["part"]))
+    nodes.append(helper.make_node("Add", [result, "part"], ["piece"]))
+    return "piece"
 
 
 def assignment(d: Drawing, row: str, listed: Sequence[int]) -> list[onnx.NodeProto]:
