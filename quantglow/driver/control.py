@@ -87,7 +87,7 @@ class AccuracyControl:
         with debug.timed("accuracy control", calibrated.seconds):
             found = search.run(progress)
         made = compiled(self.made[found.steps], self.compiler)
-        report = with_steps(made.report, found.steps, noted(search, found))
+        report = with_steps(made.report, found.steps, noted(search, found) + self.measured_on)
         return replace(made, reporter=lambda: report)
 
     def quantized(self, steps: Sequence[Step], deadline: Deadline) -> Quantized:
@@ -138,6 +138,12 @@ class AccuracyControl:
             pairs = zip(totals, wanted, compiled.specialisations.at(feeds).run(feeds), strict=True)
             totals = [t + Sums.of(w, g) for t, w, g in pairs]
         return -max(FLOAT_ERROR, *(10 ** (-t.sqnr_db / 20) for t in totals))
+
+    @property
+    def measured_on(self) -> str:
+        """The end of a note on the search: where its figure does not tell of the whole model."""
+        is_whole = self.contract.validation_fn or self.calibrated.imported.cut is None
+        return "" if is_whole else "; measured on the outputs of the part before the cut"
 
     @cached_property
     def wanted(self) -> list[list[Array]]:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quantglow import debug
 from quantglow.driver.parts import declared_by, staged_tail
 from quantglow.driver.pipeline.imported import Cut
 from quantglow.driver.pipeline.request import QuantizationRequest
@@ -28,6 +27,10 @@ from quantglow.types import Array
 
 Quantize = Callable[[Any, Any, QuantizationRequest], CompiledModel | FallbackModel]
 """Makes an int8 model of an ONNX model, samples and a request."""
+
+UNDER_CONTRACT = "the search of accuracy control ends before it"
+UNREACHED = "no calibration sample leads to values of it"
+"""Why the rest stays float."""
 
 
 def int8_tail(
@@ -48,11 +51,11 @@ def int8_tail(
         progress=False,
     )
 
-    def int8(behind: Behind) -> AnyModel | None:
+    def int8(behind: Behind) -> AnyModel | str:
         if request.contract is not None:
-            return None
+            return UNDER_CONTRACT
         reached = list(reaching(cut.parts, behind, samples, compiler.num_threads))
-        return quantized_rest(behind, reached, own, quantize) if reached else None
+        return quantized_rest(behind, reached, own, quantize) if reached else UNREACHED
 
     parts = cut.parts
     return staged_tail(parts.tail, parts.late, parts.reasons, compiler, int8)
@@ -63,20 +66,19 @@ def quantized_rest(
     samples: Sequence[Mapping[str, Array]],
     request: QuantizationRequest,
     quantize: Quantize,
-) -> AnyModel | None:
-    """The int8 model of the rest; None where it cannot be made, or each value of an input would
-    make a program.
+) -> AnyModel | str:
+    """The int8 model of the rest, or why there is none: it cannot be made, or each value of an
+    input would make a program.
     """
     try:
         found = quantize(behind.rest, samples, request)
     except QuantglowError as error:
-        debug.log(1, f"the part behind what decides shapes stays float: {error}")
-        return None
+        return str(error)
     if not isinstance(found, CompiledModel | PartlyCompiledModel):
-        return None
+        return "nothing of it is compiled with its int8 form"
     programs = found.specialisations
     decides = isinstance(programs, FreeShapes) and bool(programs.deciding)
-    return None if decides else found
+    return "its shapes depend on values of its inputs" if decides else found
 
 
 def reaching(

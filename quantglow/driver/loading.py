@@ -184,8 +184,8 @@ def with_tail(
     from quantglow.driver.parts import staged_tail
     from quantglow.frontend import open_model
 
-    def rest(behind: object) -> CompiledModel | PartlyCompiledModel | None:
-        return rest_in(tail, compiler, depth) if tail.rest else None
+    def rest(behind: object) -> CompiledModel | PartlyCompiledModel | str:
+        return rest_in(tail, compiler, depth) if tail.rest else ""
 
     try:
         whole = open_model(tail.model).whole

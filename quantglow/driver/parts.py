@@ -141,7 +141,13 @@ class Parts:
     def at(self, case: Case) -> Served:
         """The program of the head at a case, which runs both parts."""
         found = self.head.prepare(case)
-        return replace(found, build=replace(found.build, executable=self, rest=self.rest))
+        build = replace(found.build, executable=self, rest=self.rest, later=self.later)
+        return replace(found, build=build)
+
+    def later(self) -> tuple[FallbackNode, ...]:
+        """The operators that onnxruntime runs in the compiled part of the tail, as far as they are
+        known."""
+        return self.tail.later if isinstance(self.tail, StagedTail) else ()
 
     def served(self) -> tuple[ServedShapes, ...]:
         """The programs of the head with what the tail leaves to onnxruntime, and of the tail."""
@@ -273,12 +279,12 @@ def staged_tail(
     late: Collection[str],
     reasons: Sequence[str],
     compiler: Compiler,
-    int8: Callable[[Behind], AnyModel | None] | None = None,
+    int8: Callable[[Behind], AnyModel | str] | None = None,
 ) -> StagedTail | None:
     """The tail of a ``Split`` with the part of it compiled whose shapes are known late; None where
     nothing of that is worth it, or can be.
 
-    ``int8`` makes an int8 model of that part, where it can.
+    ``int8`` makes an int8 model of that part, or says why it stays float.
     """
     behind = divided(tail, late)
     if behind is None:
@@ -287,11 +293,16 @@ def staged_tail(
         first = opened(bytes(behind.first.SerializeToString()), compiler.num_threads)
         whole = bytes(tail.SerializeToString())
         nodes = nodes_in(behind.first.graph.node, reasons)
-        found = None if int8 is None else int8(behind)
-        rest = found or compiled_on_use(float_programs(behind, compiler), ())
-        is_int8 = found is not None
+        found = "" if int8 is None else int8(behind)
+        why = found if isinstance(found, str) else ""
+        is_int8 = not isinstance(found, str)
+        rest = (
+            compiled_on_use(float_programs(behind, compiler), ())
+            if isinstance(found, str)
+            else found
+        )
         threads = compiler.num_threads
-        return StagedTail(first, rest, whole, nodes, threads, frozenset(late), is_int8)
+        return StagedTail(first, rest, whole, nodes, threads, frozenset(late), is_int8, why)
     return None
 
 

@@ -19,6 +19,7 @@ from quantglow.driver.pipeline.prepared import Prepared, prepared
 from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import AccuracyContract, QuantizationRequest
 from quantglow.driver.pipeline.speed import without_slower
+from quantglow.driver.whole_check import checked_whole
 from quantglow.errors import FallbackError, OptionError, UnsupportedOpError
 from quantglow.frontend import open_model
 from quantglow.graph.graph import Graph
@@ -154,7 +155,10 @@ def quantized_and_compiled(
         if request.measure_speed:
             ready = without_slower(ready, compiler)
         whole = whole_model(source.cut, tail_behind(seen, request, compiler))
-        return whole(int8_model(ready, compiler, whole))
+        found = whole(int8_model(ready, compiler, whole))
+        if source.cut is None or not request.verify or isinstance(found, CompiledModel):
+            return found
+        return checked_whole(found, source.family.signature, seen.checks)
 
 
 def tail_behind(

@@ -30,15 +30,18 @@ Answer = Callable[[], tuple[Outputs, tuple[str, ...]]]
 
 
 @contextmanager
-def running(model: Any, samples: Sequence[Mapping[str, Array]]) -> Iterator[Answer]:
+def running(
+    model: Any, samples: Sequence[Mapping[str, Array]], wanted: Sequence[str] | None = None
+) -> Iterator[Answer]:
     """Let onnxruntime compute the samples while the block runs, and later if the result is wanted.
 
-    The model is a path, bytes or ModelProto.  Asking for the result raises ``IsolationError``.
+    The model is a path, bytes or ModelProto; ``wanted`` are names of its outputs (None: all).
+    Asking for the result raises ``IsolationError``.
     """
     path, first = located(model)
     names = list(samples[0])
     arrays = [*first, *(np.asarray(feeds[name]) for feeds in samples for name in names)]
-    facts = {"path": path, "names": names, "optimize": True}
+    facts = {"path": path, "names": names, "optimize": True, "wanted": wanted}
     with started(PLACE, arrays, facts, seconds=MAX_SECONDS) as call:
 
         def answer() -> tuple[Outputs, tuple[str, ...]]:

@@ -50,7 +50,8 @@ class Build(Concise):
 
     ``seconds`` is the time of each stage of the compiler, ``plans`` are those of the programs that
     quantglow's own backends compiled or read, ``segments`` the parts of a partitioned graph,
-    ``rest`` the operators of the model that run behind the graph and are not in it.
+    ``rest`` the operators of the model that run behind the graph and are not in it, ``later`` gives
+    those that are known once what is behind the graph is compiled, too.
     """
 
     executable: Executable
@@ -60,6 +61,7 @@ class Build(Concise):
     seconds: dict[str, float] = field(default_factory=dict)
     segments: tuple[Segment, ...] = ()
     rest: tuple[FallbackNode, ...] = ()
+    later: Callable[[], tuple[FallbackNode, ...]] = tuple
 
     @property
     def programs(self) -> tuple[PlannedProgram, ...]:
@@ -70,7 +72,11 @@ class Build(Concise):
     def fallback(self) -> tuple[FallbackNode, ...]:
         """All operators that quantglow's own code generators do not run."""
         foreign = (s for s in self.segments if not isinstance(s.backend, ProgramBackend))
-        return (*(node for segment in foreign for node in nodes_of(segment)), *self.rest)
+        return (
+            *(node for segment in foreign for node in nodes_of(segment)),
+            *self.rest,
+            *self.later(),
+        )
 
 
 @dataclass(frozen=True)

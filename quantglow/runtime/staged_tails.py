@@ -74,7 +74,8 @@ class StagedTail(Concise):
 
     ``whole``: the ONNX model of both, which runs in onnxruntime where an array between them has no
     elements, as if nothing was detected.  ``nodes``: the operators of the first, ``late``: values
-    that nothing but the tail computes.  ``is_int8``: the rest is quantized, so a file has it.
+    that nothing but the tail computes.  ``is_int8``: the rest is quantized, so a file has it;
+    ``why`` it is not, if quantization was asked for.
     """
 
     first: Session
@@ -84,6 +85,7 @@ class StagedTail(Concise):
     num_threads: int
     late: frozenset[str] = frozenset()
     is_int8: bool = False
+    why: str = ""
 
     @cached_property
     def given(self) -> list[str]:
@@ -130,14 +132,20 @@ class StagedTail(Concise):
     @property
     def fallback(self) -> tuple[FallbackNode, ...]:
         """The operators that onnxruntime runs, as far as they are known."""
-        return (*self.nodes, *getattr(self.rest.report, "fallback", ()))
+        return (*self.nodes, *self.later)
+
+    @property
+    def later(self) -> tuple[FallbackNode, ...]:
+        """Operators of the rest that onnxruntime runs."""
+        return tuple(getattr(self.rest.report, "fallback", ()))
 
     @property
     def note(self) -> str:
         """A sentence about the rest, for a report."""
-        kind = "int8" if self.is_int8 else "float"
+        kind = "int8, calibrated on what the samples lead to" if self.is_int8 else "float"
+        why = f": {self.why}" if self.why else ""
         names = ", ".join(node.name for node in self.nodes if node.name in self.late)
-        return f"the part behind {names} is compiled as a model of its own, in {kind}"
+        return f"the part behind {names} is compiled as a model of its own, in {kind}{why}"
 
     def rest_file(self) -> bytes:
         """The bytes of a ``.qgm`` file of the rest, if a file needs it: else none."""

@@ -11,9 +11,14 @@ from quantglow.types import Array
 
 
 def outputs(
-    arrays: Sequence[Array], *, path: str | None, names: Sequence[str], optimize: bool
+    arrays: Sequence[Array],
+    *,
+    path: str | None,
+    names: Sequence[str],
+    optimize: bool,
+    wanted: Sequence[str] | None = None,
 ) -> list[Array]:
-    """All outputs of a model for each sample in turn, one after the other.
+    """The ``wanted`` outputs of a model (None: all) for each sample in turn, one after the other.
 
     ``arrays``: the inputs of the samples likewise, each sample in the order of ``names``; first
     comes the model itself, as bytes, if there is no ``path``.
@@ -24,5 +29,5 @@ def outputs(
     found: list[Array] = []
     for start in range(0, len(given), len(names)):
         feeds = dict(zip(names, given[start : start + len(names)], strict=True))
-        found += map(np.asarray, session.run(feeds))
+        found += map(np.asarray, session.run(feeds, None if wanted is None else list(wanted)))
     return found

@@ -113,12 +113,14 @@ def calibrated(imported: Imported, request: QuantizationRequest) -> Calibrated:
         if request.verify:
             warnings = data_warnings(imported.model, samples, case, graph, request.progress)
     if validation is not None:
-        checks = _validating(checks, validation, case, family, graph)
+        checks = _validating(checks, validation, case, family)
+        if checks.validation and imported.cut is None:
+            checks.validation.check(graph)
     return Calibrated(imported, profile, case, graph, reader, deciding, checks, warnings)
 
 
 def _validating(
-    checks: CheckSamples, validation: Validation, case: Case, family: Family, graph: Graph
+    checks: CheckSamples, validation: Validation, case: Case, family: Family
 ) -> CheckSamples:
     """The check on the user's samples of ``case``; on ``checks`` if there are none of it."""
     fitting, notes = validation.at(case, family), checks.notes
@@ -129,7 +131,6 @@ def _validating(
         )
     if not fitting.samples:
         return CheckSamples(checks.feeds, checks.origin, fitting, notes)
-    fitting.check(graph)
     return CheckSamples(fitting.samples, VALIDATION, fitting, notes)
 
 

@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantglow as qg
+from quantglow.driver.whole_check import NO_NUMBERS
 from quantglow.runtime.fallback_model import PartlyCompiledModel
 from tests.support.combinations import covering
 from tests.unit.frontend.onnx_models import by_onnxruntime, floats
@@ -243,6 +244,22 @@ def test_products_are_int8(name: str) -> None:
     products = [node for node in head.graph.nodes if node.op == "Gemm"]
     assert len(products) == 2
     assert all(node.operands[0].type.quant is not None for node in products)
+
+
+@pytest.mark.parametrize("name", ["network-strings", "network-strings-map", "forest-between"])
+def test_outputs_that_are_numbers_are_compared(name: str) -> None:
+    compiled = qg.quantize_and_compile(MODELS[name], [samples(2, seed=i) for i in range(4)])
+    kinds = {info.name: info.type for info in compiled.get_outputs()}
+    numbers = [n for n, kind in kinds.items() if kind in ("tensor(float)", "tensor(int64)")]
+    assert numbers and [output.name for output in compiled.report.outputs] == numbers
+
+
+def test_words_alone_are_not_compared() -> None:
+    model = onnx.ModelProto()
+    model.CopyFrom(MODELS["network-strings"])
+    del model.graph.output[1:]
+    report = qg.quantize_and_compile(model, [samples(2, seed=i) for i in range(4)]).report
+    assert NO_NUMBERS in report.notes
 
 
 def test_features_are_scaled_before_they_are_rounded() -> None:

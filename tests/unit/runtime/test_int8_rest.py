@@ -124,7 +124,8 @@ def nothing_chosen() -> list[np.ndarray]:
 
 def test_a_rest_that_no_sample_reaches_stays_float() -> None:
     compiled = quantized(data=nothing_chosen())
-    assert not tail_of(compiled).is_int8 and "in float" in str(compiled.report)
+    assert not tail_of(compiled).is_int8
+    assert "in float: no calibration sample leads to values of it" in compiled.report.notes[-1]
 
 
 def test_a_profile_has_no_samples_for_the_rest() -> None:
@@ -137,6 +138,13 @@ def test_a_contract_leaves_the_rest_float() -> None:
     figures = itertools.repeat(1.0)
     compiled = quantized(max_drop=0.5, validation_fn=lambda model: next(figures))
     assert not tail_of(compiled).is_int8
+    assert "in float: the search of accuracy control ends before it" in compiled.report.notes[-1]
+    assert not any("before the cut" in note for note in compiled.report.notes)
+
+
+def test_the_figure_of_accuracy_control_is_that_of_the_first_part() -> None:
+    notes = quantized(max_drop=0.9).report.notes
+    assert any("measured on the outputs of the part before the cut" in note for note in notes)
 
 
 def test_options_that_name_no_operator_of_the_rest_leave_it_float() -> None:
