@@ -10,10 +10,13 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from math import prod
 from pathlib import Path
-from typing import IO
+from typing import IO, Any, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -22,6 +25,38 @@ from quantglow.types import Array
 
 Data = bytes | memoryview
 """Bytes in memory or in pages."""
+
+PIECE_NBYTES = 1 << 22
+"""Bytes that are hashed or written at once."""
+
+
+class Sliced(Protocol):
+    """Bytes that are made where they are read."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, wanted: slice, /) -> Data: ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Bytes one behind the other, which are nowhere together."""
+
+    parts: tuple[Data | Sliced, ...]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __getitem__(self, wanted: slice) -> bytes:
+        found, begin = [], 0
+        for part in self.parts:
+            found.append(part[max(0, wanted.start - begin) : max(0, wanted.stop - begin)])
+            begin += len(part)
+        return b"".join(found)
+
+
+Content = Data | Parts
+"""Bytes of a file or of a member of one."""
 
 LEAST_NBYTES = 1 << 16
 """Size of the smallest array that is worth a place in the file."""
@@ -42,15 +77,15 @@ def paged(arrays: Iterable[Array]) -> list[Array] | None:
     """
     try:
         with tempfile.TemporaryFile(dir=folder()) as file:
-            written = [(append(file, a), a.dtype, a.shape) for a in arrays]
+            written = list(map(partial(appended, file), arrays))  # holds no array
             file.flush()
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except (OSError, ValueError):  # ValueError: an empty file
         return None
     _mapped.add(memory)
     return [
-        np.frombuffer(memory, dtype, size // dtype.itemsize, start).reshape(shape)
-        for (start, size), dtype, shape in written
+        np.frombuffer(memory, dtype, prod(shape), start).reshape(shape)
+        for start, dtype, shape in written
     ]
 
 
@@ -60,12 +95,23 @@ def paged_bytes(data: bytes) -> Data:
     return data if made is None else made[0].data
 
 
-def append(file: IO[bytes], array: Array) -> tuple[int, int]:
-    """Write the elements of an array at the end of a file; where they begin, and their bytes."""
+def pieces_of(content: Content) -> Iterator[Data]:
+    """The bytes in pieces of ``PIECE_NBYTES``; pages are given back behind each part."""
+    for part in content.parts if isinstance(content, Parts) else (content,):
+        for start in range(0, len(part), PIECE_NBYTES):
+            yield part[start : start + PIECE_NBYTES]
+        if len(part) >= LEAST_NBYTES:
+            release_pages()
+
+
+def appended(file: IO[bytes], array: Array) -> tuple[int, np.dtype[Any], tuple[int, ...]]:
+    """Write the elements of an array behind a file; where they begin, their type and shape."""
     file.write(bytes(-file.tell() % ALIGNMENT))
     start = file.tell()
     file.write(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return start, array.nbytes
+    if array.nbytes >= LEAST_NBYTES:
+        release_pages()  # the array may lie in another file
+    return start, array.dtype, array.shape
 
 
 def folder() -> str:

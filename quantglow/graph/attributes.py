@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from quantglow.pages import PIECE_NBYTES, release_pages
 from quantglow.symbolic.size import is_free
 from quantglow.symbolic.text import size_from, size_text, tree_of
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, shortest
@@ -111,7 +112,10 @@ MAX_DENSE_ELEMENTS = 1 << 24
 def content_hash(array: Array) -> str:
     """12 hexadecimal digits of the array's little-endian row-major bytes."""
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
-    return hashlib.sha256(little.tobytes()).hexdigest()[:12]
+    found = hashlib.sha256(little.reshape(-1).view(np.uint8).data).hexdigest()[:12]
+    if array.nbytes >= PIECE_NBYTES:
+        release_pages()
+    return found
 
 
 def encode(value: object) -> str:

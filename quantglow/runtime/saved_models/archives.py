@@ -9,14 +9,8 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from quantglow.pages import is_worth_paging, paged
-from quantglow.runtime.saved_models.members import (
-    Content,
-    check_bounded,
-    content_of,
-    nbytes_of,
-    pieces_of,
-)
+from quantglow.pages import Content, is_worth_paging, paged, pieces_of
+from quantglow.runtime.saved_models.members import check_bounded, content_of, nbytes_of
 from quantglow.runtime.saved_models.stored_arrays import PACKED, Forms, from_npy, member_of
 from quantglow.types import Array
 
@@ -141,16 +135,18 @@ def arrays_in(archive: zipfile.ZipFile, manifest: Mapping[str, Any]) -> dict[int
     """The arrays of a file by number; large ones in pages, one after the other."""
     forms = forms_in(manifest)
     check_bounded(forms.made_nbytes, nbytes_of(archive))
-    written = forms.unpacked(checked(archive, manifest, PACKED) if forms.packed else b"")
-    numbers = sorted(forms.stored(array_numbers(manifest)) - written.keys())
+    small = forms.unpacked(checked(archive, manifest, PACKED) if forms.packed else b"")
+    numbers = sorted(forms.stored(array_numbers(manifest)) - small.keys())
 
     def read() -> Iterator[Array]:
-        return (from_npy(checked(archive, manifest, member_of(number))) for number in numbers)
+        for number in numbers:
+            yield forms.widened(number, from_npy(checked(archive, manifest, member_of(number))))
 
     sizes = (archive.getinfo(member_of(number)).file_size for number in numbers)
     found = paged(read()) if is_worth_paging(sizes) else None
-    written |= zip(numbers, read() if found is None else found, strict=True)
-    return forms.arrays(written)
+    wide = {number: forms.widened(number, array) for number, array in small.items()}
+    wide |= zip(numbers, read() if found is None else found, strict=True)
+    return forms.arrays(wide)
 
 
 def case_member(number: int) -> str:

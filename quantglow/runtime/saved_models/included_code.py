@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from quantglow.backends.llvm.jit.identity import add, code_versions
 from quantglow.backends.llvm.targets import LEVELS, resolve, runs_here
 from quantglow.errors import BackendError
-from quantglow.pages import Data
+from quantglow.pages import Content, Data, Parts
 from quantglow.runtime.saved_models.archives import CODE, CODE_TEXT
-from quantglow.runtime.saved_models.members import Content, Parts
 
 NATIVE = "native"
 

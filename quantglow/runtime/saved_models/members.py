@@ -10,11 +10,10 @@ import os
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 
-from quantglow.pages import Data, release_pages
+from quantglow.pages import Content, Data, Parts, pieces_of, release_pages
 
 MAX_EXPANSION = 64
 """Maximum number of bytes in members for each byte of the file.  Texts of graphs reach about 30."""
@@ -32,40 +31,7 @@ QUICK_NBYTES = 1 << 20
 PROBE_NBYTES, PIECES = 1 << 18, 16
 """Long members are judged by ``PIECES`` pieces spread over them, of ``PROBE_NBYTES`` together."""
 
-PIECE_NBYTES = 1 << 22
-"""Bytes that are hashed or written at once."""
-
 METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Bytes one behind the other, which are nowhere together."""
-
-    parts: tuple[Data, ...]
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def __getitem__(self, wanted: slice) -> bytes:
-        found, begin = [], 0
-        for part in self.parts:
-            found.append(part[max(0, wanted.start - begin) : max(0, wanted.stop - begin)])
-            begin += len(part)
-        return b"".join(found)
-
-
-Content = Data | Parts
-"""Bytes of a member."""
-
-
-def pieces_of(content: Content) -> Iterator[Data]:
-    """The bytes in pieces of ``PIECE_NBYTES``; pages are given back behind each."""
-    for part in content.parts if isinstance(content, Parts) else (content,):
-        for start in range(0, len(part), PIECE_NBYTES):
-            yield part[start : start + PIECE_NBYTES]
-        if len(part) > PIECE_NBYTES:
-            release_pages()
 
 
 def write_members(path: Path, members: Mapping[str, Content]) -> None:
@@ -115,7 +81,9 @@ def probe_of(data: Content) -> Data:
         return b"".join(pieces_of(data))
     size = PROBE_NBYTES // PIECES
     starts = (i * (len(data) - size) // (PIECES - 1) for i in range(PIECES))
-    return b"".join(data[start : start + size] for start in starts)
+    found = b"".join(data[start : start + size] for start in starts)
+    release_pages()
+    return found
 
 
 def is_bounded(members_nbytes: int, file_nbytes: int) -> bool:

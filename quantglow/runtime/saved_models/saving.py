@@ -71,7 +71,7 @@ from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
-from quantglow.pages import Data, paged_bytes
+from quantglow.pages import Content, Data, paged_bytes
 from quantglow.runtime.saved_models.archives import (
     CODE,
     CODE_TEXT,
@@ -101,7 +101,7 @@ from quantglow.runtime.saved_models.archives import (
     text_of,
 )
 from quantglow.runtime.saved_models.included_code import IncludedCode
-from quantglow.runtime.saved_models.members import Content, check_members, write_members
+from quantglow.runtime.saved_models.members import check_members, write_members
 from quantglow.runtime.saved_models.stored_arrays import ArrayStore
 from quantglow.runtime.symbolic_graphs import SymbolicGraph
 from quantglow.types import Array

@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from quantglow.fourier import FourierMatrix, Windowed, recognised
+from quantglow.pages import PIECE_NBYTES, Content, Data, Parts, pieces_of
 from quantglow.parsing import undisturbed
-from quantglow.runtime.saved_models.members import FREE_NBYTES, Content, Parts, pieces_of
+from quantglow.runtime.saved_models.members import FREE_NBYTES
 from quantglow.types import Array
 
 PACKED = "constants/packed.bin"
@@ -83,15 +84,51 @@ class Fourier:
         return made.reshape(self.shape)
 
 
-@dataclass
-class ArrayStore:
-    """Arrays to be written, each once.
+@dataclass(frozen=True, eq=False)
+class Written:
+    """An array as the file has it: of another type, or as the difference to a ``base``.
 
-    ``numbers`` are keyed by hashes of ``.npy`` bytes, ``written`` has the arrays as the file does.
+    Its bytes are computed where they are read: a model's weights are not copied.
     """
 
+    array: Array
+    dtype: np.dtype[Any]
+    base: Array | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its shape, which is that of the array."""
+        return self.array.shape
+
+    @property
+    def elements(self) -> Array:
+        """All elements [size]."""
+        return self._elements(slice(None))
+
+    def __len__(self) -> int:
+        """Bytes of its elements."""
+        return self.array.size * self.dtype.itemsize
+
+    def __getitem__(self, wanted: slice) -> Data:
+        start, stop, _ = wanted.indices(len(self))
+        first, end = start // self.dtype.itemsize, -(-stop // self.dtype.itemsize)
+        skipped = start - first * self.dtype.itemsize
+        data = self._elements(slice(first, end)).view(np.uint8).data
+        return data[skipped : skipped + max(0, stop - start)]
+
+    def _elements(self, wanted: slice) -> Array:
+        found = self.array.reshape(-1)[wanted]
+        if self.base is not None:
+            return difference(found, self.base.reshape(-1)[wanted])
+        return found.astype(self.dtype, copy=False)
+
+
+@dataclass
+class ArrayStore:
+    """Arrays to be written, each once; ``numbers`` are keyed by hashes of ``.npy`` bytes."""
+
     numbers: dict[bytes, int] = field(default_factory=dict)
-    written: dict[int, Array] = field(default_factory=dict)
+    written: dict[int, Written] = field(default_factory=dict)
     halves: list[int] = field(default_factory=list)
     deltas: dict[int, int] = field(default_factory=dict)
     fourier: dict[int, Fourier] = field(default_factory=dict)
@@ -126,33 +163,32 @@ class ArrayStore:
         )
         return Fourier(array.shape, windowed.matrix, *numbers)
 
-    def _form(self, array: Array, number: int) -> Array:
+    def _form(self, array: Array, number: int) -> Written:
         """The form of a new array in the file."""
         if fits_half(array):
             self.halves.append(number)
-            return array.astype(np.float16)
+            return Written(array, np.dtype(np.float16))
         bases = self.recent[array.dtype, array.shape]
         changed = [np.count_nonzero(bits(array) != bits(other)) for _, other in bases]
-        form = array
+        base: Array | None = None
         if changed and min(changed) < MOST_CHANGED * array.size:
             self.deltas[number], base = bases[changed.index(min(changed))]
-            form = difference(array, base)
         bases.append((number, array))
-        return form
+        return Written(array, array.dtype, base)
 
     def members(self) -> dict[str, Content]:
         """Names and contents of the members."""
-        small = [array for array in self.written.values() if is_small(array)]
-        large = {n: array for n, array in self.written.items() if not is_small(array)}
+        small = [planes(form.elements) for form in self.written.values() if is_small(form)]
+        large = {n: form for n, form in self.written.items() if not is_small(form)}
         found: dict[str, Content]
-        found = {member_of(number): npy_parts(array) for number, array in large.items()}
-        return {PACKED: b"".join(map(planes, small)), **found} if small else found
+        found = {member_of(number): npy_parts(form) for number, form in large.items()}
+        return {PACKED: b"".join(small), **found} if small else found
 
     def manifest(self) -> dict[str, Any]:
         """Numbers of the arrays in each form, and the types of those without a header."""
-        small = ((n, array) for n, array in self.written.items() if is_small(array))
+        small = ((n, form) for n, form in self.written.items() if is_small(form))
         return {
-            "packed": [(n, array.dtype.newbyteorder("<").str, array.shape) for n, array in small],
+            "packed": [(n, form.dtype.newbyteorder("<").str, form.shape) for n, form in small],
             "halves": self.halves,
             "deltas": [*self.deltas.items()],
             "fourier": [(number, *found.to_json()) for number, found in self.fourier.items()],
@@ -202,12 +238,14 @@ class Forms:
             raise ValueError(f"{PACKED!r} has {len(data)} bytes, its arrays {start}")
         return found
 
-    def arrays(self, written: Mapping[int, Array]) -> dict[int, Array]:
-        """The arrays from their forms in the file.  Raises ``KeyError`` or ``ValueError``."""
+    def widened(self, number: int, array: Array) -> Array:
+        """An array of the file, as float32 if it is written as float16."""
+        return array.astype(np.float32) if number in self.halves else array
+
+    def arrays(self, wide: Mapping[int, Array]) -> dict[int, Array]:
+        """The arrays from ``widened`` ones.  Raises ``KeyError`` or ``ValueError``."""
         found: dict[int, Array] = {}
-        for number, array in sorted(written.items()):
-            if number in self.halves:
-                array = array.astype(np.float32)
+        for number, array in sorted(wide.items()):
             if number in self.deltas:  # found has earlier arrays only
                 array = restored(array, found[self.deltas[number]])
             found[number] = array
@@ -222,9 +260,9 @@ def kind_of(dtype: str, shape: Sequence[int]) -> Kind:
     return kind, sizes
 
 
-def is_small(array: Array) -> bool:
+def is_small(form: Written) -> bool:
     """Whether an array is packed with others."""
-    return array.nbytes < SMALL_NBYTES
+    return len(form) < SMALL_NBYTES
 
 
 def planes(array: Array) -> bytes:
@@ -241,10 +279,12 @@ def from_planes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ar
 
 def fits_half(array: Array) -> bool:
     """Whether an array is float32 and float16 has all of its values."""
+    flat, step = array.reshape(-1), PIECE_NBYTES // 4
+    pieces = (slice(FIRST), *(slice(i, i + step) for i in range(0, flat.size, step)))
     with np.errstate(over="ignore", invalid="ignore"):
         return array.dtype == np.float32 and all(
-            part.astype(np.float16).astype(np.float32).tobytes() == part.tobytes()
-            for part in (array.reshape(-1)[:FIRST], array)
+            flat[piece].astype(np.float16).astype(np.float32).tobytes() == flat[piece].tobytes()
+            for piece in pieces
         )
 
 
@@ -272,26 +312,43 @@ def npy(array: Array) -> bytes:
     return buffer.getvalue()
 
 
-def npy_parts(array: Array) -> Parts:
-    """The same bytes, those of the elements where they are."""
-    array = np.asarray(array, order="C")
+def npy_parts(form: Written) -> Parts:
+    """The same bytes, those of the elements where they are read."""
     header = io.BytesIO()
-    description = np.lib.format.header_data_from_array_1_0(array)
+    descr = np.lib.format.dtype_to_descr(form.dtype)
+    description = {"descr": descr, "fortran_order": False, "shape": form.shape}
     np.lib.format.write_array_header_1_0(header, description)
-    return Parts((header.getvalue(), array.reshape(-1).view(np.uint8).data))
+    return Parts((header.getvalue(), form))
 
 
 def digest_of(array: Array) -> bytes:
     """A hash of the ``.npy`` bytes."""
     digest = hashlib.sha256()
-    for piece in pieces_of(npy_parts(array)):
+    for piece in pieces_of(npy_parts(Written(array, array.dtype))):
         digest.update(piece)
     return digest.digest()
 
 
 def from_npy(data: bytes) -> Array:
-    """The array in the bytes of a ``.npy`` file.  Raises ``ValueError``."""
-    return undisturbed(lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
+    """The array in the bytes of a ``.npy`` file, not copied if ``npy_parts`` wrote it.  Raises
+    ``ValueError``.
+    """
+    if not data.startswith(np.lib.format.magic(1, 0)):
+        return undisturbed(lambda: np.lib.format.read_array(io.BytesIO(data), allow_pickle=False))
+    (shape, is_fortran, dtype), start = undisturbed(lambda: npy_header(data))
+    if dtype.hasobject:
+        raise ValueError("Object arrays cannot be loaded: they are pickles")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array is {dtype} {shape}")
+    found = np.frombuffer(data, dtype, math.prod(shape), start)
+    return found.reshape(shape, order="F" if is_fortran else "C")
+
+
+def npy_header(data: bytes) -> tuple[tuple[tuple[int, ...], bool, np.dtype[Any]], int]:
+    """The header of a ``.npy`` file of version 1, and where its elements begin."""
+    file = io.BytesIO(data)
+    file.seek(np.lib.format.MAGIC_LEN)
+    return np.lib.format.read_array_header_1_0(file), file.tell()
 
 
 def member_of(number: int) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,9 +49,12 @@ def read_back(store: ArrayStore) -> dict[int, Array]:
     members = store.members()
     forms = Forms.of(json.loads(json.dumps(store.manifest())))
     assert forms.members(store.numbers.values()) == set(members)
-    written = forms.unpacked(members.pop("constants/packed.bin", b""))
+    contents = {name: b"".join(pages.pieces_of(member)) for name, member in members.items()}
+    assert list(map(len, contents.values())) == list(map(len, members.values()))
+    written = forms.unpacked(contents.pop("constants/packed.bin", b""))
     large = forms.stored(store.numbers.values()) - written.keys()
-    return forms.arrays(written | {n: from_npy(members[member_of(n)]) for n in large})
+    written |= {n: from_npy(contents[member_of(n)]) for n in large}
+    return forms.arrays({n: forms.widened(n, array) for n, array in written.items()})
 
 
 @given(st.lists(ARRAYS, max_size=8))
@@ -58,6 +63,53 @@ def test_arrays_come_back_bit_for_bit(drawn: list[Array]) -> None:
     found = read_back(store)
     kinds = [(a.dtype, a.shape, a.tobytes()) for a in drawn]
     assert [(found[n].dtype, found[n].shape, found[n].tobytes()) for n in numbers] == kinds
+
+
+@given(st.lists(ARRAYS, max_size=4), st.integers(4, 40))
+def test_members_of_arrays_are_read_in_pieces_of_any_size(drawn: list[Array], nbytes: int) -> None:
+    changed = [array + array.dtype.type(1) for array in drawn]
+    halves = [np.full(11, 0.5, np.float32), np.arange(3, dtype=np.float32)]
+    every = [*drawn, *changed, *halves]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stored_arrays, "SMALL_NBYTES", 0)
+        patch.setattr(pages, "PIECE_NBYTES", nbytes)
+        store, numbers = stored(every)
+        found = read_back(store)
+    kinds = [(a.dtype, a.shape, a.tobytes()) for a in every]
+    assert [(found[n].dtype, found[n].shape, found[n].tobytes()) for n in numbers] == kinds
+
+
+def test_a_difference_is_read_in_pieces_of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "PIECE_NBYTES", 7)
+    base = np.random.default_rng(0).standard_normal(1 << 15).astype(np.float32)
+    store, numbers = stored([base, np.where(np.arange(base.size) % 5, base, base + 1)])
+    found = read_back(store)
+    assert list(store.deltas) == [1]
+    assert (found[numbers[1]][::5] == base[::5] + 1).all()
+
+
+def of_npy(array: Array, version: tuple[int, int]) -> bytes:
+    """A ``.npy`` file of a version."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array, version)
+    return buffer.getvalue()
+
+
+@given(ARRAYS, st.sampled_from([(1, 0), (2, 0)]), st.sampled_from("CF"))
+def test_files_that_numpy_wrote_are_read(
+    array: Array, version: tuple[int, int], order: Any
+) -> None:
+    found = from_npy(of_npy(np.asarray(array, order=order), version))
+    assert (found.dtype, found.shape) == (array.dtype, array.shape)
+    assert found.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("size", [1, 1 << 60, -3])
+def test_a_file_shorter_than_its_header_says_is_refused(size: int) -> None:
+    whole = of_npy(np.zeros(7, np.float32), (1, 0))
+    damaged = whole.replace(b"(7,)", f"({size},)".encode())[: -4 * 7]
+    with pytest.raises(ValueError, match=r"buffer|an array is float32"):
+        from_npy(damaged)
 
 
 def test_a_large_array_has_a_member_of_its_own() -> None:
@@ -120,9 +172,11 @@ def test_a_file_may_expand_so_many_times() -> None:
     assert not is_bounded(FREE_NBYTES + MAX_EXPANSION * 1000 + 1, 1000)
 
 
-def test_arrays_in_pages_are_written_without_a_copy_of_them(tmp_path: Path) -> None:
-    noise = np.random.default_rng(1).standard_normal((3 << 20) // 4).astype(np.float32)
-    found = pages.paged(noise + n for n in range(16))
+@pytest.mark.parametrize("kind", [np.float32, np.float16], ids=["as they are", "as float16"])
+def test_arrays_in_pages_are_written_without_a_copy_of_them(tmp_path: Path, kind: Any) -> None:
+    noise = np.random.default_rng(1).standard_normal((3 << 20) // 4).astype(kind)
+    noise = noise.astype(np.float32)
+    found = pages.paged(np.roll(noise, n) for n in range(16))
     assert found is not None
     tracemalloc.start()
     store, _ = stored(found)
