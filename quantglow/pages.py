@@ -89,10 +89,25 @@ def paged(arrays: Iterable[Array]) -> list[Array] | None:
     ]
 
 
-def paged_bytes(data: bytes) -> Data:
-    """The bytes in pages, if that is worth it and there is room."""
-    made = paged([np.frombuffer(data, np.uint8)]) if is_worth_paging([len(data)]) else None
-    return data if made is None else made[0].data
+def paged_pieces(pieces: Iterable[Data]) -> Data | None:
+    """Bytes one behind the other in a file, as ``paged`` has arrays."""
+    try:
+        with tempfile.TemporaryFile(dir=folder()) as file:
+            file.writelines(pieces)
+            file.flush()
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError):  # ValueError: an empty file
+        return None
+    _mapped.add(memory)
+    return memoryview(memory)
+
+
+def together(content: Content) -> Data:
+    """Bytes in one piece; those of large parts in pages, if there is room."""
+    if not isinstance(content, Parts):
+        return content
+    paged = paged_pieces(pieces_of(content)) if is_worth_paging(map(len, content.parts)) else None
+    return b"".join(pieces_of(content)) if paged is None else paged
 
 
 def pieces_of(content: Content) -> Iterator[Data]:

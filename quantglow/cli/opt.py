@@ -72,14 +72,14 @@ def run(options: argparse.Namespace, console: Console) -> None:
 
 
 def text_for(options: argparse.Namespace) -> str:
-    """What the options ask for."""
+    """The text that the options ask for."""
     if options.list:
         return listing()
     return f"{bisected(options)}\n" if options.bisect else optimized(options)
 
 
 def bisected(options: argparse.Namespace) -> Bisection:
-    """What ``bisect`` says of an ONNX model.  Raises ``OptionError`` without samples."""
+    """The finding of ``bisect`` for an ONNX model.  Raises ``OptionError`` without samples."""
     if options.calibration_data is None:
         raise OptionError("bisect: give samples by --calibration-data")
     check_onnx(options.text)

@@ -2,9 +2,9 @@
 
 The stages are judged in the order in which a model passes them, each against the one before: the
 import against onnxruntime, every pass over graphs by the interpreter, and the machine code by cuts
-of the graph.  A cut computes the values of the first nodes that later ones read.  Those of the
-first cut are right and those of the last one wrong, so halving the distance finds a node whose
-values are wrong though its operands are right.
+of the graph.  A cut computes the values of the first nodes that later ones read.  The first cut is
+right and the last one wrong, so halving the distance finds a node whose values are wrong though its
+operands are right.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from quantglow.graph.graph import Graph
 from quantglow.graph.node import Constant
 from quantglow.graph.text import constants_of, print_graph
 from quantglow.lazy import cached_property
+from quantglow.pages import Content
 from quantglow.quantization import Decisions
 from quantglow.quantization.decisions import serialization
 from quantglow.runtime.build import Compiler
@@ -110,7 +111,7 @@ class Built:
         return frontend.restored(model, places, self._constants)
 
     @cached_property
-    def _stored(self) -> tuple[bytes, frontend.Places]:
+    def _stored(self) -> tuple[Content, frontend.Places]:
         """The model of an int8 file, and where its weights are."""
         return frontend.stored(self._opened, self._constants, self.is_same)
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx
 
-from quantglow.frontend.light_models import nbytes_of, whole
-from quantglow.frontend.loading import decoded
+from quantglow.frontend.light_models import nbytes_of
 from quantglow.frontend.proto import all_nodes
 from quantglow.frontend.source import Source, open_light
 from quantglow.frontend.values import array_of
@@ -34,9 +33,10 @@ from quantglow.frontend.weight_places import (
     exact_place,
     rounded_place,
 )
+from quantglow.frontend.wire import light_decoded, serialized
 from quantglow.graph.node import Constant
 from quantglow.pages import LEAST_NBYTES as LEAST_PAGED_NBYTES
-from quantglow.pages import Data, is_worth_paging, paged, release_pages
+from quantglow.pages import Content, is_worth_paging, paged, release_pages, together
 from quantglow.types import Array
 
 LEAST_NBYTES = 1024
@@ -84,7 +84,7 @@ class LightModel:
 
 def stored(
     source: Source, constants: Sequence[Constant], is_same: Callable[[Source], bool] | None
-) -> tuple[bytes, Places]:
+) -> tuple[Content, Places]:
     """A model as a file has it beside these constants.
 
     ``is_same`` says whether another model gives the same graphs; None: nothing may be rounded.
@@ -101,8 +101,8 @@ def stored(
     for name, tensor in {**tensors, **codes}.items():
         if name in kept:
             model.forget(name, tensor, kept[name].data)
-    data = whole(model.proto, model.weights).SerializeToString(deterministic=True)
-    return bytes(data), {name: found.place for name, found in kept.items()}
+    places = {name: found.place for name, found in kept.items()}
+    return serialized(model.proto, model.weights), places
 
 
 def places_of(
@@ -115,11 +115,13 @@ def places_of(
         release_pages()
 
 
-def restored(data: Data, places: Mapping[str, Place], constants: Sequence[Constant]) -> Source:
+def restored(
+    content: Content, places: Mapping[str, Place], constants: Sequence[Constant]
+) -> Source:
     """The model that ``stored`` wrote, its weights in pages.  Raises ``ModelError``, ``KeyError``,
     ``TypeError`` or ``ValueError``.
     """
-    proto = decoded(bytes(data), "the source of the saved model")
+    proto, own = light_decoded(together(content), "the source of the saved model", places)
     tensors, known = tensors_of(proto, {*FLOATS, *CODES}), {c.name: c for c in constants}
     listed = {tensor.name for tensor in proto.graph.initializer}
     large = [n for n in places if n in listed and nbytes_of(tensors[n]) >= LEAST_PAGED_NBYTES]
@@ -131,7 +133,7 @@ def restored(data: Data, places: Mapping[str, Place], constants: Sequence[Consta
         tensor = tensors[name]
         apart = name in weights
         replace_data(tensor, b"" if apart else elements(tensor, place, known).tobytes())
-    return open_light(proto, weights)
+    return open_light(proto, {**weights, **own})
 
 
 def widened(array: Array) -> Array:

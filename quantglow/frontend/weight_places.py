@@ -34,6 +34,7 @@ from quantglow.frontend.scaled_weights import (
     scaled,
 )
 from quantglow.graph.node import Constant
+from quantglow.pages import LEAST_NBYTES, release_pages
 from quantglow.types import Array
 
 MOST_AXES = 4
@@ -75,7 +76,10 @@ class Known:
         """The layouts of a tensor, each beside the constants of a type that have its size."""
         fitting = [c for c in self.by_size.get(array.size, ()) if c.value.dtype == dtype]
         for perm in orders(array) if fitting else ():
-            yield from (Pair(array.transpose(perm), constant, perm) for constant in fitting)
+            for constant in fitting:
+                yield Pair(array.transpose(perm), constant, perm)
+                if array.nbytes >= LEAST_NBYTES:
+                    release_pages()
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from quantglow.pages import PIECE_NBYTES, release_pages
+from quantglow.pages import LEAST_NBYTES, release_pages
 from quantglow.symbolic.size import is_free
 from quantglow.symbolic.text import size_from, size_text, tree_of
 from quantglow.types import Array, DType, ElementType, QuantParams, TensorType, shortest
@@ -113,7 +113,7 @@ def content_hash(array: Array) -> str:
     """12 hexadecimal digits of the array's little-endian row-major bytes."""
     little = np.ascontiguousarray(array.astype(array.dtype.newbyteorder("<"), copy=False))
     found = hashlib.sha256(little.reshape(-1).view(np.uint8).data).hexdigest()[:12]
-    if array.nbytes >= PIECE_NBYTES:
+    if array.nbytes >= LEAST_NBYTES:
         release_pages()
     return found
 

@@ -51,7 +51,7 @@ def with_fault(steps: tuple[Pass, ...], fault: Pass) -> tuple[Pass, ...]:
     return (*steps[:half], fault, *steps[half:])
 
 
-def test_what_is_right_has_no_part() -> None:
+def test_a_model_that_is_right_has_no_part() -> None:
     found = qg.bisect(MNIST.path, FEEDS)
     assert found == Bisection()
     assert "give the results of the reference" in str(found)
@@ -104,7 +104,7 @@ def test_a_faulty_kernel_is_found() -> None:
 
 
 def found_in_faulty_kernels(arrays: list[Array]) -> list[Array]:
-    """What ``bisect`` says where maximum pools compute averages."""
+    """The finding of ``bisect`` where maximum pools compute averages."""
     os.environ["QUANTGLOW_CACHE"] = ""
     emit: Callable[..., KernelCall] = emit_rules[MaxPool]
 

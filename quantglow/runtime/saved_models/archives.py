@@ -9,8 +9,8 @@ import zipfile
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from quantglow.pages import Content, is_worth_paging, paged, pieces_of
-from quantglow.runtime.saved_models.members import check_bounded, content_of, nbytes_of
+from quantglow.pages import Content, Data, is_worth_paging, paged, paged_pieces, pieces_of
+from quantglow.runtime.saved_models.members import check_bounded, content_of, nbytes_of, pieces_in
 from quantglow.runtime.saved_models.stored_arrays import PACKED, Forms, from_npy, member_of
 from quantglow.types import Array
 
@@ -120,9 +120,31 @@ def version_of(members: Mapping[str, object]) -> int:
 def checked(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> bytes:
     """The bytes of a member, checked against the size and hash in the manifest."""
     data = content_of(archive, name)
-    if described(data) != manifest["members"][name]:
-        raise ValueError(f"the checksum of {name!r} does not fit its content")
+    check_described(described(data), manifest, name)
     return data
+
+
+def check_described(found: Mapping[str, Any], manifest: Mapping[str, Any], name: str) -> None:
+    """Raise ``ValueError`` unless the manifest describes a member so."""
+    if found != manifest["members"][name]:
+        raise ValueError(f"the checksum of {name!r} does not fit its content")
+
+
+def checked_in_pages(archive: zipfile.ZipFile, manifest: Mapping[str, Any], name: str) -> Data:
+    """The same bytes as ``checked`` gives, in pages if that is worth it and there is room."""
+    digest = hashlib.sha256()
+
+    def read() -> Iterator[Data]:
+        for piece in pieces_in(archive, name):
+            digest.update(piece)
+            yield piece
+
+    is_worth_it = is_worth_paging([archive.getinfo(name).file_size])
+    found = paged_pieces(read()) if is_worth_it else None
+    if found is None:
+        return checked(archive, manifest, name)
+    check_described(description(len(found), digest.hexdigest()), manifest, name)
+    return found
 
 
 def text_of(archive: zipfile.ZipFile, name: str) -> str:
@@ -163,7 +185,12 @@ def described(data: Content) -> dict[str, Any]:
     digest = hashlib.sha256()
     for piece in pieces_of(data):
         digest.update(piece)
-    return {"nbytes": len(data), "sha256": digest.hexdigest()}
+    return description(len(data), digest.hexdigest())
+
+
+def description(nbytes: int, sha256: str) -> dict[str, Any]:
+    """The entry of a member in the manifest."""
+    return {"nbytes": nbytes, "sha256": sha256}
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:

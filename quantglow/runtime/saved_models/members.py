@@ -10,10 +10,10 @@ import os
 import time
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from quantglow.pages import Content, Data, Parts, pieces_of, release_pages
+from quantglow.pages import PIECE_NBYTES, Content, Data, Parts, pieces_of, release_pages
 
 MAX_EXPANSION = 64
 """Maximum number of bytes in members for each byte of the file.  Texts of graphs reach about 30."""
@@ -127,3 +127,12 @@ def content_of(archive: zipfile.ZipFile, name: str) -> bytes:
     info = archive.getinfo(name)
     with archive.open(info) as file:
         return file.read(info.file_size)
+
+
+def pieces_in(archive: zipfile.ZipFile, name: str) -> Iterator[bytes]:
+    """The same bytes in pieces."""
+    rest = archive.getinfo(name).file_size
+    with archive.open(name) as file:
+        while rest > 0 and (piece := file.read(min(rest, PIECE_NBYTES))):
+            rest -= len(piece)
+            yield piece

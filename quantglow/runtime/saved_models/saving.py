@@ -71,7 +71,7 @@ from quantglow.graph.attributes import ArrayMark
 from quantglow.graph.graph import Graph
 from quantglow.graph.sharing import arrays_of, in_pages, with_arrays
 from quantglow.graph.text import constants_of, parse_graph, print_without_scales, scales_of
-from quantglow.pages import Content, Data, paged_bytes
+from quantglow.pages import Content, Data
 from quantglow.runtime.saved_models.archives import (
     CODE,
     CODE_TEXT,
@@ -89,6 +89,7 @@ from quantglow.runtime.saved_models.archives import (
     case_member,
     check_manifest,
     checked,
+    checked_in_pages,
     described,
     digest_of,
     general_member,
@@ -165,7 +166,6 @@ class SavedModel:
         return replace(
             self,
             graph=with_arrays(self.graph, moved),
-            source=paged_bytes(bytes(self.source)),
             cases=tuple(with_arrays(graph, moved) for graph in self.cases),
             general=tuple(each.with_arrays(moved) for each in self.general),
         )
@@ -183,7 +183,7 @@ class Freedom:
     """
 
     free: Mapping[str, Any]
-    source: Data
+    source: Content
     cases: tuple[Graph, ...] = ()
     check: Callable[[SavedModel], object] = no_further_check
     general: tuple[SymbolicGraph, ...] = ()
@@ -305,7 +305,7 @@ def read(archive: zipfile.ZipFile, *, with_code: bool = False) -> SavedModel:
     saved = SavedModel(graph, report, cases=tuple(cases), digest=identity_of(manifest))
     if FREE in manifest["members"]:
         free = json.loads(checked(archive, manifest, FREE))
-        saved = replace(saved, free=free, source=checked(archive, manifest, SOURCE))
+        saved = replace(saved, free=free, source=checked_in_pages(archive, manifest, SOURCE))
         saved = replace(saved, general=tuple(general_from(free, general)))
     if TAIL in manifest["members"]:
         names = (TAIL, TAIL_TEXT, *((REST,) if REST in manifest["members"] else ()))

@@ -1,0 +1,58 @@
+"""Saving makes no copy of a model's weights: the peak of a process of its own is bounded."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from tests.support.decoder import Decoder, decoder_model, random_weights
+
+CONFIG = Decoder(layers=10, hidden=512, heads=8, kv_heads=4, inner=1536, vocabulary=4096)
+MOST_SHARE = 0.85
+"""Maximum growth over the weights.  Less than half of it is private memory, most of which does not
+depend on the weights; the rest are pages of files that are mapped, which the system may take."""
+
+
+def resident(key: str) -> int:
+    """Bytes of /proc/self/status."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith(f"{key}:")]
+    return 1024 * int(line.split()[1])
+
+
+def grown_nbytes(model: str, path: str, is_run: bool) -> int:
+    """How far the resident memory rises above that of the compiled model while it is saved."""
+    compiled = qg.compile(model, num_threads=1)
+    if is_run:
+        compiled.run(None, CONFIG.feeds(np.zeros((1, 3), np.int64), CONFIG.empty_cache(1)))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    before = resident("VmRSS")
+    compiled.save(path)
+    return resident("VmHWM") - before
+
+
+def in_a_process(*arguments: Any) -> int:
+    """``grown_nbytes`` of a new process."""
+    code = f"import {__name__} as own; print(own.grown_nbytes(*{arguments!r}))"
+    done = subprocess.run([sys.executable, "-c", code], check=True, text=True, capture_output=True)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="peaks are read from /proc")
+@pytest.mark.parametrize(
+    ("kind", "is_run"),
+    [(np.float32, False), (np.float32, True), (np.float16, True)],
+    ids=["before a call", "after a call", "weights that float16 holds"],
+)
+def test_saving_needs_no_copy_of_the_weights(tmp_path: Path, kind: Any, is_run: bool) -> None:
+    fill, path = random_weights(0), tmp_path / "decoder.onnx"
+    made = decoder_model(CONFIG, lambda shape: fill(shape).astype(kind).astype(np.float32))
+    path.write_bytes(made.SerializeToString())
+    grown = in_a_process(str(path), str(tmp_path / "decoder.qgm"), is_run)
+    assert grown < MOST_SHARE * path.stat().st_size
