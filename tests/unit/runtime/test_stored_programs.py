@@ -19,9 +19,9 @@ from quantglow.backends.llvm.runtime.stored_table import from_json, to_json
 from quantglow.report.call_report import profile_calls
 from quantglow.runtime import planning
 from quantglow.runtime.shapes import general_planning
-from quantglow.types import Array
 from tests.support.free_network import SHAPES, free_model, image
 from tests.support.small_network import small_model
+from tests.support.stored_programs import forget, run_shapes, run_small
 
 HEADER = len(MAGIC) + 32
 
@@ -33,11 +33,6 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setenv("QUANTGLOW_CACHE_DIR", str(tmp_path))
     forget(monkeypatch)
     return tmp_path / "programs"
-
-
-def forget(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forget the kernels of this process, as a new one does not have them."""
-    monkeypatch.setattr("quantglow.backends.llvm.jit.library.libraries", {})
 
 
 @pytest.fixture
@@ -62,20 +57,6 @@ def saved(tmp_path: Path) -> Path:
     compiled.run(None, {"x": image(SHAPES[0])})
     compiled.save(tmp_path / "free.qgm")
     return tmp_path / "free.qgm"
-
-
-def run_small() -> bytes:
-    compiled = qg.compile(small_model(), num_threads=1)
-    (info,) = compiled.get_inputs()
-    x = np.random.default_rng(1).standard_normal(info.shape).astype(np.float32)
-    return b"".join(array.tobytes() for array in compiled.run(None, {info.name: x}))
-
-
-def run_shapes(path: Path) -> list[bytes]:
-    """Outputs at all shapes."""
-    compiled = qg.load(path, num_threads=1)
-    outputs: list[list[Array]] = [compiled.run(None, {"x": image(shape)}) for shape in SHAPES]
-    return [array.tobytes() for found in outputs for array in found]
 
 
 def test_a_program_that_was_compiled_before_is_not_planned_again(

@@ -51,7 +51,10 @@ class ObjectCache:
     _unchecked_nbytes: int = field(default=0, init=False)
 
     def get(self, symbol: str) -> bytes | None:
-        """The object that defines ``symbol``, or None where there is no intact one."""
+        """The object that defines ``symbol``, or None where there is no intact one.
+
+        A damaged one is removed: writers who ask ``has`` first would leave it there.
+        """
         if (brought := carried_entry(symbol)) is not None:
             return bytes(brought)
         if self.folder is None:
@@ -63,7 +66,8 @@ class ObjectCache:
             return None
         code = unsealed(symbol, entry)
         if code is None:
-            debug.log(2, f"kernel cache: {symbol} is damaged and will be replaced")
+            debug.log(2, f"kernel cache: {symbol} is damaged and removed")
+            self._remove(symbol)
         elif age > TOUCH_AFTER_SECONDS:
             self._touch(PrivateFolder(self.folder), symbol)
         return code
@@ -113,6 +117,13 @@ class ObjectCache:
             if total <= self.most_nbytes * KEPT_SHARE:
                 break
         debug.log(2, f"kernel cache: pruned to {total} bytes")
+
+    def _remove(self, symbol: str) -> None:
+        assert self.folder is not None
+        try:
+            PrivateFolder(self.folder).remove(symbol + SUFFIX)
+        except OSError as error:
+            unused(error)
 
     @staticmethod
     def _touch(folder: PrivateFolder, symbol: str) -> None:
