@@ -32,7 +32,7 @@ setup(
     packages=[*find_packages(include=["quantglow*"]), DATA],
     package_dir={DATA: "datasets"},
     package_data={
-        "quantglow": ["py.typed", "bundle/module.mjs"],
+        "quantglow": ["py.typed", "bundle/module.mjs", "bundle/pool.c", "bundle/pool.h"],
         DATA: [
             "README.md",
             "mnist_cnn.onnx",

@@ -20,6 +20,7 @@ def cmake_lists(bundle: Contents) -> str:
             f"set_target_properties({name} PROPERTIES LINKER_LANGUAGE C)",
             f'target_include_directories({name} PUBLIC "${{CMAKE_CURRENT_SOURCE_DIR}}")',
             *([f"target_link_libraries({name} PUBLIC m)"] if bundle.needs.libm else []),
+            *(threads(name) if bundle.has_pool else []),
             "",
             "if(CMAKE_SOURCE_DIR STREQUAL CMAKE_CURRENT_SOURCE_DIR)",
             f"  add_executable({name}_example main.c)",
@@ -28,3 +29,12 @@ def cmake_lists(bundle: Contents) -> str:
             "",
         ]
     )
+
+
+def threads(name: str) -> list[str]:
+    """Lines that link the system's threads."""
+    return [
+        "set(THREADS_PREFER_PTHREAD_FLAG ON)",
+        "find_package(Threads REQUIRED)",
+        f"target_link_libraries({name} PUBLIC Threads::Threads)",
+    ]

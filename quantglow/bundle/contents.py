@@ -32,13 +32,14 @@ class Model:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Contents(Concise):
-    """A model as an object, with its inputs and outputs."""
+    """A model as an object, with its inputs and outputs; ``has_pool``: and with a thread pool."""
 
     model: Model
     target: Target
     made: ProgramObject
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
+    has_pool: bool = False
 
     @property
     def name(self) -> str:
@@ -81,4 +82,6 @@ class Contents(Concise):
         """Files that a linker or compiler makes the model of."""
         placed = self.made.weights.placement is Placement.C
         parts = (f"{part}.o" for part in self.made.parts)
-        return (f"{self.name}.o", *parts, *([f"{self.name}_weights.c"] if placed else []))
+        codes = [f"{self.name}_weights.c"] if placed else []
+        codes += [f"{self.name}_pool.c"] if self.has_pool else []
+        return (f"{self.name}.o", *parts, *codes)

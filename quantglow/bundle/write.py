@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from quantglow.backends.llvm.aot.program_object import ProgramObject
@@ -15,6 +16,7 @@ from quantglow.bundle.example import example
 from quantglow.bundle.header import header
 from quantglow.bundle.limits import Limits
 from quantglow.bundle.manifest import manifest
+from quantglow.bundle.pool import check_pool, pool_files
 from quantglow.bundle.shared import Library, check_shared, shared_library
 from quantglow.bundle.tensors import inputs_of, is_identifier, outputs_of
 from quantglow.bundle.wasm import es_module, wasm_module
@@ -30,9 +32,10 @@ def write_bundle(
     placement: Placement,
     library: Library,
     limits: Limits,
+    has_pool: bool = False,
 ) -> None:
     """Write ``NAME.o``, ``NAME.h``, ``NAME.json``, an example and, by options, the weights and
-    ``libNAME.so``, or ``NAME.wasm`` with ``NAME.mjs``.
+    ``libNAME.so``, or ``NAME.wasm`` with ``NAME.mjs``, and a thread pool.
 
     Nothing is written unless all was compiled.  Raises ``OptionError``, ``BackendError`` and
     ``FileFormatError``.
@@ -40,7 +43,9 @@ def write_bundle(
     check_name(model.name)
     if library is Library.SHARED:
         check_shared(code.base.target, placement)
-    bundle = contents_of(model, code, placement)
+    if has_pool:
+        check_pool(code.base.target)
+    bundle = replace(contents_of(model, code, placement), has_pool=has_pool)
     limits.check(bundle)
     files = bundle_files(bundle, library)
     path = Path(folder)
@@ -79,6 +84,8 @@ def bundle_files(bundle: Contents, library: Library) -> dict[str, bytes]:
         "main.c": example(bundle),
         "CMakeLists.txt": cmake_lists(bundle),
     }
+    if bundle.has_pool:
+        texts |= pool_files(bundle)
     parts = {f"{part}.o": data for part, data in made.parts.items()}
     files = {f"{name}.o": made.code, **parts, **weights_files(name, made)}
     files |= {file: text.encode() for file, text in texts.items()}

@@ -65,6 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "loader for Node and browsers",
     )
     schedule_argument(parser, default=None)
+    parser.add_argument(
+        "--threads", action="store_true", help="also a pool of threads that share a run, for Linux"
+    )
     for kind, parts in (("flash", "code and weights"), ("ram", "arena and stack")):
         parser.add_argument(
             f"--max-{kind}", type=int, metavar="BYTES", help=f"most that {parts} may take"
@@ -91,6 +94,7 @@ def run(options: argparse.Namespace, console: Console) -> None:
         max_flash=options.max_flash,
         max_ram=options.max_ram,
         schedule=options.schedule,
+        threads=options.threads,
     )
     file = Path(options.output) / f"{options.name}.json"
     facts = json.loads(file.read_text(encoding="utf-8"))

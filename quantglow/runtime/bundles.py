@@ -36,6 +36,7 @@ def export_bundle(
     max_flash: int | None = None,
     max_ram: int | None = None,
     schedule: str | None = None,
+    threads: bool = False,
 ) -> None:
     """Write the bundle of a graph.  Raises ``QuantglowError``."""
     placement = Placement(choice("weights", weights, list(Placement)))
@@ -48,7 +49,9 @@ def export_bundle(
     model = Model(name, graph.source_hash, is_integer(graph))
     most = {"max_flash": max_flash, "max_ram": max_ram}
     limits = Limits(*(None if n is None else integer(name, n, 1) for name, n in most.items()))
-    write_bundle(folder, model, code_of(graph, target, schedule), placement, form, limits)
+    has_pool = flag("threads", threads)
+    code = code_of(graph, target, schedule)
+    write_bundle(folder, model, code, placement, form, limits, has_pool)
 
 
 def is_integer(graph: Graph) -> bool:

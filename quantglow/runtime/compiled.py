@@ -345,6 +345,7 @@ class CompiledModel:
         max_flash: int | None = None,
         max_ram: int | None = None,
         schedule: str | None = None,
+        threads: bool = False,
     ) -> None:
         """Write a bundle for C programs: an object without libraries, its header, a manifest.
 
@@ -364,6 +365,7 @@ class CompiledModel:
         max_flash        maximum bytes of code and weights; nothing is written if they are more
         max_ram          maximum bytes of arena and stack
         schedule         see ``compile``; default: "memory" for microcontrollers, else "fast"
+        threads          also ``NAME_pool.h`` and ``NAME_pool.c``: threads that share a run on Linux
 
         Inputs and outputs that the model declares as float16 or float64 are float32.
 
@@ -378,7 +380,8 @@ class CompiledModel:
         graph = self.graph if chosen is None else self.specialisations.graph_for(chosen)
         border = quantize_input, quantize_output
         limits = max_flash, max_ram
-        export_bundle(graph, path, name, target, weights, *border, library, *limits, schedule)
+        given = name, target, weights, *border, library, *limits, schedule, threads
+        export_bundle(graph, path, *given)
 
     def __repr__(self) -> str:
         def shown(infos: list[TensorInfo]) -> str:

@@ -1,0 +1,173 @@
+"""The thread pool of a bundle computes the integers of one thread, whatever else runs."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import quantglow as qg
+from quantglow.backends.llvm.aot import part_function
+from quantglow.graph.graph import Graph
+from quantglow.runtime import bundles
+from tests.support.bundled import STRICT, each_compiler, interpreted, tools, written
+from tests.support.pinned import feeds_of, hashes, pinned
+from tests.unit.bundle.test_parts import graphs, is_x86
+
+MAIN = """
+#define _POSIX_C_SOURCE 200809L
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "net_pool.h"
+
+enum { POOLS = 2, RUNS = 5 };
+static const void *inputs[16];
+
+typedef struct { net_pool pool; void *arena, *outputs[16]; } own;
+
+static void *memory(int64_t nbytes) {
+    void *made = NULL;
+    if (posix_memalign(&made, NET_ARENA_ALIGN, (size_t)nbytes)) exit(99);
+    return made;
+}
+
+static void *work(void *user) {
+    own *mine = (own *)user;
+    int i;
+    for (i = 0; i < RUNS; i++)
+        if (net_pool_run(&mine->pool, mine->arena, inputs, mine->outputs)) exit(97);
+    return NULL;
+}
+
+int main(void) {
+    static own every[POOLS];
+    pthread_t callers[POOLS];
+    int i, pool;
+    if (net_pool_start(&every[0].pool, 0) == 0) return 96;
+    if (net_pool_start(&every[0].pool, NET_POOL_MOST + 1) == 0) return 95;
+    for (i = 0; i < NET_INPUT_COUNT; i++) {
+        const size_t nbytes = (size_t)net_facts.inputs[i].nbytes;
+        void *given = memory((int64_t)nbytes);
+        if (fread(given, 1, nbytes, stdin) != nbytes) return 98;
+        inputs[i] = given;
+    }
+    for (pool = 0; pool < POOLS; pool++) {
+        every[pool].arena = memory(NET_ARENA_NBYTES);
+        for (i = 0; i < NET_OUTPUT_COUNT; i++)
+            every[pool].outputs[i] = memory(net_facts.outputs[i].nbytes);
+        if (net_pool_start(&every[pool].pool, THREADS + pool)) return 94;
+    }
+    for (pool = 0; pool < POOLS; pool++)
+        pthread_create(&callers[pool], NULL, work, &every[pool]);
+    for (pool = 0; pool < POOLS; pool++) {
+        pthread_join(callers[pool], NULL);
+        net_pool_stop(&every[pool].pool);
+    }
+    for (i = 0; i < NET_OUTPUT_COUNT; i++) {
+        const size_t nbytes = (size_t)net_facts.outputs[i].nbytes;
+        for (pool = 1; pool < POOLS; pool++)
+            if (memcmp(every[0].outputs[i], every[pool].outputs[i], nbytes)) return 93;
+        fwrite(every[0].outputs[i], 1, nbytes, stdout);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads share small kernels, too."""
+    monkeypatch.setattr(part_function, "LEAST_WORK", 0)
+
+
+def program_of(
+    graph: Graph, folder: Path, compiler: str, threads: int, target: str, *options: str
+) -> Path:
+    """The program that runs a graph's bundle by two pools at once."""
+    border = False, False
+    bundles.export_bundle(graph, folder, "net", target, "object", *border, "object", threads=True)
+    source = folder / "main_pool.c"
+    source.write_text(MAIN)
+    own = (f"-DTHREADS={threads}", f"-I{folder}", "-pthread", "-g", "-O1", *options)
+    files = [source, folder / "net_pool.c", *sorted(folder.glob("*.o"))]
+    command = [compiler, *STRICT, *own, *files]
+    subprocess.run([*command, "-o", folder / "pool"], check=True)
+    return folder / "pool"
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@graphs
+@each_compiler
+def test_any_number_of_threads_computes_the_same(
+    name: str, threads: int, compiler: str, tmp_path: Path
+) -> None:
+    graph = pinned(name)
+    feeds = feeds_of(graph, hashes()[name][0])[:1]
+    program = program_of(graph, tmp_path, compiler, threads, "native")
+    assert written(program, graph, feeds) == interpreted(graph, feeds)
+
+
+@is_x86
+@pytest.mark.parametrize("compiler", tools("gcc"))
+def test_thread_sanitizer_finds_nothing(compiler: str, tmp_path: Path) -> None:
+    graph = pinned("residual")
+    feeds = feeds_of(graph, hashes()["residual"][0])[:1]
+    program = program_of(graph, tmp_path, compiler, 2, "x86-64:all", "-fsanitize=thread")
+    assert written(program, graph, feeds) == interpreted(graph, feeds)
+
+
+@is_x86
+@pytest.mark.parametrize("tool", tools("valgrind"))
+@pytest.mark.parametrize("compiler", tools("gcc"))
+def test_valgrind_finds_nothing(compiler: str, tool: str, tmp_path: Path) -> None:
+    graph = pinned("residual")
+    feeds = feeds_of(graph, hashes()["residual"][0])[:1]
+    program = program_of(graph, tmp_path, compiler, 2, "x86-64")
+    runner = (tool, "-q", "--error-exitcode=9")
+    assert written(program, graph, feeds, runner=runner) == interpreted(graph, feeds)
+
+
+@pytest.mark.parametrize("target", ["native", "x86-64:all", "neon"])
+@pytest.mark.parametrize("weights", ["object", "bin"])
+def test_the_header_is_c_and_cpp(target: str, weights: str, tmp_path: Path) -> None:
+    graph = pinned("residual")
+    border = False, False
+    bundles.export_bundle(graph, tmp_path, "net", target, weights, *border, "object", threads=True)
+    for compiler, language in (("gcc", "-std=c99"), ("g++", "-std=c++98")):
+        if shutil.which(compiler) is None:
+            pytest.skip(f"{compiler} is not installed")
+        strict = ("-Wall", "-Wextra", "-pedantic", "-Werror", language, "-pthread")
+        header = [compiler, *strict, "-fsyntax-only", "-x", "c" if compiler == "gcc" else "c++"]
+        subprocess.run([*header, tmp_path / "net_pool.h"], check=True)
+    source = ["gcc", "-Wall", "-Wextra", "-pedantic", "-Werror", "-std=c99", "-fsyntax-only"]
+    subprocess.run([*source, tmp_path / "net_pool.c"], check=True)
+
+
+def test_a_name_may_hold_words_of_the_templates(tmp_path: Path) -> None:
+    border = False, False
+    bundles.export_bundle(
+        pinned("residual"),
+        tmp_path,
+        "NAMES_UPPER",
+        "native",
+        "bin",
+        *border,
+        "object",
+        threads=True,
+    )
+    text = (tmp_path / "NAMES_UPPER_pool.c").read_text()
+    assert "int NAMES_UPPER_pool_run(NAMES_UPPER_pool *pool," in text
+    assert "pool->result = NAMES_UPPER_OK;" in text
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "wasm32"])
+def test_targets_without_linux_have_no_pool(target: str, tmp_path: Path) -> None:
+    border = False, False
+    with pytest.raises(qg.OptionError, match="the pool is for Linux"):
+        bundles.export_bundle(
+            pinned("residual"), tmp_path, "net", target, "object", *border, "object", threads=True
+        )
+    assert list(tmp_path.iterdir()) == []
