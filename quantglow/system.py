@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ Hook = Callable[[], object]
 
 CACHES = {"darwin": ("Library", "Caches"), "win32": ("AppData", "Local")}
 """Folder of caches in the home of a user, by system; ``.cache`` on others."""
+
+
+LOOK_SECONDS = 0.2
+"""Time in which ``busy_processors`` counts, in seconds: 20 ticks of the usual clock."""
 
 
 def at_fork(*, before: Hook | None = None, parent: Hook | None = None, child: Hook) -> None:
@@ -45,6 +50,24 @@ def c_function(name: str) -> Any:
         return None
 
 
-def busy_processors() -> float | None:
-    """Processors in use, as the mean of the last minute; None where the system does not say."""
-    return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+def busy_processors(seconds: float = LOOK_SECONDS) -> float | None:
+    """Processors in use while this thread sleeps, among those where this process may run.
+
+    Where the system counts no idle time: the mean of the last minute; else None.
+    """
+    try:
+        first = idle_ticks()
+        start = time.monotonic()
+        time.sleep(seconds)
+        ticks = os.sysconf("SC_CLK_TCK") * (time.monotonic() - start)
+        idle = [after - before for before, after in zip(first, idle_ticks(), strict=True)]
+    except (OSError, ValueError, AttributeError):
+        return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return sum(max(0.0, 1 - count / ticks) for count in idle)
+
+
+def idle_ticks() -> list[int]:
+    """Clock ticks that each processor of this process was idle, or waited for a disk (Linux)."""
+    own = {f"cpu{number}" for number in processors()}
+    lines = map(str.split, Path("/proc/stat").read_text().splitlines())
+    return [int(line[4]) + int(line[5]) for line in lines if line and line[0] in own]

@@ -16,20 +16,18 @@ from quantglow.cli.files import SAVED, is_saved
 from quantglow.cli.models import opened
 from quantglow.cli.timing import loaded_latencies
 from quantglow.errors import InputError, OptionError
+from quantglow.report.busy import busy_note
 from quantglow.report.call_latencies import call_latencies
 from quantglow.report.call_report import CallReport, profile_calls
 from quantglow.report.peers import PEERS, Comparison, compared
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.queues.infer_queue import AUTO, InferQueue
-from quantglow.system import busy_processors
 from quantglow.types import Array
 
 MODES = ("latency", "throughput")
 IN_FLIGHT = 2
 """Calls for each stream while throughput is measured: one runs, one waits."""
-BUSY = 0.5
-"""Processors in use by other programs from which on figures are doubtful."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -210,14 +208,6 @@ def with_batch(feeds: Mapping[str, Array], size: int | None) -> dict[str, Array]
     if size is None:
         return dict(feeds)
     return {n: np.resize(a, (size, *a.shape[1:])) if a.ndim else a for n, a in feeds.items()}
-
-
-def busy_note() -> str:
-    """A note if other programs use the processors, as measured before the model is opened."""
-    load = busy_processors()
-    if load is None or load < BUSY:
-        return ""
-    return f"the machine is busy ({load:.1f} processors in use): measure again when it is idle"
 
 
 def kernel_times(compiled: CompiledModel | FallbackModel, feeds: Mapping[str, Array]) -> CallReport:

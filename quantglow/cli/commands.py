@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,6 +42,9 @@ from quantglow.cli.models import opened, refuse_shapes_of_saved
 from quantglow.driver import stages
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import AccuracyDropError, OptionError
+from quantglow.report import Report
+from quantglow.report.headline import is_close, verdict
+from quantglow.report.shown import ShownReport
 from quantglow.report.tables import Table
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
@@ -92,6 +97,14 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep layers float that int8 makes slower on this machine",
     )
+    parser.add_argument(
+        "--measure-latency",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="time one call beside onnxruntime's float model, for half a second",
+    )
+    parser.add_argument("--all-layers", action="store_true", help="print every table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     what = f"model to write: {SAVED}, or .onnx for QDQ (default: MODEL{DEFAULT_ENDING} here)"
     output_argument(parser, what, required=False)
     include_code_argument(parser)
@@ -106,7 +119,7 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
     given = (options.model, options.calibration_data, options.validation_data)
     check_writable(output, MODELS, [path for path in given if path], INT8_SHARE)
     check_include_code(output, options.include_code)
-    if not options.output:
+    if not options.output and not options.json:
         console.print(f"no --output: the model goes to {output}", highlight=False, markup=False)
     try:
         compiled = quantize_and_compile(
@@ -124,13 +137,42 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
             input_shapes=shapes_of(options),
             measure_speed=options.measure_speed,
             validation_data=options.validation_data,
+            measure_latency=options.measure_latency,
         )
     except AccuracyDropError as error:
         if isinstance(error.best, CompiledModel | FallbackModel):
-            save(error.best, output, console, options.include_code)
+            save(error.best, output, options.include_code, console)
         raise
-    console.print(compiled.report)
-    save(compiled, output, console, options.include_code)
+    saved = save(compiled, output, options.include_code)
+    if not options.json:
+        console.print(saved, highlight=False, markup=False)
+    show(compiled.report, options, output, console)
+
+
+def show(report: object, options: argparse.Namespace, output: str, console: Console) -> None:
+    """Print the report of a model that was saved, and the command to try next."""
+    assert isinstance(report, Report)
+    step = next_command(report, options, output)
+    if options.json:
+        summary = report.summary(step)
+        found = {"output": output, "nbytes": os.path.getsize(output), "report": report.to_json()}
+        found |= {"summary": summary.to_json() if summary else None}
+        console.file.write(json.dumps(found) + "\n")
+        return
+    console.print(ShownReport(report, options.all_layers, step), highlight=False)
+
+
+def next_command(report: Report, options: argparse.Namespace, output: str) -> str:
+    """The command that measures a good model, or looks into another one."""
+    if report.outputs and not is_close(verdict(report.outputs)) and options.calibration_data:
+        words = [options.model, "--calibration-data", options.calibration_data]
+        page = ["--output", f"{Path(output).stem}.html"]
+        shapes = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
+        return shlex.join(["quantglow", "debug", *words, *shapes, *page])
+    beside = ["--onnx", options.model, "--compare", "onnxruntime"]
+    own = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
+    saved = Path(output).suffix == SAVED
+    return shlex.join(["quantglow", "bench", output, *(beside if saved else own)])
 
 
 def compile_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,7 +195,7 @@ def compile(options: argparse.Namespace, console: Console) -> None:
             "compile the model, run it once, and save it."
         )
     console.print(compiled.report)
-    save(compiled, options.output, console, options.include_code)
+    save(compiled, options.output, options.include_code, console)
 
 
 def run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -195,15 +237,18 @@ def check_include_code(output: str, targets: Sequence[str]) -> None:
 def save(
     compiled: CompiledModel | FallbackModel,
     output: str,
-    console: Console,
     include_code: Sequence[str],
-) -> None:
+    console: Console | None = None,
+) -> str:
+    """Save a model; the sentence about it, which is printed, too, if there is a console."""
     if Path(output).suffix == ".onnx":
         compiled.export_onnx(output)
     else:
         compiled.save(output, include_code=include_code)
     saved = f"saved {output} ({os.path.getsize(output)} bytes)"
-    console.print(saved, highlight=False, markup=False)
+    if console is not None:
+        console.print(saved, highlight=False, markup=False)
+    return saved
 
 
 def extremes(array: Array) -> tuple[str, str, str]:

@@ -63,7 +63,7 @@ def stage_text(options: argparse.Namespace) -> str:
     """The text of the stage that ``options`` ask for."""
     refuse_shapes_of_saved(options)
     if options.stage == "report":
-        return str(report_of(options))
+        return report_text(report_of(options))
     graph = graph_of(options)
     if options.stage == "int8" and not is_quantized(graph):
         raise OptionError("stage int8 needs --calibration-data FILE")
@@ -74,6 +74,11 @@ def stage_text(options: argparse.Namespace) -> str:
     target = bundle_target(options.target)
     planned = plan_program(graph, target, schedule=schedule_for(target, options.schedule))
     return str(planned.lowered if options.stage == "lowered" else planned.program)
+
+
+def report_text(report: object) -> str:
+    """Every table of a report."""
+    return str(report.full if isinstance(report, Report) else report)
 
 
 def graph_of(options: argparse.Namespace) -> Graph:

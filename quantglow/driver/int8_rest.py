@@ -48,6 +48,7 @@ def int8_tail(
         verify=False,
         holds_out=False,
         measure_speed=False,
+        measure_latency=False,
         progress=False,
     )
 

@@ -10,6 +10,7 @@ from quantglow.arguments import choice, count, flag, positive, progress_mode, sh
 from quantglow.driver.control import AccuracyControl, Whole
 from quantglow.driver.fallback import check_tail, fallback_model, partly_compiled
 from quantglow.driver.int8_rest import int8_tail
+from quantglow.driver.latency import with_latency
 from quantglow.driver.models import InputShapes
 from quantglow.driver.pipeline.calibrated import Calibrated, calibrated
 from quantglow.driver.pipeline.compiled import compiled
@@ -66,6 +67,7 @@ def quantize_and_compile(
     quantize_output: bool = False,
     schedule: str = "fast",
     effort: str = "default",
+    measure_latency: bool = False,
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -88,6 +90,8 @@ def quantize_and_compile(
                       normalizations and masks in float; here every model gets that, layer by layer
                       where it helps, so both mean the same
     measure_speed     keep float the layers that int8 makes slower, timed here: may differ by run
+    measure_latency   time one call for the report, beside onnxruntime's float model in a child
+                      process: about half a second, or three runs of a slow model
     effort            "fast": in seconds, without search; "best": longer, never noisier on samples
     weights           "int4" or "int8": only weights of products are quantized, in groups of
                       ``group_size``; ``activations`` are rounded to int8 as they come ("dynamic"),
@@ -131,6 +135,7 @@ def quantize_and_compile(
         max_minutes=max_minutes,
         contract=accuracy_contract(max_drop, drop_type, validation_fn, max_minutes),
         measure_speed=flag("measure_speed", measure_speed),
+        measure_latency=flag("measure_latency", measure_latency),
     )
     return quantized_and_compiled(
         model, calibration_data, request, Compiler.of(target, num_threads, schedule=schedule)
@@ -156,9 +161,12 @@ def quantized_and_compiled(
             ready = without_slower(ready, compiler)
         whole = whole_model(source.cut, tail_behind(seen, request, compiler))
         found = whole(int8_model(ready, compiler, whole))
-        if source.cut is None or not request.verify or isinstance(found, CompiledModel):
-            return found
-        return checked_whole(found, source.family.signature, seen.checks)
+        if source.cut and request.verify and not isinstance(found, CompiledModel):
+            found = checked_whole(found, source.family.signature, seen.checks)
+    if request.measure_latency:
+        model = source.cut.source.serialized() if source.cut else source.model
+        return with_latency(found, model, seen.checks.feeds)
+    return found
 
 
 def tail_behind(

@@ -112,6 +112,18 @@ def layers_table(layers: Sequence[LayerAccuracy]) -> Table:
     return Table(title, columns, rows, frozenset(numbers))
 
 
+def float_table(layers: Sequence[LayerAccuracy]) -> Table:
+    """Table of operators that stayed float, and why."""
+    rows = [(layer.name, layer.op, layer.reason) for layer in layers]
+    return Table(f"Layers kept in float: {len(rows)}", ("layer", "op", "why float"), rows)
+
+
+def with_figure(layer: LayerAccuracy) -> str:
+    """A layer and the figure that ``worst`` sorts by."""
+    alone = layer.sensitivity_db
+    return f"{layer.name} ({number(layer.sqnr_local_db if alone is None else alone)} dB)"
+
+
 def worst_tables(layers: Sequence[LayerAccuracy]) -> tuple[Table, Table]:
     """Table of some layers with all that is known of them: their errors, and their codes."""
     alone = any(layer.sensitivity_db is not None for layer in layers)

@@ -16,12 +16,12 @@ VALIDATION = "of the validation data"
 CLOSENESS = (
     (40.0, 0.99, "very close to float"),
     (30.0, 0.97, "close to float"),
-    (20.0, 0.9, "visibly off float"),
+    (10.0, 0.8, "visibly off float"),
 )
 """Minimum SQNR in dB of the worst output, minimum share of equal answers, and the words for
 both."""
 
-FAR = "far from float"
+FAR = "far from float, and not usable as it is"
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,22 @@ def headline(
     worst = min(output.sqnr_db for output in outputs)
     answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
     figures = [f"{worst:.1f} dB", *([f"{min(answers):.1%} equal answers"] if answers else [])]
-    shown = f"{subject} {closeness(worst, min(answers, default=1.0))}: {', '.join(figures)}"
+    shown = f"{subject} {verdict(outputs)}: {', '.join(figures)}"
     text = f"{shown} on {samples} sample(s) {origin}." + (f" {right}." if right else "")
     return f"{text} But see the warnings." if has_warnings else text
+
+
+def verdict(outputs: Sequence[OutputAccuracy]) -> str:
+    """The words for the worst output; empty if no outputs were compared."""
+    if not outputs:
+        return ""
+    answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
+    return closeness(min(o.sqnr_db for o in outputs), min(answers, default=1.0))
+
+
+def is_close(words: str) -> bool:
+    """Whether a verdict needs no look at layers."""
+    return words in [close for _, _, close in CLOSENESS[:2]]
 
 
 def closeness(sqnr_db: float, agreement: float) -> str:

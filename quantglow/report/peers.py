@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.isolation import IsolationError, RaisedInChild, called
+from quantglow.report.bars import text_bar
 from quantglow.report.call_latencies import call_latencies
 from quantglow.report.tables import Table
 from quantglow.types import Array
@@ -25,8 +26,6 @@ PEERS = tuple(PLACES)
 ROUNDS = 3
 LOADING_SECONDS = 600.0
 """Time that a runtime may take to load a model, and for one call."""
-BAR = 30
-"""Characters of the longest bar."""
 
 
 @dataclass
@@ -93,7 +92,7 @@ def row(latency: Latency, ours: float, longest: float) -> tuple[str, ...]:
     if latency.reason:
         return (latency.runtime, "", "", "", latency.reason)
     median = latency.median
-    bar = "█" * max(1, round(BAR * median / longest))
+    bar = text_bar(median / longest)
     figures = (f"{1e3 * median:.3f}", f"{1e3 * latency.percentile(99):.3f}", f"{median / ours:.2f}")
     return (latency.runtime, *figures, bar)
 
@@ -105,12 +104,13 @@ def compared(
     path: str,
     threads: int,
     seconds: float,
+    rounds: int = ROUNDS,
 ) -> Comparison:
     """Latencies of ``run``, and of the ONNX file in other runtimes: each for ``seconds`` in all."""
     ours, others = Latency(OURS), [Latency(name) for name in peers]
-    facts = {"path": path, "names": list(feeds), "threads": threads, "seconds": seconds / ROUNDS}
-    for _ in range(ROUNDS):
-        ours.seconds += call_latencies(lambda: run(feeds), seconds / ROUNDS)
+    facts = {"path": path, "names": list(feeds), "threads": threads, "seconds": seconds / rounds}
+    for _ in range(rounds):
+        ours.seconds += call_latencies(lambda: run(feeds), seconds / rounds)
         for peer in others:
             if not peer.reason:
                 measure(peer, list(feeds.values()), facts)

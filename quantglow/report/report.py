@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -12,21 +13,34 @@ from quantglow.errors import FileFormatError
 from quantglow.report.accuracy import (
     LayerAccuracy,
     OutputAccuracy,
+    float_table,
     layers_table,
     outputs_table,
     plain,
+    with_figure,
     worst,
     worst_tables,
 )
 from quantglow.report.fallback import fallback_table
-from quantglow.report.headline import RightAnswers, headline
+from quantglow.report.headline import RightAnswers, headline, is_close, verdict
+from quantglow.report.latency import MeasuredLatency
 from quantglow.report.precision_overrides import PrecisionOverride, overrides_table
 from quantglow.report.programs import programs_table
+from quantglow.report.shown import ShownReport
+from quantglow.report.sizes import WeightSizes
 from quantglow.report.speed import LayerSpeed, speed_table
+from quantglow.report.summary import Summary
 from quantglow.report.tables import Table, Tabular, nbytes_text
 from quantglow.runtime.build import Build
 from quantglow.runtime.fallback import FallbackNode
 from quantglow.runtime.shapes.served_shapes import ServedShapes
+
+SHOWN, SUSPECTS = 5, 3
+"""Number of rows of tables that are cut, and of layers to look at."""
+
+SAVE = 'compiled.save("model.qgm")'
+DIAGNOSE = "qg.diagnose(model, samples), or a limit: quantize_and_compile(…, max_drop=0.1)"
+"""The next step in Python, after a close result and after one that is not."""
 
 FORMER_KEYS = {"raised": "precision_overrides", "delegated": "fallback"}
 """Keys of saved reports that have another name today."""
@@ -54,7 +68,10 @@ class Report(Concise, Tabular):
     samples and ``origin`` their source, ``right`` has the shares of labels that both models find;
     ``warnings`` are signs that the calibration data differs from the training data; ``seconds`` is
     the time of each stage; ``profile`` names the source of the ranges; ``programs`` are those of
-    all shapes that came, where shapes are free.
+    all shapes that came, where shapes are free; ``weights`` are their sizes in float and now,
+    ``latency`` is what was measured with ``measure_latency``.
+
+    It shows the tables that matter; ``full`` has all of them.
     """
 
     target: str
@@ -74,6 +91,8 @@ class Report(Concise, Tabular):
     origin: str = ""
     right: RightAnswers | None = None
     programs: tuple[ServedShapes, ...] = ()
+    weights: WeightSizes | None = None
+    latency: MeasuredLatency | None = None
 
     def serving(self, programs: tuple[ServedShapes, ...]) -> Report:
         """The report with the programs of all shapes that came."""
@@ -98,17 +117,75 @@ class Report(Concise, Tabular):
         warn("Report.delegated is now Report.fallback", DeprecationWarning, stacklevel=2)
         return self.fallback
 
-    def heading(self) -> Iterator[str]:
-        """The headline and the warnings."""
-        if self.headline:
-            yield self.headline
-        yield from (f"Warning: {warning}" for warning in self.warnings)
+    def summary(self, next_step: str = "") -> Summary | None:
+        """Accuracy, size, speed and the next step; None for a model that was not quantized."""
+        if not self.layers:
+            return None
+        words = verdict(self.outputs)
+        good = is_close(words) or not words
+        suspects = () if good else worst(self.layers, SUSPECTS)
+        return Summary(
+            self.headline,
+            words,
+            min((output.sqnr_db for output in self.outputs), default=None),
+            tuple(map(with_figure, suspects)),
+            self._operators(),
+            self.weights,
+            self.latency,
+            next_step or (SAVE if good else DIAGNOSE),
+        )
 
-    def tables(self) -> Iterator[Table]:
-        """The report as tables."""
+    def _operators(self) -> dict[str, int]:
+        """Number of operators by precision, most first; onnxruntime's are float."""
+        counts = Counter(layer.precision for layer in self.layers)
+        counts.update(f"in {node.backend}" for node in self.fallback)
+        return dict(counts.most_common())
+
+    @property
+    def full(self) -> ShownReport:
+        """The report with all its tables: every layer, codes, times of stages."""
+        return ShownReport(self)
+
+    @property
+    def _shown(self) -> ShownReport:
+        return ShownReport(self, all_layers=False)
+
+    def heading(self) -> Iterator[str]:
+        """The warnings."""
+        return self._shown.heading()
+
+    def closing(self) -> Iterator[str]:
+        """The summary."""
+        return self._shown.closing()
+
+    def _repr_html_(self) -> str:
+        return self._shown._repr_html_()
+
+    def tables(self, all_layers: bool = False) -> Iterator[Table]:
+        """The tables that matter, or all: see ``full``."""
+        yield from self._all_tables() if all_layers or not self.layers else self._short_tables()
+
+    def _short_tables(self) -> Iterator[Table]:
         if self.outputs:
-            title = f"Outputs against {self.compared_with}, {self.samples} sample(s) {self.origin}"
-            yield outputs_table(title.rstrip(), self.outputs)
+            yield self._outputs_table()
+        if found := worst(self.layers, SHOWN):
+            yield worst_tables(found)[0]
+        if kept := [layer for layer in self.layers if layer.precision == "float"]:
+            yield float_table(kept).cut(SHOWN)
+        if self.precision_overrides:
+            yield overrides_table(self.precision_overrides).cut(SHOWN)
+        if slower := [speed for speed in self.speeds if speed.precision == "float"]:
+            yield speed_table(slower).cut(SHOWN)
+        if self.fallback:
+            yield fallback_table(self.fallback).cut(SHOWN)
+
+    def _outputs_table(self) -> Table:
+        title = f"Outputs against {self.compared_with}, {self.samples} sample(s) {self.origin}"
+        return outputs_table(title.rstrip(), self.outputs)
+
+    def _all_tables(self) -> Iterator[Table]:
+        if self.outputs:
+            yield self._outputs_table()
         if found := worst(self.layers):
             yield from worst_tables(found)
         if self.layers:
@@ -195,4 +272,6 @@ def _from_json(data: Mapping[str, Any]) -> Report:
         origin=str(data.get("origin", "")),
         right=RightAnswers.from_json(data["right"]) if data.get("right") else None,
         programs=tuple(map(ServedShapes.from_json, data.get("programs", ()))),
+        weights=WeightSizes.from_json(data["weights"]) if data.get("weights") else None,
+        latency=MeasuredLatency.from_json(data["latency"]) if data.get("latency") else None,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -27,6 +27,13 @@ class Table:
     columns: tuple[str, ...]
     rows: Sequence[Sequence[str]]
     numbers: frozenset[str] = frozenset()
+
+    def cut(self, count: int) -> Table:
+        """The table with as many rows, and the number of those that are not shown."""
+        if len(self.rows) <= count:
+            return self
+        rest = (f"and {len(self.rows) - count} more", *[""] * (len(self.columns) - 1))
+        return replace(self, rows=[*self.rows[:count], rest])
 
     def rich(self) -> rich.table.Table:
         """The table for a rich console."""
@@ -80,6 +87,10 @@ class Tabular:
         """Sentences above the tables."""
         return iter(())
 
+    def closing(self) -> Iterator[str]:
+        """Sentences below the tables."""
+        return iter(())
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.markup import escape
 
@@ -89,6 +100,8 @@ class Tabular:
             yield table.rich()
         for note in self.notes:
             yield f"Note: {escape(note)}"
+        for line in self.closing():
+            yield escape(line)
 
     def __str__(self) -> str:
         from rich.console import Console

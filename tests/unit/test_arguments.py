@@ -108,6 +108,7 @@ MAIN = {
     "model_type": [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS, *FLAGS],
     "verify": NO_FLAG,
     "measure_speed": NO_FLAG,
+    "measure_latency": NO_FLAG,
 }
 
 

@@ -16,6 +16,7 @@ from quantglow.profiling.data import Feeds
 from quantglow.report import Report, verification
 from quantglow.report.outputs import Reference, reference
 from quantglow.report.report import report_of
+from quantglow.report.sizes import WeightSizes
 from quantglow.report.verification import Verification, no_labels, until_interrupted
 from quantglow.runtime.build import Build, Compiler
 from quantglow.runtime.compiled import CompiledModel
@@ -44,6 +45,7 @@ def compiled(quantized: Quantized, compiler: Compiler) -> CompiledModel:
         origin=calibrated.checks.origin if result.samples else "",
         profile={"samples": profile.samples, "tensors": len(profile.histograms)},
         speeds=quantized.prepared.speeds,
+        weights=WeightSizes.of(calibrated.float_graph, found.graph),
     )
     return model_of(quantized, build, compiler, report)
 

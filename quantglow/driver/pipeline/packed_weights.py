@@ -12,6 +12,7 @@ from typing import Any
 
 from quantglow import debug, frontend, passes
 from quantglow.driver.compilation import compile_source
+from quantglow.driver.latency import with_latency
 from quantglow.driver.models import opened
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.driver.samples import Samples, profile_in
@@ -34,6 +35,7 @@ from quantglow.quantization.weight_groups import input_moments, packed_weights
 from quantglow.report import LayerAccuracy, Report
 from quantglow.report.headline import SAME, UNSEEN
 from quantglow.report.outputs import output_accuracy, reference
+from quantglow.report.sizes import WeightSizes
 from quantglow.report.verification import MAX_SAMPLES
 from quantglow.runtime.build import Compiler
 from quantglow.runtime.compiled import CompiledModel
@@ -59,10 +61,11 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Packed:
-    """A model with weights in groups, and the products and tables that have them."""
+    """A model with weights in groups, the products and tables that have them, and their sizes."""
 
     source: Source
     weights: tuple[Weights, ...]
+    sizes: WeightSizes
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -93,9 +96,13 @@ def compiled_with_packed_weights(
         "layers": layers_of(packed.weights, request.config),
         "samples": len(checks),
         "origin": calibration.origin if checks else "",
+        "weights": packed.sizes,
         "notes": (*notes, *found["notes"], *(() if packed.weights else (NOTHING,))),
     }
-    return CompiledModel(compiled.specialisations, reporter(compiled, facts, packed.seconds))
+    made = CompiledModel(compiled.specialisations, reporter(compiled, facts, packed.seconds))
+    if request.measure_latency:
+        return with_latency(made, source.serialized(), checks)
+    return made
 
 
 def reporter(
@@ -161,7 +168,20 @@ def with_packed_weights(
         packed = rounded(chosen, family, samples, config)
         pairs = ((weights, packed[weights.result]) for weights in chosen)
         made = frontend.with_packed_weights(source, pairs, config.activations)
-    return Packed(made, tuple(chosen), seconds)
+    before = sum(float_array(weights).nbytes for weights in chosen)
+    after = sum(arrays_nbytes(arrays) for arrays in packed.values())
+    return Packed(made, tuple(chosen), WeightSizes(before, after), seconds)
+
+
+def float_array(weights: Weights) -> Array:
+    """The weights as the model has them."""
+    return weights.weights if isinstance(weights, WeightProduct) else weights.table
+
+
+def arrays_nbytes(packed: PackedWeights) -> int:
+    """Bytes of codes, scales and zero points."""
+    points = 0 if packed.zero_points is None else packed.zero_points.nbytes
+    return packed.codes.nbytes + packed.scales.nbytes + points
 
 
 def fitting(source: Source, config: QuantizationConfig) -> Iterator[Weights]:
@@ -205,7 +225,8 @@ def rounded(
 
     def add(weights: Weights, moments: Array | None) -> None:
         form = (config.weight_bits, config.group_size, config.symmetric_weights)
-        matrix = weights.weights if isinstance(weights, WeightProduct) else weights.table.T
+        array = float_array(weights)
+        matrix = array if isinstance(weights, WeightProduct) else array.T
         found[weights.result] = packed_weights(matrix, *form, moments)
 
     products = [weights for weights in chosen if isinstance(weights, WeightProduct)]

@@ -51,3 +51,4 @@ class QuantizationRequest:
     max_minutes: float | None = None
     contract: AccuracyContract | None = None
     measure_speed: bool = False
+    measure_latency: bool = False

@@ -6,6 +6,7 @@ import inspect
 import json
 import time
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ import onnxruntime
 import pytest
 
 import quantglow as qg
-from quantglow.cli import bench
+from quantglow.cli import commands
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.cli.timing import loaded_latencies, medians
-from quantglow.report import peers
+from quantglow.report import Report, busy, peers
 from quantglow.report.metrics import sqnr_db
 from tests.support.free_network import free_model, image, wide_model
 from tests.support.small_network import small_model, small_samples
@@ -53,8 +54,45 @@ def test_quantize_writes_a_model_and_prints_the_report(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run(folder, "quantize net.onnx --calibration-data samples.npz --output int8.qgm")
-    assert "Outputs against onnxruntime" in capsys.readouterr().out
+    found = capsys.readouterr().out
+    assert "Outputs against onnxruntime" in found and "time: prepare" not in found
+    accuracy, size, speed, step = found.splitlines()[-4:]
+    assert "on 4 sample(s)" in accuracy and "times smaller" in size
+    assert "onnxruntime's float" in speed and "times as" in speed
+    assert step.startswith("Next: quantglow bench ") and "--compare onnxruntime" in step
     assert qg.load(folder / "int8.qgm").report.outputs
+
+
+def test_quantize_prints_every_layer_if_asked(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "quantize net.onnx --calibration-data samples.npz --output int8.qgm --effort fast"
+    run(folder, f"{line} --no-measure-latency --all-layers")
+    found = capsys.readouterr().out
+    assert "Their codes" in found and "time: prepare" in found and "Speed: not measured" in found
+
+
+def test_quantize_prints_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "quantize net.onnx --calibration-data samples.npz --output int8.qgm --effort fast"
+    run(folder, f"{line} --json")
+    found = json.loads(capsys.readouterr().out)
+    sizes = found["summary"]["weights"]
+    assert found["nbytes"] == (folder / "int8.qgm").stat().st_size
+    assert found["summary"]["latency"]["float_seconds"] > 0
+    assert sizes["float_nbytes"] > sizes["quantized_nbytes"]
+    assert Report.from_json(found["report"]).outputs
+
+
+def test_a_model_that_is_far_off_is_sent_to_debug(folder: Path) -> None:
+    report = qg.quantize_and_compile(folder / "net.onnx", folder / "samples.npz").report
+    assert isinstance(report, Report)
+    off = replace(report, outputs=tuple(replace(o, sqnr_db=5.0) for o in report.outputs))
+    line = "quantize a.onnx --calibration-data b.npz --input-shapes x:1,2"
+    options = parser().parse_args(line.split())
+    assert commands.next_command(off, options, "c.qgm") == (
+        "quantglow debug a.onnx --calibration-data b.npz --input-shapes x:1,2 --output c.html"
+    )
+    assert "not usable" in str(off) and "Look at these layers: " in str(off)
 
 
 @pytest.mark.parametrize("data", ["", "--calibration-data samples.npz"])
@@ -194,7 +232,7 @@ def test_bench_prints_the_time_of_every_kernel(
 def test_bench_measures_throughput_at_each_batch(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "busy_processors", lambda: 0.0)
+    monkeypatch.setattr(busy, "busy_processors", lambda: 0.0)
     onnx.save(wide_model(), folder / "wide.onnx")
     options = "--mode throughput --streams 3 --batch-sizes 1 4 --seconds 1 --num-threads 2"
     assert run(folder, f"bench wide.onnx {options} --json") == 0
@@ -208,7 +246,7 @@ def test_bench_measures_throughput_at_each_batch(
 def test_bench_warns_where_the_machine_is_busy(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bench, "busy_processors", lambda: 3.14)
+    monkeypatch.setattr(busy, "busy_processors", lambda: 3.14)
     assert run(folder, "bench net.onnx --seconds 1 --num-threads 1") == 0
     assert "busy (3.1 processors in use)" in capsys.readouterr().out
 
@@ -402,7 +440,8 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 def test_flags_are_the_keywords_of_the_function() -> None:
     keywords = set(inspect.signature(qg.quantize_and_compile).parameters)
     options = parser().parse_args(["quantize", "net.onnx", "--calibration-data", "a.npz"])
-    assert set(vars(options)) - {"command", "output", "include_code"} <= keywords
+    printed = {"command", "output", "include_code", "all_layers", "json"}
+    assert set(vars(options)) - printed <= keywords
 
 
 def test_medians_are_of_one_call() -> None:
