@@ -37,6 +37,7 @@ from quantglow.version import __version__
 
 if TYPE_CHECKING:
     from quantglow.driver.bisection import bisect
+    from quantglow.driver.comparison import compare
     from quantglow.driver.compilation import compile
     from quantglow.driver.loading import load
     from quantglow.driver.quantize_and_compile import quantize_and_compile
@@ -68,6 +69,7 @@ _PLACES = {
     "QuantizationConfig": "quantglow.options",
     "Report": "quantglow.report",
     "bisect": "quantglow.driver.bisection",
+    "compare": "quantglow.driver.comparison",
     "compile": "quantglow.driver.compilation",
     "diagnose": "quantglow.driver.stages",
     "import_model": "quantglow.driver.stages",
@@ -118,6 +120,7 @@ __all__ = [
     "UnsupportedOpError",
     "__version__",
     "bisect",
+    "compare",
     "compile",
     "diagnose",
     "import_model",

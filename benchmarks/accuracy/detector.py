@@ -22,8 +22,8 @@ from onnxruntime.quantization import QuantType, quantize_static
 import quantglow as qg
 from benchmarks.accuracy.evaluation import sqnr
 from benchmarks.networks.samples import load
-from benchmarks.support.peer_runtimes import Reader
 from benchmarks.support.runtime import outputs_of
+from quantglow.report.onnxruntime_quantizer import SampleReader
 from tools.downloads.wheels import wheel_member
 
 Array = NDArray[Any]
@@ -193,7 +193,7 @@ def onnxruntime_int8(model: str, samples: Sequence[Feeds], folder: Path) -> Run:
     quantize_static(
         model,
         target,
-        Reader(list(map(dict, samples))),
+        SampleReader(list(map(dict, samples))),
         per_channel=True,
         weight_type=QuantType.QInt8,
     )

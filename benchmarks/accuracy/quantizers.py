@@ -16,6 +16,7 @@ from benchmarks.networks.network import Feeds, Network
 from benchmarks.support import peer_runtimes
 from benchmarks.support.runtime import Runtime, shaped
 from quantglow.options import EQUALIZATIONS
+from quantglow.report import openvino_quantizer
 
 Quantize = Callable[[Network, list[Feeds], int], Runtime]
 """(network, calibration feeds, threads) -> the quantized network, ready to run."""
@@ -68,16 +69,9 @@ def onnxruntime(network: Network, feeds: list[Feeds], threads: int, method: str)
 
 def nncf(network: Network, feeds: list[Feeds], threads: int, **options: Any) -> Runtime:
     """``nncf.quantize`` on OpenVINO's model, all samples used."""
-    import nncf
-    import openvino
-
-    if "preset" in options:
-        options["preset"] = nncf.QuantizationPreset[options["preset"]]
-    source = openvino.Core().read_model(shaped(network, 1))
-    made = nncf.quantize(source, nncf.Dataset(feeds), subset_size=len(feeds), **options)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.xml"
-        openvino.save_model(made, path, compress_to_fp16=False)
+        openvino_quantizer.quantize_file(shaped(network, 1), path, feeds, **options)
         return peer_runtimes.openvino_compiled("nncf", path, threads)
 
 

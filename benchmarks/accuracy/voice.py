@@ -19,7 +19,7 @@ import onnxruntime
 from onnxruntime.quantization import QuantType, quantize_static
 
 import quantglow as qg
-from benchmarks.support.peer_runtimes import Reader
+from quantglow.report.onnxruntime_quantizer import SampleReader
 from quantglow.types import Array
 from tools.downloads.silero_vad import CHUNKS, calls, model_file
 
@@ -65,7 +65,9 @@ def onnxruntime_int8(model: str, rate: int, reference: Any, folder: Path) -> Bra
     source, result = folder / f"{rate}.onnx", folder / f"{rate}.int8.onnx"
     onnx.save(branch(model, rate), source)
     samples = [without_rate(feeds) for feeds, _ in calls(reference, rate, CALIBRATION_SECONDS)]
-    quantize_static(source, result, Reader(samples), per_channel=True, weight_type=QuantType.QInt8)
+    quantize_static(
+        source, result, SampleReader(samples), per_channel=True, weight_type=QuantType.QInt8
+    )
     return Branch(result)
 
 

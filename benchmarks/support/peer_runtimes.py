@@ -12,23 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnxruntime.quantization import (
-    CalibrationDataReader,
-    CalibrationMethod,
-    QuantFormat,
-    QuantType,
-    quantize_static,
-)
-from onnxruntime.quantization.shape_inference import quant_pre_process
 
-from benchmarks.networks.network import Feeds, Network, graph_inputs
+from benchmarks.networks.network import Feeds, Network
 from benchmarks.support.runtime import Runtime, shaped
+from quantglow.frontend.ort_quantizer_input import quantizer_input
+from quantglow.report import onnxruntime_quantizer, openvino_quantizer
 from tools.downloads.model_cache import cached, content_key
-
-PER_CHANNEL_OPSET = 13  # DequantizeLinear has an axis from here on
 
 
 def onnxruntime_session(name: str, path: Path, threads: int) -> Runtime:
@@ -52,46 +43,12 @@ def onnxruntime_float(network: Network, threads: int, batch: int, samples: int) 
     return onnxruntime_session("onnxruntime float", shaped(network, batch), threads)
 
 
-class Reader(CalibrationDataReader):
-    """Feeds one after the other, then None."""
-
-    def __init__(self, feeds: list[Feeds]) -> None:
-        self.remaining = iter(feeds)
-
-    def get_next(self) -> Any:  # the base class promises a dict, its callers await None
-        return next(self.remaining, None)
-
-
-def without_weight_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without initializers among its inputs: the quantizer would ask for their feeds."""
-    inputs = graph_inputs(model.graph)
-    del model.graph.input[:]
-    model.graph.input.extend(inputs)
-    model.ir_version = max(model.ir_version, 4)
-    return model
-
-
 def quantize_onnx(source: Path, target: Path, feeds: list[Feeds], method: str = "MinMax") -> None:
-    """``quant_pre_process`` and ``quantize_static``: QDQ, u8 activations, s8 channels; ``method``
-    is a member of ``CalibrationMethod``.
-    """
+    """``onnxruntime_quantizer.quantize_file`` of any ONNX file."""
     with tempfile.TemporaryDirectory() as folder:
-        model = without_weight_inputs(onnx.load(source))
-        if model.opset_import[0].version < PER_CHANNEL_OPSET:
-            model = onnx.version_converter.convert_version(model, PER_CHANNEL_OPSET)
-        plain, prepared = Path(folder) / "plain.onnx", Path(folder) / "prepared.onnx"
-        onnx.save(model, plain)
-        quant_pre_process(str(plain), str(prepared), skip_symbolic_shape=True)
-        quantize_static(
-            str(prepared),
-            str(target),
-            Reader(feeds),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            calibrate_method=CalibrationMethod[method],
-        )
+        plain = Path(folder) / "plain.onnx"
+        plain.write_bytes(quantizer_input(source, {}).SerializeToString())
+        onnxruntime_quantizer.quantize_file(plain, target, feeds, method)
 
 
 def onnxruntime_int8_file(network: Network, batch: int, samples: int) -> Path:
@@ -155,12 +112,8 @@ def openvino_float(network: Network, threads: int, batch: int, samples: int) -> 
 
 def quantize_openvino(source: Path, target: Path, feeds: list[Feeds]) -> None:
     """NNCF's default ``quantize``; ``target`` is a new folder for model.xml and model.bin."""
-    import nncf
-    import openvino
-
-    model = nncf.quantize(openvino.Core().read_model(source), nncf.Dataset(feeds))
     target.mkdir()
-    openvino.save_model(model, target / "model.xml", compress_to_fp16=False)
+    openvino_quantizer.quantize_file(source, target / "model.xml", feeds)
 
 
 def openvino_int8_file(network: Network, batch: int, samples: int) -> Path:

@@ -19,7 +19,7 @@ from quantglow.errors import InputError, OptionError
 from quantglow.report.busy import busy_note
 from quantglow.report.call_latencies import call_latencies
 from quantglow.report.call_report import CallReport, profile_calls
-from quantglow.report.peers import PEERS, Comparison, compared
+from quantglow.report.peers import PEERS, Comparison, Contender, compared
 from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel, PartlyCompiledModel
 from quantglow.runtime.queues.infer_queue import AUTO, InferQueue
@@ -141,8 +141,7 @@ def beside_others(
     return compared(
         lambda given: compiled.run(None, given),
         own,
-        options.compare,
-        source,
+        [Contender(name, name, source) for name in options.compare],
         compiled.num_threads,
         options.seconds,
     )

@@ -14,7 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.cli import bench, bundle, calibrate, commands, debug, demo, inspect, opt
+from quantglow.cli import bench, bundle, calibrate, commands, compare, debug, demo, inspect, opt
 from quantglow.cli.entry import INTERRUPTED
 from quantglow.errors import QuantglowError
 from quantglow.files import cause
@@ -78,6 +78,12 @@ COMMANDS: dict[str, Command] = {
         bench.add_arguments,
         bench.run,
         "quantglow bench net.qgm --num-threads 2",
+    ),
+    "compare": Command(
+        "compare int8 with onnxruntime's quantizer and NNCF on your model and data",
+        compare.add_arguments,
+        compare.run,
+        "quantglow compare net.onnx --calibration-data samples.npz",
     ),
     "inspect": Command(
         "print a stage of the compiler: graph, primitives, program, memory plan or report",

@@ -21,8 +21,11 @@ def quantizer_input(
     model: str | os.PathLike[str] | bytes | onnx.ModelProto,
     input_shapes: Mapping[str, Sequence[int]],
 ) -> onnx.ModelProto:
-    """A copy with the given input shapes and at least opset 13.  Raises ``ModelError``."""
-    proto = whole(*load_model(model))
+    """A copy with the given input shapes, at least opset 13, and no weights among its inputs.
+
+    Raises ``ModelError``.
+    """
+    proto = without_weight_inputs(whole(*load_model(model)))
     for value in proto.graph.input:
         if value.name in input_shapes:
             fix_shape(value, input_shapes[value.name])
@@ -32,6 +35,16 @@ def quantizer_input(
         return convert_version(proto, PER_CHANNEL_OPSET)
     except RuntimeError as error:
         raise ModelError(f"cannot convert to opset {PER_CHANNEL_OPSET}: {error}") from error
+
+
+def without_weight_inputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without initializers among its inputs: the quantizer would ask for their feeds."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in weights]
+    del model.graph.input[:]
+    model.graph.input.extend(inputs)
+    model.ir_version = max(model.ir_version, 4)
+    return model
 
 
 def fix_shape(value: onnx.ValueInfoProto, shape: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from quantglow.report.bars import Bar
 from quantglow.report.busy import busy_note
 from quantglow.report.model_files import on_disk
-from quantglow.report.peers import compared
+from quantglow.report.peers import Contender, compared
 from quantglow.types import Array
 
 PEER = "onnxruntime"
@@ -42,10 +42,13 @@ class MeasuredLatency:
     def _beside(self) -> str:
         if self.float_seconds is None or self.ratio is None:
             return f"onnxruntime's float not measured: {self.reason}"
+        both = f"onnxruntime's float {milliseconds(self.float_seconds)}"
+        if self.busy:  # threads that wait for a processor make any ratio
+            return both
         faster = self.ratio >= 1
         ratio = self.ratio if faster else 1 / self.ratio
         words = f"{ratio:.1f} times as {'fast' if faster else 'slow'}"
-        return f"onnxruntime's float {milliseconds(self.float_seconds)}: {words}"
+        return f"{both}: {words}"
 
     def bars(self) -> Sequence[Bar]:
         """A bar for each runtime."""
@@ -81,7 +84,7 @@ def latency_beside_float(
     """The latency of ``run``, and of ``model`` (path, bytes or ModelProto) in onnxruntime."""
     busy = busy_note()
     with on_disk(model) as path:
-        found = compared(run, feeds, [PEER], path, threads, SECONDS, rounds=1)
+        found = compared(run, feeds, [Contender(PEER, PEER, path)], threads, SECONDS, rounds=1)
     ours, other = found.latencies
     theirs = None if other.reason else other.median
     return MeasuredLatency(ours.median, theirs, threads, other.reason, busy)

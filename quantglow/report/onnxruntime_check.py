@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from quantglow.isolation import ChildDied, called, started
+from quantglow.report.sample_arrays import arrays_of
 from quantglow.types import Array
 
 PLACE = "quantglow.backends.onnxruntime.apart:outputs"
@@ -40,7 +41,7 @@ def running(
     """
     path, first = located(model)
     names = list(samples[0])
-    arrays = [*first, *(np.asarray(feeds[name]) for feeds in samples for name in names)]
+    arrays = [*first, *arrays_of(samples, names)]
     facts = {"path": path, "names": names, "optimize": True, "wanted": wanted}
     with started(PLACE, arrays, facts, seconds=MAX_SECONDS) as call:
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from onnxruntime.quantization import (
     CalibrationDataReader,
     CalibrationMethod,
@@ -20,29 +22,49 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from quantglow.backends.onnxruntime.session import Session
 from quantglow.report.outputs import Feeds, Runner
+from quantglow.report.sample_arrays import feeds_from
 from quantglow.types import Array
 
 
 def int8_runner(model: Any, samples: Iterable[Feeds], num_threads: int = 1) -> Runner:
-    """``quant_pre_process`` and ``quantize_static`` of a ModelProto with fixed shapes.
+    """``quantize_file`` of a ModelProto, run by onnxruntime."""
+    with tempfile.TemporaryDirectory() as folder:
+        source, target = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        source.write_bytes(model.SerializeToString())
+        quantize_file(source, target, samples)
+        return Session(target.read_bytes(), num_threads).run
 
-    Its best setting: QDQ, u8 activations, s8 weights per channel, min-max ranges.
+
+def quantize_file(
+    source: Path, target: Path, samples: Iterable[Feeds], method: str = "MinMax"
+) -> None:
+    """``quant_pre_process`` and ``quantize_static`` of a model from ``frontend.quantizer_input``.
+
+    Its best setting: QDQ, u8 activations, s8 weights per channel; ``method`` is a member of
+    ``CalibrationMethod``.
     """
     with tempfile.TemporaryDirectory() as folder, _quiet():
-        plain, prepared, target = (Path(folder) / f"{i}.onnx" for i in range(3))
-        plain.write_bytes(model.SerializeToString())
-        quant_pre_process(str(plain), str(prepared), skip_symbolic_shape=True)
+        prepared = Path(folder) / "prepared.onnx"
+        quant_pre_process(str(source), str(prepared), skip_symbolic_shape=True)
         quantize_static(
             str(prepared),
             str(target),
-            _Reader(samples),
+            SampleReader(samples),
             quant_format=QuantFormat.QDQ,
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
-            calibrate_method=CalibrationMethod.MinMax,
+            calibrate_method=CalibrationMethod[method],
         )
-        return Session(target.read_bytes(), num_threads).run
+
+
+def quantized(
+    arrays: Sequence[Array], source: str, target: str, names: Sequence[str], method: str
+) -> list[Array]:
+    """``quantize_file`` in a child process: its seconds."""
+    start = time.perf_counter()
+    quantize_file(Path(source), Path(target), feeds_from(arrays, names), method)
+    return [np.array(time.perf_counter() - start)]
 
 
 @contextmanager
@@ -58,7 +80,7 @@ def _quiet() -> Iterator[None]:
         logging.disable(before)
 
 
-class _Reader(CalibrationDataReader):
+class SampleReader(CalibrationDataReader):
     """Feeds one after the other, then None."""
 
     def __init__(self, samples: Iterable[Feeds]) -> None:

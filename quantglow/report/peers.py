@@ -28,6 +28,15 @@ LOADING_SECONDS = 600.0
 """Time that a runtime may take to load a model, and for one call."""
 
 
+@dataclass(frozen=True)
+class Contender:
+    """A model file and the runtime that runs it, one of ``PEERS``."""
+
+    name: str
+    runtime: str
+    path: str
+
+
 @dataclass
 class Latency:
     """Seconds of the calls of one runtime, or the reason why there are none."""
@@ -100,31 +109,34 @@ def row(latency: Latency, ours: float, longest: float) -> tuple[str, ...]:
 def compared(
     run: Callable[[Mapping[str, Array]], object],
     feeds: Mapping[str, Array],
-    peers: Sequence[str],
-    path: str,
+    contenders: Sequence[Contender],
     threads: int,
     seconds: float,
     rounds: int = ROUNDS,
 ) -> Comparison:
-    """Latencies of ``run``, and of the ONNX file in other runtimes: each for ``seconds`` in all."""
-    ours, others = Latency(OURS), [Latency(name) for name in peers]
-    facts = {"path": path, "names": list(feeds), "threads": threads, "seconds": seconds / rounds}
+    """Latencies of ``run``, and of models in other runtimes: each for ``seconds`` in all."""
+    ours, others = Latency(OURS), [Latency(each.name) for each in contenders]
+    facts = {"names": list(feeds), "threads": threads, "seconds": seconds / rounds}
     for _ in range(rounds):
         ours.seconds += call_latencies(lambda: run(feeds), seconds / rounds)
-        for peer in others:
+        for peer, each in zip(others, contenders, strict=True):
             if not peer.reason:
-                measure(peer, list(feeds.values()), facts)
+                measure(peer, each.runtime, list(feeds.values()), {"path": each.path, **facts})
     return Comparison([ours, *others])
 
 
-def measure(peer: Latency, arrays: Sequence[Array], facts: Mapping[str, Any]) -> None:
+def measure(peer: Latency, runtime: str, arrays: Sequence[Array], facts: Mapping[str, Any]) -> None:
     """Add a round of a runtime, or the reason why it does not run."""
     limit = LOADING_SECONDS + facts["seconds"]
     try:
-        (found,) = called(PLACES[peer.runtime], arrays, facts, seconds=limit)
+        (found,) = called(PLACES[runtime], arrays, facts, seconds=limit)
         peer.seconds += found.tolist()
-    except RaisedInChild as error:
-        missing = error.kind == "ModuleNotFoundError"
-        peer.reason = f"not installed: pip install {peer.runtime}" if missing else str(error)
     except IsolationError as error:
-        peer.reason = str(error)
+        peer.reason = reason_of(error, runtime)
+
+
+def reason_of(error: IsolationError, packages: str) -> str:
+    """Why a child gave no result, in one line; ``packages``: what pip may have to install."""
+    if isinstance(error, RaisedInChild) and error.kind == "ModuleNotFoundError":
+        return f"not installed: pip install {packages}"
+    return next(filter(None, map(str.strip, str(error).splitlines())), "no reason given")

@@ -58,7 +58,7 @@ def test_quantize_writes_a_model_and_prints_the_report(
     assert "Outputs against onnxruntime" in found and "time: prepare" not in found
     accuracy, size, speed, step = found.splitlines()[-4:]
     assert "on 4 sample(s)" in accuracy and "times smaller" in size
-    assert "onnxruntime's float" in speed and "times as" in speed
+    assert "onnxruntime's float" in speed
     assert step.startswith("Next: quantglow bench ") and "--compare onnxruntime" in step
     assert qg.load(folder / "int8.qgm").report.outputs
 

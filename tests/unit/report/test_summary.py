@@ -88,6 +88,11 @@ def test_a_missing_peer_and_a_busy_machine_are_named() -> None:
     assert "not measured: it crashed" in text and "(but the machine is busy)" in text
 
 
+def test_a_busy_machine_gives_no_ratio() -> None:
+    text = str(MeasuredLatency(1e-3, 3e-3, 1, busy="the machine is busy"))
+    assert "onnxruntime's float 3 ms (but the machine is busy)" in text and "times" not in text
+
+
 def test_html_has_bars_and_folded_tables() -> None:
     html = replace(report(45), notes=("<script>",))._repr_html_()
     assert html.index("very close") < html.index("<details>")

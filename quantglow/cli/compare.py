@@ -1,0 +1,70 @@
+"""``quantglow compare``: int8 beside other quantizers, on the user's model and data."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from rich.console import Console
+
+from quantglow.cli.arguments import (
+    calibration_arguments,
+    machine_arguments,
+    model_argument,
+    quantization_arguments,
+    quantization_options,
+    shapes_of,
+)
+from quantglow.cli.files import check_onnx
+from quantglow.driver.comparison import SECONDS, compare
+from quantglow.report.peer_quantizers import PEER_QUANTIZERS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    model_argument(parser)
+    calibration_arguments(parser, required=True, or_profile=False)
+    quantization_arguments(parser)
+    machine_arguments(parser)
+    parser.add_argument(
+        "--quantizers",
+        nargs="+",
+        choices=PEER_QUANTIZERS,
+        default=list(PEER_QUANTIZERS),
+        metavar="NAME",
+        help=f"the others (default: all of {', '.join(PEER_QUANTIZERS)})",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=SECONDS,
+        help="about how long to measure each latency (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--peer-minutes",
+        type=float,
+        default=10.0,
+        help="time limit of each of the others (default: %(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON instead")
+
+
+def run(options: argparse.Namespace, console: Console) -> None:
+    """Quantize with each, and print a table and a verdict."""
+    check_onnx(options.model)
+    found = compare(
+        options.model,
+        options.calibration_data,
+        quantizers=options.quantizers,
+        seconds=options.seconds,
+        peer_minutes=options.peer_minutes,
+        subset_size=options.subset_size,
+        num_threads=options.num_threads,
+        input_shapes=shapes_of(options) or None,
+        target=options.target,
+        schedule=options.schedule,
+        **quantization_options(options),
+    )
+    if options.json:
+        console.file.write(json.dumps(found.to_json()) + "\n")
+    else:
+        console.print(found, highlight=False)

@@ -1,0 +1,221 @@
+"""``compare``: int8 of quantglow beside that of other quantizers, on the user's model and data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from quantglow.arguments import positive, strings
+from quantglow.driver.models import InputShapes
+from quantglow.driver.pipeline.imported import imported
+from quantglow.driver.quantize_and_compile import quantize_and_compile
+from quantglow.driver.samples import Samples, profile_in
+from quantglow.errors import CalibrationError, ModelError, OptionError
+from quantglow.frontend.ort_quantizer_input import quantizer_input
+from quantglow.graph.border import declared_feeds
+from quantglow.graph.family import Family
+from quantglow.isolation import IsolationError
+from quantglow.profiling.data import Feeds
+from quantglow.report import Report
+from quantglow.report.busy import busy_note
+from quantglow.report.headline import SAME, UNSEEN
+from quantglow.report.metrics import class_like
+from quantglow.report.onnxruntime_check import Outputs, running
+from quantglow.report.outputs import output_accuracy_of
+from quantglow.report.peer_quantizers import PEER_QUANTIZERS, PeerQuantizer, file_nbytes
+from quantglow.report.peers import OURS, Contender, compared, reason_of
+from quantglow.report.quantizer_comparison import FLOAT, QuantizerComparison, QuantizerFigures
+from quantglow.runtime.compiled import CompiledModel
+from quantglow.runtime.fallback_model import FallbackModel
+from quantglow.types import DType, TensorType
+
+SECONDS = 1.0
+"""Time for which the latency of each model is measured, in seconds."""
+
+CALIBRATING = ("import", "profile", "prepare", "quantize")
+"""Stages of quantglow that count as calibration: those from the float to the int8 model."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples to calibrate on, and samples to compare outputs on; both as the model declares."""
+
+    calibration: Sequence[Feeds]
+    checked: Sequence[Feeds]
+    origin: str
+
+    @staticmethod
+    def of(data: Any, family: Family, subset_size: int, seed: int) -> Split:
+        """The split that ``quantize_and_compile`` makes.  Raises ``CalibrationError``."""
+        if profile_in(data) is not None:
+            raise CalibrationError(
+                "a profile holds no samples for other quantizers. Remedy: give the samples."
+            )
+        reader = Samples(data, family, subset_size, holds_out=True, seed=seed)
+        ports = family.signature.inputs
+        used = [declared_feeds(ports, feeds) for feeds in reader]
+        if not used:
+            raise CalibrationError("there are no samples. Remedy: give at least one.")
+        held = reader.held.samples if reader.held else []
+        unseen = [declared_feeds(ports, feeds) for feeds in held]
+        return Split(used, unseen or used, UNSEEN if unseen else SAME)
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Samples and the float outputs for them, by name of the output."""
+
+    samples: Sequence[Feeds]
+    names: Sequence[str]
+    wanted: Outputs
+
+    def figures(self, name: str, found: Outputs) -> QuantizerFigures:
+        """The accuracy of a model's outputs: that of its worst."""
+        outputs = []
+        for position, output in enumerate(self.names):
+            exact = [results[position] for results in self.wanted]
+            own = [results[position] for results in found]
+            classes = class_like(TensorType(DType.F32, exact[0].shape))
+            outputs.append(output_accuracy_of(output, exact, own, classes))
+        answers = [o.top1_agreement for o in outputs if o.top1_agreement is not None]
+        return QuantizerFigures(
+            name, min(o.sqnr_db for o in outputs), min(answers) if answers else None
+        )
+
+
+def compare(
+    model: Any,
+    calibration_data: Any,
+    *,
+    quantizers: Iterable[str] = tuple(PEER_QUANTIZERS),
+    seconds: float = SECONDS,
+    peer_minutes: float = 10.0,
+    subset_size: int = 300,
+    num_threads: int | None = None,
+    input_shapes: InputShapes | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> QuantizerComparison:
+    """Quantize a model with quantglow and with others, on the same samples, and compare them.
+
+    quantizers    names in ``PEER_QUANTIZERS``: onnxruntime's (QDQ, u8 activations, s8 weights per
+                  channel) and NNCF for OpenVINO; one that is missing, fails or takes longer than
+                  ``peer_minutes`` is a row with the reason
+    seconds       for how long the latency of each is measured, in turns
+    options       those of ``quantize_and_compile``
+
+    Outputs are compared with those of the float model in onnxruntime, on samples that no quantizer
+    calibrates on, where there are ten or more.  Other runtimes run in child processes.
+    """
+    peers = [peer_named(name) for name in strings(quantizers, "quantizers")]
+    limit = 60 * positive("peer_minutes", peer_minutes)
+    seconds = positive("seconds", seconds)
+    source = imported(model, calibration_data, input_shapes)
+    split = Split.of(source.data, source.family, subset_size, seed)
+    busy = busy_note()
+    compiled = quantize_and_compile(
+        model,
+        list(split.calibration),
+        num_threads=num_threads,
+        input_shapes=input_shapes,
+        subset_size=len(split.calibration),
+        seed=seed,
+        verify=False,
+        **options,
+    )
+    with tempfile.TemporaryDirectory(prefix="quantglow-") as folder:
+        path = Path(folder) / "float.onnx"
+        path.write_bytes(quantizer_input(model, input_shapes or {}).SerializeToString())
+        checked = checked_by_float(path, compiled, split.checked)
+        rows = [float_row(path), our_row(compiled, checked, Path(folder))]
+        rows += [peer_row(peer, path, split.calibration, checked, limit) for peer in peers]
+        rows = with_latencies(rows, peers, path, compiled, split.checked[0], seconds)
+    samples = len(split.checked)
+    return QuantizerComparison(rows, samples, split.origin, compiled.num_threads, busy)
+
+
+def peer_named(name: str) -> PeerQuantizer:
+    """A quantizer by its name.  Raises ``OptionError``."""
+    if name not in PEER_QUANTIZERS:
+        raise OptionError(f"quantizers has {name!r}; there are {', '.join(PEER_QUANTIZERS)}")
+    return PEER_QUANTIZERS[name]
+
+
+def checked_by_float(
+    path: Path, compiled: CompiledModel | FallbackModel, samples: Sequence[Feeds]
+) -> Checked:
+    """The float outputs, by onnxruntime.  Raises ``ModelError``."""
+    names = [info.name for info in compiled.get_outputs()]
+    try:
+        with running(str(path), samples) as answer:
+            return Checked(samples, names, answer()[0])
+    except IsolationError as error:
+        raise ModelError(
+            f"onnxruntime does not run the float model, with which all are compared: {error}"
+        ) from error
+
+
+def float_row(path: Path) -> QuantizerFigures:
+    """The row of the float model."""
+    return QuantizerFigures(FLOAT, nbytes=file_nbytes(path))
+
+
+def our_row(
+    compiled: CompiledModel | FallbackModel, checked: Checked, folder: Path
+) -> QuantizerFigures:
+    """The row of quantglow."""
+    figures = checked.figures(OURS, [compiled.run(None, feeds) for feeds in checked.samples])
+    compiled.save(folder / "ours.qgm")
+    report = compiled.report
+    assert isinstance(report, Report)
+    spent = sum(report.seconds.get(stage, 0.0) for stage in CALIBRATING)
+    nbytes = (folder / "ours.qgm").stat().st_size
+    return replace(figures, nbytes=nbytes, calibration_seconds=spent)
+
+
+def peer_row(
+    peer: PeerQuantizer, source: Path, samples: Sequence[Feeds], checked: Checked, limit: float
+) -> QuantizerFigures:
+    """The row of another quantizer, without its latency; with the reason if it fails."""
+    target = target_of(peer, source)
+    try:
+        spent = peer.quantize(source, target, samples, limit)
+        figures = checked.figures(peer.name, peer.run(target, checked.samples, limit))
+    except IsolationError as error:
+        return QuantizerFigures(peer.name, reason=reason_of(error, peer.packages))
+    except ValueError as error:
+        return QuantizerFigures(peer.name, reason=f"its outputs differ in shape: {error}")
+    return replace(figures, nbytes=file_nbytes(target), calibration_seconds=spent)
+
+
+def target_of(peer: PeerQuantizer, source: Path) -> Path:
+    """The file of a quantizer's model."""
+    return source.parent / f"{peer.name}{peer.suffix}"
+
+
+def with_latencies(
+    rows: Sequence[QuantizerFigures],
+    peers: Sequence[PeerQuantizer],
+    source: Path,
+    compiled: CompiledModel | FallbackModel,
+    feeds: Feeds,
+    seconds: float,
+) -> list[QuantizerFigures]:
+    """The rows with latencies of the models that ran."""
+    ran = [peer for peer, row in zip(peers, rows[2:], strict=True) if not row.reason]
+    contenders = [
+        Contender(FLOAT, "onnxruntime", str(source)),
+        *(Contender(peer.name, peer.runtime, str(target_of(peer, source))) for peer in ran),
+    ]
+    run: Callable[[Any], object] = lambda given: compiled.run(None, given)  # noqa: E731
+    found = compared(run, feeds, contenders, compiled.num_threads, seconds)
+    measured = {each.runtime: each for each in found.latencies}
+    return [
+        replace(row, seconds=own.median if not own.reason else None, reason=own.reason)
+        if (own := measured.get(row.name))
+        else row
+        for row in rows
+    ]
