@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from quantglow.backends.llvm.targets import LEVELS
@@ -12,17 +13,23 @@ from quantglow.options import (
     ACTIVATIONS,
     DEFAULT,
     EFFORTS,
+    EQUALIZATIONS,
     GROUP_SIZES,
     METHODS,
     PRESETS,
+    RECOVERIES,
     WEIGHTS,
     QuantizationConfig,
 )
+from quantglow.quantization.accuracy_control.control import DROP_TYPES
 from quantglow.runtime.saved_models.included_code import CODE_MODES
+
+AUTO, NONE = "auto", "none"
+"""All techniques that are worth their time, and no technique."""
 
 
 def model_argument(parser: argparse.ArgumentParser, what: str = "ONNX model") -> None:
-    parser.add_argument("model", help=what)
+    parser.add_argument("model", help=f"{what}, or - for stdin")
     parser.add_argument(
         "--input-shapes",
         nargs="+",
@@ -67,6 +74,12 @@ def quantization_arguments(parser: argparse.ArgumentParser) -> None:
         help="how ranges are chosen; auto: by the error in the results, given samples",
     )
     parser.add_argument(
+        "--percentile",
+        type=float,
+        default=99.999,
+        help="of the values that --calibrate-method percentile keeps (default: %(default)s)",
+    )
+    parser.add_argument(
         "--per-channel",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -93,6 +106,32 @@ def quantization_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="round the results of the last layers to int8, too",
     )
+    techniques_argument(parser, "--recovery", RECOVERIES, "weights are rounded")
+    techniques_argument(parser, "--equalization", EQUALIZATIONS, "the float network is rewritten")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="draws the samples that decide (default: %(default)s)"
+    )
+
+
+def techniques_argument(
+    parser: argparse.ArgumentParser, name: str, known: Sequence[str], what: str
+) -> None:
+    """A flag for techniques: "auto", "none", or some by their names."""
+    parser.add_argument(
+        name,
+        nargs="+",
+        choices=[AUTO, NONE, *known],
+        default=[AUTO],
+        metavar="TECHNIQUE",
+        help=f"how {what} for accuracy: {', '.join(known)}, or none (default: auto)",
+    )
+
+
+def techniques(name: str, given: Sequence[str]) -> str | tuple[str, ...]:
+    """Techniques as the configuration takes them.  Raises ``OptionError``."""
+    if len(given) > 1 and {AUTO, NONE} & set(given):
+        raise OptionError(f"{name} is auto, or none, or names of techniques; got {[*given]}")
+    return AUTO if AUTO in given else () if NONE in given else tuple(given)
 
 
 def weight_arguments(parser: argparse.ArgumentParser) -> None:
@@ -136,6 +175,12 @@ def control_arguments(parser: argparse.ArgumentParser) -> None:
         help="relative error of the outputs that is allowed, on the samples checked: 0.1 is an "
         "SQNR of 20 dB, 0.01 of 40 dB; values become int16, then operators float, in the order of "
         "their sensitivity for the time it costs, until it holds; unneeded ones return to int8",
+    )
+    parser.add_argument(
+        "--drop-type",
+        choices=DROP_TYPES,
+        default="absolute",
+        help="of --max-drop: absolute, or relative to the float model's figure",
     )
     parser.add_argument(
         "--max-minutes",
@@ -208,7 +253,9 @@ def quantization_options(options: argparse.Namespace) -> dict[str, Any]:
     )
     given = vars(options)
     names += ("nodes_to_exclude", "op_types_to_quantize", "int16_activations", "quantize_output")
-    return {name: given[name] for name in names}
+    names += ("percentile", "seed")
+    chosen = {name: techniques(name, given[name]) for name in ("recovery", "equalization")}
+    return {**chosen, **{name: given[name] for name in names}}
 
 
 def shapes_of(options: argparse.Namespace) -> dict[str, tuple[int, ...]]:

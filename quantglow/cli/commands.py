@@ -50,6 +50,8 @@ from quantglow.runtime.compiled import CompiledModel
 from quantglow.runtime.fallback_model import FallbackModel
 from quantglow.types import Array
 
+TRANSFORMER = "transformer"
+
 DEFAULT_ENDING = f".int8{SAVED}"
 """Suffix of the model that ``quantize`` writes to the current folder if no name is given."""
 
@@ -103,6 +105,15 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
         default=True,
         help="time one call beside onnxruntime's float model, for half a second",
     )
+    parser.add_argument(
+        "--model-type", choices=[TRANSFORMER], help="as in NNCF; every model gets what that means"
+    )
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default="auto",
+        help="progress on stderr (default: on a terminal)",
+    )
     parser.add_argument("--all-layers", action="store_true", help="print every table")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     what = f"model to write: {SAVED}, or .onnx for QDQ (default: MODEL{DEFAULT_ENDING} here)"
@@ -128,7 +139,10 @@ def quantize(options: argparse.Namespace, console: Console) -> None:
             **quantization_options(options),
             **weight_options(options),
             subset_size=options.subset_size,
+            model_type=options.model_type,
+            progress=options.progress,
             max_drop=options.max_drop,
+            drop_type=options.drop_type,
             max_minutes=options.max_minutes,
             target=options.target,
             num_threads=options.num_threads,
@@ -169,7 +183,8 @@ def next_command(report: Report, options: argparse.Namespace, output: str) -> st
         page = ["--output", f"{Path(output).stem}.html"]
         shapes = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
         return shlex.join(["quantglow", "debug", *words, *shapes, *page])
-    beside = ["--onnx", options.model, "--compare", "onnxruntime"]
+    is_file = os.path.basename(options.model) != "stdin.onnx"
+    beside = ["--onnx", options.model, "--compare", "onnxruntime"] if is_file else []
     own = ["--input-shapes", *options.input_shapes] if options.input_shapes else []
     saved = Path(output).suffix == SAVED
     return shlex.join(["quantglow", "bench", output, *(beside if saved else own)])

@@ -7,6 +7,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
@@ -14,8 +15,20 @@ from typing import Any
 
 from rich.console import Console
 
-from quantglow.cli import bench, bundle, calibrate, commands, compare, debug, demo, inspect, opt
+from quantglow.cli import (
+    bench,
+    bundle,
+    calibrate,
+    commands,
+    compare,
+    completion,
+    debug,
+    demo,
+    inspect,
+    opt,
+)
 from quantglow.cli.entry import INTERRUPTED
+from quantglow.cli.stdin_model import STDIN, from_stdin
 from quantglow.errors import QuantglowError
 from quantglow.files import cause
 from quantglow.version import __version__
@@ -42,7 +55,28 @@ class Command:
     example: str
 
 
+def help_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("topic", nargs="?", choices=list(COMMANDS), metavar="COMMAND")
+
+
+def print_help(options: argparse.Namespace, console: Console) -> None:
+    """Print the help of a command, or of all."""
+    with suppress(SystemExit):
+        parser().parse_args([options.topic, "--help"] if options.topic else ["--help"])
+
+
+def print_completion(options: argparse.Namespace, console: Console) -> None:
+    """Print the script that completes this command line."""
+    completion.run(options, console, parser())
+
+
 COMMANDS: dict[str, Command] = {
+    "help": Command(
+        "show what a command does and its flags",
+        help_arguments,
+        print_help,
+        "quantglow help quantize",
+    ),
     "demo": Command(
         "two embedded networks: profile, int8, machine code, check against onnxruntime",
         demo.add_arguments,
@@ -109,6 +143,12 @@ COMMANDS: dict[str, Command] = {
         bundle.run,
         "quantglow bundle net.onnx --calibration-data samples.npz --target neon --output net",
     ),
+    "completion": Command(
+        "print a script that completes commands and flags in bash, zsh or fish",
+        completion.add_arguments,
+        print_completion,
+        "quantglow completion bash > ~/.local/share/bash-completion/completions/quantglow",
+    ),
     "debug": Command(
         "show which layers lose accuracy in int8, and why",
         debug.add_arguments,
@@ -124,7 +164,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = parser().parse_args(arguments)
         piped = not (sys.stdout and sys.stdout.isatty()) and "COLUMNS" not in os.environ
         console = Console(soft_wrap=False, width=WIDE if piped else None)
-        COMMANDS[options.command].run(options, console)
+        with ExitStack() as stack:
+            if getattr(options, "model", None) == STDIN:
+                options.model = stack.enter_context(from_stdin())
+            COMMANDS[options.command].run(options, console)
         console.file.flush()
     except QuantglowError as error:
         print(f"quantglow: {type(error).__name__}: {error}", file=sys.stderr)
@@ -185,6 +228,15 @@ class _Parser(argparse.ArgumentParser):
             if (name := flag.partition("=")[0]) not in self._option_string_actions:
                 self.error(unknown_flag(name, list(self._option_string_actions)))
         return super().parse_known_args(args, namespace)
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Check as argparse does; name the nearest choice."""
+        known = [str(choice) for choice in action.choices or ()]
+        if action.choices is not None and value not in action.choices:
+            near = get_close_matches(str(value).replace("_", "-").lower(), known, 1)
+            hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(known)}"
+            raise argparse.ArgumentError(action, f"there is no {value!r}, {hint}")
+        super()._check_value(action, value)
 
 
 def unknown_flag(name: str, known: Sequence[str]) -> str:

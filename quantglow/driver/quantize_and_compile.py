@@ -68,6 +68,9 @@ def quantize_and_compile(
     schedule: str = "fast",
     effort: str = "default",
     measure_latency: bool = False,
+    percentile: float = 99.999,
+    recovery: Any = "auto",
+    equalization: Any = "auto",
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
@@ -125,6 +128,9 @@ def quantize_and_compile(
             symmetric_weights=symmetric_weights,
             quantize_output=quantize_output,
             effort=effort,
+            percentile=percentile,
+            recovery=recovery,
+            equalization=equalization,
         ),
         subset_size=count("subset_size", subset_size),
         progress=progress_mode("progress", progress),

@@ -6,7 +6,7 @@ import inspect
 import json
 import time
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 import quantglow as qg
 from quantglow.cli import commands
+from quantglow.cli.arguments import config_of
 from quantglow.cli.main import COMMANDS, main, parser
 from quantglow.cli.timing import loaded_latencies, medians
 from quantglow.report import Report, busy, peers
@@ -444,6 +445,39 @@ def test_flags_are_the_keywords_of_the_function() -> None:
     assert set(vars(options)) - printed <= keywords
 
 
+def test_every_keyword_of_the_function_is_a_flag() -> None:
+    """Functions alone have none; defaults are the same, but a terminal shows the latency."""
+    parameters = dict(inspect.signature(qg.quantize_and_compile).parameters)
+    for name in ("model", "calibration_data", "validation_fn"):
+        del parameters[name]
+    options = vars(parser().parse_args(["quantize", "net.onnx"]))
+    assert parameters.keys() <= options.keys()
+    own = {"measure_latency": True, "recovery": ["auto"], "equalization": ["auto"]}
+    for name, parameter in parameters.items():
+        found = options[name]
+        assert found == own.get(name, parameter.default) or not (found or parameter.default), name
+
+
+def test_every_field_of_the_configuration_is_a_flag() -> None:
+    names = {field.name for field in fields(qg.QuantizationConfig)}
+    assert names <= vars(parser().parse_args(["quantize", "net.onnx"])).keys()
+
+
+def test_flags_reach_the_configuration(folder: Path) -> None:
+    line = "inspect net.onnx --percentile 99 --seed 3 --recovery none --equalization align-inputs"
+    found = config_of(parser().parse_args(line.split()))
+    assert (found.percentile, found.seed, found.recovery) == (99.0, 3, ())
+    assert found.equalization == ("align-inputs",)
+
+
+def test_auto_goes_with_no_other_technique(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "quantize net.onnx --calibration-data samples.npz --output a.qgm --recovery auto none"
+    assert run(folder, line) == 1
+    assert "recovery is auto, or none, or names" in capsys.readouterr().err
+
+
 def test_medians_are_of_one_call() -> None:
     found = medians({"sleep": lambda: time.sleep(0.005)}, seconds=0.05, rounds=3)
     assert 0.005 <= found["sleep"] < 0.05
@@ -460,7 +494,7 @@ def test_usage_has_the_model_before_the_flags(
     names = [word for word in words[3:] if not word.startswith(("-", "["))]
     assert words[2] == command
     assert words[-2:] == ["[OPTION", "...]"]
-    needs_nothing = command in ("demo", "opt")
+    needs_nothing = command in ("demo", "opt", "help", "completion")
     assert needs_nothing or names[0] in ("model", "recipe")
     assert needs_nothing or not words[3].startswith("-")
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +14,7 @@ import onnx
 import pytest
 
 import quantglow as qg
+from quantglow.cli.completion import SHELLS
 from quantglow.cli.main import main
 from quantglow.driver.pipeline import imported
 from tests.support.small_network import small_model, small_samples
@@ -96,6 +100,12 @@ def test_without_a_name_the_model_is_saved_here(
         ("bench net.onnx --num-thr 1", "no flag --num-thr, did you mean --num-threads?"),
         ("--versio", "no flag --versio, did you mean --version?"),
         ("run net.onnx --zzz", "no flag --zzz\n"),
+        ("quantise net.onnx", "there is no 'quantise', did you mean quantize?"),
+        ("help quantise", "did you mean quantize?"),
+        ("inspect net.onnx --stage memry", "there is no 'memry', did you mean memory?"),
+        ("quantize net.onnx --effort zzz", "there is no 'zzz', choose from fast, default, best"),
+        ("quantize net.onnx --recovery round_weights", "did you mean round-weights?"),
+        ("bench net.onnx --compare onnxrutime", "did you mean onnxruntime?"),
     ],
 )
 def test_unknown_flags_are_named_with_the_nearest(
@@ -110,3 +120,76 @@ def test_unknown_flags_are_named_with_the_nearest(
 def test_numbers_are_no_flags(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "none.onnx", "--seconds", "-1"]) == 1
     assert "seconds must be positive" in capsys.readouterr().err
+
+
+def test_help_is_that_of_the_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["quantize", "--help"])
+    wanted = capsys.readouterr().out
+    assert main(["help", "quantize"]) == 0
+    assert capsys.readouterr().out == wanted
+    assert main(["help"]) == 0
+    assert "quantize" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_knows_commands_flags_and_values(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in ("compare", "calibration-data", "performance"))
+
+
+def test_bash_completes_a_command_a_flag_and_a_value(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["completion", "bash"])
+    (tmp_path / "script").write_text(capsys.readouterr().out)
+    ask = """
+source ./script
+complete_line() {
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+    _shtab_quantglow; echo "${COMPREPLY[@]}"
+}
+complete_line quantglow qua
+complete_line quantglow quantize --calibration-d
+complete_line quantglow quantize --effort be
+"""
+    done = subprocess.run(
+        ["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split("\n")[:3] == ["quantize", "--calibration-data", "best"], done.stderr
+
+
+def test_completion_without_shtab_names_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 1
+    assert "pip install 'quantglow[completion]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["onnx", "qgm"])
+def test_a_model_comes_from_stdin(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = folder / "net.onnx"
+    if kind == "qgm":
+        qg.compile(model, num_threads=1).save(folder / "piped.qgm")
+        model = folder / "piped.qgm"
+    given = io.TextIOWrapper(io.BytesIO(model.read_bytes()))
+    monkeypatch.setattr(sys, "stdin", given)
+    assert main(["inspect", "-", "--stage", "program"]) == 0
+    assert "@out" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_stdin_without_a_model_is_an_error(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = io.TextIOWrapper(io.BytesIO())
+    monkeypatch.setattr(empty, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stdin", empty)
+    assert main(["inspect", "-"]) == 1
+    assert "Remedy: " in capsys.readouterr().err
