@@ -17,6 +17,7 @@ from quantglow.cli.arguments import (
     shapes_of,
 )
 from quantglow.cli.files import SAVED, is_saved
+from quantglow.cli.layer_lines import lines_about
 from quantglow.cli.models import refuse_shapes_of_saved
 from quantglow.driver import compilation, stages
 from quantglow.driver.models import is_quantized
@@ -37,6 +38,10 @@ from quantglow.runtime.saved_models import saving
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
 
 
+WITHOUT_LINES = ("memory", "report")
+"""Stages that are tables."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     model_argument(parser, f"ONNX or {SAVED} model")
     calibration_arguments(parser, required=False)
@@ -48,6 +53,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     schedule_argument(parser, default=None)
     parser.add_argument("--stage", choices=STAGES, default="optimized", help="default: %(default)s")
+    parser.add_argument(
+        "--layer",
+        metavar="PATTERN",
+        help="only lines about layers whose names fit, as 'conv1' or '*relu*'; long tuples are cut",
+    )
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
@@ -56,7 +66,13 @@ def run(options: argparse.Namespace, console: Console) -> None:
     With calibration data the stages after ``optimized`` are those of ``quantize`` with the same
     options.
     """
-    console.file.write(stage_text(options).rstrip("\n") + "\n")
+    if options.layer is not None and options.stage in WITHOUT_LINES:
+        raise OptionError(
+            f"--layer is for graphs and programs. Remedy: omit it for --stage {options.stage}."
+        )
+    text = stage_text(options)
+    shown = text if options.layer is None else lines_about(text, options.layer)
+    console.file.write(shown.rstrip("\n") + "\n")
 
 
 def stage_text(options: argparse.Namespace) -> str:
