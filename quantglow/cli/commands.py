@@ -173,7 +173,7 @@ def show(report: object, options: argparse.Namespace, output: str, console: Cons
         found |= {"summary": summary.to_json() if summary else None}
         console.file.write(json.dumps(found) + "\n")
         return
-    console.print(ShownReport(report, options.all_layers, step), highlight=False)
+    console.print(ShownReport(report, options.all_layers, step), highlight=False, crop=False)
 
 
 def next_command(report: Report, options: argparse.Namespace, output: str) -> str:

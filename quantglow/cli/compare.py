@@ -67,4 +67,4 @@ def run(options: argparse.Namespace, console: Console) -> None:
     if options.json:
         console.file.write(json.dumps(found.to_json()) + "\n")
     else:
-        console.print(found, highlight=False)
+        console.print(found, highlight=False, crop=False)

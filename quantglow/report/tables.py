@@ -93,6 +93,7 @@ class Tabular:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         from rich.markup import escape
+        from rich.text import Text
 
         for line in self.heading():
             yield escape(line)
@@ -101,13 +102,13 @@ class Tabular:
         for note in self.notes:
             yield f"Note: {escape(note)}"
         for line in self.closing():
-            yield escape(line)
+            yield Text(line, no_wrap=True, overflow="ignore")  # commands stay in one piece
 
     def __str__(self) -> str:
         from rich.console import Console
 
         console = Console(file=io.StringIO(), width=TERMINAL_WIDTH, color_system=None)
-        console.print(self, highlight=False)
+        console.print(self, highlight=False, crop=False)
         assert isinstance(console.file, io.StringIO)
         return console.file.getvalue()
 

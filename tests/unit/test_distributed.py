@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,12 @@ def test_workers_that_die_lose_nothing(client: Any) -> None:
 
 def kill_one(client: Any) -> int:
     """End a worker, and give its process number; Dask starts another one."""
-    client.wait_for_workers(1)
-    process = min(client.run(os.getpid).values())
-    os.kill(process, signal.SIGKILL)
-    return int(process)
+    while True:
+        with suppress(OSError):  # one that died a moment ago does not answer
+            client.wait_for_workers(1)
+            process = min(client.run(os.getpid).values())
+            os.kill(process, signal.SIGKILL)
+            return int(process)
 
 
 def test_free_shapes_are_profiled_by_workers(client: Any) -> None:
