@@ -170,7 +170,6 @@ def quantized_and_compiled(
         if source.cut and request.verify and not isinstance(found, CompiledModel):
             found = checked_whole(found, source.family.signature, seen.checks)
     if request.measure_latency:
-        model = source.cut.source.serialized() if source.cut else source.model
         return with_latency(found, model, seen.checks.feeds)
     return found
 

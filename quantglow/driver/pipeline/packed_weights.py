@@ -101,7 +101,7 @@ def compiled_with_packed_weights(
     }
     made = CompiledModel(compiled.specialisations, reporter(compiled, facts, packed.seconds))
     if request.measure_latency:
-        return with_latency(made, source.serialized(), checks)
+        return with_latency(made, model, checks)
     return made
 
 

@@ -136,6 +136,15 @@ def test_without_samples_there_is_a_note() -> None:
     assert "the latency was not measured: there are no samples" in made.report.notes
 
 
+def test_a_measurement_that_fails_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("quantglow.driver.latency.latency_beside_float", full)
+    made = qg.quantize_and_compile(small_model(), small_samples(), measure_latency=True, **FAST)
+    assert "the latency was not measured: no space left" in made.report.notes
+
+
 def test_the_sizes_are_those_of_the_constants() -> None:
     made = qg.quantize_and_compile(small_model(), small_samples(), **FAST)
     after = sum(n.value.nbytes for n in made.graph.nodes if isinstance(n, Constant))
