@@ -27,6 +27,7 @@ from quantglow.cli import (
     inspect,
     opt,
 )
+from quantglow.cli.config_file import FLAG, with_config
 from quantglow.cli.entry import INTERRUPTED
 from quantglow.cli.stdin_model import STDIN, from_stdin
 from quantglow.errors import QuantglowError
@@ -161,7 +162,7 @@ COMMANDS: dict[str, Command] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line (default: the process's own); its exit code."""
     try:
-        options = parser().parse_args(arguments)
+        options = parsed(sys.argv[1:] if arguments is None else arguments)
         piped = not (sys.stdout and sys.stdout.isatty()) and "COLUMNS" not in os.environ
         console = Console(soft_wrap=False, width=WIDE if piped else None)
         with ExitStack() as stack:
@@ -185,6 +186,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The options of a command line and of its ``--config`` files."""
+    top = parser()
+    (subparsers,) = (a for a in top._actions if isinstance(a, argparse._SubParsersAction))
+    return top.parse_args(with_config(words, dict(subparsers.choices)))
+
+
 def parser() -> argparse.ArgumentParser:
     """All commands and their flags."""
     top = _Parser(prog="quantglow", description=DESCRIPTION, **_RAW)
@@ -199,6 +207,8 @@ def parser() -> argparse.ArgumentParser:
             **_RAW,
         )
         command.add_arguments(made)
+        if any(action.option_strings != ["-h", "--help"] for action in made._actions):
+            made.add_argument(FLAG, metavar="FILE", help="TOML file with flags of this command")
         made.usage = usage(made)
     return top
 

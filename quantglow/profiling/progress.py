@@ -1,12 +1,16 @@
-"""A progress bar on stderr around an iterable."""
+"""A progress bar or lines on stderr around an iterable."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+
+LINE_SECONDS = 10.0
+"""Seconds between two lines."""
 
 
 def is_shown(progress: bool | str) -> bool:
@@ -19,14 +23,46 @@ def shown(
 ) -> Iterator[Item]:
     """The items, with a bar if ``progress`` is True, or "auto" and stderr is a terminal.
 
-    ``total`` is the number of items; None stands for their ``len``, if they have one.
+    Without a terminal, as in logs and notebooks, there are lines instead of a bar.  ``total`` is
+    the number of items; None stands for their ``len``, if they have one.
     """
     if not is_shown(progress):
         yield from items
+        return
+    if not sys.stderr.isatty():
+        yield from with_lines(items, label, len_of(items) if total is None else total)
         return
     # Imported here because rich costs memory and time, and most processes never show a bar.
     from rich.console import Console
     from rich.progress import track
 
-    console = Console(stderr=True, force_terminal=True if progress is True else None)
+    console = Console(stderr=True)
     yield from track(items, label, total=total, console=console, transient=True)
+
+
+def len_of(items: Iterable[Any]) -> float | None:
+    """The number of items, where they know it."""
+    return float(len(items)) if isinstance(items, Sized) else None
+
+
+def with_lines(items: Iterable[Item], label: str, total: float | None) -> Iterator[Item]:
+    """The items, with a line on stderr at the first one, then from time to time, and at the end."""
+    started = time.monotonic()
+    told, count = -LINE_SECONDS, 0
+    for count, item in enumerate(items, 1):
+        spent = time.monotonic() - started
+        if spent - told >= LINE_SECONDS:
+            print(line(label, count, total, spent), file=sys.stderr, flush=True)
+            told = spent
+        yield item
+    spent = time.monotonic() - started
+    print(f"{label}: done, {count} in {spent:.0f} s", file=sys.stderr, flush=True)
+
+
+def line(label: str, count: int, total: float | None, spent: float) -> str:
+    """The state before item ``count``; the time left, once one is done."""
+    of_all = "" if total is None else f" of {total:.0f}"
+    if total is None or count == 1:
+        return f"{label}: {count}{of_all}"
+    left = spent / (count - 1) * max(total - count + 1, 0)
+    return f"{label}: {count}{of_all}, about {left:.0f} s left"

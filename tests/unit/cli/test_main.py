@@ -441,7 +441,7 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 def test_flags_are_the_keywords_of_the_function() -> None:
     keywords = set(inspect.signature(qg.quantize_and_compile).parameters)
     options = parser().parse_args(["quantize", "net.onnx", "--calibration-data", "a.npz"])
-    printed = {"command", "output", "include_code", "all_layers", "json"}
+    printed = {"command", "config", "output", "include_code", "all_layers", "json"}
     assert set(vars(options)) - printed <= keywords
 
 
