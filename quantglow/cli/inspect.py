@@ -16,7 +16,7 @@ from quantglow.cli.arguments import (
     schedule_argument,
     shapes_of,
 )
-from quantglow.cli.files import SAVED, is_saved
+from quantglow.cli.files import SAVED, check_writable, is_saved
 from quantglow.cli.layer_lines import lines_about
 from quantglow.cli.models import refuse_shapes_of_saved
 from quantglow.driver import compilation, stages
@@ -28,6 +28,7 @@ from quantglow.driver.pipeline.quantized import quantized
 from quantglow.driver.pipeline.request import QuantizationRequest
 from quantglow.driver.quantize_and_compile import quantize_and_compile
 from quantglow.errors import OptionError
+from quantglow.files import writing
 from quantglow.graph.graph import Graph
 from quantglow.report import Report
 from quantglow.report.footprint import Footprint
@@ -38,6 +39,7 @@ from quantglow.runtime.saved_models import saving
 STAGES = ("imported", "optimized", "int8", "lowered", "program", "memory", "report")
 
 
+PICTURES = (".svg",)
 WITHOUT_LINES = ("memory", "report")
 """Stages that are tables."""
 
@@ -58,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="only lines about layers whose names fit, as 'conv1' or '*relu*'; long tuples are cut",
     )
+    parser.add_argument(
+        "--output", metavar="FILE.svg", help="the arena over time as a picture (--stage memory)"
+    )
 
 
 def run(options: argparse.Namespace, console: Console) -> None:
@@ -70,9 +75,24 @@ def run(options: argparse.Namespace, console: Console) -> None:
         raise OptionError(
             f"--layer is for graphs and programs. Remedy: omit it for --stage {options.stage}."
         )
+    if options.output is not None:
+        draw(options)
+        return
     text = stage_text(options)
     shown = text if options.layer is None else lines_about(text, options.layer)
     console.file.write(shown.rstrip("\n") + "\n")
+
+
+def draw(options: argparse.Namespace) -> None:
+    """Write the arena over time as a picture.  Raises ``OptionError`` for other stages."""
+    if options.stage != "memory":
+        raise OptionError("output: only --stage memory has a picture. Remedy: omit the flag.")
+    read = [file for file in (options.model, options.calibration_data) if file is not None]
+    check_writable(options.output, PICTURES, read)
+    refuse_shapes_of_saved(options)
+    picture = Footprint.of(graph_of(options), options.target, options.schedule).map.svg()
+    with writing(options.output) as file:
+        file.write_text(picture, encoding="utf-8")
 
 
 def stage_text(options: argparse.Namespace) -> str:

@@ -14,6 +14,7 @@ from quantglow.graph.graph import Graph
 from quantglow.instr.program import Program
 from quantglow.memory.planner import MemoryPlan, lifetimes
 from quantglow.memory.schedules import MEMORY
+from quantglow.report.memory_map import MemoryMap
 from quantglow.report.tables import Table, nbytes_text
 from quantglow.runtime.bundles import bundle_target, check_own, code_for, is_integer, schedule_for
 from quantglow.runtime.planning import plan_program
@@ -47,6 +48,7 @@ class Footprint(Concise):
     plan: MemoryPlan
     least_nbytes: int
     layers: tuple[Layer, ...]
+    map: MemoryMap
 
     @staticmethod
     def of(graph: Graph, target: str, schedule: str | None = None) -> Footprint:
@@ -68,6 +70,7 @@ class Footprint(Concise):
             replace(planned.plan, every_order_nbytes=least.plan.every_order_nbytes),
             least.plan.peak_nbytes,
             tuple(layers_of(planned.program, emitted)),
+            MemoryMap.of(planned.program, planned.plan),
         )
 
     @property
@@ -89,6 +92,7 @@ class Footprint(Concise):
                 f"flash {self.code_nbytes:,} code + {self.weights_nbytes:,} weights",
                 f"RAM {self.arena_nbytes:,} arena + {self.stack_nbytes:,} stack",
                 str(self.plan) + self.advice,
+                f"{self.map}\n",
                 str(Table("Layers, in bytes", COLUMNS, rows, frozenset(COLUMNS[2:]))),
             ]
         )

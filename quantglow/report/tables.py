@@ -9,7 +9,7 @@ import html
 import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import rich.table
@@ -52,6 +52,9 @@ class Table:
         for row in self.rows:
             drawn.add_row(*map(escape, row))
         return drawn
+
+    def __str__(self) -> str:
+        return as_text(self.rich())
 
     def html(self) -> str:
         """A ``<table>``; every text is escaped."""
@@ -105,18 +108,23 @@ class Tabular:
             yield Text(line, no_wrap=True, overflow="ignore")  # commands stay in one piece
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(file=io.StringIO(), width=TERMINAL_WIDTH, color_system=None)
-        console.print(self, highlight=False, crop=False)
-        assert isinstance(console.file, io.StringIO)
-        return console.file.getvalue()
+        return as_text(self)
 
     def _repr_html_(self) -> str:
         notes = Table("Notes", ("note",), [(note,) for note in self.notes])
         tables = [*self.tables(), *([notes] if self.notes else [])]
         heading = [f"<p>{html.escape(line)}</p>" for line in self.heading()]
         return "\n".join([*heading, *(table.html() for table in tables)])
+
+
+def as_text(shown: Any) -> str:
+    """The text of an object that rich draws."""
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=TERMINAL_WIDTH, color_system=None)
+    console.print(shown, highlight=False, crop=False)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
 
 
 def number(value: float | None, pattern: str = "{:.1f}") -> str:
