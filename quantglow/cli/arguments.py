@@ -201,6 +201,16 @@ def machine_arguments(parser: argparse.ArgumentParser) -> None:
     schedule_argument(parser, "fast")
 
 
+def trace_argument(parser: argparse.ArgumentParser, what: str, dest: str = "trace") -> None:
+    """``--trace``; ``main`` records what the command does where ``dest`` is "trace"."""
+    parser.add_argument(
+        "--trace",
+        dest=dest,
+        metavar="FILE",
+        help=f"write a timeline of {what}, which https://ui.perfetto.dev shows",
+    )
+
+
 def schedule_argument(parser: argparse.ArgumentParser, default: str | None) -> None:
     """``--schedule``; a default of None depends on the target."""
     shown = "%(default)s" if default else "memory for microcontrollers, else fast"

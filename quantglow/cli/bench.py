@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from rich.console import Console
 
-from quantglow.cli.arguments import code_argument, machine_arguments, model_argument, shapes_of
+from quantglow.cli.arguments import (
+    code_argument,
+    machine_arguments,
+    model_argument,
+    shapes_of,
+    trace_argument,
+)
 from quantglow.cli.files import SAVED, is_saved
 from quantglow.cli.models import opened
 from quantglow.cli.timing import loaded_latencies
@@ -73,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--layers", action="store_true", help="also the time of every kernel beside its limit"
     )
+    trace_argument(parser, "one call more", dest="timeline")
     parser.add_argument("--json", action="store_true", help="print JSON instead")
 
 
@@ -97,6 +104,8 @@ def run(options: argparse.Namespace, console: Console) -> None:
             "--input-shapes NAME:D,D,…"
         ) from error
     calls = kernel_times(compiled, feeds) if options.layers else None
+    if options.timeline:
+        compiled.trace(with_batch(feeds, sizes[0]), options.timeline)
     beside = beside_others(compiled, feeds, source, options) if source else None
     if options.json:
         found = {**rows[0].to_json(), "batches": [r.to_json() for r in rows], "busy": busy}

@@ -23,6 +23,7 @@ from quantglow.cli.arguments import (
     quantization_arguments,
     quantization_options,
     shapes_of,
+    trace_argument,
     validation_argument,
     weight_arguments,
     weight_options,
@@ -114,6 +115,7 @@ def quantize_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="progress on stderr (default: on a terminal)",
     )
+    trace_argument(parser, "the stages")
     parser.add_argument("--all-layers", action="store_true", help="print every table")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     what = f"model to write: {SAVED}, or .onnx for QDQ (default: MODEL{DEFAULT_ENDING} here)"
@@ -221,6 +223,7 @@ def run_arguments(parser: argparse.ArgumentParser) -> None:
         "--inputs", required=True, metavar="FILE", help=".npz with an array for each input"
     )
     output_argument(parser, ".npz file to write, with an array for each output", required=False)
+    trace_argument(parser, "the run")
 
 
 def run(options: argparse.Namespace, console: Console) -> None:

@@ -32,6 +32,7 @@ from quantglow.cli.entry import INTERRUPTED
 from quantglow.cli.stdin_model import STDIN, from_stdin
 from quantglow.errors import QuantglowError
 from quantglow.files import cause
+from quantglow.runtime.traces import tracing
 from quantglow.version import __version__
 
 DESCRIPTION = """Quantizes ONNX models to int8, and compiles them for this processor.  Flags are
@@ -168,6 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with ExitStack() as stack:
             if getattr(options, "model", None) == STDIN:
                 options.model = stack.enter_context(from_stdin())
+            if getattr(options, "trace", None) is not None:
+                stack.enter_context(tracing(options.trace))
             COMMANDS[options.command].run(options, console)
         console.file.flush()
     except QuantglowError as error:

@@ -441,7 +441,7 @@ def test_help_shows_an_example(command: str, capsys: pytest.CaptureFixture[str])
 def test_flags_are_the_keywords_of_the_function() -> None:
     keywords = set(inspect.signature(qg.quantize_and_compile).parameters)
     options = parser().parse_args(["quantize", "net.onnx", "--calibration-data", "a.npz"])
-    printed = {"command", "config", "output", "include_code", "all_layers", "json"}
+    printed = {"command", "config", "output", "include_code", "all_layers", "json", "trace"}
     assert set(vars(options)) - printed <= keywords
 
 
@@ -503,3 +503,28 @@ def test_a_profile_is_no_data_to_profile(folder: Path, capsys: pytest.CaptureFix
     assert run(folder, "profile net.onnx --calibration-data samples.npz --output p.npz") == 0
     assert run(folder, "profile net.onnx --calibration-data p.npz --output q.npz") == 1
     assert "is a profile already" in capsys.readouterr().err
+
+
+def test_traces_are_written(folder: Path) -> None:
+    data = "--calibration-data samples.npz --effort fast"
+    assert run(folder, f"quantize net.onnx {data} --output int8.qgm --trace stages.json") == 0
+    assert run(folder, "bench int8.qgm --seconds 1e-2 --trace call.json") == 0
+    stages, call = (events_of(folder / name) for name in ("stages.json", "call.json"))
+    assert {"import", "profile", "quantize"} <= {event["name"] for event in stages}
+    assert {event["cat"] for event in call} <= {"kernel", "waiting"}
+
+
+def events_of(file: Path) -> list[dict[str, Any]]:
+    """The intervals of a timeline."""
+    return [e for e in json.loads(file.read_text())["traceEvents"] if e["ph"] == "X"]
+
+
+def test_a_trace_that_cannot_be_written_stops_the_command(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = "quantize net.onnx --calibration-data samples.npz --output new.qgm"
+    assert (
+        main([*(str(folder / w) if "." in w else w for w in line.split()), "--trace", "no/t"]) == 1
+    )
+    assert "cannot write 'no/t'" in capsys.readouterr().err
+    assert not (folder / "new.qgm").exists()
