@@ -96,9 +96,9 @@ def bisect(
         raise CalibrationError("data holds no samples. Remedy: pass at least one.")
     given = entering(family.signature.inputs, feeds)
     judge = _Judge(given, tolerance)
-    if source is not None and (found := judge.imported(source, feeds)) is not None:
-        return found
     start = model if source is None else source.at(family.case_of(feeds))
+    if source is not None and (found := judge.imported(source, start, feeds)) is not None:
+        return found
     if (found := judge.passes(start)) is not None:
         return found
 
@@ -122,10 +122,11 @@ class _Judge:
     feeds: Feeds
     tolerance: float
 
-    def imported(self, source: Source, feeds: Mapping[str, Array]) -> Bisection | None:
+    def imported(
+        self, source: Source, graph: Graph, feeds: Mapping[str, Array]
+    ) -> Bisection | None:
         """The import, if onnxruntime has other results; None also where it has none."""
         with suppress(IsolationError), running(source.serialized(), [feeds]) as answer:
-            graph = source.graph({name: array.shape for name, array in feeds.items()}, {})
             found = leaving(graph.signature.outputs, interpret(graph, self.feeds))
             return self.verdict(answer()[0][0], found, ("import", "", ""))
         return None

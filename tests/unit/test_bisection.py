@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import quantglow as qg
@@ -26,6 +27,7 @@ from quantglow.passes.repeat import repeat
 from quantglow.types import Array
 from tests.support.embedded import network
 from tests.support.feeds import feeds_of
+from tests.unit.frontend.onnx_models import floats
 
 MNIST = network("mnist")
 FEEDS = MNIST.feeds(8)
@@ -191,3 +193,14 @@ def test_integers_are_equal_or_not() -> None:
 def test_no_samples_are_an_error() -> None:
     with pytest.raises(qg.CalibrationError, match="holds no samples"):
         qg.bisect(MNIST.path, [])
+
+
+DELEGATED = """<ir_version: 8, opset_import: ["": 17, "ai.onnx.ml": 3]>
+g (float[2, 3] x) => (float[2, 3] y) {
+    a = ai.onnx.ml.Normalizer <norm = "L2"> (x)
+    y = Relu (a)
+}"""
+
+
+def test_nodes_of_onnxruntime_are_part_of_the_search() -> None:
+    assert qg.bisect(onnx.parser.parse_model(DELEGATED), [floats(2, 3)]) == Bisection()

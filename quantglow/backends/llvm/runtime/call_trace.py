@@ -3,7 +3,7 @@
 In a traced run every row of a table names ``traced`` in place of its kernel, and a record in place
 of its arguments.  ``traced`` reads the clock, calls the kernel with its own arguments, reads the
 clock again and adds an event to a log that all threads share.  The run-time system does not change,
-and other runs cost nothing.
+and other runs only look whether there is a trace.
 """
 
 from __future__ import annotations
