@@ -3,7 +3,8 @@
 A model has products of one size, which read the same rows, and more weights than any cache holds;
 a figure is the time of one.  The runtimes take turns in one process; the ratio is that to the
 faster peer.  OpenVINO reads the same model and rounds activations, too.  One row is a step of
-a decoder, which memory limits; many rows are a prompt, which products limit.
+a decoder, which memory limits; many rows are a prompt, which products limit.  The limit is measured
+between the turns, so that both see the same machine.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from statistics import median
 from typing import Any
@@ -23,6 +25,8 @@ import quantglow as qg
 from benchmarks.latency.peak import native_peak
 from benchmarks.support.arguments import positive
 from benchmarks.support.peer_runtimes import openvino_request
+from quantglow.backends.llvm.runtime.peak import BLOCK_NBYTES, MEMORY_NBYTES, reader
+from quantglow.backends.llvm.targets import resolve
 from quantglow.types import Array
 
 SIZES = ("2048x2048", "4096x4096", "4096x11008")
@@ -33,6 +37,9 @@ TOTAL_NBYTES = 128 * 2**20
 
 LEVEL = 4
 """The ``accuracy_level`` at which quantglow and onnxruntime round activations to int8."""
+
+TURN_SECONDS = 0.25
+"""A runtime runs so long before the next one does."""
 
 PEERS = ("onnxruntime", "openvino")
 
@@ -52,7 +59,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--group", type=positive, default=32)
     command.add_argument("--threads", nargs="+", type=positive, default=[1, 2])
     installed = [name for name in PEERS if find_spec(name) is not None]
-    command.add_argument("--peers", nargs="+", default=installed, choices=PEERS)
+    command.add_argument("--peers", nargs="*", default=installed, choices=PEERS)
     command.add_argument("--seconds", type=positive, default=4, help="duration of each comparison")
 
 
@@ -68,23 +75,42 @@ def run(options: argparse.Namespace) -> int:
             for rows in options.rows:
                 for threads in options.threads:
                     calls = calls_of(model, (rows, depth), threads, options.peers)
-                    times = compared(calls, (rows, depth), options.seconds)
+                    limit = (reading_limit if rows == 1 else product_limit)(threads)
+                    times, limits = compared(calls, limit, (rows, depth), options.seconds)
                     mine, *theirs = (1e6 * median(found) / count for found in times)
                     cells = [f"{depth}x{columns}", bits, rows, threads, f"{mine:.0f}"]
                     cells += [*(f"{us:.0f}" for us in theirs), f"{min(theirs) / mine:.2f}"]
-                    cells += rates(rows, depth * columns, bits, options.group, threads, mine)
+                    cells += rates(rows, depth * columns, bits, options.group, mine, limits)
                     print("|", " | ".join(map(str, cells)), "|", flush=True)
     return 0
 
 
-def rates(rows: int, weights: int, bits: int, group: int, threads: int, us: float) -> list[str]:
-    """The rate at which weights are read, or multiplied, and its share of the peak."""
-    peak = native_peak(threads)
+def rates(
+    rows: int, weights: int, bits: int, group: int, us: float, limits: Sequence[float]
+) -> list[str]:
+    """The rate at which weights are read, or multiplied, and its share of the limit."""
+    limit = median(limits)
     if rows == 1:
         rate = weights * (bits / 8 + 4 / group) / us * 1e6
-        return [f"{rate / 1e9:.1f} GB/s", f"{rate / peak.memory_nbytes:.0%} of memory"]
+        return [f"{rate / 1e9:.1f} GB/s", f"{rate / limit:.0%} of memory"]
     rate = rows * weights / us * 1e6
-    return [f"{rate / 1e9:.0f} GMAC/s", f"{rate / peak.integer_macs:.0%} of int8"]
+    return [f"{rate / 1e9:.0f} GMAC/s", f"{rate / limit:.0%} of int8"]
+
+
+def reading_limit(threads: int) -> Callable[[], float]:
+    """Measures bytes a second out of memory, as often as in the turn of a runtime."""
+    run = reader(resolve("native"), threads, MEMORY_NBYTES)
+
+    def measured() -> float:
+        times = turn(partial(run.seconds, MEMORY_NBYTES // BLOCK_NBYTES))
+        return MEMORY_NBYTES / median(times)
+
+    return measured
+
+
+def product_limit(threads: int) -> Callable[[], float]:
+    """The highest rate of int8 multiply-accumulates."""
+    return lambda: native_peak(threads).integer_macs
 
 
 def products(depth: int, columns: int, bits: int, group: int) -> tuple[onnx.ModelProto, int]:
@@ -128,17 +154,36 @@ def calls_of(
 
 
 def compared(
-    calls: Sequence[Callable[[Feeds], object]], shape: tuple[int, int], seconds: float
-) -> list[list[float]]:
-    """Seconds of runs by each runtime, in turns."""
+    calls: Sequence[Callable[[Feeds], object]],
+    limit: Callable[[], float],
+    shape: tuple[int, int],
+    seconds: float,
+) -> tuple[list[list[float]], list[float]]:
+    """Seconds of runs by each runtime, a turn after the other, and the limits meanwhile.
+
+    Threads of a runtime look for work for some time after a run, and hold up those of the next one:
+    the first run of a turn does not count.
+    """
     feeds = {"x": np.random.default_rng(1).standard_normal(shape, np.float32)}
     times: list[list[float]] = [[] for _ in calls]
+    limits: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times[0]) < 3 or time.perf_counter() < end:
+    while not times[0] or time.perf_counter() < end:
         for call, found in zip(calls, times, strict=True):
-            start = time.perf_counter()
             call(feeds)
-            found.append(time.perf_counter() - start)
+            found += turn(partial(call, feeds))
+        limits.append(limit())
+    return times, limits
+
+
+def turn(call: Callable[[], object]) -> list[float]:
+    """Seconds of runs that follow each other, one at least."""
+    times: list[float] = []
+    end = time.perf_counter() + TURN_SECONDS
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
     return times
 
 

@@ -61,7 +61,7 @@ def measure_peak(target: Target, threads: int = 1) -> Peak:
         kernel = ProductKernel(target, dot)
         scratch = aligned_bytes(2 * target.vector_nbytes)
         scratch[:] = 0
-        run = _Runner(target, threads, kernel.text(), [scratch])
+        run = Runner(target, threads, kernel.text(), [scratch])
         rates.append(kernel.macs * run.items_per_second(64 * threads))
     rates += [reading_rate(target, threads, nbytes) for nbytes in (CACHED_NBYTES, MEMORY_NBYTES)]
     return Peak(threads, *rates)
@@ -69,10 +69,15 @@ def measure_peak(target: Target, threads: int = 1) -> Peak:
 
 def reading_rate(target: Target, threads: int, nbytes: int) -> float:
     """Bytes a second that all threads together read, over and over the same ``nbytes``."""
+    run = reader(target, threads, nbytes)
+    return BLOCK_NBYTES * run.items_per_second(nbytes // BLOCK_NBYTES)
+
+
+def reader(target: Target, threads: int, nbytes: int) -> Runner:
+    """Reads blocks of ``BLOCK_NBYTES``, over and over the same ``nbytes``."""
     memory = aligned_bytes(nbytes)
     memory[:] = 0
-    run = _Runner(target, threads, reading_kernel(target, nbytes), [memory])
-    return BLOCK_NBYTES * run.items_per_second(nbytes // BLOCK_NBYTES)
+    return Runner(target, threads, reading_kernel(target, nbytes), [memory])
 
 
 @dataclass
@@ -137,11 +142,11 @@ def reading_kernel(target: Target, total_nbytes: int) -> str:
     return b.finish()
 
 
-class _Runner:
+class Runner:
     """One kernel, run on all threads."""
 
     def __init__(self, target: Target, threads: int, text: str, pointers: Sequence[Array]) -> None:
-        self.target, self.threads = target, threads
+        self.target, self.threads, self.memory = target, threads, pointers
         self.pointers = np.array([p.ctypes.data for p in pointers], np.uint64)
         (address,) = addresses(target, [text])
         chunks = SERIAL if threads == 1 else min(8 * threads, MOST_THREADS)
@@ -149,11 +154,12 @@ class _Runner:
 
     def items_per_second(self, items: int) -> float:
         """The best rate; ``items`` grow until they take long enough."""
-        while self._seconds(items) < SECONDS:
+        while self.seconds(items) < SECONDS:
             items *= 2
-        return items / min(self._seconds(items) for _ in range(REPEATS))
+        return items / min(self.seconds(items) for _ in range(REPEATS))
 
-    def _seconds(self, items: int) -> float:
+    def seconds(self, items: int) -> float:
+        """Duration of a run over so many work items."""
         self.table[0, 2] = items
         start = time.perf_counter()
         run_table(self.target, self.threads, self.table)
