@@ -76,7 +76,9 @@ def test_programs_for_all_shapes_are_traced(tmp_path: Path) -> None:
     images = [LINES.images[:size] for size in (1, 2, 3)]
     for array in images:
         model.trace({LINES.input_name: array}, tmp_path / "t")
-        assert events_in(tmp_path / "t", KERNEL)
+        kernels = events_in(tmp_path / "t", KERNEL)
+        assert {"Conv"} < {event["args"]["op"] for event in kernels}
+        assert all(event["args"]["kernel"] for event in kernels)
 
 
 def test_onnxruntimes_part_is_an_event(tmp_path: Path) -> None:

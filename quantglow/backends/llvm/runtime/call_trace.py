@@ -159,16 +159,12 @@ class _Clock:
 
 
 def _events(events: Array, calls: Sequence[CallFacts], clock: _Clock) -> Iterator[Event]:
-    """Kernels, and the gaps between those of one thread.  Rows of programs for all shapes have
-    numbers instead of names."""
+    """Kernels, and the gaps between those of one thread."""
     found: dict[int, list[Event]] = defaultdict(list)
     for row, thread, before, after, items in events.tolist():
-        name, facts = f"row {row}", {"items": items}
-        if row < len(calls):
-            call = calls[row]
-            name, facts = call.name, {**facts, "op": call.op, "kernel": call.label}
-        interval = clock.at(before), clock.at(after)
-        found[thread].append(Event(name, KERNEL, thread, *interval, facts))
+        call, interval = calls[row], (clock.at(before), clock.at(after))
+        facts = {"items": items, "op": call.op, "kernel": call.label}
+        found[thread].append(Event(call.name, KERNEL, thread, *interval, facts))
     for own in found.values():
         own.sort(key=lambda event: event.begin)
         yield from own

@@ -202,9 +202,9 @@ class LlvmExecutable(Concise):
         Calls run one after the other as in ``run``, so each finds the caches as it does there;
         what it costs to enter compiled code is taken off.
 
-        Raises ``BackendError`` for a program of all shapes, whose products nobody counted.
+        Raises ``BackendError`` for a program of all shapes: products were counted at one of them.
         """
-        if len(self.table.calls) < self.table.count:
+        if self.table.order is not None:
             raise BackendError(
                 "a program for all shapes has no figures of its calls. "
                 "Remedy: profile a model that was compiled for the shape."

@@ -11,6 +11,7 @@ from quantglow.backends.llvm.emitted import EmittedCall
 from quantglow.backends.llvm.runtime.call_times import CallFacts, CallTime
 from quantglow.instr.program import Compute, Fill, Instruction, Repeat
 from quantglow.ops.work import macs_of
+from quantglow.symbolic.size import likely
 
 
 def median_call_times(
@@ -42,15 +43,15 @@ def _seconds(run: Callable[[int, int], None], begin: int, end: int) -> float:
 
 
 def facts_of(call: EmittedCall) -> CallFacts:
-    """The figures of a call."""
+    """The figures of a call, at likely sizes where they are free."""
     step = call.step
     return CallFacts(
         name=name_of(step),
         op=step.mnemonic,
         label=call.kernel.label,
-        work=float(call.work),
-        macs=int(macs_in(step)),
-        nbytes=int(_nbytes(call)),
+        work=float(likely(call.work)),
+        macs=int(likely(macs_in(step))),
+        nbytes=int(likely(_nbytes(call))),
         is_integer=not any(v.type.dtype.is_float for v in (step.ins or step.inouts)[:1]),
     )
 

@@ -61,7 +61,7 @@ class ProgramTable(Concise):
     outputs       the same
     lengths       of the axes whose indices are checked, and ``indexed``, the names of the operators
     loops         position of the trips among all pointers, and the work of a trip
-    calls         what a profile shows of each row before ``count``; none for programs of all shapes
+    calls         what timelines and profiles show of each row before ``count``
     arena_nbytes  memory of all values in between, or
     buffers       bytes of each buffer, those of them that are ``free``, and their ``order``
     """

@@ -91,8 +91,8 @@ def _order(below: Any, count: int) -> ArenaOrder | None:
 
 
 def _calls(data: Any, count: int) -> tuple[CallFacts, ...]:
-    """Figures that a profile shows, of no row or of ``count``."""
-    if len(data) not in (0, count):
+    """Figures of ``count`` rows."""
+    if len(data) != count:
         raise ValueError(f"figures of {len(data)} calls instead of {count}")
     return tuple(
         CallFacts(

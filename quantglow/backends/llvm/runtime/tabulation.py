@@ -29,7 +29,7 @@ def table_of(program: EmittedProgram) -> ProgramTable:
         sizes.positions(op.length for op in program.indexings),
         tuple(str(op.name) for op in program.indexings),
         loops_of(program),
-        tuple(map(facts_of, program.calls)) if order is None else (),
+        tuple(map(facts_of, program.calls)),
         program.arena_nbytes,
         sizes.positions(nbytes),
         tuple(dict.fromkeys(sizes.positions(filter(is_free, nbytes)))),
