@@ -17,10 +17,9 @@ from quantglow.frontend.context import AlreadyReported, Scope, Unsupported, qual
 from quantglow.frontend.folding import FAILURES, INFERENCE_FAILURES, with_defaults
 from quantglow.frontend.free_externals import Sizing, at_sizes, free_sizes, free_types
 from quantglow.frontend.inference import inferred
-from quantglow.frontend.loading import decoded
 from quantglow.frontend.ml_types import ml_types
 from quantglow.frontend.operators.shape import MAX_ELEMENTS
-from quantglow.frontend.proto import all_tensors
+from quantglow.frontend.proto import all_tensors, decoded
 from quantglow.frontend.values import (
     Known,
     Sizes,

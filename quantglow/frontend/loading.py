@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import onnx.inliner
-from google.protobuf.message import DecodeError, EncodeError
+from google.protobuf.message import EncodeError
 
 from quantglow.errors import ModelError, UnsupportedOpError
 from quantglow.files import cause
@@ -24,6 +24,7 @@ from quantglow.frontend.proto import (
     every_node,
     opset_of,
 )
+from quantglow.frontend.wire import light_decoded
 
 LISTLESS_IR = 4
 """IR version since which initializers need not be inputs."""
@@ -68,11 +69,18 @@ def load_model(
     if isinstance(model, onnx.ModelProto):
         return checked(model, "the model", folder=None)
     if isinstance(model, bytes | bytearray | memoryview):
-        return checked(decoded(bytes(model), "the model"), "the model", folder=None)
+        return read_light(bytes(model), "the model", None)
     if not isinstance(model, str | os.PathLike):
         raise ModelError(f"a model is a path, bytes or a ModelProto, not {type(model).__name__}")
     path = Path(model)
-    return checked(decoded(read_file(path), str(path)), str(path), path.parent)
+    return read_light(read_file(path), str(path), path.parent)
+
+
+def read_light(data: bytes, origin: str, folder: Path | None) -> tuple[onnx.ModelProto, Weights]:
+    """The checked light model in these bytes, and its weights, of which no other copy is made."""
+    proto, weights = light_decoded(data, origin)
+    made, rest = checked(proto, origin, folder, weights)
+    return made, {**weights, **rest}
 
 
 def read_file(path: Path) -> bytes:
@@ -84,20 +92,6 @@ def read_file(path: Path) -> bytes:
         raise ModelError(
             f"{path}: cannot be read: {cause(error)}. Remedy: give the path of an ONNX file."
         ) from None
-
-
-def decoded(data: bytes, origin: str) -> onnx.ModelProto:
-    if not data:
-        raise ModelError(f"{origin}: is empty. Remedy: export the model again.")
-    try:
-        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
-    except DecodeError as error:
-        raise ModelError(
-            f"{origin}: is no ONNX file, or is truncated: {error}. "
-            "Remedy: export or copy the model again; what a compiled model's save wrote is for "
-            "quantglow.load."
-        ) from None
-    return proto
 
 
 def checked(

@@ -7,7 +7,9 @@ from typing import Any
 
 import onnx
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
+
+from quantglow.errors import ModelError
 
 OLDEST_OPSET = 7
 """Oldest version of the standard operators that is imported."""
@@ -91,3 +93,18 @@ def graphs_of(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     for node in all_nodes(proto.graph.node):
         for attribute in node.attribute:
             yield from (g for g in (attribute.g, *attribute.graphs) if g.node)
+
+
+def decoded(data: bytes, origin: str) -> onnx.ModelProto:
+    """The model in these bytes.  Raises ``ModelError``."""
+    if not data:
+        raise ModelError(f"{origin}: is empty. Remedy: export the model again.")
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
+    except DecodeError as error:
+        raise ModelError(
+            f"{origin}: is no ONNX file, or is truncated: {error}. "
+            "Remedy: export or copy the model again; what a compiled model's save wrote is for "
+            "quantglow.load."
+        ) from None
+    return proto

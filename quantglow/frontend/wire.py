@@ -17,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from quantglow.frontend.light_models import Weights, nbytes_of
-from quantglow.frontend.loading import decoded
+from quantglow.frontend.proto import decoded
 from quantglow.pages import LEAST_NBYTES, Content, Data, Parts, is_worth_paging, paged
 from quantglow.types import Array
 
