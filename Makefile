@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators
+.PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators docs
 .PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm test-arm test-riscv test-wasm
 
 check:
@@ -56,3 +56,6 @@ stress:
 	$(PYTHON) -m tests.stress leaks --seconds 300
 	$(PYTHON) -m tests.stress forks --seconds 60
 	$(PYTHON) -m tests.stress threads --seconds 60
+
+docs:
+	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build

@@ -7,7 +7,8 @@ import sys
 from benchmarks.support import commands
 
 COMMANDS = {
-    name: f"tools.{name}" for name in ("conformance", "operators", "prose", "qdq_agreement")
+    name: f"tools.{name}"
+    for name in ("conformance", "operators", "pictures", "prose", "qdq_agreement")
 }
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ from quantglow.types import DType
 from tools import limits
 from tools.conformance import cases
 
-README = Path(__file__).resolve().parents[1] / "README.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "operators.md"
 BEGIN, END = "<!-- operators: make operators -->\n", "<!-- end of operators -->\n"
 HELD = "bool int8 uint8 int16 int32 int64 float32 float16 bfloat16"
 WIDTH = 100
@@ -224,7 +224,7 @@ def table(found: dict[str, Support]) -> Iterator[str]:
 
 
 def section() -> str:
-    """The section of the README."""
+    """The section of the page."""
     found = supports()
     compiled = sum(s.floats != "-" for s in found.values())
     text = (
@@ -241,7 +241,7 @@ def section() -> str:
 
 
 def updated(text: str) -> str:
-    """The README with a new section."""
+    """The page with a new section."""
     before, rest = text.split(BEGIN)
     return before + BEGIN + section() + END + rest.split(END)[1]
 
@@ -251,6 +251,6 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the README."""
-    README.write_text(updated(README.read_text()))
+    """Write the page."""
+    PAGE.write_text(updated(PAGE.read_text()))
     return 0

@@ -1,4 +1,4 @@
-"""The table of operators in the README is up to date."""
+"""The table of operators of the documentation is up to date."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tools import operators
 pytestmark = pytest.mark.slow
 
 
-def test_the_readme_is_up_to_date() -> None:
-    text = operators.README.read_text()
+def test_the_page_is_up_to_date() -> None:
+    text = operators.PAGE.read_text()
     assert operators.updated(text) == text, "run `make operators`"
 
 

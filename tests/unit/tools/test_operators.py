@@ -58,7 +58,7 @@ def form(op_type: str) -> operators.Form:
 
 def in_readme(op_type: str) -> str:
     """The int8 column of its row."""
-    section = operators.README.read_text().split(operators.BEGIN)[1].split(operators.END)[0]
+    section = operators.PAGE.read_text().split(operators.BEGIN)[1].split(operators.END)[0]
     rows = [re.split(r" *\| *", line.strip("| ")) for line in section.splitlines() if "|" in line]
     (int8,) = [row[2] for row in rows if op_type in row[0].split(", ")]
     return int8
@@ -70,7 +70,7 @@ def test_operators_that_quantizing_leaves_in_int8(op_type: str) -> None:
 
 
 @pytest.mark.parametrize("op_type", CASES)
-def test_the_readme_says_so(op_type: str) -> None:
+def test_the_page_says_so(op_type: str) -> None:
     assert in_readme(op_type) == CASES[op_type][2]
 
 

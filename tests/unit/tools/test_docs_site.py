@@ -1,0 +1,72 @@
+"""The documentation's site: links, names, and lists of parameters."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import quantglow
+from tools import docs_site, pictures
+from tools.docstring_lists import with_definitions
+
+DOCS = docs_site.ROOT / "docs"
+MARKDOWN = sorted(DOCS.rglob("*.md"))
+KNOWN = {"deploy.md", "how_to/speed.md", "benchmarks/RESULTS.md", "CHANGELOG.md"}
+
+
+def test_every_public_name_is_in_the_api_once() -> None:
+    found = re.findall(r"^::: quantglow\.(\w+)$", (DOCS / "reference/api.md").read_text(), re.M)
+    assert sorted(found) == sorted(set(quantglow.__all__) - {"__version__"})
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "wanted"),
+    [
+        ("[a](../benchmarks/RESULTS.md#x)", "deploy.md", "[a](benchmarks/RESULTS.md#x)"),
+        ("[a](docs/deploy.md)", "CHANGELOG.md", "[a](deploy.md)"),
+        ("[a](../../benchmarks/RESULTS.md)", "how_to/speed.md", "[a](../benchmarks/RESULTS.md)"),
+        ("[a](../deploy.md)", "how_to/speed.md", "[a](../deploy.md)"),
+        ("[a](../tools/README.md)", "deploy.md", "a"),
+        ("[a](https://example.org/b.md)", "deploy.md", "[a](https://example.org/b.md)"),
+        ("![a](pictures/b.svg)", "deploy.md", "![a](pictures/b.svg)"),
+    ],
+)
+def test_links_lead_to_pages_only(text: str, source: str, wanted: str) -> None:
+    assert docs_site.relinked(text, source, KNOWN) == wanted
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: path.relative_to(DOCS).as_posix())
+def test_links_between_files_exist(path: object) -> None:
+    assert isinstance(path, type(DOCS))
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", path.read_text()):
+        if "://" not in target:
+            at = (path.parent / target).resolve()
+            is_page = target.startswith(("benchmarks/", "../benchmarks/"))
+            assert at.exists() or (is_page and (docs_site.ROOT / target.lstrip("./")).exists())
+
+
+def test_public_names_lead_to_the_api() -> None:
+    html = "<code>qg.compile(model)</code> <code>Report</code> <code>other</code>"
+    linked = docs_site.linked_names(html, "api.html")
+    assert '<a href="api.html#quantglow.compile"><code>qg.compile(model)</code></a>' in linked
+    assert '<a href="api.html#quantglow.Report"><code>Report</code></a>' in linked
+    assert "<code>other</code>" in linked.replace("</a>", "")
+
+
+def test_lists_of_parameters_become_definitions() -> None:
+    text = "Do it.\n\nmodel    a path\ndata, n  samples\n         and more\n\nRaises  nothing."
+    made = with_definitions(text)
+    assert "`model`\n:   a path" in made
+    assert "`data`, `n`\n:   samples\n    and more" in made
+    assert with_definitions("Plain  text\nstays.") != ""
+    assert with_definitions("A line.\nan  other") == "A line.\nan  other"
+
+
+def test_the_picture_shows_the_results() -> None:
+    found = pictures.ratios(pictures.RESULTS.read_text())
+    assert len(found) == 7
+    shown = pictures.PICTURE.read_text()
+    for name, ratios in found.items():
+        assert name in shown
+        assert all(f">{ratio:.1f}<" in shown for ratio in ratios.values())
