@@ -1,6 +1,6 @@
 PYTHON ?= python
 
-.PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators docs
+.PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators docs test-serving
 .PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm test-arm test-riscv test-wasm
 
 check:
@@ -59,3 +59,8 @@ stress:
 
 docs:
 	NO_MKDOCS_2_WARNING=1 $(PYTHON) -m mkdocs build
+
+test-serving:
+	$(PYTHON) -m venv build/serving
+	build/serving/bin/pip install -q . -r examples/serving/requirements.txt
+	build/serving/bin/python examples/serving/load_test.py build/serving/models --seconds 3
