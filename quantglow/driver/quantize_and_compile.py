@@ -87,7 +87,7 @@ def quantize_and_compile(
     verify            compare with onnxruntime, for the report, on samples that are held out of
                       calibration: up to 60 beyond ``subset_size``, or one in five of ten or more;
                       of fewer, on the same.  False: calibrate on all
-    progress          progress bar on stderr; "auto": only on a terminal
+    progress          progress bar; "auto": only in a terminal or a notebook
     input_shapes      fixes the shapes that the model leaves free; without it, it serves them all
     model_type        None or "transformer", as in NNCF.  NNCF then smooths activations and keeps
                       normalizations and masks in float; here every model gets that, layer by layer

@@ -1,4 +1,4 @@
-"""A progress bar or lines on stderr around an iterable."""
+"""A progress bar around an iterable: in a terminal, in a notebook, or as lines in a log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any, TypeVar
 
+from quantglow.profiling.notebook_progress import in_html, in_notebook
+from quantglow.profiling.progress_text import line
+
 Item = TypeVar("Item")
 
 LINE_SECONDS = 10.0
@@ -14,20 +17,23 @@ LINE_SECONDS = 10.0
 
 
 def is_shown(progress: bool | str) -> bool:
-    """Whether a bar is shown on stderr: True, or "auto" if stderr is a terminal."""
-    return progress is True or (progress == "auto" and sys.stderr.isatty())
+    """Whether progress is shown: True, or "auto" if there is a terminal or a notebook."""
+    return progress is True or (progress == "auto" and (sys.stderr.isatty() or in_notebook()))
 
 
 def shown(
     items: Iterable[Item], label: str, progress: bool | str = "auto", total: float | None = None
 ) -> Iterator[Item]:
-    """The items, with a bar if ``progress`` is True, or "auto" and stderr is a terminal.
+    """The items, with a bar if ``progress`` is True, or "auto" in a terminal or a notebook.
 
-    Without a terminal, as in logs and notebooks, there are lines instead of a bar.  ``total`` is
-    the number of items; None stands for their ``len``, if they have one.
+    In logs there are lines instead of a bar.  ``total`` is the number of items; None stands for
+    their ``len``, if they have one.
     """
     if not is_shown(progress):
         yield from items
+        return
+    if in_notebook():
+        yield from in_html(items, label, len_of(items) if total is None else total)
         return
     if not sys.stderr.isatty():
         yield from with_lines(items, label, len_of(items) if total is None else total)
@@ -57,12 +63,3 @@ def with_lines(items: Iterable[Item], label: str, total: float | None) -> Iterat
         yield item
     spent = time.monotonic() - started
     print(f"{label}: done, {count} in {spent:.0f} s", file=sys.stderr, flush=True)
-
-
-def line(label: str, count: int, total: float | None, spent: float) -> str:
-    """The state before item ``count``; the time left, once one is done."""
-    of_all = "" if total is None else f" of {total:.0f}"
-    if total is None or count == 1:
-        return f"{label}: {count}{of_all}"
-    left = spent / (count - 1) * max(total - count + 1, 0)
-    return f"{label}: {count}{of_all}, about {left:.0f} s left"

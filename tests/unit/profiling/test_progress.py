@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quantglow.profiling import progress
-from quantglow.profiling.progress import line, shown
+from quantglow.profiling.progress import shown
+from quantglow.profiling.progress_text import line
 
 
 def test_lines_tell_the_first_item_and_the_end(capfd: pytest.CaptureFixture[str]) -> None:
