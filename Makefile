@@ -1,6 +1,7 @@
 PYTHON ?= python
 
 .PHONY: check test test-all test-benchmarks nightly bench fuzz stress conformance operators docs test-serving
+.PHONY: check test test-all test-frameworks test-benchmarks nightly bench fuzz stress conformance operators
 .PHONY: cross-setup test-cross test-cross-quick test-arm-userland fuzz-arm test-arm test-riscv test-wasm
 
 check:
@@ -12,7 +13,10 @@ test:
 	$(PYTHON) -m pytest
 
 test-all:
-	$(PYTHON) -m pytest -m "not emulated"
+	$(PYTHON) -m pytest -m "not emulated and not frameworks"
+
+test-frameworks:
+	$(PYTHON) -m pytest --no-skips -m "" tests/frameworks
 
 test-benchmarks:
 	$(PYTHON) -m pytest benchmarks/tests

@@ -4,6 +4,7 @@
 
     QuantglowError
     ├── ModelError                a model that is corrupt, unsafe or ill-typed
+    │   ├── ConversionError       a model of another framework that has no ONNX form
     │   ├── ImportBudgetError     importing it takes more memory or time than is allowed
     │   └── UnsupportedOpError    valid ONNX that quantglow does not compile; lists all nodes
     │       └── UndecidedError    the values of small inputs decide what a model computes
@@ -54,6 +55,10 @@ def _again(kind: type[QuantglowError], args: tuple[Any, ...], facts: Any) -> Qua
 
 class ModelError(QuantglowError):
     """The model is corrupt, refers to files outside its folder, or is ill-typed."""
+
+
+class ConversionError(ModelError):
+    """A model of another framework, or this form of it, cannot be written as ONNX."""
 
 
 class ImportBudgetError(ModelError):

@@ -18,6 +18,7 @@ import numpy as np
 
 from quantglow import debug, passes
 from quantglow.arguments import number
+from quantglow.converters import as_onnx
 from quantglow.driver.compilation import compile
 from quantglow.driver.models import family_of, opened
 from quantglow.errors import CalibrationError
@@ -89,6 +90,7 @@ def bisect(
     Raises ``CalibrationError`` for data that does not fit, and the errors of ``compile``.
     """
     tolerance = number("tolerance", tolerance)
+    model, data = as_onnx(model, data)
     source = None if isinstance(model, Graph) else opened(model)
     family = family_of(model if source is None else source)
     feeds, _ = first_of(data, family.signature)

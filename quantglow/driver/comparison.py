@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from quantglow.arguments import positive, strings
+from quantglow.converters import as_onnx
 from quantglow.driver.models import InputShapes
 from quantglow.driver.pipeline.imported import imported
 from quantglow.driver.quantize_and_compile import quantize_and_compile
@@ -113,6 +114,7 @@ def compare(
     peers = [peer_named(name) for name in strings(quantizers, "quantizers")]
     limit = 60 * positive("peer_minutes", peer_minutes)
     seconds = positive("seconds", seconds)
+    model, calibration_data = as_onnx(model, calibration_data)
     source = imported(model, calibration_data, input_shapes)
     split = Split.of(source.data, source.family, subset_size, seed)
     busy = busy_note()

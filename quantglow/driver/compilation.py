@@ -9,6 +9,7 @@ from typing import Any
 
 from quantglow import debug, frontend, quantization
 from quantglow.arguments import shapes
+from quantglow.converters import model_as_onnx
 from quantglow.driver.fallback import fallback_model, partly_compiled
 from quantglow.driver.models import InputShapes, family_of, settled
 from quantglow.driver.on_use import compiled_on_use
@@ -38,6 +39,7 @@ def compile(
     backend: str = "llvm",
     backends: Sequence[Backend] = (),
     schedule: str = "fast",
+    samples: Any = None,
 ) -> CompiledModel | FallbackModel:
     """Compile a graph (float or int8) or an ONNX model (float, or quantized already).
 
@@ -57,9 +59,11 @@ def compile(
     backends      code generators of your own, see ``Backend``; they are asked first, in order
     schedule      "fast"; or "memory": the order of execution with the smallest arena, searched for
                   up to some seconds.  Results are equal
+    samples       those on whose first one a ``torch.nn.Module`` is exported; for other models none
     """
     compiler = Compiler.of(target, num_threads, backend, backends, schedule)
     input_shapes = shapes("input_shapes", input_shapes)
+    model = model_as_onnx(model, samples)
     if isinstance(model, Graph):
         return compile_family(family_of(model), compiler)
     return compile_source(settled(frontend.open_model(model), model), input_shapes, compiler)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from quantglow.arguments import choice, count, flag, positive, progress_mode, shapes
+from quantglow.converters import as_onnx
 from quantglow.driver.control import AccuracyControl, Whole
 from quantglow.driver.fallback import check_tail, fallback_model, partly_compiled
 from quantglow.driver.int8_rest import int8_tail
@@ -74,7 +75,8 @@ def quantize_and_compile(
 ) -> CompiledModel | FallbackModel:
     """Profile ``model`` on ``calibration_data``, quantize it to int8, compile it, check it.
 
-    model             path, bytes or ``onnx.ModelProto``
+    model             path, bytes or ``onnx.ModelProto``; a ``torch.nn.Module`` is exported on the
+                      first sample (extra ``quantglow[torch]``), or is an ``ExportedProgram``
     calibration_data  samples (dicts, arrays or tuples), a CalibrationDataReader, an ``.npz`` path,
                       a ``Profile`` or its path
     subset_size       samples (batches of the model) that are calibrated on at most
@@ -143,9 +145,8 @@ def quantize_and_compile(
         measure_speed=flag("measure_speed", measure_speed),
         measure_latency=flag("measure_latency", measure_latency),
     )
-    return quantized_and_compiled(
-        model, calibration_data, request, Compiler.of(target, num_threads, schedule=schedule)
-    )
+    compiler = Compiler.of(target, num_threads, schedule=schedule)
+    return quantized_and_compiled(*as_onnx(model, calibration_data), request, compiler)
 
 
 def quantized_and_compiled(

@@ -9,6 +9,7 @@ from warnings import warn
 
 from quantglow import frontend, interpreter, passes, profiling, quantization
 from quantglow.arguments import brief, count, elements, flag, instance, progress_mode, shapes
+from quantglow.converters import as_onnx, model_as_onnx
 from quantglow.driver.distributed import checked_client, profile_on
 from quantglow.driver.models import (
     InputShapes,
@@ -46,6 +47,7 @@ def import_model(
     fallback: bool = True,
     input_values: InputValues | None = None,
     delegate: bool | None = None,
+    samples: Any = None,
 ) -> Graph:
     """The graph of an ONNX model (path, bytes or ModelProto), see ``frontend``.
 
@@ -54,13 +56,14 @@ def import_model(
     onnxruntime computes; without it they are an ``UnsupportedOpError``.
     ``input_values``: elements of small integer inputs that decide shapes or branches; a graph is
     for one choice of them.  Where they are missed, that is an ``UndecidedError``.
+    ``samples``: those on whose first one a ``torch.nn.Module`` is exported.
     ``delegate``: the former name of ``fallback``.
     """
     if delegate is not None:
         fallback = flag("delegate", delegate)
         warn("import_model: delegate is now called fallback", DeprecationWarning, stacklevel=2)
     graph = frontend.import_model(
-        model,
+        model_as_onnx(model, samples),
         shapes("input_shapes", input_shapes),
         fallback=flag("fallback", fallback),
         input_values=elements("input_values", input_values),
@@ -93,6 +96,7 @@ def profile(
         raise CalibrationError(
             "the calibration data is a profile already. Remedy: pass samples to record another one."
         )
+    model, calibration_data = as_onnx(model, calibration_data)
     given = shapes("input_shapes", input_shapes)
     workers = None if client is None else checked_client(client, model)
     source = imported(model, calibration_data, given)
@@ -115,6 +119,7 @@ def quantize(
     ``data``: calibration samples, for accuracy recovery.  Weights in groups
     (``QuantizationConfig.weights``) need no profile.
     """
+    graph, data = as_onnx(graph, data)
     if config_of(config).weights is not None:
         with keeping_best():
             return graph_with_packed_weights(float_graph_of(graph), data, config_of(config))
@@ -171,6 +176,7 @@ def diagnose(
             "report of quantize_and_compile."
         )
     request = QuantizationRequest(config, subset_size, progress, holds_out=True)
+    model, calibration_data = as_onnx(model, calibration_data)
     source = imported(model, calibration_data, shapes("input_shapes", input_shapes))
     with keeping_best():
         seen = calibrated(source, request)

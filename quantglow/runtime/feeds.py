@@ -9,6 +9,7 @@ import numpy as np
 
 from quantglow.arguments import strings
 from quantglow.errors import InputError
+from quantglow.foreign_types import array_of_tensor, is_torch_tensor
 from quantglow.types import Array
 
 
@@ -44,7 +45,9 @@ def feeds_by_name(
 
 
 def as_array(name: str, value: Any) -> Array:
-    """A feed as an array.  Raises ``InputError``."""
+    """A feed as an array; of a ``torch.Tensor`` without a copy.  Raises ``InputError``."""
+    if not isinstance(value, np.ndarray) and is_torch_tensor(value):
+        return array_of_tensor(value)
     try:
         return np.asarray(value)
     except ValueError as error:

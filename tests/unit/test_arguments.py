@@ -94,6 +94,7 @@ MACHINE = {
     "num_threads": [*NO_NAME, 0],
     "schedule": [*NOTHING, *NO_NAME, 0],
 }
+NO_SAMPLES = [*OBJECTS, *TEXTS, *COLLECTIONS, *NUMBERS, *FLAGS]
 OWN = {"backend": [*NOTHING, *NO_NAME, 0], "backends": NO_BACKENDS}
 DATA = {"subset_size": [*NO_COUNT, 0], "progress": NO_PROGRESS, "input_shapes": NO_SHAPES}
 MAIN = {
@@ -162,7 +163,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
     scoped: {"names": NO_STRINGS, "patterns": NO_STRINGS, "types": NO_STRINGS, "validate": NO_FLAG},
     quantized_and_compiled: MAIN,
     contract: {name: SEARCH[name] for name in ("drop_type", "validation_fn", "max_minutes")},
-    compiled: {**MACHINE, **OWN, "input_shapes": NO_SHAPES},
+    compiled: {**MACHINE, **OWN, "input_shapes": NO_SHAPES, "samples": NO_SAMPLES},
     qg.load: {"path": NO_PATH},
     loaded: {"code": [*NOTHING, *NO_NAME, 0]},
     COMPILED.save: {"path": NO_PATH},
@@ -184,6 +185,7 @@ FUNCTIONS: dict[Function, dict[str, list[Any]]] = {
         "input_shapes": NO_SHAPES,
         "input_values": [*OBJECTS, *TEXTS, *ARRAYS, *LISTS, *NUMBERS, {"x": "1"}, {"x": [1.5]}],
         "fallback": NO_FLAG,
+        "samples": NO_SAMPLES,
         "delegate": [value for value in NO_FLAG if value is not None],
     },
     quantized: {

@@ -16,13 +16,14 @@ LAYERS = (
     ("concise", "errors", "interrupts", "timeline", "workers", "lazy", "parsing", "system"),
     ("symbolic",),
     ("types", "debug", "arguments", "files"),
-    ("pages", "deadline"),
+    ("pages", "deadline", "foreign_types"),
     ("options", "isolation", "fourier", "pass_manager"),
     ("graph",),
     ("ops",),
     ("interpreter",),
     ("passes", "frontend"),
     ("profiling",),
+    ("converters",),
     ("quantization",),
     ("lowering",),
     ("instr",),
@@ -43,6 +44,7 @@ DOORS = {
     "llvmlite": ("backends/llvm",),
     "onnxruntime": ("backends/onnxruntime", "report/onnxruntime_"),
     "pickle": (),
+    "torch": ("converters/pytorch", "torch_backend.py"),
 }
 
 RANK = {room: rank for rank, rooms in enumerate(LAYERS) for room in rooms}

@@ -1,0 +1,7 @@
+"""Models of other frameworks as ONNX: the door of PyTorch."""
+
+from __future__ import annotations
+
+from quantglow.converters.conversion import as_onnx, model_as_onnx
+
+__all__ = ["as_onnx", "model_as_onnx"]

@@ -1,0 +1,206 @@
+"""PyTorch modules and exported programs as ONNX, by ``torch.export`` and ``torch.onnx``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from inspect import signature
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram, ShapesCollection
+from torch.export.graph_signature import ConstantArgument, InputKind
+from torch.utils import _pytree as pytree
+
+from quantglow.converters.pytorch_calls import Call, NamedSamples, first_sample
+from quantglow.converters.quiet import quiet
+from quantglow.errors import ConversionError
+from quantglow.foreign_types import array_of_tensor
+
+PACKAGES = "torch", "onnxscript", "onnx_ir"
+"""Packages whose log lines stay out of the terminal."""
+
+FEWEST = 2
+"""Rows of a batch with which ``torch.export`` leaves the batch free: it takes 1 for a constant."""
+
+
+def converted(model: Any, data: Any) -> tuple[Any, Any]:
+    """A module or exported program as ONNX, its samples by input name.
+
+    Raises ``ConversionError`` where the model is in training mode or an exporter refuses it,
+    ``CalibrationError`` for samples that do not fit ``forward``.
+    """
+    with quiet(*PACKAGES), torch.no_grad():
+        if isinstance(model, ExportedProgram):
+            is_array = isinstance(data, torch.Tensor)
+            return onnx_of(model), array_of_tensor(data) if is_array else data
+        module = checked_module(model, data)
+        first, samples = first_sample(data)
+        call = Call.of(first, signature(module.forward))
+        program = exported(module, call)
+        named = NamedSamples(samples, signature(module.forward), *inputs_of(program, call))
+        return onnx_of(program), whole_or_all(data, first, named)
+
+
+def whole_or_all(data: Any, first: Any, named: NamedSamples) -> Any:
+    """The samples by name; of data that is one array, or one for each input, that alone: its rows
+    are the samples."""
+    is_whole = (isinstance(first, dict) and first is data) or isinstance(data, torch.Tensor)
+    if is_whole:
+        return named.named(first)
+    return iter(named) if isinstance(named.samples, Iterator) else named
+
+
+def checked_module(module: Any, data: Any) -> torch.nn.Module:
+    """The module.  Raises ``ConversionError`` in training mode and without samples."""
+    assert isinstance(module, torch.nn.Module)
+    if is_training(module):
+        raise ConversionError(
+            f"the module {type(module).__name__} is in training mode, in which it may compute "
+            "something else (Dropout, BatchNorm). Remedy: module.eval(), before an export."
+        )
+    if data is None:
+        raise ConversionError(
+            f"torch.export needs a sample of the inputs of {type(module).__name__}. Remedy: pass "
+            "samples=[...], or an ExportedProgram of torch.export.export."
+        )
+    return module
+
+
+MODES = {torch.ops.aten.dropout.default: 2, torch.ops.aten.batch_norm.default: 5}
+"""Operators that compute something else in training, and the position of the flag that says so."""
+
+
+def is_training(module: torch.nn.Module) -> bool:
+    """Whether a module is in training mode; that of an exported graph stands in its operators."""
+    is_graph = isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)
+    if not is_graph:
+        return bool(module.training)
+    assert isinstance(module.graph, torch.fx.Graph)
+    nodes = (node for node in module.graph.nodes if node.target in MODES)
+    return any(node.args[MODES[node.target]] is True for node in nodes)
+
+
+def unmarked(leaf: Any) -> Any:
+    """The leaf; a tensor as another object, without the marks that ``torch.export`` leaves."""
+    return leaf.detach() if isinstance(leaf, torch.Tensor) else leaf
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arguments with at least ``FEWEST`` rows, and which of them have rows."""
+
+    call: Call
+    rows: Sequence[torch.Tensor]
+
+    @staticmethod
+    def of(call: Call) -> Batch | None:
+        """None where no argument has rows."""
+        sizes = [tensor.shape[0] for tensor in call.tensors if tensor.ndim]
+        if not sizes or not sizes[0]:
+            return None
+
+        def repeated(leaf: Any) -> Any:
+            is_row = isinstance(leaf, torch.Tensor) and leaf.ndim and leaf.shape[0] == sizes[0]
+            return torch.cat([leaf] * FEWEST) if is_row and sizes[0] < FEWEST else unmarked(leaf)
+
+        made, size = call.map(repeated), max(sizes[0], FEWEST)
+        return Batch(made, [t for t in made.tensors if t.ndim and t.shape[0] == size])
+
+
+def exported(module: torch.nn.Module, call: Call) -> ExportedProgram:
+    """The program of a module, for batches of all sizes where that is possible.
+
+    Raises ``ConversionError``.
+    """
+    call = call.map(on_device_of(module))
+    return of_free_batch(module, call) or of_one_shape(module, call.map(unmarked))
+
+
+def on_device_of(module: torch.nn.Module) -> Any:
+    """A function that moves tensors to where the module's weights are."""
+    weight = next(module.parameters(), None)
+    device = torch.device("cpu") if weight is None else weight.device
+    return lambda leaf: leaf.to(device) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def of_free_batch(module: torch.nn.Module, call: Call) -> ExportedProgram | None:
+    """The program for batches of all sizes; None where export or the module fixes the size.
+
+    A module may do something else with one row (``squeeze``), so one row is tried.
+    """
+    batch = Batch.of(call)
+    if batch is None:
+        return None
+    shapes = ShapesCollection()
+    for tensor in batch.rows:
+        shapes[tensor] = {0: Dim.AUTO}
+    given = batch.call
+    try:
+        made = torch.export.export(module, given.args, given.kwargs, dynamic_shapes=shapes)
+        return made if agrees(made, module, call) else None
+    except Exception:  # noqa: BLE001  whatever export does not allow: at one shape it may
+        return None
+
+
+def agrees(program: ExportedProgram, module: torch.nn.Module, call: Call) -> bool:
+    """Whether the program gives what the module gives for the user's own sample."""
+    wanted, found = (f(*call.args, **call.kwargs) for f in (module, program.module()))
+    pairs = zip(pytree.tree_leaves(wanted), pytree.tree_leaves(found), strict=True)
+    return all(
+        w.shape == f.shape and torch.allclose(w, f, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for w, f in pairs
+        if isinstance(w, torch.Tensor)
+    )
+
+
+def of_one_shape(module: torch.nn.Module, call: Call) -> ExportedProgram:
+    """The program for the shapes of a call.  Raises ``ConversionError``."""
+    try:
+        return torch.export.export(module, call.args, call.kwargs)
+    except Exception as error:
+        raise ConversionError(
+            f"torch.export refuses {type(module).__name__}: {first_line(error)}. Remedy: rewrite "
+            "the line of forward that it names, or export another way and pass the ONNX file."
+        ) from error
+
+
+def inputs_of(
+    program: ExportedProgram, call: Call
+) -> tuple[tuple[str | None, ...], tuple[Any, ...]]:
+    """Names of the program's inputs, None for constants; and the leaves of the call."""
+    specs = [s for s in program.graph_signature.input_specs if s.kind is InputKind.USER_INPUT]
+    names = (None if isinstance(s.arg, ConstantArgument) else s.arg.name for s in specs)
+    return tuple(names), tuple(call.leaves)
+
+
+def onnx_of(program: ExportedProgram) -> Any:
+    """The ``onnx.ModelProto`` of a program.  Raises ``ConversionError``."""
+    try:
+        made = torch.onnx.export(program, verbose=False, output_names=output_names(program))
+    except Exception as error:
+        raise ConversionError(
+            f"torch.onnx.export refuses the exported program: {first_line(error)}. Remedy: rewrite "
+            "what it names in the module, or write the ONNX file another way and pass that."
+        ) from error
+    assert made is not None
+    return made.model_proto
+
+
+def output_names(program: ExportedProgram) -> list[str] | None:
+    """The keys of a dict of outputs, where these are free to be names; None for other outputs."""
+    spec = program.call_spec.out_spec
+    if spec is None or not issubclass(spec.type or object, dict):
+        return None
+    names = [str(key) for key in spec.context]
+    taken = {node.name for node in program.graph.nodes}
+    is_flat = spec.num_leaves == len(names) and not taken & set(names)
+    return names if is_flat else None
+
+
+def first_line(error: BaseException) -> str:
+    """The innermost cause of an exporter's error, its first line."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -1,0 +1,120 @@
+"""Samples of a PyTorch module: from what the user gives to arrays by input name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from inspect import Signature
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from quantglow.arguments import brief
+from quantglow.errors import CalibrationError
+from quantglow.foreign_types import array_of_tensor
+from quantglow.profiling.data import samples_in
+from quantglow.types import Array
+
+
+@dataclass(frozen=True)
+class Call:
+    """Arguments of ``forward``, in its order."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @staticmethod
+    def of(sample: Any, signature: Signature) -> Call:
+        """The call that a sample stands for: a dict has keywords, a tuple or list positional
+        arguments, anything else is the only argument.  Raises ``CalibrationError``.
+        """
+        args, kwargs = arguments_of(sample)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise CalibrationError(
+                f"a sample does not fit forward{signature}: {error}. Remedy: give a dict by the "
+                "names of forward's arguments, or a tuple in their order, without labels."
+            ) from None
+        return Call(bound.args, dict(bound.kwargs)).map(as_tensor)
+
+    def map(self, change: Any) -> Call:
+        """The call with every leaf of its arguments changed."""
+        args, kwargs = pytree.tree_map(change, (self.args, self.kwargs))
+        return Call(args, kwargs)
+
+    @property
+    def leaves(self) -> list[Any]:
+        """Tensors and constants in the order of the exported program's inputs."""
+        return list(pytree.tree_leaves((self.args, self.kwargs)))
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in self.leaves if isinstance(leaf, torch.Tensor)]
+
+
+def arguments_of(sample: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and keyword arguments of a sample."""
+    if isinstance(sample, Mapping):
+        return (), dict(sample)
+    return tuple(sample) if isinstance(sample, tuple | list) else (sample,), {}
+
+
+def as_tensor(leaf: Any) -> Any:
+    """A tensor of an array, or the leaf."""
+    return torch.from_numpy(np.array(leaf)) if isinstance(leaf, np.ndarray) else leaf
+
+
+def first_sample(data: Any) -> tuple[Any, Any]:
+    """The first sample, and data that still contains it.  Raises ``CalibrationError``."""
+    samples = samples_in(array_of_tensor(data) if isinstance(data, torch.Tensor) else data)
+    iterator = iter(samples)
+    for sample in iterator:
+        return sample, chain([sample], iterator) if iterator is samples else samples
+    raise CalibrationError("there are no samples. Remedy: give at least one.")
+
+
+@dataclass(frozen=True)
+class NamedSamples:
+    """Samples as dicts of arrays by the names of the exported program's inputs.
+
+    ``names`` has None for a leaf that is a constant of the program, which is in ``constants``.
+    """
+
+    samples: Iterable[Any]
+    signature: Signature
+    names: tuple[str | None, ...]
+    constants: tuple[Any, ...]
+
+    def __iter__(self) -> Iterator[dict[str, Array]]:
+        return map(self.named, self.samples)
+
+    def named(self, sample: Any) -> dict[str, Array]:
+        """Arrays of a sample by input name.  Raises ``CalibrationError``."""
+        leaves = Call.of(sample, self.signature).leaves
+        if len(leaves) != len(self.names):
+            raise CalibrationError(
+                f"a sample has {len(leaves)} tensors and constants, the first one has "
+                f"{len(self.names)}. Remedy: give all samples the same arguments."
+            )
+        for leaf, name, constant in zip(leaves, self.names, self.constants, strict=True):
+            self._check(leaf, name, constant)
+        pairs = zip(self.names, leaves, strict=True)
+        return {name: array_of_tensor(leaf) for name, leaf in pairs if name is not None}
+
+    @staticmethod
+    def _check(leaf: Any, name: str | None, constant: Any) -> None:
+        if name is None and leaf != constant:
+            raise CalibrationError(
+                f"a sample has the constant {brief(leaf)} where the first one has "
+                f"{brief(constant)}; the exported model is for the first. Remedy: give all samples "
+                "the same constants, or pass tensors."
+            )
+        if name is not None and not isinstance(leaf, torch.Tensor):
+            raise CalibrationError(
+                f"a sample has {brief(leaf)} for {name!r}, the first one a tensor. "
+                "Remedy: give all samples the same arguments."
+            )

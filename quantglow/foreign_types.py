@@ -1,0 +1,39 @@
+"""Values of other frameworks, recognised by their types' names without an import."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quantglow.types import Array
+
+
+def is_a(value: Any, module: str, name: str) -> bool:
+    """Whether a value is of the class ``name`` that ``module`` defines, or of a subclass."""
+    kinds = type(value).__mro__
+    return any(k.__name__ == name and k.__module__ == module for k in kinds)
+
+
+def is_torch_tensor(value: Any) -> bool:
+    """Whether a value is a ``torch.Tensor``."""
+    return is_a(value, "torch", "Tensor")
+
+
+def is_torch_module(value: Any) -> bool:
+    """Whether a value is a ``torch.nn.Module``."""
+    return is_a(value, "torch.nn.modules.module", "Module")
+
+
+def is_exported_program(value: Any) -> bool:
+    """Whether a value is a ``torch.export.ExportedProgram``."""
+    return is_a(value, "torch.export.exported_program", "ExportedProgram")
+
+
+def array_of_tensor(tensor: Any) -> Array:
+    """The elements of a ``torch.Tensor``, without a copy where they are in the processor's memory;
+    bfloat16, which NumPy has not, as float32.
+    """
+    held = tensor.detach().cpu()
+    is_known = str(held.dtype) != "torch.bfloat16"
+    return np.asarray(held.numpy() if is_known else held.float().numpy())

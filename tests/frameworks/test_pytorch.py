@@ -1,0 +1,186 @@
+"""PyTorch modules and exported programs in: named as in ``forward``, batches of any size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import quantglow as qg
+from quantglow.foreign_types import array_of_tensor
+from tests.frameworks.networks import digits, images, labels
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+pytest.importorskip("onnxscript", reason="onnxscript is not installed")
+
+pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("default")]
+
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+"""float32 sums in another order."""
+
+
+def rows(image: Any) -> list[Any]:
+    """Samples of one image each."""
+    return list(image.split(1))
+
+
+def of(tensor: Any) -> Any:
+    return tensor.detach().numpy()
+
+
+class Pair(torch.nn.Module):
+    """Two arguments, one of which may be left out, and a dict of results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(6, 4)
+
+    def forward(self, left: Any, right: Any = None, scale: float = 1.0) -> Any:
+        both = left if right is None else left + right
+        return {"scores": self.linear(both) * scale, "total": both.sum(1)}
+
+
+class Squeezed(torch.nn.Module):
+    """A module that does something else with one row: no batch is free."""
+
+    def forward(self, x: Any) -> Any:
+        return x * 2 if x.shape[0] == 1 else x + 1
+
+
+class Branching(torch.nn.Module):
+    """A branch on values, which ``torch.export`` refuses."""
+
+    def forward(self, x: Any) -> Any:
+        return x if x.sum() > 0 else x * 2
+
+
+def test_a_real_network_becomes_int8_and_keeps_its_answers() -> None:
+    network, image = digits(), images()
+    compiled = qg.quantize_and_compile(
+        network, rows(images("calibration_images", 60)), progress=False
+    )
+    answers = [np.argmax(compiled(one)) for one in image.split(1)]
+    right = np.argmax(of(network(image)), 1) == labels()
+    assert np.mean(answers == labels()) >= right.mean() - 0.01
+    assert compiled.get_inputs()[0].name == "image"
+
+
+def test_float_results_are_those_of_eager_at_every_batch() -> None:
+    network, compiled = digits(), qg.compile(digits(), samples=rows(images(count=1)))
+    for count in (1, 2, 7):
+        image = images(count=count)
+        np.testing.assert_allclose(compiled(image), of(network(image)), **TOLERANCE)
+
+
+def test_tensors_are_fed_without_a_copy() -> None:
+    tensor = torch.ones(2, 3, requires_grad=True)
+    assert np.shares_memory(array_of_tensor(tensor), of(tensor))
+
+
+def test_bfloat16_is_fed_as_float32() -> None:
+    assert array_of_tensor(torch.ones(2, dtype=torch.bfloat16)).dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        (torch.ones(3, 6), torch.ones(3, 6)),
+        {"right": torch.ones(3, 6), "left": torch.ones(3, 6)},
+        (np.ones((3, 6), np.float32), np.ones((3, 6), np.float32)),
+    ],
+    ids=["tuple", "dict", "arrays"],
+)
+def test_samples_are_calls_of_forward(sample: Any) -> None:
+    module = Pair().eval()
+    compiled = qg.compile(module, samples=[sample])
+    assert [i.name for i in compiled.get_inputs()] == ["left", "right"]
+    assert [o.name for o in compiled.get_outputs()] == ["scores", "total"]
+    left, right = torch.randn(5, 6), torch.randn(5, 6)
+    wanted = module(left, right)
+    for found, name in zip(compiled(left, right=right), wanted, strict=True):
+        np.testing.assert_allclose(found, of(wanted[name]), **TOLERANCE)
+
+
+def test_constants_of_a_sample_are_constants_of_the_model() -> None:
+    samples = [{"left": torch.randn(2, 6), "scale": 3.0} for _ in range(4)]
+    profile = qg.profile(Pair().eval(), samples, progress=False)
+    assert profile.samples == 8
+
+
+def test_another_constant_is_refused() -> None:
+    samples = [{"left": torch.randn(2, 6), "scale": scale} for scale in (3.0, 4.0)]
+    with pytest.raises(qg.CalibrationError, match=r"constant 4\.0 where the first one has 3\.0"):
+        qg.profile(Pair().eval(), samples, progress=False)
+
+
+def test_samples_that_do_not_fit_forward_are_refused() -> None:
+    with pytest.raises(qg.CalibrationError, match=r"does not fit forward.*without labels"):
+        qg.compile(Pair().eval(), samples=[{"images": torch.ones(1, 6)}])
+
+
+def test_one_tensor_holds_all_samples() -> None:
+    profile = qg.profile(Pair().eval(), torch.randn(9, 6), progress=False)
+    assert profile.samples == 9
+
+
+def test_an_iterator_loses_no_sample() -> None:
+    profile = qg.profile(Pair().eval(), (torch.randn(1, 6) for _ in range(5)), progress=False)
+    assert profile.samples == 5
+
+
+def test_a_module_that_looks_at_its_batch_has_one_shape() -> None:
+    compiled = qg.compile(Squeezed().eval(), samples=[torch.zeros(1, 3)])
+    assert compiled.get_inputs()[0].shape == [1, 3]
+    np.testing.assert_array_equal(compiled(torch.ones(1, 3)), np.full((1, 3), 2, np.float32))
+
+
+def test_training_mode_is_refused() -> None:
+    with pytest.raises(qg.ConversionError, match=r"Pair is in training mode.*module\.eval\(\)"):
+        qg.compile(Pair(), samples=[torch.ones(1, 6)])
+
+
+def test_a_graph_exported_in_training_mode_is_refused() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Dropout())
+    graph = torch.export.export(module, (torch.ones(2, 6),)).module()
+    with pytest.raises(qg.ConversionError, match="training mode"):
+        qg.compile(graph, samples=[torch.ones(2, 6)])
+
+
+def test_modules_that_export_refuses_are_refused_with_the_cause() -> None:
+    with pytest.raises(qg.ConversionError, match=r"refuses Branching: .*data-dependent"):
+        qg.compile(Branching().eval(), samples=[torch.ones(1, 6)])
+
+
+def test_a_module_needs_samples() -> None:
+    with pytest.raises(qg.ConversionError, match="needs a sample of the inputs of Pair"):
+        qg.import_model(Pair().eval())
+
+
+def test_an_exported_program_needs_none() -> None:
+    module = Pair().eval()
+    dims = {"left": {0: torch.export.Dim("rows")}}
+    program = torch.export.export(module, (torch.ones(2, 6),), dynamic_shapes=dims)
+    compiled = qg.compile(program)
+    left = torch.randn(7, 6)
+    np.testing.assert_allclose(compiled(left)[0], of(module(left)["scores"]), **TOLERANCE)
+
+
+def test_the_exporters_are_silent(capfd: pytest.CaptureFixture[str], recwarn: Any) -> None:
+    qg.compile(Pair().eval(), samples=[torch.ones(1, 6)])
+    with pytest.raises(qg.ConversionError):
+        qg.compile(Branching().eval(), samples=[torch.ones(1, 6)])
+    assert capfd.readouterr() == ("", "")
+    assert list(recwarn) == []
+
+
+def test_other_calls_take_modules() -> None:
+    module, samples = digits(), rows(images("calibration_images", 8))
+    assert not qg.bisect(module, samples).stage
+    profile = qg.profile(module, samples, progress=False)
+    graph = qg.import_model(module, {"image": (1, 1, 28, 28)}, samples=samples)
+    int8 = qg.quantize(graph, profile)
+    assert any(node.type.quant for node in int8.nodes)
+    assert (
+        qg.quantize_and_compile(module, samples, effort="fast", progress=False).profile == profile
+    )
